@@ -1,0 +1,70 @@
+//! Building the BPF object, and jjleak around it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    command::{announce, host_cargo, run},
+    toolchain::{TARGET, Toolchain},
+    workspace,
+};
+
+/// Tells jjleak's build script which BPF object to embed.
+pub(crate) const OBJECT_VARIABLE: &str = "JJLEAK_BPF_OBJECT";
+
+const BPF_PACKAGE: &str = "jjleak-ebpf";
+/// The workspace's profile for BPF programs.
+const BPF_PROFILE: &str = "bpf";
+
+/// `cargo xtask build`.
+pub(crate) fn build(debug: bool) -> Result<ExitCode> {
+    let program = program(&object()?, debug)?;
+    println!("{}", program.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the BPF object.
+pub(crate) fn object() -> Result<PathBuf> {
+    let toolchain = Toolchain::find_or_install()?;
+    announce(&format!("BPF toolchain: {toolchain}"));
+    let target = bpf_target()?;
+    run(&mut of_bpf_package(toolchain.build(), &target)).context("cannot build the BPF programs")?;
+    let object = target.join(TARGET).join(BPF_PROFILE).join(BPF_PACKAGE);
+    if !object.is_file() {
+        bail!("the BPF build succeeded and left no object at {}", object.display());
+    }
+    Ok(object)
+}
+
+/// Lints the BPF programs with the `clippy` of a BPF toolchain.
+pub(crate) fn lint_bpf(clippy: Command) -> Result<()> {
+    run(of_bpf_package(clippy, &bpf_target()?).args(["--", "-D", "warnings"]))
+}
+
+/// Builds jjleak with the BPF object inside.
+pub(crate) fn program(object: &Path, debug: bool) -> Result<PathBuf> {
+    let (profile, folder) = if debug { ("dev", "debug") } else { ("release", "release") };
+    run(host_cargo()
+        .current_dir(workspace::root())
+        .args(["build", "--package", "jjleak", "--bin", "jjleak", "--profile", profile])
+        .env(OBJECT_VARIABLE, object))
+    .context("cannot build jjleak")?;
+    Ok(workspace::target()?.join(folder).join("jjleak"))
+}
+
+/// The BPF side has a target folder of its own: another compiler with other flags would throw away the host's output.
+fn bpf_target() -> Result<PathBuf> {
+    Ok(workspace::target()?.join("bpf"))
+}
+
+fn of_bpf_package(mut cargo: Command, target: &Path) -> Command {
+    cargo
+        .current_dir(workspace::root())
+        .args(["--package", BPF_PACKAGE, "--profile", BPF_PROFILE, "--target-dir"])
+        .arg(target);
+    cargo
+}

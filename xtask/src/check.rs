@@ -1,0 +1,60 @@
+//! Checks that need no kernel: formatting, lints, documentation, licences.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    build::lint_bpf,
+    command::{announce, host_cargo, run},
+    licences,
+    toolchain::Toolchain,
+    workspace,
+};
+
+/// `cargo xtask check`.
+pub(crate) fn check() -> Result<ExitCode> {
+    step("formatting", &mut cargo(&["fmt", "--all", "--check"]), "run `cargo fmt --all`")?;
+    step(
+        "lints",
+        &mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        "repair what clippy names, or expect it with a reason",
+    )?;
+    bpf_lints()?;
+    let mut doc = cargo(&["doc", "--quiet", "--no-deps", "--workspace"]);
+    step(
+        "documentation",
+        doc.env("RUSTDOCFLAGS", "-D warnings"),
+        "repair the documentation that rustdoc names",
+    )?;
+    let packages = licences::check().context("licences: FAILED")?;
+    println!("licences: ok ({packages} packages)");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn step(name: &str, command: &mut Command, remedy: &str) -> Result<()> {
+    run(command).with_context(|| format!("{name}: FAILED; {remedy}"))?;
+    println!("{name}: ok");
+    Ok(())
+}
+
+/// On the host, the BPF programs are an empty `main`: only a BPF toolchain can lint them.
+fn bpf_lints() -> Result<()> {
+    let Some(toolchain) = Toolchain::find() else {
+        announce("BPF lints: left out, there is no BPF toolchain (`cargo xtask build` installs one)");
+        return Ok(());
+    };
+    let Some(clippy) = toolchain.clippy() else {
+        announce(&format!("BPF lints: left out, no clippy comes with {toolchain}"));
+        return Ok(());
+    };
+    lint_bpf(clippy).context("BPF lints: FAILED; repair what clippy names")?;
+    println!("BPF lints: ok");
+    Ok(())
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut cargo = host_cargo();
+    cargo.current_dir(workspace::root()).args(args);
+    cargo
+}

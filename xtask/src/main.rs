@@ -1,0 +1,90 @@
+//! jjleak's developer and CI tasks, run as `cargo xtask <verb>`.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`toolchain`] | finds or installs a compiler and a linker that make BPF objects |
+//! | [`build`] | builds the BPF object, then the jjleak binary around it |
+//! | [`run`], [`demo`], [`ledger`] | run jjleak, by default on a bundled program that leaks |
+//! | [`mod@test`], [`tally`] | run every test and count the results |
+//! | [`check`], [`licences`] | formatting, lints, docs, licences |
+//! | [`mod@bench`] | benchmarks on the running kernel |
+//! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
+//! | [`command`], [`workspace`] | running programs; where things lie |
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer tool talks on the terminal")]
+
+mod apt;
+mod bench;
+mod build;
+mod check;
+mod command;
+mod demo;
+mod ledger;
+mod licences;
+mod prerequisites;
+mod run;
+mod sudo;
+mod tally;
+mod test;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// jjleak's developer and CI tasks.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Build the BPF object and jjleak with it; install a BPF toolchain if there is none
+    Build {
+        /// Build jjleak without optimization (the BPF object is always optimized)
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Build, then run jjleak with ARGS; without ARGS, profile a bundled program that leaks
+    Run {
+        /// Arguments for jjleak, after `--`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Run every test, those on the running kernel included
+    Test {
+        /// Also run the tests that take minutes
+        #[arg(long)]
+        long: bool,
+        /// Filter and options for the test binaries, after `--`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Check formatting, lints, documentation and licences
+    Check,
+    /// Measure what a probed allocation costs, on the running kernel
+    Bench {
+        /// Arguments for the benchmark
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Build { debug } => build::build(debug),
+        Verb::Run { args } if args.is_empty() => demo::demo(),
+        Verb::Run { args } => run::run(&args),
+        Verb::Test { long, args } => test::test(long, &args),
+        Verb::Check => check::check(),
+        Verb::Bench { args } => bench::bench(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("xtask: error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

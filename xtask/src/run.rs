@@ -1,0 +1,19 @@
+//! Running the jjleak that has just been built.
+
+use std::{os::unix::process::CommandExt, path::Path, process::Command, process::ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::{build, sudo::Root};
+
+/// `cargo xtask run -- ARGS`: becomes jjleak, so that signals, terminal and exit code are its own.
+pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
+    let program = build::program(&build::object()?, false)?;
+    let error = jjleak(&program)?.args(args).exec();
+    Err(error).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// The jjleak at `program` with the rights it needs.
+pub(crate) fn jjleak(program: &Path) -> Result<Command> {
+    Ok(Root::obtain("load jjleak's BPF programs")?.command(program, &[]))
+}

@@ -1,0 +1,154 @@
+//! Running every test: units, documentation, and those on the running kernel.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read, Write, stdout},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    build::{self, OBJECT_VARIABLE},
+    command::{self, announce, host_cargo, shown},
+    prerequisites,
+    sudo::Root,
+    tally::Tally,
+    workspace,
+};
+
+/// Makes a test that cannot run on this kernel fail instead of skipping itself.
+const REQUIRE_BPF: &str = "JJLEAK_REQUIRE_BPF";
+/// The file in which a test that skips itself leaves a line with its name and reason.
+const SKIPPED: &str = "JJLEAK_SKIPPED";
+/// Turns on the tests that take minutes.
+const LONG: &str = "JJLEAK_LONG";
+
+/// `cargo xtask test [--long] [-- ARGS]`.
+pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
+    prerequisites::for_tests()?;
+    let object = build::object()?;
+    let skipped = SkippedFile::create()?;
+    let mut cargo = host_cargo();
+    cargo
+        .current_dir(workspace::root())
+        .args(["test", "--workspace", "--exclude", "jjleak-ebpf", "--no-fail-fast"])
+        .env(OBJECT_VARIABLE, object)
+        .env(SKIPPED, &skipped.0);
+    if !args.is_empty() {
+        cargo.arg("--").args(args);
+    }
+    if long {
+        cargo.env(LONG, "1");
+    }
+    let root = Root::obtain("load jjleak's BPF programs");
+    match &root {
+        Ok(root) => set_runner(&mut cargo, *root)?,
+        Err(error) => announce(&format!("{error:#}; until then, tests on the kernel cannot run")),
+    }
+    if root.is_ok() || env::var("CI").is_ok_and(|value| value == "true") {
+        cargo.env(REQUIRE_BPF, "1");
+    }
+
+    let mut tally = run_counting(&mut cargo)?;
+    let skipped = skipped.lines()?;
+    for line in &skipped {
+        println!("skipped: {line}");
+    }
+    tally.skip(skipped.len());
+    println!("{tally}");
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes cargo run what it builds as `root`.
+pub(crate) fn set_runner(cargo: &mut Command, root: Root) -> Result<()> {
+    if let Some(runner) = root.runner() {
+        let version = command::stdout(host_cargo().arg("-vV"))?;
+        cargo.env(runner_variable(&version).context("`cargo -vV` does not say what host it is for")?, runner);
+    }
+    Ok(())
+}
+
+/// The variable that names the runner for the host that `cargo -vV` prints.
+fn runner_variable(cargo_version: &str) -> Option<String> {
+    let host = cargo_version.lines().find_map(|line| line.strip_prefix("host: "))?;
+    Some(format!("CARGO_TARGET_{}_RUNNER", host.replace(['-', '.'], "_").to_uppercase()))
+}
+
+/// Runs `cargo test`, passing its output on as it comes.
+fn run_counting(cargo: &mut Command) -> Result<Tally> {
+    let mut child =
+        cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start `{}`", shown(cargo)))?;
+    let mut tally = Tally::default();
+    if let Some(output) = child.stdout.take() {
+        pass_on(output, &mut stdout(), &mut tally)?;
+    }
+    let status = child.wait().with_context(|| format!("cannot wait for `{}`", shown(cargo)))?;
+    tally.note_exit(status.success());
+    Ok(tally)
+}
+
+fn pass_on(output: impl Read, terminal: &mut impl Write, tally: &mut Tally) -> Result<()> {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    // Tests may print what is not UTF-8.
+    while output.read_until(b'\n', &mut line).context("cannot read the tests' output")? > 0 {
+        terminal.write_all(&line).context("cannot write to stdout")?;
+        tally.add_line(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(())
+}
+
+/// The file in which tests that skip themselves say so; removed when dropped.
+struct SkippedFile(PathBuf);
+
+impl SkippedFile {
+    /// It lies in the target folder: in a world-writable one, Linux would not let tests that run as root append to a
+    /// file of this user's (`fs.protected_regular`).
+    fn create() -> Result<Self> {
+        let folder = workspace::target()?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let path = folder.join(format!("skipped-tests-{}", std::process::id()));
+        fs::write(&path, "").with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn lines(&self) -> Result<Vec<String>> {
+        let Self(path) = self;
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())
+    }
+}
+
+impl Drop for SkippedFile {
+    fn drop(&mut self) {
+        let path: &Path = &self.0;
+        if let Err(error) = fs::remove_file(path) {
+            announce(&format!("cannot remove {}: {error}", path.display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runner_variable_is_cargos_name_for_the_host() {
+        let version =
+            "cargo 1.95.0 (f2d3ce0bd 2026-03-21)\nrelease: 1.95.0\nhost: x86_64-unknown-linux-gnu\n";
+        assert_eq!(runner_variable(version).unwrap(), "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER");
+    }
+
+    #[test]
+    fn output_that_is_not_utf8_is_passed_on_and_counted() {
+        let mut tally = Tally::default();
+        let output = b"\xff\xfe\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+        let mut terminal = Vec::new();
+        pass_on(&output[..], &mut terminal, &mut tally).unwrap();
+        assert_eq!(terminal, output);
+        assert_eq!(tally.passed, 1);
+    }
+}
