@@ -1,0 +1,152 @@
+//! What a probe site tells its BPF program, packed into the 64-bit attach cookie.
+//!
+//! One BPF program serves every function of a role; the cookie says which argument is what. Adding an
+//! allocator function is therefore a row in a table of the user side, not a new program.
+
+use crate::process::ProcessSlot;
+
+/// An integer argument register of the System V calling convention, counted from 0 (`rdi`) to 5 (`r9`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Arg(u8);
+
+impl Arg {
+    /// Number of arguments passed in integer registers.
+    pub const COUNT: u8 = 6;
+
+    /// The `index`-th argument; `None` when it is not passed in a register.
+    #[must_use]
+    pub const fn new(index: u8) -> Option<Self> {
+        if index < Self::COUNT { Some(Self(index)) } else { None }
+    }
+
+    /// The index, from 0 to 5.
+    #[must_use]
+    pub const fn index(self) -> u8 {
+        self.0
+    }
+}
+
+/// First argument.
+pub const ARG0: Arg = Arg(0);
+/// Second argument.
+pub const ARG1: Arg = Arg(1);
+/// Third argument.
+pub const ARG2: Arg = Arg(2);
+
+/// Where a successful call leaves the pointer to the new block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ResultIn {
+    /// In the return register; null means failure.
+    Return,
+    /// Where the `pointer` argument points to; a return value other than 0 means failure (`posix_memalign`).
+    Pointee,
+}
+
+/// Which arguments of an allocator function mean what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// The requested size in bytes.
+    pub size: Option<Arg>,
+    /// A factor of the size: the number of elements of `calloc` and `reallocarray`.
+    pub count: Option<Arg>,
+    /// The block to free or resize, or the place for the result (see [`ResultIn::Pointee`]).
+    pub pointer: Option<Arg>,
+    /// Where the result is.
+    pub result: ResultIn,
+    /// Resizing a block to 0 bytes frees it and returns null (glibc's `realloc`).
+    pub zero_frees: bool,
+}
+
+/// A decoded attach cookie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cookie {
+    /// The process whose books the event belongs to.
+    pub process: ProcessSlot,
+    /// How to read the arguments.
+    pub signature: Signature,
+    /// Distance in 8-byte words from the stack pointer at the site up to the canonical frame address: the
+    /// stack pointer just before the call instruction pushed the return address. 1 at a function's entry.
+    pub cfa_words: u16,
+}
+
+const NO_ARG: u64 = 7;
+const ARG_BITS: u64 = 3;
+const ARG_MASK: u64 = (1 << ARG_BITS) - 1;
+const SIZE_SHIFT: u64 = 16;
+const COUNT_SHIFT: u64 = SIZE_SHIFT + ARG_BITS;
+const POINTER_SHIFT: u64 = COUNT_SHIFT + ARG_BITS;
+const POINTEE_SHIFT: u64 = POINTER_SHIFT + ARG_BITS;
+const ZERO_FREES_SHIFT: u64 = POINTEE_SHIFT + 1;
+const CFA_SHIFT: u64 = ZERO_FREES_SHIFT + 1;
+const CFA_MASK: u64 = Cookie::MAX_CFA_WORDS as u64;
+
+impl Cookie {
+    /// The largest distance to the canonical frame address that a cookie can carry.
+    pub const MAX_CFA_WORDS: u16 = (1 << 10) - 1;
+
+    /// Packs the cookie. `cfa_words` beyond [`Self::MAX_CFA_WORDS`] is a caller's bug and is cut.
+    #[must_use]
+    pub const fn encode(self) -> u64 {
+        let Signature { size, count, pointer, result, zero_frees } = self.signature;
+        self.process.0 as u64
+            | encode_arg(size) << SIZE_SHIFT
+            | encode_arg(count) << COUNT_SHIFT
+            | encode_arg(pointer) << POINTER_SHIFT
+            | (matches!(result, ResultIn::Pointee) as u64) << POINTEE_SHIFT
+            | (zero_frees as u64) << ZERO_FREES_SHIFT
+            | (self.cfa_words as u64 & CFA_MASK) << CFA_SHIFT
+    }
+
+    /// Unpacks what [`Self::encode`] packed.
+    #[inline(always)]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "each field is masked to its width")]
+    pub const fn decode(bits: u64) -> Self {
+        Self {
+            process: ProcessSlot(bits as u16),
+            signature: Signature {
+                size: decode_arg(bits >> SIZE_SHIFT),
+                count: decode_arg(bits >> COUNT_SHIFT),
+                pointer: decode_arg(bits >> POINTER_SHIFT),
+                result: if bits >> POINTEE_SHIFT & 1 == 1 { ResultIn::Pointee } else { ResultIn::Return },
+                zero_frees: bits >> ZERO_FREES_SHIFT & 1 == 1,
+            },
+            cfa_words: (bits >> CFA_SHIFT & CFA_MASK) as u16,
+        }
+    }
+}
+
+const fn encode_arg(arg: Option<Arg>) -> u64 {
+    match arg {
+        Some(arg) => arg.0 as u64,
+        None => NO_ARG,
+    }
+}
+
+#[inline(always)]
+const fn decode_arg(bits: u64) -> Option<Arg> {
+    Arg::new((bits & ARG_MASK) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_arg() -> impl Strategy<Value = Option<Arg>> {
+        (0..=Arg::COUNT).prop_map(Arg::new)
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_returns_what_was_encoded(
+            slot: u16, size in any_arg(), count in any_arg(), pointer in any_arg(),
+            pointee: bool, zero_frees: bool, cfa_words in 0..=Cookie::MAX_CFA_WORDS,
+        ) {
+            let result = if pointee { ResultIn::Pointee } else { ResultIn::Return };
+            let signature = Signature { size, count, pointer, result, zero_frees };
+            let cookie = Cookie { process: ProcessSlot(slot), signature, cfa_words };
+            prop_assert_eq!(Cookie::decode(cookie.encode()), cookie);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Every way to lose or distort data, each with a name that reaches the user.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $kind:ident;)+) => {
+        /// Something that went wrong, or is worth knowing, in the kernel side.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum Counter { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl Counter {
+            /// All counters, in the order of their index.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name in reports, JSON and metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// One sentence for the user: what happened and what it does to the figures.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
+            }
+
+            /// Whether the figures are missing something when this is not zero.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)+ }
+            }
+        }
+    };
+}
+
+/// What a counter means for the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Data was lost or distorted: shown among the losses; `--strict` fails on it.
+    Loss,
+    /// Expected and harmless, but part of the picture.
+    Note,
+}
+
+counters! {
+    /// An allocation was not recorded because the live table and its spill were both full; its bytes are missing.
+    LiveTableFull = "live_table_full", Loss;
+    /// An allocation was recorded without its stack because the stack table was full; its bytes stand under no stack.
+    StackTableFull = "stack_table_full", Loss;
+    /// A new stack was recorded without its frames because the frame storage was full; its bytes stand under a stack without frames.
+    FrameStorageFull = "frame_storage_full", Loss;
+    /// An allocation was recorded without its stack because all scratch buffers of the CPU were in use.
+    ScratchBusy = "scratch_busy", Loss;
+    /// An allocation call was not followed because the kernel gave no memory for its pending record.
+    PendingFull = "pending_full", Loss;
+    /// An allocation call never returned (longjmp, exception, or a return the kernel missed); its pending record was dropped.
+    StalePending = "stale_pending", Loss;
+    /// An allocation call was taken for a part of another one that then never returned; its block is missing.
+    MutedCall = "muted_call", Loss;
+    /// An allocation returned without a pending record: the call was already running when jjleak attached, or its entry was missed.
+    ReturnWithoutEntry = "return_without_entry", Note;
+    /// A block was recorded at an address already recorded as live: the free between was missed, and the older record was replaced.
+    MissedFree = "missed_free", Loss;
+    /// The result of a successful allocation could not be read from the target's memory; its bytes are missing.
+    ResultUnreadable = "result_unreadable", Loss;
+    /// A block was freed that is not in the table: it was allocated before jjleak attached, or filtered by size.
+    UnknownFree = "unknown_free", Note;
+    /// An allocation was left out by the size filters.
+    Filtered = "filtered", Note;
+}
+
+impl Counter {
+    /// Number of counters.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// Index into the counter map.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        self as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_listed_by_index_and_named_uniquely() {
+        let names: std::collections::BTreeSet<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+        assert_eq!(names.len(), Counter::COUNT);
+        for (index, counter) in Counter::ALL.iter().enumerate() {
+            assert_eq!(counter.index() as usize, index);
+            assert!(counter.meaning().ends_with('.'), "{}", counter.name());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The table of live allocations: set-associative, memory-mapped, spilling into a hash map.
+//!
+//! An insert claims a way by writing [`Key::LOCKED`] into its key with compare-and-swap, writes the time, then
+//! the other fields, then the key. A removal reads the fields and swaps the key for [`Key::EMPTY`]. A reader
+//! that sees the same key before and the same time after reading the fields has a consistent record: a writer
+//! that reused the way in between changed the time first.
+
+use crate::process::ImageId;
+
+/// Ways per set. Four keys and sizes share one cache line.
+pub const WAYS: usize = 4;
+
+/// Default log2 of the number of sets: 2^18 sets of 4 ways hold up to a million blocks in 32 MiB.
+pub const DEFAULT_SETS_LOG2: u32 = 18;
+
+/// Default capacity of the spill map. At 75 % load of the sets about 5 % of the blocks overflow; the kernel
+/// allocates spill entries one by one, so an unused spill costs only its buckets.
+pub const DEFAULT_SPILL_ENTRIES: u32 = 1 << 16;
+
+const ADDRESS_BITS: u32 = 48;
+const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+
+/// A block: the image that allocated it, and its address. User addresses on x86-64 without 5-level paging have
+/// 47 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Key(pub u64);
+
+impl Key {
+    /// A free way.
+    pub const EMPTY: Self = Self(0);
+    /// A way that is being written. No block has this key: its image would be 0.
+    pub const LOCKED: Self = Self(1);
+
+    /// The key of the block at `address` in `image`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(image: ImageId, address: u64) -> Self {
+        Self((image.0 as u64) << ADDRESS_BITS | address & ADDRESS_MASK)
+    }
+
+    /// The image that allocated the block.
+    #[must_use]
+    pub const fn image(self) -> ImageId {
+        ImageId((self.0 >> ADDRESS_BITS) as u16)
+    }
+
+    /// The block's address.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.0 & ADDRESS_MASK
+    }
+
+    /// The set the block belongs to, among 2^`sets_log2`. Multiplicative hashing; blocks are at least 8-byte
+    /// aligned, so the low bits carry nothing.
+    #[inline(always)]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits remain after the shift")]
+    pub const fn set(self, sets_log2: u32) -> u32 {
+        ((self.0 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - sets_log2)) as u32
+    }
+}
+
+/// What is known of a live block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Record {
+    /// Requested size in bytes.
+    pub size: u64,
+    /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// Index of its stack in the stack table.
+    pub stack: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+}
+
+/// One set: field by field rather than record by record, so that a search touches one cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(8))]
+pub struct LiveSet {
+    /// The blocks' keys, or [`Key::EMPTY`], or [`Key::LOCKED`].
+    pub keys: [u64; WAYS],
+    /// Requested sizes in bytes.
+    pub sizes: [u64; WAYS],
+    /// Allocation times, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub times_ns: [u64; WAYS],
+    /// Indexes into the stack table.
+    pub stacks: [u32; WAYS],
+    /// Blocks of this set that are in the spill map: when 0, nobody has to look there.
+    pub spilled: u32,
+    /// Explicit padding to two cache lines.
+    pub reserved: [u32; 3],
+}
+
+const _: () = assert!(size_of::<Record>() == 24 && align_of::<Record>() == 8);
+const _: () = assert!(size_of::<LiveSet>() == 128 && align_of::<LiveSet>() == 8);
+
+// SAFETY: integers only, no padding (asserted above), every bit pattern valid.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Record {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_key_gives_back_image_and_address(image: u16, address in 0..1u64 << 47) {
+            let key = Key::new(ImageId(image), address);
+            prop_assert_eq!((key.image(), key.address()), (ImageId(image), address));
+        }
+
+        #[test]
+        fn every_key_falls_into_a_set(key: u64, sets_log2 in 1..=28u32) {
+            prop_assert!(Key(key).set(sets_log2) < 1 << sets_log2);
+        }
+    }
+
+    #[test]
+    fn neighbouring_blocks_spread_over_the_sets() {
+        let sets: std::collections::BTreeSet<_> =
+            (0..1000).map(|i| Key::new(ImageId(1), 0x5555_5555_0000 + i * 32).set(18)).collect();
+        assert!(sets.len() > 950, "{} sets for 1000 blocks", sets.len());
+    }
+}

@@ -1,0 +1,166 @@
+//! An allocation call between its entry and its return, and the rule that tells outermost from nested calls.
+
+use crate::live::Record;
+
+/// A thread's allocation call in progress, or the last one that finished. Kept in task storage: one per thread.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Pending {
+    /// Canonical frame address of the call: the stack pointer once it has returned.
+    pub cfa: u64,
+    /// The image the call was made in, widened; tells a call of an image that `exec` replaced.
+    pub image: u64,
+    /// Requested size in bytes; `u64::MAX` when the multiplication overflowed (the call will fail).
+    pub size: u64,
+    /// The block being resized, or the place where the result will be written.
+    pub pointer: u64,
+    /// Index of the call's stack.
+    pub stack: u32,
+    /// Calls seen as nested in this one.
+    pub nested: u16,
+    /// Explicit padding, always 0.
+    pub reserved: u8,
+    /// Flags, see [`flag`].
+    pub flags: u8,
+    /// The record of the block being resized, taken out of the table at entry and put back if the call fails.
+    pub old: Record,
+}
+
+/// Bits of [`Pending::flags`].
+pub mod flag {
+    /// The call has not returned yet.
+    pub const RUNNING: u8 = 1;
+    /// The call resizes the block at `pointer`.
+    pub const RESIZE: u8 = 2;
+    /// `old` holds the record of the block being resized.
+    pub const HAS_OLD: u8 = 4;
+    /// Resizing to 0 bytes frees the block and returns null.
+    pub const ZERO_FREES: u8 = 8;
+    /// The result will be written to `pointer`; the return value is an error number.
+    pub const POINTEE: u8 = 16;
+    /// The size filters leave this call out.
+    pub const FILTERED: u8 = 32;
+}
+
+const _: () = assert!(size_of::<Pending>() == 64 && align_of::<Pending>() == 8);
+
+/// Most calls that may nest in one call. Real allocators nest a handful (`posix_memalign` to `memalign` to
+/// `malloc`); a pending record that seems to hold more is one whose call never returned, and must not mute its
+/// thread.
+pub const MAX_NESTED: u16 = 16;
+
+/// What an allocation call is to the pending record of its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nesting {
+    /// No call is pending: this one counts.
+    Outermost,
+    /// Made by the pending call: only the outer one counts.
+    Nested,
+    /// The pending call will never return: drop its record; this call counts.
+    Stale,
+}
+
+impl Pending {
+    /// Whether `flag` is set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Judges a call with canonical frame address `cfa` in `image`.
+    ///
+    /// `return_slot_intact` says whether the word below the pending call's CFA still holds the return-probe
+    /// trampoline, as it does while the call is running. `from_allocator` says whether the new call is made by an
+    /// allocator's code. A deeper call with both is nested; an intact slot alone can be a leftover that the frames of
+    /// later calls cover without writing to it. An equal CFA with an intact slot is a tail call (`reallocarray`
+    /// jumping to `realloc`); with another word in the slot it is a new call from the same place.
+    #[inline(always)]
+    #[must_use]
+    pub const fn nesting(
+        &self,
+        image: u64,
+        cfa: u64,
+        return_slot_intact: bool,
+        from_allocator: bool,
+    ) -> Nesting {
+        if !self.has(flag::RUNNING) {
+            return Nesting::Outermost;
+        }
+        let inside = cfa == self.cfa || cfa < self.cfa && from_allocator;
+        if self.image == image && inside && return_slot_intact && self.nested < MAX_NESTED {
+            Nesting::Nested
+        } else {
+            Nesting::Stale
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTER: u64 = 0x7fff_0000;
+    const IMAGE: u64 = 1;
+
+    fn running() -> Pending {
+        Pending {
+            cfa: OUTER,
+            image: IMAGE,
+            size: 0,
+            pointer: 0,
+            stack: 0,
+            nested: 0,
+            reserved: 0,
+            flags: flag::RUNNING,
+            old: Record { size: 0, time_ns: 0, stack: 0, reserved: 0 },
+        }
+    }
+
+    #[test]
+    fn a_call_is_outermost_when_none_is_running() {
+        let finished = Pending { flags: 0, ..running() };
+        assert_eq!(finished.nesting(IMAGE, OUTER - 64, true, true), Nesting::Outermost);
+    }
+
+    #[test]
+    fn a_deeper_call_is_nested() {
+        assert_eq!(running().nesting(IMAGE, OUTER - 64, true, true), Nesting::Nested);
+    }
+
+    #[test]
+    fn a_tail_call_is_nested() {
+        assert_eq!(running().nesting(IMAGE, OUTER, true, false), Nesting::Nested);
+    }
+
+    #[test]
+    fn a_new_call_from_the_same_frame_shows_that_the_pending_one_is_gone() {
+        assert_eq!(running().nesting(IMAGE, OUTER, false, true), Nesting::Stale);
+    }
+
+    #[test]
+    fn a_call_from_a_shallower_frame_shows_that_the_pending_one_is_gone() {
+        assert_eq!(running().nesting(IMAGE, OUTER + 64, true, true), Nesting::Stale);
+    }
+
+    #[test]
+    fn a_deeper_call_is_not_nested_once_the_return_slot_is_overwritten() {
+        assert_eq!(running().nesting(IMAGE, OUTER - 64, false, true), Nesting::Stale);
+    }
+
+    #[test]
+    fn a_deeper_call_is_not_nested_when_the_program_itself_makes_it() {
+        assert_eq!(running().nesting(IMAGE, OUTER - 64, true, false), Nesting::Stale);
+    }
+
+    #[test]
+    fn a_pending_call_of_a_replaced_image_is_stale() {
+        assert_eq!(running().nesting(IMAGE + 1, OUTER - 64, true, true), Nesting::Stale);
+    }
+
+    #[test]
+    fn no_pending_record_mutes_its_thread_for_ever() {
+        let stuck = Pending { nested: MAX_NESTED, ..running() };
+        assert_eq!(stuck.nesting(IMAGE, OUTER - 64, true, true), Nesting::Stale);
+    }
+}

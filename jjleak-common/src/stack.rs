@@ -1,0 +1,163 @@
+//! Deduplicated stacks.
+//!
+//! A stack is identified by a 64-bit hash over its image and its frames. Its row in the stack table is found by
+//! linear probing from the hash; its frames are written once, into one big array.
+
+/// Most frames kept of a stack.
+pub const MAX_FRAMES: usize = 256;
+
+/// Default log2 of the number of stack rows: 2^15 rows of 56 bytes.
+pub const DEFAULT_ROWS_LOG2: u32 = 15;
+
+/// Rows looked at before the table counts as full.
+pub const MAX_PROBES: u32 = 16;
+
+/// Row of the allocations whose stack could not be kept: their bytes are counted there.
+pub const LOST_ROW: u32 = 0;
+
+/// 8-byte words of frame storage: 2^20 words (8 MiB) hold 32 frames for every row of the default table.
+pub const FRAME_WORDS: usize = 1 << 20;
+
+macro_rules! statuses {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $value:literal, $name:literal;)+) => {
+        /// How a stack walk ended. It stays with the stack up to the report.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum StackStatus { $($(#[doc = $doc])+ $variant = $value,)+ }
+
+        impl StackStatus {
+            /// All statuses.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name in reports and JSON.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// One sentence for the user.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
+            }
+
+            /// The status with this number; `None` for a number no status has.
+            #[must_use]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number { $($value => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// The stack was not kept: a table was full.
+    Lost = 0, "lost";
+    /// Every frame up to the root was found by a proven rule.
+    Complete = 1, "complete";
+    /// Frame pointers were followed to the end of their chain; frames of code compiled without them may be missing.
+    FramePointers = 2, "frame_pointers";
+    /// The chain of frame pointers broke off: code compiled without them is on the stack.
+    BrokenChain = 3, "broken_chain";
+    /// A part of the stack could not be read, because it was not in memory.
+    Fault = 4, "fault";
+    /// The stack has more frames than are kept; the outermost are missing.
+    TooDeep = 5, "too_deep";
+}
+
+/// One stack: where its frames are, and what was allocated and freed from it since the start.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct StackRow {
+    /// Identity of the stack; 0 in a free row. Claimed by compare-and-swap.
+    pub hash: u64,
+    /// Index of the first frame in the frame storage. Frames are leaf first, starting at the probe site.
+    pub frames_at: u32,
+    /// Number of frames.
+    pub frame_count: u16,
+    /// The image the stack was taken in.
+    pub image: u16,
+    /// A [`StackStatus`].
+    pub status: u8,
+    /// 1 once all of the above is written.
+    pub ready: u8,
+    /// Explicit padding, always 0.
+    pub reserved: [u8; 6],
+    /// Allocations since the start.
+    pub allocated_objects: u64,
+    /// Bytes requested by them.
+    pub allocated_bytes: u64,
+    /// How many of them have been freed.
+    pub freed_objects: u64,
+    /// Bytes requested by those.
+    pub freed_bytes: u64,
+}
+
+const _: () = assert!(size_of::<StackRow>() == 56 && align_of::<StackRow>() == 8);
+
+/// The frames of all stacks, one after the other. Words are reserved by adding to the cursor and never given
+/// back while the BPF object is loaded.
+#[repr(C)]
+pub struct FrameStorage {
+    /// Words reserved so far; may run past the end when the storage is full.
+    pub used: u64,
+    /// Addresses.
+    pub words: [u64; FRAME_WORDS],
+}
+
+const _: () = assert!(size_of::<FrameStorage>() == (FRAME_WORDS + 1) * 8);
+
+/// A hash over frames that can be extended as they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct StackHash(pub u64);
+
+impl StackHash {
+    /// The hash of no frames in `image`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(image: u64) -> Self {
+        Self(image.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Adds a frame. One multiplication and a fold of the high bits, which the product mixes best.
+    #[inline(always)]
+    #[must_use]
+    pub const fn push(self, frame: u64) -> Self {
+        let mixed = (self.0 ^ frame).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        Self(mixed ^ mixed >> 29)
+    }
+
+    /// The finished hash with the status mixed in; never 0, which marks a free row.
+    #[inline(always)]
+    #[must_use]
+    pub const fn finish(self, status: u8) -> u64 {
+        let hash = self.push(status as u64).0;
+        if hash == 0 { 1 } else { hash }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_keep_their_numbers() {
+        for status in StackStatus::ALL {
+            assert_eq!(StackStatus::from_number(*status as u8), Some(*status));
+        }
+        assert_eq!(StackStatus::from_number(200), None);
+    }
+
+    #[test]
+    fn stacks_that_differ_in_order_image_or_status_differ_in_hash() {
+        let hash = |image, frames: &[u64], status| {
+            frames.iter().fold(StackHash::new(image), |hash, frame| hash.push(*frame)).finish(status)
+        };
+        let reference = hash(1, &[0x5000, 0x6000], 1);
+        assert_ne!(reference, hash(1, &[0x6000, 0x5000], 1));
+        assert_ne!(reference, hash(2, &[0x5000, 0x6000], 1));
+        assert_ne!(reference, hash(1, &[0x5000, 0x6000], 2));
+        assert_ne!(reference, hash(1, &[0x5000], 1));
+    }
+}
