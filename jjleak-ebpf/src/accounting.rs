@@ -1,0 +1,305 @@
+//! The rules of the books: what an entry, a return and a free do.
+
+use core::ptr::{addr_of, read_volatile};
+
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use aya_log_ebpf::debug;
+use jjleak_common::{
+    cookie::ResultIn,
+    counter::Counter,
+    live::{Key, Record},
+    pending::{Nesting, Pending, flag},
+    process::{ImageId, ProcessRow, Trampoline},
+    stack::LOST_ROW,
+};
+
+use crate::{
+    live::{self, Inserted},
+    maps::{PENDING, PROCESSES, count, count_many},
+    memory::{opaque, read_user_word},
+    registers::Hit,
+    stack,
+};
+
+/// An armed process, as one hit sees it.
+struct Books {
+    image: u64,
+    row: *const ProcessRow,
+}
+
+impl Books {
+    /// `None` while the process is not armed.
+    #[inline(always)]
+    fn of(hit: &Hit) -> Option<Self> {
+        let row = PROCESSES.get_ptr(hit.cookie.process.0 as u32)?;
+        // SAFETY: points into a map value.
+        let image = unsafe { read_volatile(addr_of!((*row).image)) };
+        if image == 0 { None } else { Some(Self { image, row }) }
+    }
+
+    #[inline(always)]
+    fn key(&self, address: u64) -> Key {
+        Key::new(ImageId(self.image as u16), address)
+    }
+
+    /// Whether the size filters leave a block of this size out.
+    #[inline(always)]
+    fn filters_out(&self, size: u64) -> bool {
+        // SAFETY: points into a map value.
+        unsafe { size < (*self.row).min_size || size > (*self.row).max_size }
+    }
+
+    /// What a call with this CFA is to the thread's pending call.
+    #[inline(always)]
+    fn nesting(&self, pending: &Pending, cfa: u64) -> Nesting {
+        let may_nest = pending.has(flag::RUNNING) && cfa <= pending.cfa;
+        let intact = may_nest && self.holds_trampoline(pending.cfa - 8);
+        let from_allocator = intact && self.is_from_allocator(cfa - 8);
+        pending.nesting(self.image, cfa, intact, from_allocator)
+    }
+
+    /// Whether a return slot leads into an allocator's code; true while that code's place is not known.
+    #[inline(always)]
+    fn is_from_allocator(&self, slot: u64) -> bool {
+        // SAFETY: points into a map value.
+        unsafe {
+            if read_volatile(addr_of!((*self.row).text_image)) != self.image {
+                return true;
+            }
+            let Some(caller) = read_user_word(slot) else { return false };
+            (*self.row).allocator_text.iter().any(|text| text.contains(caller))
+        }
+    }
+
+    #[inline(always)]
+    fn holds_trampoline(&self, slot: u64) -> bool {
+        let Some(word) = read_user_word(slot) else { return false };
+        // SAFETY: points into a map value.
+        let trampoline = unsafe { read_volatile(addr_of!((*self.row).trampoline)) };
+        Trampoline(trampoline).is_in(word, self.image)
+    }
+}
+
+/// A function that gives a new block was called.
+#[inline(always)]
+pub(crate) fn enter_allocate(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let pointee = if hit.cookie.signature.result == ResultIn::Pointee { flag::POINTEE } else { 0 };
+    if let Some(pending) = enter(&books, hit) {
+        begin(&books, hit, pending, pointee);
+    }
+}
+
+/// A function that turns a block into another one was called: the block leaves the table now, before the
+/// allocator can give its address to somebody else.
+#[inline(always)]
+pub(crate) fn enter_resize(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(pending) = enter(&books, hit) else { return };
+    let signature = &hit.cookie.signature;
+    let mut flags = flag::RESIZE;
+    if signature.zero_frees {
+        flags |= flag::ZERO_FREES;
+    }
+    let pointer = hit.arg(signature.pointer);
+    if pointer != 0 {
+        if let Some(old) = live::remove(books.key(pointer)) {
+            pending.old = old;
+            flags |= flag::HAS_OLD;
+        }
+    }
+    begin(&books, hit, pending, flags);
+}
+
+/// The thread's pending record, when this call is the one that counts.
+#[inline(always)]
+fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
+    let Some(pending) = PENDING.get_or_create() else {
+        count(Counter::PendingFull);
+        return None;
+    };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let pending = unsafe { &mut *pending };
+    match books.nesting(pending, hit.cfa()) {
+        Nesting::Outermost => Some(pending),
+        Nesting::Nested => {
+            pending.nested += 1;
+            None
+        }
+        Nesting::Stale => {
+            drop_stale(books, hit, pending);
+            Some(pending)
+        }
+    }
+}
+
+/// Notes the call.
+#[inline(always)]
+fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
+    let size = requested_size(hit);
+    let filtered = books.filters_out(size);
+    pending.cfa = hit.cfa();
+    pending.image = books.image;
+    pending.size = size;
+    pending.pointer = hit.arg(hit.cookie.signature.pointer);
+    pending.nested = 0;
+    pending.stack = if filtered { LOST_ROW } else { stack::capture(books.image, hit) };
+    pending.flags = flags | flag::RUNNING | if filtered { flag::FILTERED } else { 0 };
+}
+
+/// The size the caller asked for; `u64::MAX` when the product overflows, which the allocator refuses.
+#[inline(always)]
+fn requested_size(hit: &Hit) -> u64 {
+    let signature = &hit.cookie.signature;
+    let size = hit.arg(signature.size);
+    if signature.count.is_none() {
+        return size;
+    }
+    // The barrier keeps LLVM from turning the check into a 128-bit multiplication, which BPF lacks.
+    let count = hit.arg(signature.count);
+    if count != 0 && size > opaque(u64::MAX) / count { u64::MAX } else { size.wrapping_mul(count) }
+}
+
+/// An allocation call will never return. What it was resizing is as it was, for all we know.
+#[inline(always)]
+fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
+    count(Counter::StalePending);
+    count_many(Counter::MutedCall, pending.nested as u64);
+    debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
+    if pending.has(flag::HAS_OLD) && pending.image == books.image {
+        restore(books, pending);
+    }
+    pending.flags = 0;
+}
+
+/// An allocation function returned.
+#[inline(always)]
+pub(crate) fn leave(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(pending) = PENDING.get() else {
+        count(Counter::ReturnWithoutEntry);
+        return;
+    };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let pending = unsafe { &mut *pending };
+    let stack_pointer = hit.stack_pointer();
+    if !pending.has(flag::RUNNING) {
+        // Functions that call each other in tail position return together: the first return settled it.
+        if pending.cfa != stack_pointer {
+            count(Counter::ReturnWithoutEntry);
+        }
+    } else if stack_pointer == pending.cfa {
+        settle(&books, pending, hit.returned());
+        pending.flags = 0;
+    } else if stack_pointer > pending.cfa {
+        drop_stale(&books, hit, pending);
+    }
+}
+
+/// The outermost call returned: books its outcome.
+#[inline(always)]
+fn settle(books: &Books, pending: &Pending, returned: u64) {
+    let Some(block) = new_block(pending, returned) else {
+        count(Counter::ResultUnreadable);
+        return;
+    };
+    if block != 0 {
+        release_old(pending);
+        book(books, pending, block);
+    } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
+        if pending.has(flag::ZERO_FREES) && pending.size == 0 {
+            release_old(pending);
+        } else if pending.has(flag::HAS_OLD) {
+            restore(books, pending);
+        }
+    }
+}
+
+/// Address of the new block, 0 when the call failed; `None` when it cannot be read.
+#[inline(always)]
+fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
+    if !pending.has(flag::POINTEE) {
+        Some(returned)
+    } else if returned as u32 != 0 {
+        Some(0)
+    } else {
+        read_user_word(pending.pointer)
+    }
+}
+
+/// The block that was resized is gone.
+#[inline(always)]
+fn release_old(pending: &Pending) {
+    if pending.has(flag::HAS_OLD) {
+        stack::count_free(pending.old.stack, pending.old.size);
+    } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
+        count(Counter::UnknownFree);
+    }
+}
+
+/// The block that should be resized is still there.
+#[inline(always)]
+fn restore(books: &Books, pending: &Pending) {
+    enter_block(books.key(pending.pointer), &pending.old);
+}
+
+#[inline(always)]
+fn book(books: &Books, pending: &Pending, block: u64) {
+    if pending.has(flag::FILTERED) {
+        count(Counter::Filtered);
+        return;
+    }
+    // SAFETY: has no preconditions.
+    let time_ns = unsafe { bpf_ktime_get_ns() };
+    stack::count_allocation(pending.stack, pending.size);
+    enter_block(books.key(block), &Record { size: pending.size, time_ns, stack: pending.stack, reserved: 0 });
+}
+
+#[inline(always)]
+fn enter_block(key: Key, record: &Record) {
+    match live::insert(key, record) {
+        Inserted::New => {}
+        Inserted::Replaced(old) => {
+            stack::count_free(old.stack, old.size);
+            count(Counter::MissedFree);
+        }
+        Inserted::Full => count(Counter::LiveTableFull),
+    }
+}
+
+/// A block is about to be freed: it leaves the table now, before the allocator can give its address to
+/// somebody else.
+#[inline(always)]
+pub(crate) fn free(hit: &Hit) {
+    let block = hit.arg(hit.cookie.signature.pointer);
+    if block == 0 {
+        return;
+    }
+    let Some(books) = Books::of(hit) else { return };
+    match live::remove(books.key(block)) {
+        Some(record) => stack::count_free(record.stack, record.size),
+        None => free_absent(&books, hit, block),
+    }
+}
+
+/// A block that is not in the table is about to be freed.
+#[inline(always)]
+fn free_absent(books: &Books, hit: &Hit, block: u64) {
+    if let Some(pending) = PENDING.get() {
+        // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+        let pending = unsafe { &mut *pending };
+        if pending.has(flag::HAS_OLD) && pending.image == books.image && pending.pointer == block {
+            // The block being resized, which left the table at entry. Whether the resizing call frees it or was
+            // abandoned, the block is gone and must not be put back.
+            release_old(pending);
+            pending.pointer = 0;
+            pending.flags &= !flag::HAS_OLD;
+            return;
+        }
+        // Made by an allocation call in progress, of a block that is the allocator's own.
+        if books.nesting(pending, hit.cfa()) == Nesting::Nested {
+            return;
+        }
+    }
+    count(Counter::UnknownFree);
+}

@@ -1,0 +1,37 @@
+//! jjleak's BPF programs.
+//!
+//! Thin probes: each hands the registers and the decoded attach cookie to the accounting rules.
+//!
+//! - `accounting`: what an entry, a return and a free do to the books.
+//! - `live`: the table of live blocks.
+//! - `process`: what happens to a process as a whole.
+//! - `stack`: takes the caller's stack and finds its row.
+//! - `maps`, `memory`, `registers`: the kernel's side of things.
+//!
+//! On any other target than BPF this is an empty program, so that the workspace checks without a BPF toolchain.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(internal_features, reason = "AtomicU64's methods do not compile for BPF; the intrinsics do")
+)]
+
+#[cfg(target_arch = "bpf")]
+mod accounting;
+#[cfg(target_arch = "bpf")]
+mod live;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod memory;
+#[cfg(target_arch = "bpf")]
+mod process;
+#[cfg(target_arch = "bpf")]
+mod programs;
+#[cfg(target_arch = "bpf")]
+mod registers;
+#[cfg(target_arch = "bpf")]
+mod stack;
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

@@ -1,0 +1,118 @@
+//! The maps, and the globals the loader sets.
+
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::{
+    Global,
+    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type},
+    helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get},
+    macros::{btf_map, map},
+    maps::{Array, HashMap, PerCpuArray},
+};
+use jjleak_common::{
+    counter::Counter,
+    live::{DEFAULT_SETS_LOG2, DEFAULT_SPILL_ENTRIES, LiveSet, Record},
+    pending::Pending,
+    process::{MAX_PROCESSES, ProcessRow},
+    stack::{DEFAULT_ROWS_LOG2, FrameStorage, StackRow},
+};
+
+use crate::{memory, stack::Scratch};
+
+#[map]
+pub(crate) static PROCESSES: Array<ProcessRow> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static TRACKED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_PROCESSES, BPF_F_NO_PREALLOC);
+#[map]
+pub(crate) static LIVE: Array<LiveSet> = Array::with_max_entries(1 << DEFAULT_SETS_LOG2, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static SPILL: HashMap<u64, Record> =
+    HashMap::with_max_entries(DEFAULT_SPILL_ENTRIES, BPF_F_NO_PREALLOC);
+#[map]
+pub(crate) static STACKS: Array<StackRow> = Array::with_max_entries(1 << DEFAULT_ROWS_LOG2, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static FRAMES: Array<FrameStorage> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT as u32, 0);
+#[map]
+pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
+#[btf_map]
+pub(crate) static PENDING: TaskStorage<Pending> = TaskStorage::new();
+
+#[unsafe(no_mangle)]
+static LIVE_SETS_LOG2: Global<u32> = Global::new(DEFAULT_SETS_LOG2);
+#[unsafe(no_mangle)]
+static STACK_ROWS_LOG2: Global<u32> = Global::new(DEFAULT_ROWS_LOG2);
+
+#[inline(always)]
+pub(crate) fn live_sets_log2() -> u32 {
+    LIVE_SETS_LOG2.load()
+}
+
+#[inline(always)]
+pub(crate) fn stack_rows_log2() -> u32 {
+    STACK_ROWS_LOG2.load()
+}
+
+/// Counts one occurrence.
+#[inline(always)]
+pub(crate) fn count(counter: Counter) {
+    count_many(counter, 1);
+}
+
+/// Counts occurrences. Atomic although per CPU: a probe can be preempted by another task's probe.
+#[inline(always)]
+pub(crate) fn count_many(counter: Counter, occurrences: u64) {
+    if let Some(value) = COUNTERS.get_ptr_mut(counter.index()) {
+        // SAFETY: points into a map value.
+        unsafe { memory::add(value, occurrences) };
+    }
+}
+
+/// A map with one value per task, which goes when the task goes. The layout is the BTF map definition that
+/// loaders read: the type of each field carries the setting, the fields themselves are never used.
+#[repr(C)]
+pub(crate) struct TaskStorage<T> {
+    r#type: *const [i32; bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE as usize],
+    key: *const i32,
+    value: *const T,
+    max_entries: *const [i32; 0],
+    map_flags: *const [i32; BPF_F_NO_PREALLOC as usize],
+}
+
+// SAFETY: the pointers are never dereferenced; the kernel keeps the values apart by task.
+unsafe impl<T> Sync for TaskStorage<T> {}
+
+impl<T> TaskStorage<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            r#type: ptr::null(),
+            key: ptr::null(),
+            value: ptr::null(),
+            max_entries: ptr::null(),
+            map_flags: ptr::null(),
+        }
+    }
+
+    /// The current task's value, if it has one.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<*mut T> {
+        self.lookup(0)
+    }
+
+    /// The current task's value, all zero when it is new; `None` when there is no memory for it.
+    #[inline(always)]
+    pub(crate) fn get_or_create(&self) -> Option<*mut T> {
+        self.lookup(BPF_LOCAL_STORAGE_GET_F_CREATE as u64)
+    }
+
+    #[inline(always)]
+    fn lookup(&self, flags: u64) -> Option<*mut T> {
+        let map = ptr::from_ref(self).cast_mut().cast::<c_void>();
+        // SAFETY: the loader makes `map` a task storage map; the current task is always valid.
+        let value = unsafe {
+            bpf_task_storage_get(map, bpf_get_current_task_btf(), ptr::null_mut(), flags).cast::<T>()
+        };
+        if value.is_null() { None } else { Some(value) }
+    }
+}

@@ -1,0 +1,82 @@
+//! Reading the target's memory, and atomics on map values.
+
+use core::{
+    ffi::c_void,
+    intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd, atomic_xchg},
+    mem::MaybeUninit,
+};
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+
+/// Reads a word of the target's memory; `None` when it is not in memory.
+#[inline(always)]
+pub(crate) fn read_user_word(address: u64) -> Option<u64> {
+    let mut word = MaybeUninit::<u64>::uninit();
+    // SAFETY: the destination has 8 bytes; the helper checks the source.
+    let status = unsafe { bpf_probe_read_user(word.as_mut_ptr().cast(), 8, address as *const c_void) };
+    // SAFETY: the helper filled all 8 bytes, as its status says.
+    if status == 0 { Some(unsafe { word.assume_init() }) } else { None }
+}
+
+/// Adds to a 64-bit map value.
+///
+/// # Safety
+/// `value` points into a map value.
+#[inline(always)]
+pub(crate) unsafe fn add(value: *mut u64, amount: u64) {
+    // SAFETY: as promised by the caller.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(value, amount) };
+}
+
+/// Adds to a 64-bit map value and returns what it was before.
+///
+/// # Safety
+/// `value` points into a map value.
+#[inline(always)]
+pub(crate) unsafe fn fetch_add(value: *mut u64, amount: u64) -> u64 {
+    // SAFETY: as promised by the caller.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(value, amount) }
+}
+
+/// Adds to a 32-bit map value, wrapping.
+///
+/// # Safety
+/// `value` points into a map value.
+#[inline(always)]
+pub(crate) unsafe fn add_u32(value: *mut u32, amount: u32) {
+    // SAFETY: as promised by the caller.
+    unsafe { atomic_xadd::<u32, u32, { AtomicOrdering::Relaxed }>(value, amount) };
+}
+
+/// Replaces `old` by `new` if that is still there; whether it was.
+///
+/// # Safety
+/// `value` points into a map value.
+#[inline(always)]
+pub(crate) unsafe fn swap_if(value: *mut u64, old: u64, new: u64) -> bool {
+    // SAFETY: as promised by the caller.
+    let (found, _) = unsafe {
+        atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(value, old, new)
+    };
+    found == old
+}
+
+/// Puts `new` and returns what was there.
+///
+/// # Safety
+/// `value` points into a map value.
+#[inline(always)]
+pub(crate) unsafe fn swap(value: *mut u64, new: u64) -> u64 {
+    // SAFETY: as promised by the caller.
+    unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(value, new) }
+}
+
+/// The same value, but nothing the optimizer can reason about.
+#[inline(always)]
+pub(crate) fn opaque(mut value: u64) -> u64 {
+    // SAFETY: an empty instruction sequence.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
+    };
+    value
+}

@@ -1,0 +1,66 @@
+//! The entry points: one program a role.
+
+use aya_ebpf::{
+    macros::{raw_tracepoint, uprobe, uretprobe},
+    programs::{ProbeContext, RawTracePointContext, RetProbeContext},
+};
+
+use crate::{accounting, process, registers::Hit};
+
+/// Entry of a function that gives a new block.
+#[uprobe]
+pub(crate) fn allocate_enter(ctx: ProbeContext) -> u32 {
+    accounting::enter_allocate(&Hit::new(&ctx));
+    0
+}
+
+/// Entry of a function that turns a block into another one.
+#[uprobe]
+pub(crate) fn resize_enter(ctx: ProbeContext) -> u32 {
+    accounting::enter_resize(&Hit::new(&ctx));
+    0
+}
+
+/// Return of either.
+#[uretprobe]
+pub(crate) fn allocate_return(ctx: RetProbeContext) -> u32 {
+    accounting::leave(&Hit::new(&ctx));
+    0
+}
+
+/// Entry of a function that takes a block back.
+#[uprobe]
+pub(crate) fn free_enter(ctx: ProbeContext) -> u32 {
+    accounting::free(&Hit::new(&ctx));
+    0
+}
+
+/// A process replaced its program.
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub(crate) fn process_exec(_ctx: RawTracePointContext) -> i32 {
+    process::exec();
+    0
+}
+
+/// Does nothing: what a bare probe costs. For the benchmark.
+#[uprobe]
+pub(crate) fn bare_enter(_ctx: ProbeContext) -> u32 {
+    0
+}
+
+/// Does nothing: what a bare return probe costs. For the benchmark.
+#[uretprobe]
+pub(crate) fn bare_return(_ctx: RetProbeContext) -> u32 {
+    0
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // The verifier rejects a program from which this can be reached, so it never runs.
+    loop {}
+}
+
+/// The kernel reserves some helpers to GPL-compatible programs.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

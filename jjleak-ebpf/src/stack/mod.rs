@@ -1,0 +1,115 @@
+//! Takes the stack of an allocation call and finds its row in the stack table.
+//!
+//! `capture` is the one way in; how frames are found (`frame_pointers`) is behind it.
+
+mod frame_pointers;
+mod intern;
+
+use core::ptr::{addr_of_mut, write_volatile};
+
+use jjleak_common::{
+    counter::Counter,
+    stack::{LOST_ROW, MAX_FRAMES, StackHash, StackStatus},
+};
+
+use crate::{
+    maps::{SCRATCH, STACKS, count},
+    memory::{add, swap},
+    registers::Hit,
+};
+
+/// Words of the stack that are copied at a time: 2 KiB hold a typical stack of 20 frames.
+pub(crate) const WINDOW_WORDS: usize = 256;
+
+/// Working memory of one stack walk. Too large for the BPF stack, and needed at entry only, so it is per CPU and
+/// not per task. A walk can be preempted by another task's walk: each claims a buffer of its own.
+#[repr(C)]
+pub(crate) struct Scratch {
+    /// 1 while a walk uses this buffer.
+    claimed: u64,
+    walk: Walk,
+    window: [u64; WINDOW_WORDS],
+    frames: [u64; MAX_FRAMES],
+}
+
+impl Scratch {
+    /// Buffers per CPU. Preemption nests as deep as there are runnable tasks inside a walk of a microsecond;
+    /// four at once on one CPU has not been seen.
+    pub(crate) const PER_CPU: u32 = 4;
+}
+
+/// State of one stack walk.
+#[repr(C)]
+struct Walk {
+    /// The next frame record's address: what the frame pointer register held.
+    frame_pointer: u64,
+    /// End of the innermost frame not yet walked; frames must lie above it.
+    stack_pointer: u64,
+    /// Address of the copied part of the stack.
+    window_at: u64,
+    /// Its valid bytes.
+    window_bytes: u64,
+    hash: StackHash,
+    frame_count: u64,
+    status: u64,
+}
+
+/// Walks the stack of the call `hit` is the entry of, and returns the index of its row. The row is
+/// [`LOST_ROW`] when it could not be kept; the reason is counted.
+#[inline(always)]
+pub(crate) fn capture(image: u64, hit: &Hit) -> u32 {
+    let Some(scratch) = claim() else {
+        count(Counter::ScratchBusy);
+        return LOST_ROW;
+    };
+    frame_pointers::walk(scratch, image, hit);
+    let row = intern::intern(scratch, image);
+    // SAFETY: points into a map value.
+    unsafe { write_volatile(addr_of_mut!((*scratch).claimed), 0) };
+    row
+}
+
+#[inline(always)]
+fn claim() -> Option<*mut Scratch> {
+    let mut slot = 0;
+    while slot < Scratch::PER_CPU {
+        let scratch = SCRATCH.get_ptr_mut(slot)?;
+        // SAFETY: points into a map value.
+        if unsafe { swap(addr_of_mut!((*scratch).claimed), 1) } == 0 {
+            return Some(scratch);
+        }
+        slot += 1;
+    }
+    None
+}
+
+/// Counts an allocation for its stack.
+#[inline(always)]
+pub(crate) fn count_allocation(row: u32, size: u64) {
+    if let Some(row) = STACKS.get_ptr_mut(row) {
+        // SAFETY: both point into a map value.
+        unsafe {
+            add(addr_of_mut!((*row).allocated_objects), 1);
+            add(addr_of_mut!((*row).allocated_bytes), size);
+        }
+    }
+}
+
+/// Counts a free for the stack that had allocated the block.
+#[inline(always)]
+pub(crate) fn count_free(row: u32, size: u64) {
+    if let Some(row) = STACKS.get_ptr_mut(row) {
+        // SAFETY: both point into a map value.
+        unsafe {
+            add(addr_of_mut!((*row).freed_objects), 1);
+            add(addr_of_mut!((*row).freed_bytes), size);
+        }
+    }
+}
+
+impl Walk {
+    #[inline(always)]
+    fn end(&mut self, status: StackStatus) {
+        self.status = status as u64;
+    }
+}
