@@ -1,0 +1,121 @@
+//! Where control can enter a function besides its first instruction.
+//!
+//! Both functions here measure the *sealed prefix* of a function: the number of its first bytes that control
+//! reaches only by running on from the entry. A probe site inside the sealed prefix is passed exactly once
+//! by every call, and by nothing else. A branch back to the entry itself breaks no seal: it passes entry and
+//! site equally often, so the site is as good as the entry would be.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use std::ops::Range;
+
+/// The prefix sealed against the function's own branches; 0 when that cannot be known.
+///
+/// A jump through a register or a table may lead anywhere. A jump through a fixed slot of memory
+/// (`jmp [rip+x]`) is a call into another module and leads out.
+pub(super) fn sealed_within(code: &[u8]) -> u64 {
+    let mut sealed = code.len() as u64;
+    for instruction in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
+        match leads_to(&instruction) {
+            Lead::On | Lead::To(0) => {}
+            Lead::To(target) => sealed = sealed.min(target),
+            Lead::Anywhere => return 0,
+        }
+    }
+    sealed
+}
+
+enum Lead {
+    /// To the next instruction, or out of the function.
+    On,
+    /// To this offset from the entry, among others; "negative" ones wrap around.
+    To(u64),
+    Anywhere,
+}
+
+fn leads_to(instruction: &Instruction) -> Lead {
+    if instruction.is_invalid() {
+        return Lead::Anywhere;
+    }
+    match (instruction.op0_kind(), instruction.flow_control()) {
+        (OpKind::NearBranch64, _) => Lead::To(instruction.near_branch_target()),
+        (OpKind::NearBranch16 | OpKind::NearBranch32, _) => Lead::Anywhere,
+        (_, FlowControl::IndirectBranch) if !instruction.is_ip_rel_memory_operand() => Lead::Anywhere,
+        _ => Lead::On,
+    }
+}
+
+/// The prefix of each function (a range of addresses) that is sealed against branches from anywhere else in
+/// the file's code, above all from the cold parts that compilers split off.
+///
+/// Stripped files do not say where instructions begin, so every byte is taken for one: whatever could be a
+/// `jmp`, `jcc` or `call` with a 32-bit displacement counts. Chance hits cost speed, never correctness. Cold
+/// parts lie in another section, out of reach of 8-bit displacements.
+pub(in crate::allocators) fn sealed_against<'data>(
+    code: impl IntoIterator<Item = (u64, &'data [u8])>,
+    functions: &[Range<u64>],
+) -> Vec<u64> {
+    let mut sealed: Vec<u64> = functions.iter().map(|function| function.end - function.start).collect();
+    let lowest = functions.iter().map(|function| function.start).min().unwrap_or_default();
+    let highest = functions.iter().map(|function| function.end).max().unwrap_or_default();
+    for (address, bytes) in code {
+        for (position, target) in far_targets(address, bytes) {
+            if !(lowest..highest).contains(&target) {
+                continue;
+            }
+            for (function, sealed) in functions.iter().zip(&mut sealed) {
+                if !function.contains(&position) && target > function.start {
+                    *sealed = (*sealed).min(target - function.start);
+                }
+            }
+        }
+    }
+    sealed
+}
+
+/// Address and target of everything that could be a branch with a 32-bit displacement.
+fn far_targets(address: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    (0..bytes.len()).filter_map(move |at| {
+        let opcode_len = match bytes[at..] {
+            [0xe8 | 0xe9, ..] => 1,
+            [0x0f, 0x80..=0x8f, ..] => 2,
+            _ => return None,
+        };
+        let displacement = i32::from_le_bytes(*bytes[at + opcode_len..].first_chunk()?);
+        let position = address.wrapping_add(at as u64);
+        let next = position.wrapping_add((opcode_len + size_of_val(&displacement)) as u64);
+        Some((position, next.wrapping_add_signed(displacement.into())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_from_a_cold_part_breaks_the_seal_at_its_target() {
+        // 0x1000: call 0x2000 (leads out); 0x1005..0x1020: the function; 0x1020: jmp 0x1008
+        let mut code = [0x90; 0x30];
+        code[..5].copy_from_slice(&[0xe8, 0xfb, 0x0f, 0x00, 0x00]);
+        code[0x20..0x25].copy_from_slice(&[0xe9, 0xe3, 0xff, 0xff, 0xff]);
+
+        let sealed = sealed_against([(0x1000, &code[..])], &[0x1005..0x1020, 0x1010..0x1020]);
+
+        assert_eq!(sealed, [3, 0x10]);
+    }
+
+    /// Where the function of a test lies, when there is only one.
+    const FUNCTION: Range<u64> = 0x1010..0x1018;
+
+    #[test]
+    fn calls_of_the_function_itself_break_no_seal() {
+        // 0x1000: jne 0x1010
+        let code = [0x0f, 0x85, 0x0a, 0x00, 0x00, 0x00];
+
+        assert_eq!(sealed_against([(0x1000, &code[..])], &[FUNCTION]), [8]);
+    }
+
+    #[test]
+    fn a_branch_cut_off_by_the_end_of_the_code_is_none() {
+        assert_eq!(sealed_against([(0x1000, &[0xe9, 0x0d][..])], &[FUNCTION]), [8]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Chooses the instruction of an allocator function that carries its probe.
+//!
+//! In: a function's code, its role and its signature. Out: the cheapest instruction at which a probe sees
+//! every call exactly as it would at the entry; where that cannot be proven, the entry.
+//!
+//! A site must lie in the function's *entry block*: the instructions from the entry up to and including the
+//! first that transfers control. There, every call passes it, if nothing jumps in between (`branches`). The
+//! arguments that the signature reads and the caller's frame pointer must still be in their registers, and
+//! the distance to the canonical frame address must be known (`frame`). Roles that need the result also arm a
+//! return probe at the site, for which the stack pointer must be where it was at the entry.
+
+mod branches;
+mod emulation;
+mod frame;
+
+pub(super) use branches::sealed_against;
+
+use self::{branches::sealed_within, emulation::stepping, frame::Frame};
+use super::site::{Placement, Role, Stepping};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Register};
+use jjleak_common::cookie::{Arg, Signature};
+
+/// The code of a function, as far as it is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Body<'data> {
+    /// From the first to the last byte.
+    Whole(&'data [u8]),
+    /// Some bytes from the entry on: the symbol does not say where the function ends.
+    Start(&'data [u8]),
+}
+
+impl<'data> Body<'data> {
+    /// The bytes that are known.
+    pub(super) const fn bytes(self) -> &'data [u8] {
+        match self {
+            Self::Whole(bytes) | Self::Start(bytes) => bytes,
+        }
+    }
+}
+
+/// Integer argument registers of the System V calling convention (psABI x86-64, 3.2.3).
+const ARGUMENTS: [Register; Arg::COUNT as usize] =
+    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+
+/// Chooses the probe site of a function whose first `sealed` bytes no code outside of it jumps into.
+///
+/// Cheapest first; among equals the earliest. Falls back to the entry, even where the kernel may refuse a
+/// probe (a lock prefix, `int3`, bytes that are no instruction): the caller hears so when it attaches.
+pub(super) fn place(body: Body<'_>, role: Role, signature: Signature, sealed: u64) -> Placement {
+    let entry = entry(body.bytes());
+    let Body::Whole(code) = body else {
+        return entry;
+    };
+    let Some(sites) = emulated_sites(code, role, signature) else {
+        return entry;
+    };
+    let sealed = sealed.min(sealed_within(code));
+    sites
+        .into_iter()
+        .filter(|site| site.delta < sealed)
+        .chain([entry])
+        .min_by_key(|site| (site.stepping, site.delta))
+        .unwrap_or(entry)
+}
+
+fn entry(code: &[u8]) -> Placement {
+    let first = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    let bytes = code.get(..first.len()).unwrap_or_default();
+    Placement { delta: 0, cfa_words: Frame::ENTRY.cfa_words(), stepping: stepping(bytes) }
+}
+
+/// The emulated instructions of the entry block at which the role finds what it needs; `None` when the block
+/// holds bytes that are no instruction, or runs past the function's end.
+fn emulated_sites(code: &[u8], role: Role, signature: Signature) -> Option<Vec<Placement>> {
+    let kept = kept_registers(signature);
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    let mut info = InstructionInfoFactory::new();
+    let mut frame = Some(Frame::ENTRY);
+    let mut sites = Vec::new();
+    loop {
+        let start = decoder.position();
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            return None;
+        }
+        let stepping = stepping(&code[start..decoder.position()]);
+        if let Some(frame) = frame.filter(|frame| !role.probes_return() || frame.takes_return_probe())
+            && stepping != Stepping::SingleStep
+        {
+            sites.push(Placement { delta: start as u64, cfa_words: frame.cfa_words(), stepping });
+        }
+        if instruction.flow_control() != FlowControl::Next {
+            return Some(sites);
+        }
+        frame = frame.and_then(|frame| frame.after(&instruction, &mut info, &kept));
+    }
+}
+
+/// The registers a probe reads: the arguments, and the frame pointer from which the stack walk goes on.
+fn kept_registers(signature: Signature) -> Vec<Register> {
+    [signature.size, signature.count, signature.pointer]
+        .into_iter()
+        .flatten()
+        .map(|arg| ARGUMENTS[usize::from(arg.index())])
+        .chain([Register::RBP])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Reads the functions of an ELF file: where they are in the file, and their code.
+//!
+//! The file belongs to the profiled process, so nothing in it is trusted: sizes and offsets are checked, and
+//! work is bounded by the file's length.
+
+use super::{Error, MissingReason, placement::Body};
+use object::{
+    LittleEndian,
+    elf::{self, FileHeader64},
+    read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
+};
+use std::{collections::HashMap, ops::Range};
+
+/// Longest function that is looked at as a whole; malloc is some 800 bytes long, mallocs with everything
+/// inlined a few thousand. The size comes from the file and bounds the work.
+const MAX_FUNCTION_BYTES: u64 = 64 << 10;
+
+/// Bytes read of a function whose size is not known: the longest x86 instruction.
+const MAX_INSTRUCTION_BYTES: usize = 15;
+
+/// Most definitions of one name that are kept; versioned symbols have two or three.
+const MAX_DEFINITIONS: usize = 8;
+
+type Elf<'data> = ElfFile<'data, FileHeader64<LittleEndian>>;
+type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>>;
+
+/// The symbols and the executable code of a file.
+pub(super) struct Image<'data> {
+    code: Vec<Segment<'data>>,
+    definitions: HashMap<&'static str, Vec<Definition>>,
+}
+
+/// An executable segment.
+struct Segment<'data> {
+    address: u64,
+    offset: u64,
+    bytes: &'data [u8],
+}
+
+/// A defined symbol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Definition {
+    address: u64,
+    size: u64,
+    kind: elf::SymbolType,
+}
+
+/// A function and its place in the file.
+#[derive(Debug)]
+pub(super) struct Function<'data> {
+    /// Virtual address, before relocation of the module.
+    pub(super) address: u64,
+    /// Offset in the file of its first instruction.
+    pub(super) offset: u64,
+    /// Its code.
+    pub(super) body: Body<'data>,
+}
+
+impl Function<'_> {
+    /// The addresses its known code takes.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.body.bytes().len() as u64)
+    }
+}
+
+impl<'data> Image<'data> {
+    /// Reads the file, and of its symbols those with the given names.
+    pub(super) fn parse(data: &'data [u8], names: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
+        let file = Elf::parse(data).map_err(Error::Parse)?;
+        let machine = file.elf_header().e_machine.get(LittleEndian);
+        if machine != elf::EM_X86_64 {
+            return Err(Error::Machine(machine.0));
+        }
+        let mut definitions: HashMap<_, _> = names.map(|name| (name, Vec::new())).collect();
+        for table in [file.elf_dynamic_symbol_table(), file.elf_symbol_table()] {
+            collect_definitions(table, &mut definitions);
+        }
+        Ok(Self { code: executable_segments(&file, data)?, definitions })
+    }
+
+    /// Whether the file defines the name.
+    pub(super) fn defines(&self, name: &str) -> bool {
+        !self.definitions(name).is_empty()
+    }
+
+    /// Every definition of the name.
+    pub(super) fn definitions(&self, name: &str) -> &[Definition] {
+        self.definitions.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The function that a symbol stands for.
+    pub(super) fn function(&self, symbol: Definition) -> Result<Function<'data>, MissingReason> {
+        match symbol.kind {
+            elf::STT_FUNC => {}
+            elf::STT_GNU_IFUNC => return Err(MissingReason::Indirect),
+            _ => return Err(MissingReason::NoFunction),
+        }
+        let segment = self.code.iter().find(|segment| segment.contains(symbol.address));
+        let segment = segment.ok_or(MissingReason::OutsideCode)?;
+        let distance = symbol.address - segment.address;
+        let rest = usize::try_from(distance).ok().and_then(|distance| segment.bytes.get(distance..));
+        let rest = rest.ok_or(MissingReason::OutsideCode)?;
+        let whole = match symbol.size {
+            1..=MAX_FUNCTION_BYTES => usize::try_from(symbol.size).ok().and_then(|size| rest.get(..size)),
+            _ => None,
+        };
+        let start = || rest.split_at_checked(MAX_INSTRUCTION_BYTES).map_or(rest, |(start, _)| start);
+        let body = whole.map_or_else(|| Body::Start(start()), Body::Whole);
+        Ok(Function { address: symbol.address, offset: segment.offset + distance, body })
+    }
+
+    /// Address and bytes of each executable segment.
+    pub(super) fn code(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
+        self.code.iter().map(|segment| (segment.address, segment.bytes))
+    }
+}
+
+impl Segment<'_> {
+    fn contains(&self, address: u64) -> bool {
+        address.checked_sub(self.address).is_some_and(|distance| distance < self.bytes.len() as u64)
+    }
+}
+
+/// Adds the defined global symbols of a table under the names that are already keys.
+fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<&'static str, Vec<Definition>>) {
+    for symbol in table.iter() {
+        if symbol.is_undefined(LittleEndian) || symbol.is_local() {
+            continue;
+        }
+        // A name that cannot be read is the name of no allocator.
+        let Ok(name) = table.symbol_name(LittleEndian, symbol).map(without_version) else {
+            continue;
+        };
+        let Some(known) = str::from_utf8(name).ok().and_then(|name| definitions.get_mut(name)) else {
+            continue;
+        };
+        let definition = Definition {
+            address: symbol.st_value.get(LittleEndian),
+            size: symbol.st_size.get(LittleEndian),
+            kind: symbol.st_type(),
+        };
+        if known.len() < MAX_DEFINITIONS && !known.contains(&definition) {
+            known.push(definition);
+        }
+    }
+}
+
+/// `.symtab` spells a symbol's version out: `cfree@GLIBC_2.2.5`.
+fn without_version(name: &[u8]) -> &[u8] {
+    name.split(|&byte| byte == b'@').next().unwrap_or(name)
+}
+
+fn executable_segments<'data>(file: &Elf<'data>, data: &'data [u8]) -> Result<Vec<Segment<'data>>, Error> {
+    let segments = file.elf_program_headers().iter().filter(|header| {
+        header.p_type(LittleEndian) == elf::PT_LOAD && header.p_flags(LittleEndian).contains(elf::PF_X)
+    });
+    let mut room = data.len();
+    segments
+        .map(|header| {
+            // What lies behind the end of the file is not code, and no reason to give up the rest.
+            let bytes = header.data(LittleEndian, data).unwrap_or_default();
+            room = room.checked_sub(bytes.len()).ok_or(Error::OverlappingCode)?;
+            Ok(Segment {
+                address: header.p_vaddr(LittleEndian),
+                offset: header.p_offset(LittleEndian),
+                bytes,
+            })
+        })
+        .collect()
+}

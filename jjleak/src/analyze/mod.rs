@@ -1,0 +1,155 @@
+//! Ranks the stacks of a profile. Pure.
+//!
+//! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, for [`crate::render`].
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::profile::{Profile, StackProfile};
+
+/// What stacks are ordered by; always the largest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SortBy {
+    /// Live bytes.
+    #[default]
+    Size,
+    /// Live objects.
+    Count,
+}
+
+impl SortBy {
+    /// All orders.
+    pub const ALL: [Self; 2] = [Self::Size, Self::Count];
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Count => "count",
+        }
+    }
+
+    /// All stacks of the profile in this order, also those that hold nothing. Ties are broken by the other measure,
+    /// then by stack ID, so that equal profiles give equal reports.
+    #[must_use]
+    pub fn order(self, profile: &Profile) -> Vec<&StackProfile> {
+        let mut stacks: Vec<_> = profile.stacks.iter().collect();
+        stacks.sort_by_key(|stack| {
+            let live = stack.live;
+            let (first, second) = match self {
+                Self::Size => (live.bytes, live.objects),
+                Self::Count => (live.objects, live.bytes),
+            };
+            (Reverse(first), Reverse(second), stack.id)
+        });
+        stacks
+    }
+}
+
+impl fmt::Display for SortBy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for SortBy {
+    type Err = UnknownOrder;
+
+    fn from_str(name: &str) -> Result<Self, UnknownOrder> {
+        Self::ALL.into_iter().find(|order| order.name() == name).ok_or_else(|| UnknownOrder(name.to_owned()))
+    }
+}
+
+/// A name that no [`SortBy`] has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown order `{0}`: stacks are sorted by size or count")]
+pub struct UnknownOrder(String);
+
+/// Which of the stacks with outstanding allocations a reader wants to see, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selection {
+    /// The order.
+    pub sort: SortBy,
+    /// How many stacks to show at most.
+    pub top: usize,
+}
+
+impl Selection {
+    /// Ranks the stacks that have outstanding allocations.
+    #[must_use]
+    pub fn rank(self, profile: &Profile) -> Ranking<'_> {
+        let mut top = self.sort.order(profile);
+        top.retain(|stack| stack.live.objects > 0);
+        let rest = top.split_off(self.top.min(top.len()));
+        Ranking { top, rest }
+    }
+}
+
+/// The stacks with outstanding allocations, ranked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranking<'a> {
+    /// Those to show, in order.
+    pub top: Vec<&'a StackProfile>,
+    /// Those that came after, in order.
+    pub rest: Vec<&'a StackProfile>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Totals;
+    use crate::render::sample;
+
+    fn ids(stacks: &[&StackProfile]) -> Vec<u64> {
+        stacks.iter().map(|stack| stack.id).collect()
+    }
+
+    /// A profile of stacks given as (ID, live bytes, live objects).
+    fn profile(stacks: &[(u64, u64, u64)]) -> Profile {
+        let stacks = stacks.iter().map(|&(id, bytes, objects)| StackProfile {
+            id,
+            live: Totals { bytes, objects },
+            ..sample::empty_stack()
+        });
+        Profile { stacks: stacks.collect(), ..sample::empty_profile() }
+    }
+
+    #[test]
+    fn the_largest_comes_first_by_either_measure() {
+        let profile = profile(&[(1, 10, 9), (2, 30, 1), (3, 20, 5)]);
+        let ranked = |sort| ids(&Selection { sort, top: 10 }.rank(&profile).top);
+        assert_eq!(ranked(SortBy::Size), [2, 3, 1]);
+        assert_eq!(ranked(SortBy::Count), [1, 3, 2]);
+    }
+
+    #[test]
+    fn ties_are_broken_by_the_other_measure_then_by_id() {
+        let profile = profile(&[(9, 10, 1), (4, 10, 1), (5, 10, 2)]);
+        assert_eq!(ids(&SortBy::Size.order(&profile)), [5, 4, 9]);
+    }
+
+    #[test]
+    fn stacks_without_outstanding_allocations_are_not_ranked_but_empty_blocks_are() {
+        let profile = profile(&[(1, 0, 0), (2, 0, 3)]);
+        let ranking = Selection { sort: SortBy::Size, top: 10 }.rank(&profile);
+        assert_eq!((ids(&ranking.top), ids(&ranking.rest)), (vec![2], vec![]));
+    }
+
+    #[test]
+    fn the_rest_is_what_the_top_leaves() {
+        let profile = profile(&[(1, 1, 1), (2, 2, 1), (3, 3, 1)]);
+        let ranking = Selection { sort: SortBy::Size, top: 1 }.rank(&profile);
+        assert_eq!((ids(&ranking.top), ids(&ranking.rest)), (vec![3], vec![2, 1]));
+    }
+
+    #[test]
+    fn orders_are_read_by_name() {
+        assert_eq!("count".parse(), Ok(SortBy::Count));
+        assert_eq!(
+            "colour".parse::<SortBy>().unwrap_err().to_string(),
+            "unknown order `colour`: stacks are sorted by size or count"
+        );
+    }
+}

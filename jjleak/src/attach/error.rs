@@ -1,0 +1,89 @@
+//! What can go wrong when attaching.
+
+use aya::EbpfError;
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+
+use super::Missing;
+use crate::allocators::ProbeSite;
+use crate::processes::Pid;
+
+/// Attaching failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel or the privileges lack something.
+    #[error(transparent)]
+    Preflight(#[from] Missing),
+    /// This binary has no BPF object inside.
+    #[error("this jjleak was built without its BPF programs")]
+    NoObject,
+    /// The BPF object is not the one this binary was written for.
+    #[error("the BPF object has no {what} named {name}")]
+    ObjectLacks {
+        /// Map or program.
+        what: &'static str,
+        /// Its name.
+        name: &'static str,
+    },
+    /// The BPF object could not be loaded.
+    #[error("loading the BPF programs into the kernel failed")]
+    Load(#[source] Box<EbpfError>),
+    /// The kernel's verifier refused a program. Its log goes to the debug log.
+    #[error("the kernel refused the BPF program {name}")]
+    Verify {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A probe could not be attached.
+    #[error("attaching to {function} at file offset {offset:#x} of process {pid} failed")]
+    Attach {
+        /// The process.
+        pid: Pid,
+        /// The function.
+        function: String,
+        /// Offset of the probed instruction.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: Box<ProgramError>,
+    },
+    /// The kernel does not tell of processes that replace their program.
+    #[error("attaching to the tracepoint sched_process_exec failed")]
+    Exec(#[source] Box<ProgramError>),
+    /// The process ended in the meantime.
+    #[error("process {0} ended while jjleak was attaching to it")]
+    Gone(Pid),
+    /// A BPF map could not be written or read.
+    #[error("accessing a table of the BPF programs failed")]
+    Table(#[source] Box<MapError>),
+    /// A BPF map could not be mapped into memory.
+    #[error("mapping a table of the BPF programs into memory failed")]
+    Map(#[source] std::io::Error),
+}
+
+impl Error {
+    pub(crate) fn table(source: MapError) -> Self {
+        Self::Table(Box::new(source))
+    }
+
+    pub(super) fn verify(name: &'static str, error: ProgramError) -> Self {
+        let source = match error {
+            ProgramError::LoadError { io_error, verifier_log } => {
+                tracing::debug!("verifier log of {name}:\n{verifier_log}");
+                io_error
+            }
+            other => std::io::Error::other(other),
+        };
+        Self::Verify { name, source }
+    }
+
+    pub(super) fn attach(pid: Pid, site: &ProbeSite, source: ProgramError) -> Self {
+        if pid.proc_file("exe").read_link().is_err() {
+            return Self::Gone(pid);
+        }
+        Self::Attach { pid, function: site.names.join("/"), offset: site.offset(), source: Box::new(source) }
+    }
+}

@@ -1,0 +1,59 @@
+//! A BPF array in our address space. The kernel side writes to it at any time, so that every access is volatile
+//! and nothing is ever borrowed from it.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use aya::maps::Map;
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::Error;
+
+/// An array of `T`.
+pub(crate) struct Mapped<T> {
+    memory: MmapRaw,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T> Mapped<T> {
+    /// Maps a whole array map for reading. The map's value type must be `T`.
+    pub(crate) fn new(map: &Map) -> Result<Self, Error> {
+        Self::map(map, MmapOptions::map_raw_read_only)
+    }
+
+    /// Maps a whole array map for reading and writing.
+    pub(crate) fn writable(map: &Map) -> Result<Self, Error> {
+        Self::map(map, MmapOptions::map_raw)
+    }
+
+    fn map(map: &Map, with: impl FnOnce(&MmapOptions, RawFd) -> io::Result<MmapRaw>) -> Result<Self, Error> {
+        let Map::Array(data) = map else {
+            return Err(Error::ObjectLacks { what: "mappable array", name: std::any::type_name::<T>() });
+        };
+        let info = data.info().map_err(Error::table)?;
+        let len = info.max_entries() as usize;
+        if info.value_size() as usize != size_of::<T>() {
+            return Err(Error::ObjectLacks {
+                what: "array of the right type",
+                name: std::any::type_name::<T>(),
+            });
+        }
+        let options = MmapOptions::new().len(len * size_of::<T>()).to_owned();
+        let memory = with(&options, data.fd().as_fd().as_raw_fd()).map_err(Error::Map)?;
+        Ok(Self { memory, len, element: PhantomData })
+    }
+
+    /// Number of elements.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A pointer to an element, valid as long as `self`; writes need [`Self::writable`]. `None` when out of bounds.
+    pub(crate) fn get(&self, index: usize) -> Option<*mut T> {
+        // SAFETY: in bounds of the mapping, which has `len` elements.
+        (index < self.len).then(|| unsafe { self.memory.as_mut_ptr().cast::<T>().add(index) })
+    }
+}

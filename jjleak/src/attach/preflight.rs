@@ -1,0 +1,151 @@
+//! Whether this kernel and these privileges can do the job. Features are probed, not versions.
+
+use std::fs;
+use std::path::PathBuf;
+
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported};
+
+/// Capability numbers of linux/capability.h.
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// Something the job needs and this host does not give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// Not allowed to load BPF programs and attach them.
+    #[error("not allowed to load BPF programs: this needs root, or CAP_BPF and CAP_PERFMON")]
+    BpfPrivilege,
+    /// Not allowed to look into other processes.
+    #[error("not allowed to look into other processes: this needs root or CAP_SYS_PTRACE")]
+    PtracePrivilege,
+    /// No type information of the kernel.
+    #[error("this kernel has no BTF type information (/sys/kernel/btf/vmlinux is missing)")]
+    Btf,
+    /// No probes on user programs.
+    #[error("this kernel has no uprobes (/sys/bus/event_source/devices/uprobe is missing)")]
+    Uprobes,
+    /// No loops in BPF programs.
+    #[error("this kernel's BPF has no bpf_loop helper")]
+    BpfLoop,
+    /// No per-probe data for BPF programs.
+    #[error("this kernel's BPF has no bpf_get_attach_cookie helper")]
+    AttachCookie,
+}
+
+impl Missing {
+    /// What the user can do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::BpfPrivilege | Self::PtracePrivilege => "run it with sudo",
+            Self::Btf => "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)",
+            Self::Uprobes => {
+                "boot a kernel built with CONFIG_UPROBE_EVENTS=y and mount sysfs on /sys (in a container: mount the host's)"
+            }
+            Self::BpfLoop | Self::AttachCookie => "boot Linux 5.17 or newer",
+        }
+    }
+}
+
+/// Where to look; another root in tests.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Where sysfs is mounted.
+    pub sys: PathBuf,
+    /// Where the status of the own process is read.
+    pub status: PathBuf,
+}
+
+impl Host {
+    /// The host jjleak runs on.
+    #[must_use]
+    pub fn this() -> Self {
+        Self { sys: "/sys".into(), status: "/proc/self/status".into() }
+    }
+
+    /// The first thing that is missing.
+    pub fn check(&self) -> Result<(), Missing> {
+        self.check_privileges()?;
+        require(self.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)?;
+        require(self.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)?;
+        require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)?;
+        require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)
+    }
+
+    fn check_privileges(&self) -> Result<(), Missing> {
+        // Unreadable means unknown: then the kernel itself will say no.
+        let status = fs::read_to_string(&self.status).unwrap_or_default();
+        let Some(capabilities) = effective_capabilities(&status) else { return Ok(()) };
+        let has = |capability: u32| capabilities >> capability & 1 == 1;
+        require(has(CAP_SYS_ADMIN) || has(CAP_BPF) && has(CAP_PERFMON), Missing::BpfPrivilege)?;
+        require(has(CAP_SYS_PTRACE), Missing::PtracePrivilege)
+    }
+}
+
+fn require(there: bool, missing: Missing) -> Result<(), Missing> {
+    if there { Ok(()) } else { Err(missing) }
+}
+
+/// Whether uprobe programs can call a helper. An error of the probe itself is no "no": the load will tell.
+fn has_helper(helper: BpfHelper) -> bool {
+    is_helper_supported(ProgramType::KProbe, helper).unwrap_or(true)
+}
+
+/// The `CapEff` line of `/proc/PID/status`.
+fn effective_capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(capabilities: u64, files: &[&str]) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().unwrap();
+        let status = root.path().join("status");
+        fs::write(&status, format!("Name:\tx\nCapEff:\t{capabilities:016x}\n")).unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "8\n").unwrap();
+        }
+        let sys = root.path().to_owned();
+        (root, Host { sys, status })
+    }
+
+    const BTF: &str = "kernel/btf/vmlinux";
+    const UPROBES: &str = "bus/event_source/devices/uprobe/type";
+    const ALL: u64 = u64::MAX;
+
+    #[test]
+    fn an_ordinary_user_is_told_of_the_privilege() {
+        assert_eq!(host(0, &[BTF, UPROBES]).1.check(), Err(Missing::BpfPrivilege));
+    }
+
+    #[test]
+    fn bpf_and_perfmon_without_ptrace_are_not_enough() {
+        let capabilities = 1 << CAP_BPF | 1 << CAP_PERFMON;
+        assert_eq!(host(capabilities, &[BTF, UPROBES]).1.check(), Err(Missing::PtracePrivilege));
+    }
+
+    #[test]
+    fn a_kernel_without_type_information_is_named() {
+        assert_eq!(host(ALL, &[UPROBES]).1.check(), Err(Missing::Btf));
+    }
+
+    #[test]
+    fn a_kernel_without_uprobes_is_named() {
+        assert_eq!(host(ALL, &[BTF]).1.check(), Err(Missing::Uprobes));
+    }
+
+    #[test]
+    fn everything_missing_has_a_remedy() {
+        for missing in [Missing::BpfPrivilege, Missing::Btf, Missing::Uprobes, Missing::BpfLoop] {
+            assert!(!missing.remedy().is_empty());
+        }
+    }
+}

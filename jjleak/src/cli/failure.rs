@@ -1,0 +1,138 @@
+//! Failures as the user sees them: what failed and why, what to do, and the exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::{attach, processes, render, store};
+
+pub(super) const DONE: u8 = 0;
+pub(super) const OTHER: u8 = 1;
+pub(super) const USAGE: u8 = 2;
+pub(super) const PREFLIGHT: u8 = 3;
+pub(super) const NO_TARGET: u8 = 4;
+pub(super) const LOSS: u8 = 5;
+
+/// Why jjleak could not do its job.
+#[derive(Debug)]
+pub(super) struct Failure {
+    what: String,
+    remedy: String,
+    code: u8,
+}
+
+impl Failure {
+    pub(super) fn new(code: u8, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into(), code }
+    }
+
+    pub(super) fn usage(what: String) -> Self {
+        Self::new(USAGE, what, "see jjleak --help")
+    }
+
+    /// Tells the user.
+    pub(super) fn report(&self) -> ExitCode {
+        eprintln!("jjleak: {}", self.what);
+        eprintln!("jjleak: to do: {}", self.remedy);
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Some libraries repeat the cause in their own message.
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line.replace('\n', " ")
+}
+
+impl From<processes::Error> for Failure {
+    fn from(error: processes::Error) -> Self {
+        use processes::Error as E;
+        let (code, remedy) = match &error {
+            E::NoSuchProcess(_) | E::Gone(_) => (NO_TARGET, "check the PID with ps".to_owned()),
+            E::IsThread { process, .. } => (NO_TARGET, format!("use -p {process}")),
+            E::NoProgram(_) => (NO_TARGET, "choose a process that runs a program".to_owned()),
+            E::Read { .. } => {
+                (OTHER, "run it with sudo, on the host or in the same PID namespace".to_owned())
+            }
+            E::Watch { .. } => (OTHER, "check the limit of open files (ulimit -n)".to_owned()),
+            E::Malformed { .. } => (OTHER, "please report this line and the kernel version".to_owned()),
+            E::Start { .. } => (OTHER, "check that the command exists and can be run".to_owned()),
+            E::EndedEarly { .. } => (NO_TARGET, "run the command alone first".to_owned()),
+        };
+        Self::new(code, chain(&error), remedy)
+    }
+}
+
+impl From<attach::Error> for Failure {
+    fn from(error: attach::Error) -> Self {
+        use attach::Error as E;
+        let (code, remedy) = match &error {
+            E::Preflight(missing) => (PREFLIGHT, missing.remedy()),
+            E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
+            E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
+            E::Load(_) | E::Verify { .. } | E::Exec(_) => (
+                PREFLIGHT,
+                "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
+            ),
+            E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
+            E::Gone(_) => (NO_TARGET, "check the PID with ps"),
+            E::Table(_) | E::Map(_) => (OTHER, "check that memory is not exhausted, and try again"),
+        };
+        Self::new(code, chain(&error), remedy)
+    }
+}
+
+impl From<store::Error> for Failure {
+    fn from(error: store::Error) -> Self {
+        let remedy = match &error {
+            store::Error::Create { .. } => "choose another place with --out",
+            store::Error::IsFolder { .. } => "name a file, or end the folder's name in /",
+            store::Error::Write { .. } => "free some space, or choose another place with --out",
+        };
+        Self::new(OTHER, chain(&error), remedy)
+    }
+}
+
+impl From<render::Error> for Failure {
+    fn from(error: render::Error) -> Self {
+        Self::new(OTHER, chain(&error), "please report this")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::Pid;
+
+    #[test]
+    fn an_error_and_its_causes_stand_on_one_line() {
+        let source = std::io::Error::other("no\nluck");
+        let error = store::Error::Write { path: "/x".into(), source };
+        assert_eq!(Failure::from(error).what, "writing /x failed: no luck");
+    }
+
+    #[test]
+    fn a_missing_process_has_its_own_exit_code() {
+        let pid = Pid::new(7).unwrap();
+        assert_eq!(Failure::from(processes::Error::NoSuchProcess(pid)).code, NO_TARGET);
+        assert_eq!(Failure::from(attach::Error::Gone(pid)).code, NO_TARGET);
+        let missing = attach::Missing::Btf;
+        assert_eq!(Failure::from(attach::Error::Preflight(missing)).code, PREFLIGHT);
+    }
+}

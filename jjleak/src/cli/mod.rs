@@ -1,0 +1,59 @@
+//! The command line: wires the stages together.
+//!
+//! In: arguments. Out: reports on stdout, files, one exit code. Errors are one line of what failed and why, and
+//! one line of what to do.
+
+#![expect(clippy::print_stderr, reason = "talking to the user is this stage's job")]
+
+mod args;
+mod failure;
+mod outputs;
+mod session;
+mod signals;
+mod target;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Args;
+use failure::Failure;
+
+/// Runs the command with the arguments of this process.
+#[must_use]
+pub fn run() -> ExitCode {
+    run_with(std::env::args_os())
+}
+
+fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version are no errors, and clap knows which stream each belongs to. A closed stream
+            // leaves nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { failure::USAGE } else { failure::DONE });
+        }
+    };
+    init_log(args.verbose);
+    match session::profile(&args) {
+        Ok(()) => ExitCode::from(failure::DONE),
+        Err(failure) => failure.report(),
+    }
+}
+
+fn init_log(verbose: u8) {
+    let level = match verbose {
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
+        2 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+}

@@ -1,0 +1,166 @@
+//! The allocators of the profiled process: finds them and attaches to them.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+
+use jjleak_common::process::ImageId;
+
+use super::Failure;
+use super::failure::OTHER;
+use crate::allocators::{self, ModuleAllocator, find_sites};
+use crate::attach::{Attachment, Target};
+use crate::collect::Collector;
+use crate::processes::{FileId, Mapping, Module, ModuleId, ModuleTable, Pid};
+use crate::symbolize::{NamedStack, StackNames};
+
+/// The allocators of a process, attached to as its modules become known.
+pub(super) struct Allocators {
+    pid: Pid,
+    modules: ModuleTable,
+    /// Files that have been looked at. Probes belong to the file: they outlive its mapping and an `exec`.
+    seen: HashSet<FileId>,
+    names: StackNames,
+    profiled: Vec<Profiled>,
+    replaced_by: Option<(String, &'static str)>,
+}
+
+/// An allocator with probes in it.
+struct Profiled {
+    file: FileId,
+    module: String,
+    family: &'static str,
+    functions: usize,
+}
+
+impl Allocators {
+    pub(super) fn none(pid: Pid) -> Self {
+        Self {
+            pid,
+            modules: ModuleTable::default(),
+            seen: HashSet::new(),
+            names: StackNames::default(),
+            profiled: Vec::new(),
+            replaced_by: None,
+        }
+    }
+
+    /// Attaches to the allocators in modules that were not known yet. `mappings` are those of `image`.
+    pub(super) fn attach_new(
+        &mut self,
+        image: ImageId,
+        mappings: &[Mapping],
+        attachment: &mut Attachment,
+    ) -> Result<(), Failure> {
+        for id in self.modules.refresh(self.pid, mappings) {
+            if self.seen.insert(self.modules.get(id).id) {
+                self.attach_module(id, attachment)?;
+            }
+        }
+        let is_profiled = |module: &Module| self.profiled.iter().any(|profiled| profiled.file == module.id);
+        let profiled = self.modules.iter().filter(|(_, module)| is_profiled(module));
+        let text: Vec<_> = profiled.filter_map(|(id, _)| self.modules.text(id)).collect();
+        Ok(attachment.set_allocator_text(image, &text)?)
+    }
+
+    /// The process has replaced its program: what it mapped before is gone.
+    pub(super) fn forget_modules(&mut self) {
+        self.modules = ModuleTable::default();
+    }
+
+    /// The stack in a row of the kernel's table, with names.
+    pub(super) fn name_stack(&mut self, row: u32, collector: &Collector) -> NamedStack {
+        self.names.name(row, &self.modules, || collector.stack(row))
+    }
+
+    /// Fails when there is nothing to count, or counting would miss what matters.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let pid = self.pid;
+        let supported: BTreeSet<_> = allocators::profiled_families().collect();
+        let supported = supported.into_iter().collect::<Vec<_>>().join(", ");
+        if let Some((module, family)) = &self.replaced_by {
+            return Err(Failure::new(
+                OTHER,
+                format!("process {pid} allocates with {family} ({module}), which jjleak cannot profile yet"),
+                format!("profile a process that uses {supported}, or start this one without {family}"),
+            ));
+        }
+        if self.profiled.is_empty() {
+            return Err(Failure::new(
+                OTHER,
+                format!("process {pid} maps no allocator that jjleak knows"),
+                format!(
+                    "profile a process that uses {supported}; a static executable needs its symbol table"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What is being counted, for the user.
+    pub(super) fn describe(&self) -> String {
+        let parts = self.profiled.iter().map(|Profiled { module, family, functions, .. }| {
+            format!("{functions} functions of {family} in {module}")
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    fn attach_module(&mut self, id: ModuleId, attachment: &mut Attachment) -> Result<(), Failure> {
+        let module = self.modules.get(id);
+        let name = base_name(&module.path);
+        let found = module
+            .read()
+            .map_err(|error| error.to_string())
+            .and_then(|elf| find_sites(&elf).map_err(|error| error.to_string()));
+        match found {
+            Ok(ModuleAllocator::Profiled(allocator)) => {
+                attachment.attach(self.pid, &targets(module, &allocator))?;
+                for site in &allocator.sites {
+                    self.names.set_function(module, site.offset(), &site.names.join("/"));
+                }
+                for missing in &allocator.missing {
+                    tracing::debug!("{name}: {} is not profiled: {}", missing.name, missing.reason);
+                }
+                self.profiled.push(Profiled {
+                    file: module.id,
+                    module: name,
+                    family: allocator.family,
+                    functions: allocator.sites.iter().map(|site| site.names.len()).sum(),
+                });
+            }
+            Ok(ModuleAllocator::Unsupported { family, replaces_malloc: true }) => {
+                self.replaced_by = Some((name, family));
+            }
+            Ok(ModuleAllocator::Unsupported { family, .. }) => {
+                tracing::warn!(
+                    "{name} also holds {family}, which jjleak cannot profile yet: what it gives is not counted"
+                );
+            }
+            Ok(ModuleAllocator::Unknown) => {
+                tracing::warn!(
+                    "{name} defines its own malloc: what it does not pass on to another is not counted"
+                );
+            }
+            Ok(ModuleAllocator::Absent) => {}
+            Err(error) => tracing::warn!("{name}: cannot look for allocators: {error}"),
+        }
+        Ok(())
+    }
+}
+
+fn targets(module: &Module, allocator: &allocators::ProfiledAllocator) -> Vec<Target> {
+    let file = module.stable_path();
+    for site in &allocator.sites {
+        tracing::info!(
+            "{} at file offset {:#x} ({:?}, {:+})",
+            site.names.join("/"),
+            site.offset(),
+            site.placement.stepping,
+            site.placement.delta,
+        );
+    }
+    allocator.sites.iter().map(|site| Target { file: file.clone(), site: site.clone() }).collect()
+}
+
+fn base_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

@@ -1,0 +1,119 @@
+//! Reads the table of live blocks. The protocol with its writers stands in `jjleak_common::live`.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::ptr::{addr_of, read_volatile};
+use std::sync::atomic::{Ordering, fence};
+
+use aya::maps::{HashMap, MapData, MapError};
+use jjleak_common::live::{Key, LiveSet, Record, WAYS};
+
+use crate::attach::{Error, Mapped};
+
+/// Live blocks, summed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LiveBlocks {
+    /// Number of blocks.
+    pub objects: u64,
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Allocation time of the oldest, in nanoseconds of `CLOCK_MONOTONIC`; 0 without blocks.
+    pub oldest_ns: u64,
+    /// Allocation time of the newest, likewise.
+    pub newest_ns: u64,
+}
+
+impl LiveBlocks {
+    /// Adds a block.
+    pub fn add(&mut self, record: &Record) {
+        let first = self.objects == 0;
+        self.oldest_ns = if first { record.time_ns } else { self.oldest_ns.min(record.time_ns) };
+        self.newest_ns = self.newest_ns.max(record.time_ns);
+        self.objects += 1;
+        self.bytes += record.size;
+    }
+}
+
+/// Every live block. A block that moves between table and spill while they are read is taken once.
+pub(super) fn records<T: Borrow<MapData>>(
+    table: &Mapped<LiveSet>,
+    spill: &HashMap<T, u64, Record>,
+) -> Result<Vec<(Key, Record)>, Error> {
+    let mut records = Vec::new();
+    for index in 0..table.len() {
+        let Some(set) = table.get(index) else { break };
+        records.extend((0..WAYS).filter_map(|way| read(set, way)));
+    }
+    let spilled = spilled(spill)?;
+    if !spilled.is_empty() {
+        let seen: HashSet<Key> = records.iter().map(|(key, _)| *key).collect();
+        records.extend(spilled.into_iter().filter(|(key, _)| !seen.contains(key)));
+    }
+    Ok(records)
+}
+
+fn spilled<T: Borrow<MapData>>(spill: &HashMap<T, u64, Record>) -> Result<Vec<(Key, Record)>, Error> {
+    let entries = spill.iter().filter_map(|entry| match entry {
+        Ok((key, record)) => Some(Ok((Key(key), record))),
+        // Freed between its key and its value.
+        Err(MapError::KeyNotFound) => None,
+        Err(error) => Some(Err(Error::table(error))),
+    });
+    entries.collect()
+}
+
+/// One way of a set; `None` when it holds no block. Reads again when a writer got in between.
+fn read(set: *const LiveSet, way: usize) -> Option<(Key, Record)> {
+    // A writer is done in well under a microsecond; a way that changes all the time holds short-lived blocks.
+    const ATTEMPTS: usize = 8;
+    // SAFETY: `set` is valid for reads (`Mapped::get`) and `way` in bounds. The fences keep the order of the
+    // reads; on x86-64 the processor keeps it by itself.
+    unsafe {
+        for _ in 0..ATTEMPTS {
+            let key = Key(read_volatile(addr_of!((*set).keys[way])));
+            if key == Key::EMPTY || key == Key::LOCKED {
+                return None;
+            }
+            fence(Ordering::Acquire);
+            let time_ns = read_volatile(addr_of!((*set).times_ns[way]));
+            fence(Ordering::Acquire);
+            let size = read_volatile(addr_of!((*set).sizes[way]));
+            let stack = read_volatile(addr_of!((*set).stacks[way]));
+            fence(Ordering::Acquire);
+            let same_time = read_volatile(addr_of!((*set).times_ns[way])) == time_ns;
+            if same_time && read_volatile(addr_of!((*set).keys[way])) == key.0 {
+                return Some((key, Record { size, time_ns, stack, reserved: 0 }));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_sum_up_with_their_extreme_ages() {
+        let mut blocks = LiveBlocks::default();
+        for (size, time_ns) in [(10, 500), (20, 300), (30, 400)] {
+            blocks.add(&Record { size, time_ns, stack: 1, reserved: 0 });
+        }
+        assert_eq!(blocks, LiveBlocks { objects: 3, bytes: 60, oldest_ns: 300, newest_ns: 500 });
+    }
+
+    #[test]
+    fn only_occupied_ways_are_read() {
+        let set = LiveSet {
+            keys: [Key::EMPTY.0, Key::LOCKED.0, 0x0001_0000_5555_0000, 0],
+            sizes: [1, 2, 3, 4],
+            times_ns: [10, 20, 30, 40],
+            stacks: [5, 6, 7, 8],
+            spilled: 0,
+            reserved: [0; 3],
+        };
+        let found: Vec<_> = (0..WAYS).filter_map(|way| read(&raw const set, way)).collect();
+        let expected = Record { size: 3, time_ns: 30, stack: 7, reserved: 0 };
+        assert_eq!(found, [(Key(0x0001_0000_5555_0000), expected)]);
+    }
+}

@@ -1,0 +1,29 @@
+//! jjleak names the call paths that leak memory in a running Linux process.
+//!
+//! Data flows one way, a module a stage; a stage uses only the types of the stages above it:
+//!
+//! | stage | turns | into |
+//! |---|---|---|
+//! | [`processes`] | a PID or a command | who the process is and which files it maps |
+//! | [`allocators`] | mapped files | the allocator functions in them, and the instructions to probe |
+//! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
+//! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
+//! | [`collect`] | maps | a snapshot of one instant |
+//! | [`symbolize`] | addresses | frames |
+//! | [`profile`] | snapshot and frames | a profile: pure data |
+//! | [`analyze`] | a profile | a ranking |
+//! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
+//! | [`store`] | rendered bytes | files that are whole or not there |
+//!
+//! [`cli`] alone wires the stages together.
+
+pub mod allocators;
+pub mod analyze;
+pub mod attach;
+pub mod cli;
+pub mod collect;
+pub mod processes;
+pub mod profile;
+pub mod render;
+pub mod store;
+pub mod symbolize;

@@ -1,0 +1,5 @@
+//! The `jjleak` command.
+
+fn main() -> std::process::ExitCode {
+    jjleak::cli::run()
+}

@@ -1,0 +1,82 @@
+//! What can go wrong with a process.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::Pid;
+
+/// A process could not be looked at or started.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such process.
+    #[error("no process has the PID {0}")]
+    NoSuchProcess(Pid),
+    /// The process ended while jjleak was looking at it.
+    #[error("process {0} ended before jjleak was attached")]
+    Gone(Pid),
+    /// The number is that of a thread.
+    #[error("{thread} is a thread of process {process}, not a process")]
+    IsThread {
+        /// The number that was given.
+        thread: Pid,
+        /// The process it belongs to.
+        process: Pid,
+    },
+    /// The process has no memory of its own.
+    #[error("process {0} is a kernel thread or a zombie: it maps no program")]
+    NoProgram(Pid),
+    /// A file under /proc could not be read.
+    #[error("reading {path} failed")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file under /proc does not look as proc(5) says.
+    #[error("{path} has an unexpected form: {line:?}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The offending line.
+        line: String,
+    },
+    /// The end of the process could not be watched for.
+    #[error("watching for the end of process {pid} failed")]
+    Watch {
+        /// The process.
+        pid: Pid,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A command could not be started.
+    #[error("starting {command:?} failed")]
+    Start {
+        /// Its first word.
+        command: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A started command ended before its first allocator was loaded.
+    #[error("{command:?} ended before it loaded an allocator: {status}")]
+    EndedEarly {
+        /// Its first word.
+        command: String,
+        /// How it ended.
+        status: String,
+    },
+}
+
+impl Error {
+    /// A failed read of a /proc file: a vanished file means a vanished process.
+    pub(super) fn read(pid: Pid, path: PathBuf, source: io::Error) -> Self {
+        const NO_SUCH_PROCESS: i32 = 3;
+        match (source.kind(), source.raw_os_error()) {
+            (io::ErrorKind::NotFound, _) | (_, Some(NO_SUCH_PROCESS)) => Self::Gone(pid),
+            _ => Self::Read { path, source },
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Tells when a process has ended.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
+use tokio::io::unix::AsyncFd;
+
+use super::{Error, Pid};
+
+/// Becomes ready when the process ends. Holds on to this very process: a new one with the same PID is another.
+pub struct ExitWatch(AsyncFd<OwnedFd>);
+
+impl ExitWatch {
+    /// Watches a process. Needs a running tokio runtime.
+    pub fn new(pid: Pid) -> Result<Self, Error> {
+        let raw = i32::try_from(pid.number().get()).ok().and_then(RawPid::from_raw);
+        let raw = raw.ok_or(Error::NoSuchProcess(pid))?;
+        let fd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
+            Errno::SRCH => Error::Gone(pid),
+            errno => Error::Watch { pid, source: errno.into() },
+        })?;
+        // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, and is owned by the watch.
+        let watch =
+            unsafe { AsyncFd::register(fd) }.map_err(|error| Error::Watch { pid, source: error.into() })?;
+        Ok(Self(watch))
+    }
+
+    /// Waits for the end of the process.
+    pub async fn wait(&self) {
+        // Readiness is the only thing a pidfd tells; an error of the reactor would mean the runtime is gone.
+        let _ = self.0.readable().await;
+    }
+}

@@ -1,0 +1,136 @@
+//! What a process maps: `/proc/PID/maps`.
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::{Error, Pid};
+
+/// Identifies a file on this host: device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Major and minor device number, as `/proc/PID/maps` prints them.
+    pub device: (u32, u32),
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Addresses.
+    pub addresses: Range<u64>,
+    /// Whether code can run there.
+    pub executable: bool,
+    /// Offset of the first byte in the file.
+    pub file_offset: u64,
+    /// The mapped file; `None` for anonymous memory.
+    pub file: Option<FileId>,
+    /// Path of the file as the process sees it, or a name such as `[uprobes]`; may be empty.
+    pub path: PathBuf,
+    /// The file has been deleted or replaced.
+    pub deleted: bool,
+}
+
+impl Mapping {
+    /// All mappings of a process.
+    pub fn all(pid: Pid) -> Result<Vec<Self>, Error> {
+        let path = pid.proc_file("maps");
+        let text = fs::read(&path).map_err(|source| Error::read(pid, path.clone(), source))?;
+        if text.is_empty() {
+            // A process that has given up its memory, but not yet its PID, has an empty file.
+            return Err(Error::Gone(pid));
+        }
+        parse_maps(&String::from_utf8_lossy(&text))
+            .map_err(|line| Error::Malformed { path, line: line.to_owned() })
+    }
+
+    /// The symbolic link under /proc that leads to the mapped file itself, whatever its path leads to now.
+    #[must_use]
+    pub fn map_file(&self, pid: Pid) -> PathBuf {
+        pid.proc_file(&format!("map_files/{:x}-{:x}", self.addresses.start, self.addresses.end))
+    }
+}
+
+/// Parses the text of `/proc/PID/maps` (proc(5)). Returns the first line that has another form.
+pub fn parse_maps(text: &str) -> Result<Vec<Mapping>, &str> {
+    text.lines().map(|line| parse_line(line).ok_or(line)).collect()
+}
+
+fn parse_line(line: &str) -> Option<Mapping> {
+    let mut rest = line;
+    let addresses = parse_range(next_word(&mut rest)?)?;
+    let permissions = next_word(&mut rest)?;
+    let file_offset = u64::from_str_radix(next_word(&mut rest)?, 16).ok()?;
+    let (major, minor) = next_word(&mut rest)?.split_once(':')?;
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let inode: u64 = next_word(&mut rest)?.parse().ok()?;
+    let path = rest.trim_start_matches(' ');
+    let live_path = path.strip_suffix(" (deleted)");
+    Some(Mapping {
+        addresses,
+        executable: permissions.as_bytes().get(2) == Some(&b'x'),
+        file_offset,
+        file: (inode != 0).then_some(FileId { device, inode }),
+        path: Path::new(live_path.unwrap_or(path)).to_owned(),
+        deleted: live_path.is_some(),
+    })
+}
+
+fn parse_range(word: &str) -> Option<Range<u64>> {
+    let (start, end) = word.split_once('-')?;
+    let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    (!range.is_empty()).then_some(range)
+}
+
+/// Cuts the next word off the front.
+fn next_word<'a>(rest: &mut &'a str) -> Option<&'a str> {
+    let trimmed = rest.trim_start_matches(' ');
+    let end = trimmed.find(' ').unwrap_or(trimmed.len());
+    let (word, tail) = trimmed.split_at(end);
+    *rest = tail;
+    (!word.is_empty()).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_mapped_file_is_read_with_spaces_in_its_path() {
+        let text = "7f00-7f10 r-xp 00001000 fd:01 77 /opt/my app/lib (1).so (deleted)\n";
+        let expected = Mapping {
+            addresses: 0x7f00..0x7f10,
+            executable: true,
+            file_offset: 0x1000,
+            file: Some(FileId { device: (0xfd, 1), inode: 77 }),
+            path: "/opt/my app/lib (1).so".into(),
+            deleted: true,
+        };
+        assert_eq!(parse_maps(text), Ok(vec![expected]));
+    }
+
+    #[test]
+    fn anonymous_and_special_mappings_have_no_file() {
+        let text = "1000-2000 rw-p 00000000 00:00 0 \n3000-4000 --xp 00000000 00:00 0   [uprobes]\n";
+        let maps = parse_maps(text).unwrap();
+        assert_eq!((maps[0].file, maps[0].path.to_str()), (None, Some("")));
+        assert_eq!((maps[1].file, maps[1].path.to_str()), (None, Some("[uprobes]")));
+        assert!(!maps[0].executable && maps[1].executable);
+    }
+
+    #[test]
+    fn a_line_of_another_form_is_named() {
+        let text = "1000-2000 rw-p 0 00:00 0\nnonsense\n";
+        assert_eq!(parse_maps(text), Err("nonsense"));
+        assert_eq!(parse_maps("2000-1000 rw-p 0 00:00 0"), Err("2000-1000 rw-p 0 00:00 0"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[0-9a-fx: /\\-\n\\(\\)é]{0,200}") {
+            let _ = parse_maps(&text);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Which process: who it is, what it maps, when it ends.
+//!
+//! In: a PID or a command line. Out: a [`Process`], its [`Mapping`]s, and a [`ModuleTable`] that remembers
+//! mapped files for as long as their addresses may need names.
+
+mod error;
+mod exit;
+mod identity;
+mod launch;
+mod maps;
+mod modules;
+
+pub use error::Error;
+pub use exit::ExitWatch;
+pub use identity::{Pid, Process};
+pub use launch::{Launch, Progress, Running};
+pub use maps::{FileId, Mapping, parse_maps};
+pub use modules::{Module, ModuleId, ModuleTable};

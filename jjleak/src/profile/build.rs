@@ -1,0 +1,102 @@
+//! Puts a profile together from a snapshot and named stacks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jjleak_common::counter::{Counter, Kind};
+
+use super::{Ages, ProcessInfo, Profile, StackProfile, Totals};
+use crate::collect::{Snapshot, StackUse};
+use crate::symbolize::NamedStack;
+
+impl Profile {
+    /// Builds the profile a snapshot shows. `name` gives the stack in a row of the kernel's table.
+    pub fn build(
+        snapshot: &Snapshot,
+        process: ProcessInfo,
+        span: (Timestamp, Timestamp),
+        mut name: impl FnMut(u32) -> NamedStack,
+    ) -> Self {
+        let stacks =
+            snapshot.stacks.iter().map(|(row, used)| stack(snapshot.taken_ns, used, &name(*row))).collect();
+        Self {
+            started_at: span.0,
+            taken_at: span.1,
+            process,
+            ended: None,
+            lost: named(&snapshot.counters, |counter| counter.kind() == Kind::Loss),
+            notes: named(&snapshot.counters, |counter| {
+                counter.kind() == Kind::Note && counter != Counter::UnknownFree
+            }),
+            unknown_frees: snapshot.counters.get(&Counter::UnknownFree).copied().unwrap_or_default(),
+            stacks,
+        }
+    }
+}
+
+fn stack(taken_ns: u64, used: &StackUse, named: &NamedStack) -> StackProfile {
+    let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
+    StackProfile {
+        id: used.hash,
+        live: Totals { bytes: used.live.bytes, objects: used.live.objects },
+        allocated: Totals { bytes: used.allocated_bytes, objects: used.allocated_objects },
+        ages: (used.live.objects > 0)
+            .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
+        status: named.status,
+        frames: named.frames.clone(),
+    }
+}
+
+/// Counters by name, also those that are 0.
+fn named(counters: &BTreeMap<Counter, u64>, belongs: impl Fn(Counter) -> bool) -> BTreeMap<String, u64> {
+    Counter::ALL
+        .iter()
+        .filter(|counter| belongs(**counter))
+        .map(|counter| (counter.name().to_owned(), counters.get(counter).copied().unwrap_or_default()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::LiveBlocks;
+    use jjleak_common::process::ImageId;
+    use jjleak_common::stack::StackStatus;
+    use std::sync::Arc;
+
+    #[test]
+    fn ages_count_from_the_snapshot_and_losses_are_listed_even_when_zero() {
+        let used = StackUse {
+            hash: 7,
+            live: LiveBlocks { objects: 2, bytes: 48, oldest_ns: 1_000_000, newest_ns: 3_000_000 },
+            allocated_objects: 5,
+            allocated_bytes: 120,
+        };
+        let snapshot = Snapshot {
+            taken_ns: 11_000_000,
+            image: ImageId(1),
+            stacks: BTreeMap::from([(3, used)]),
+            counters: BTreeMap::from([(Counter::UnknownFree, 4), (Counter::MissedFree, 1)]),
+        };
+        let process = ProcessInfo {
+            pid: 1,
+            start_time: 2,
+            comm: "x".into(),
+            exe: "/x".into(),
+            kind: super::super::ProcessKind::Native,
+        };
+        let named = NamedStack { status: StackStatus::FramePointers, frames: Arc::from([]) };
+        let span = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        let profile = Profile::build(&snapshot, process, span, |_| named.clone());
+        let stack = &profile.stacks[0];
+        assert_eq!(
+            stack.ages,
+            Some(Ages { oldest: Duration::from_millis(10), newest: Duration::from_millis(8) })
+        );
+        assert_eq!((profile.unknown_frees, profile.lost["missed_free"]), (4, 1));
+        assert_eq!(profile.lost["live_table_full"], 0);
+        assert!(!profile.lost.contains_key("unknown_free") && !profile.notes.contains_key("unknown_free"));
+        assert_eq!(profile.notes["filtered"], 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! What was found: a symbolized, aggregated profile of one process at one instant. Pure data.
+//!
+//! In: live blocks by stack from [`crate::collect`], frames from [`crate::symbolize`]. Out: what
+//! [`crate::analyze`] ranks and [`crate::render`] writes. Knows nothing of BPF, /proc or clocks.
+
+mod build;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jjleak_common::stack::StackStatus;
+
+pub use crate::symbolize::{Frame, FrameKind};
+
+/// A profile of one process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    /// When accounting began.
+    pub started_at: Timestamp,
+    /// The instant the profile describes.
+    pub taken_at: Timestamp,
+    /// Whose profile it is.
+    pub process: ProcessInfo,
+    /// How the process ended, if it has; for a command its own exit status.
+    pub ended: Option<String>,
+    /// Every loss counter by name, also those that are 0.
+    pub lost: BTreeMap<String, u64>,
+    /// Every other counter by name: harmless, but part of the picture.
+    pub notes: BTreeMap<String, u64>,
+    /// Frees of blocks that are not in the books: allocated before accounting began, or filtered.
+    pub unknown_frees: u64,
+    /// Every stack that allocated since accounting began, in no particular order.
+    pub stacks: Vec<StackProfile>,
+}
+
+impl Profile {
+    /// Live bytes and objects of all stacks.
+    #[must_use]
+    pub fn live(&self) -> Totals {
+        self.stacks.iter().map(|stack| stack.live).sum()
+    }
+
+    /// Cumulative bytes and objects of all stacks.
+    #[must_use]
+    pub fn allocated(&self) -> Totals {
+        self.stacks.iter().map(|stack| stack.allocated).sum()
+    }
+
+    /// How long accounting has run.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        Duration::try_from(self.taken_at.duration_since(self.started_at)).unwrap_or_default()
+    }
+}
+
+/// Who a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Process ID in the host's PID namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22); with the PID it identifies a process.
+    pub start_time: u64,
+    /// Name of the main thread (`/proc/PID/comm`).
+    pub comm: String,
+    /// Path of the executable, as the process sees it.
+    pub exe: String,
+    /// What kind of program it runs.
+    pub kind: ProcessKind,
+}
+
+/// What kind of program a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessKind {
+    /// Native code.
+    Native,
+    /// A HotSpot Java virtual machine.
+    Jvm,
+}
+
+impl ProcessKind {
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Jvm => "jvm",
+        }
+    }
+}
+
+/// Bytes and objects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub objects: u64,
+}
+
+impl std::iter::Sum for Totals {
+    fn sum<I: Iterator<Item = Self>>(totals: I) -> Self {
+        totals.fold(Self::default(), |sum, totals| Self {
+            bytes: sum.bytes.saturating_add(totals.bytes),
+            objects: sum.objects.saturating_add(totals.objects),
+        })
+    }
+}
+
+/// What one stack allocated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackProfile {
+    /// Identity of the stack: a hash over its addresses.
+    pub id: u64,
+    /// What lives.
+    pub live: Totals,
+    /// What was allocated since accounting began.
+    pub allocated: Totals,
+    /// Ages of the live blocks; `None` when none lives.
+    pub ages: Option<Ages>,
+    /// How the stack walk ended.
+    pub status: StackStatus,
+    /// Frames, leaf first; the first is the allocation function. Shared between snapshots.
+    pub frames: Arc<[Frame]>,
+}
+
+/// Ages of the live blocks of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ages {
+    /// Of the oldest.
+    pub oldest: Duration,
+    /// Of the newest.
+    pub newest: Duration,
+}

@@ -1,0 +1,85 @@
+//! Collapsed stacks: a line for each stack that lives, root first, as `flamegraph.pl`, inferno and speedscope read
+//! them: `main;grow_list;malloc 1536000`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use super::Value;
+use super::label::{NO_STACK, label};
+use crate::profile::{Profile, StackProfile};
+
+/// Writes a line for each stack that lives, sorted; stacks that read the same are one line.
+pub(super) fn write(profile: &Profile, value: Value, out: &mut impl Write) -> io::Result<()> {
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for stack in profile.stacks.iter().filter(|stack| stack.live.objects > 0) {
+        let total = lines.entry(collapse(stack)).or_default();
+        *total = total.saturating_add(value.of(stack.live));
+    }
+    lines.iter().try_for_each(|(stack, total)| writeln!(out, "{stack} {total}"))
+}
+
+fn collapse(stack: &StackProfile) -> String {
+    if stack.frames.is_empty() {
+        return NO_STACK.to_owned();
+    }
+    let names: Vec<_> = stack.frames.iter().rev().map(|frame| frame_name(&label(frame))).collect();
+    names.join(";")
+}
+
+/// The label without what has a meaning in the format: `;` separates frames, space around names is trimmed off by
+/// readers, and a line that starts with `# ` is a comment.
+pub(super) fn frame_name(label: &str) -> String {
+    let name = label.trim().replace(';', ":");
+    match name.strip_prefix("# ") {
+        Some(rest) => format!("#_{rest}"),
+        None if name.is_empty() => "_".to_owned(),
+        None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+    use proptest::prelude::*;
+
+    fn collapsed(profile: &Profile, value: Value) -> String {
+        let mut out = Vec::new();
+        write(profile, value, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn sample_profile() {
+        insta::assert_snapshot!(collapsed(&sample::profile(), Value::Bytes));
+    }
+
+    #[test]
+    fn stacks_that_read_the_same_are_merged() {
+        let mut profile = sample::profile();
+        profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
+        assert_eq!(collapsed(&profile, Value::Objects), "main;grow_list;list_push;new_node;malloc 24\n");
+    }
+
+    proptest! {
+        #[test]
+        fn lines_add_up_to_what_lives(profile in sample::arbitrary_profile()) {
+            for value in [Value::Bytes, Value::Objects] {
+                let collapsed = collapsed(&profile, value);
+                let total: u64 = collapsed.lines().map(|line| {
+                    prop_assert!(!line.starts_with("# "), "{line:?}");
+                    let (_, total) = line.rsplit_once(' ').unwrap();
+                    Ok(total.parse::<u64>().unwrap())
+                }).sum::<Result<_, _>>()?;
+                prop_assert_eq!(total, value.of(profile.live()));
+            }
+        }
+
+        #[test]
+        fn a_line_has_as_many_frames_as_its_stack(profile in sample::arbitrary_profile()) {
+            for stack in &profile.stacks {
+                prop_assert_eq!(collapse(stack).split(';').count(), stack.frames.len().max(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Which counters a reader must hear of.
+
+use std::collections::BTreeMap;
+
+use jjleak_common::counter::Counter;
+
+use crate::profile::Profile;
+
+/// A counter that is not zero.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Counted<'a> {
+    pub(super) count: u64,
+    pub(super) name: &'a str,
+    /// A sentence; empty for a counter this version does not know.
+    pub(super) meaning: &'static str,
+}
+
+/// The counters for which the figures miss something.
+pub(super) fn losses(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
+    counted(&profile.lost)
+}
+
+/// The counters that are harmless but part of the picture.
+pub(super) fn notes(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
+    let (name, meaning) = (Counter::UnknownFree.name(), Counter::UnknownFree.meaning());
+    let unknown_frees = Counted { count: profile.unknown_frees, name, meaning };
+    counted(&profile.notes).chain([unknown_frees].into_iter().filter(|counted| counted.count > 0))
+}
+
+fn counted(counters: &BTreeMap<String, u64>) -> impl Iterator<Item = Counted<'_>> {
+    counters.iter().filter(|(_, count)| **count > 0).map(|(name, &count)| {
+        let known = Counter::ALL.iter().find(|counter| counter.name() == name);
+        Counted { count, name, meaning: known.map_or("", |counter| counter.meaning()) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    #[test]
+    fn counters_that_are_zero_are_not_told() {
+        let mut profile = sample::empty_profile();
+        profile.lost = sample::counters([("live_table_full", 0), ("stale_pending", 3), ("unheard_of", 1)]);
+        profile.notes = sample::counters([("filtered", 0)]);
+        let names: Vec<_> = losses(&profile).map(|counted| counted.name).collect();
+        assert_eq!(names, ["stale_pending", "unheard_of"]);
+        assert_eq!(notes(&profile).count(), 0);
+    }
+
+    #[test]
+    fn unknown_frees_are_told_among_the_notes() {
+        let mut profile = sample::empty_profile();
+        profile.notes = sample::counters([("filtered", 7)]);
+        profile.unknown_frees = 5;
+        let told: Vec<_> = notes(&profile).map(|note| (note.name, note.count)).collect();
+        assert_eq!(told, [("filtered", 7), ("unknown_free", 5)]);
+    }
+}

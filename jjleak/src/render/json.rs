@@ -1,0 +1,214 @@
+//! The JSON report: one document on one line, so that several reports are JSON lines.
+//!
+//! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or taken away.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::TOOL;
+use crate::analyze::SortBy;
+use crate::profile::{Frame, ProcessInfo, Profile, StackProfile, Totals};
+
+/// Number of the contract.
+pub const SCHEMA: u32 = 1;
+
+/// One report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `jjleak` and its version.
+    pub tool: String,
+    /// The instant the report describes, RFC 3339 in UTC.
+    pub time: String,
+    /// Seconds since accounting began.
+    pub elapsed_s: f64,
+    /// Whose report it is.
+    pub process: ProcessDocument,
+    /// How the process ended, for a command its exit status; null while it runs.
+    pub ended: Option<String>,
+    /// What lives, over all stacks.
+    pub live: TotalsDocument,
+    /// What was allocated since accounting began, over all stacks.
+    pub allocated: TotalsDocument,
+    /// Every loss counter, also those that are 0.
+    pub lost: BTreeMap<String, u64>,
+    /// Every other counter: harmless, but part of the picture.
+    pub notes: BTreeMap<String, u64>,
+    /// Frees of blocks that are not in the books.
+    pub unknown_frees: u64,
+    /// Every stack that allocated, also those of which nothing lives, in the order asked for.
+    pub stacks: Vec<StackDocument>,
+}
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessDocument {
+    /// Process ID in the host's PID namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_time: u64,
+    /// Name of the main thread.
+    pub comm: String,
+    /// Path of the executable.
+    pub exe: String,
+    /// `native` or `jvm`.
+    pub kind: String,
+}
+
+/// Bytes and objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TotalsDocument {
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub objects: u64,
+}
+
+/// What one stack allocated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackDocument {
+    /// Identity of the stack: 16 hexadecimal digits.
+    pub id: String,
+    /// What lives.
+    pub live: TotalsDocument,
+    /// What was allocated since accounting began.
+    pub allocated: TotalsDocument,
+    /// Age of the oldest live block in milliseconds; 0 when none lives.
+    pub oldest_ms: u64,
+    /// Age of the newest live block in milliseconds; 0 when none lives.
+    pub newest_ms: u64,
+    /// How the stack walk ended: a name of [`jjleak_common::stack::StackStatus`].
+    pub status: String,
+    /// Frames, leaf first; the first is the allocation function.
+    pub frames: Vec<FrameDocument>,
+}
+
+/// One frame; what is unknown is empty or 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameDocument {
+    /// Address in the process: `0x` and hexadecimal digits.
+    pub address: String,
+    /// Demangled function name.
+    pub symbol: String,
+    /// Path of the mapped file.
+    pub module: String,
+    /// Build ID of the mapped file, hexadecimal.
+    pub build_id: String,
+    /// Source file.
+    pub file: String,
+    /// Source line.
+    pub line: u32,
+    /// A name of [`crate::profile::FrameKind`].
+    pub kind: String,
+    /// Inlined into the next frame.
+    pub inlined: bool,
+}
+
+impl Document {
+    /// The report on a profile, with its stacks in this order.
+    #[must_use]
+    pub fn new(profile: &Profile, order: SortBy) -> Self {
+        Self {
+            schema: SCHEMA,
+            tool: TOOL.to_owned(),
+            time: profile.taken_at.to_string(),
+            elapsed_s: profile.elapsed().as_secs_f64(),
+            process: (&profile.process).into(),
+            ended: profile.ended.clone(),
+            live: profile.live().into(),
+            allocated: profile.allocated().into(),
+            lost: profile.lost.clone(),
+            notes: profile.notes.clone(),
+            unknown_frees: profile.unknown_frees,
+            stacks: order.order(profile).into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&ProcessInfo> for ProcessDocument {
+    fn from(process: &ProcessInfo) -> Self {
+        Self {
+            pid: process.pid,
+            start_time: process.start_time,
+            comm: process.comm.clone(),
+            exe: process.exe.clone(),
+            kind: process.kind.name().to_owned(),
+        }
+    }
+}
+
+impl From<Totals> for TotalsDocument {
+    fn from(Totals { bytes, objects }: Totals) -> Self {
+        Self { bytes, objects }
+    }
+}
+
+impl From<&StackProfile> for StackDocument {
+    fn from(stack: &StackProfile) -> Self {
+        Self {
+            id: format!("{:016x}", stack.id),
+            live: stack.live.into(),
+            allocated: stack.allocated.into(),
+            oldest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.oldest)),
+            newest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.newest)),
+            status: stack.status.name().to_owned(),
+            frames: stack.frames.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&Frame> for FrameDocument {
+    fn from(frame: &Frame) -> Self {
+        Self {
+            address: format!("{:#x}", frame.address),
+            symbol: frame.symbol.clone(),
+            module: frame.module.clone(),
+            build_id: frame.build_id.clone(),
+            file: frame.file.clone(),
+            line: frame.line,
+            kind: frame.kind.name().to_owned(),
+            inlined: frame.inlined,
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Writes the document and a line feed.
+pub(super) fn write(profile: &Profile, order: SortBy, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &Document::new(profile, order))?;
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    fn json(profile: &Profile) -> String {
+        let mut out = Vec::new();
+        write(profile, SortBy::Size, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn sample_profile() {
+        let document = Document::new(&sample::profile(), SortBy::Size);
+        let pretty = serde_json::to_string_pretty(&document).unwrap();
+        insta::assert_snapshot!(pretty.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    }
+
+    #[test]
+    fn a_document_is_one_line_and_reads_back_as_it_was() {
+        let json = json(&sample::profile());
+        assert_eq!(json.lines().count(), 1);
+        let document: Document = serde_json::from_str(&json).unwrap();
+        assert_eq!(document, Document::new(&sample::profile(), SortBy::Size));
+    }
+}

@@ -1,0 +1,50 @@
+//! What frames are called where people read them.
+
+use std::borrow::Cow;
+
+use crate::profile::Frame;
+
+/// Stands for the frames of a stack that was not kept.
+pub(super) const NO_STACK: &str = "[no stack]";
+
+/// The function's name or, if unknown, the address with the name of its module.
+pub(super) fn label(frame: &Frame) -> Cow<'_, str> {
+    if frame.symbol.is_empty() {
+        Cow::Owned(format!("{:#x} [{}]", frame.address, module(frame).unwrap_or("unknown".into())))
+    } else {
+        printable(&frame.symbol)
+    }
+}
+
+/// The file name of the frame's module; `None` when it is in none.
+pub(super) fn module(frame: &Frame) -> Option<Cow<'_, str>> {
+    let name = frame.module.rsplit('/').next().unwrap_or_default();
+    (!name.is_empty()).then(|| printable(name))
+}
+
+/// The text without characters that end a line, steer a terminal or may not stand in XML. Names come from the
+/// profiled process, which chooses them as it likes.
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
+    let hostile = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+    if text.contains(hostile) { Cow::Owned(text.replace(hostile, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_go_by_name_and_unknown_code_by_address_and_module() {
+        let known = Frame { symbol: "main".into(), module: "/usr/bin/app".into(), ..Frame::default() };
+        let stripped = Frame { symbol: String::new(), address: 0x7f00_1234, ..known.clone() };
+        let unmapped = Frame { module: String::new(), ..stripped.clone() };
+        assert_eq!(label(&known), "main");
+        assert_eq!(label(&stripped), "0x7f001234 [app]");
+        assert_eq!(label(&unmapped), "0x7f001234 [unknown]");
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
+    }
+}

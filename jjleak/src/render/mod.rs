@@ -1,0 +1,194 @@
+//! Writes a profile in the formats that people and tools read. Pure: equal profiles give equal bytes.
+//!
+//! In: a [`Profile`], and the ranking that [`crate::analyze`] gives it. Out: the bytes of a report, which
+//! [`crate::store`] or the terminal receives.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use jiff::tz::TimeZone;
+
+use crate::analyze::Selection;
+use crate::profile::{Profile, Totals};
+
+mod collapsed;
+mod counters;
+pub mod json;
+mod label;
+mod pprof;
+#[cfg(test)]
+pub(crate) mod sample;
+mod svg;
+mod text;
+mod units;
+
+/// Who wrote a report, in formats that have a place for it.
+const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
+
+/// The format of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For terminals: the lines of bcc's memleak, and what there is to know beside them.
+    Text,
+    /// One JSON document on one line.
+    Json,
+    /// A flame graph of what lives.
+    Svg,
+    /// A gzip-compressed pprof profile.
+    Pprof,
+    /// A line for each stack that lives, as flame graph tools read them.
+    Collapsed,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Self; 5] = [Self::Text, Self::Json, Self::Svg, Self::Pprof, Self::Collapsed];
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+            Self::Svg => "svg",
+            Self::Pprof => "pprof",
+            Self::Collapsed => "collapsed",
+        }
+    }
+
+    /// How names of files in this format end, without the leading dot.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Text => "txt",
+            Self::Json => "json",
+            Self::Svg => "svg",
+            Self::Pprof => "pb.gz",
+            Self::Collapsed => "collapsed",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| UnknownFormat(name.to_owned()))
+    }
+}
+
+/// A name that no [`Format`] has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown format `{0}`: reports are written as text, json, svg, pprof or collapsed")]
+pub struct UnknownFormat(String);
+
+/// What the width of a flame graph's frames and the figures of collapsed stacks stand for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Value {
+    /// Live bytes.
+    #[default]
+    Bytes,
+    /// Live objects.
+    Objects,
+}
+
+impl Value {
+    /// The name of the unit.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Objects => "objects",
+        }
+    }
+
+    const fn of(self, totals: Totals) -> u64 {
+        match self {
+            Self::Bytes => totals.bytes,
+            Self::Objects => totals.objects,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Value {
+    type Err = UnknownValue;
+
+    fn from_str(name: &str) -> Result<Self, UnknownValue> {
+        [Self::Bytes, Self::Objects]
+            .into_iter()
+            .find(|value| value.name() == name)
+            .ok_or_else(|| UnknownValue(name.to_owned()))
+    }
+}
+
+/// A name that no [`Value`] has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown value `{0}`: flame graphs show bytes or objects")]
+pub struct UnknownValue(String);
+
+/// How to render.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The order of stacks; text shows only the top of them.
+    pub selection: Selection,
+    /// What SVG and collapsed stacks show.
+    pub value: Value,
+    /// Where the reader's clock stands; used by text and SVG.
+    pub time_zone: TimeZone,
+}
+
+/// A profile that could not be rendered.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot render the profile of process {pid} as {format}")]
+pub struct Error {
+    pid: u32,
+    format: Format,
+    source: io::Error,
+}
+
+/// Renders the profile.
+pub fn render(profile: &Profile, format: Format, options: &Options) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::new();
+    match format {
+        Format::Text => text::write(profile, options.selection, &options.time_zone, &mut out),
+        Format::Json => json::write(profile, options.selection.sort, &mut out),
+        Format::Svg => svg::write(profile, options.value, &options.time_zone, &mut out),
+        Format::Pprof => pprof::write(profile, &mut out),
+        Format::Collapsed => collapsed::write(profile, options.value, &mut out),
+    }
+    .map_err(|source| Error { pid: profile.process.pid, format, source })?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_is_read_by_its_name_and_renders_equal_profiles_equally() {
+        let options = sample::options();
+        for format in Format::ALL {
+            assert_eq!(format.name().parse(), Ok(format));
+            let rendered = render(&sample::profile(), format, &options).unwrap();
+            assert!(!rendered.is_empty(), "{format}");
+            assert_eq!(rendered, render(&sample::profile(), format, &options).unwrap(), "{format}");
+        }
+        assert_eq!("png".parse::<Format>(), Err(UnknownFormat("png".to_owned())));
+    }
+}

@@ -1,0 +1,105 @@
+//! The messages of pprof's `proto/profile.proto`, field by field. Strings are indexes into the string table; ID 0 is
+//! none.
+
+/// `perftools.profiles.Profile`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) function: Vec<Function>,
+    /// The first is empty.
+    #[prost(string, repeated, tag = "6")]
+    pub(super) string_table: Vec<String>,
+    /// When the profile was taken, in nanoseconds since the epoch.
+    #[prost(int64, tag = "9")]
+    pub(super) time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    pub(super) duration_nanos: i64,
+    #[prost(int64, repeated, tag = "13")]
+    pub(super) comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    pub(super) default_sample_type: i64,
+}
+
+/// What a value of a sample is.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct ValueType {
+    #[prost(int64, tag = "1")]
+    pub(super) r#type: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) unit: i64,
+}
+
+/// A stack and its values.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Sample {
+    /// Leaf first.
+    #[prost(uint64, repeated, tag = "1")]
+    pub(super) location_id: Vec<u64>,
+    /// In the order of the profile's sample types.
+    #[prost(int64, repeated, tag = "2")]
+    pub(super) value: Vec<i64>,
+}
+
+/// A mapped file.
+#[expect(clippy::struct_excessive_bools, reason = "the format's")]
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Mapping {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(int64, tag = "5")]
+    pub(super) filename: i64,
+    #[prost(int64, tag = "6")]
+    pub(super) build_id: i64,
+    #[prost(bool, tag = "7")]
+    pub(super) has_functions: bool,
+    #[prost(bool, tag = "8")]
+    pub(super) has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    pub(super) has_line_numbers: bool,
+    #[prost(bool, tag = "10")]
+    pub(super) has_inline_frames: bool,
+}
+
+/// An address, and the functions it is in.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Location {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) address: u64,
+    /// Innermost inlined function first; the last is the one all are inlined into.
+    #[prost(message, repeated, tag = "4")]
+    pub(super) line: Vec<Line>,
+}
+
+/// A place in a function.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Line {
+    #[prost(uint64, tag = "1")]
+    pub(super) function_id: u64,
+    #[prost(int64, tag = "2")]
+    pub(super) line: i64,
+}
+
+/// A function.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Function {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(int64, tag = "2")]
+    pub(super) name: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) system_name: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) filename: i64,
+}

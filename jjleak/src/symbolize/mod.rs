@@ -1,0 +1,65 @@
+//! From addresses to frames.
+//!
+//! In: a [`RawStack`] and the [`ModuleTable`] of its process. Out: [`Frame`]s with names, files and lines. Names
+//! are looked up when a stack is first seen and kept, so that they outlive the process and the mapping.
+
+mod frame;
+mod native;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jjleak_common::stack::StackStatus;
+
+use crate::collect::RawStack;
+use crate::processes::{Module, ModuleTable};
+use native::NativeSymbols;
+
+pub use frame::{Frame, FrameKind};
+
+/// Names stacks and remembers them.
+#[derive(Default)]
+pub struct StackNames {
+    native: NativeSymbols,
+    known: HashMap<u32, NamedStack>,
+}
+
+/// A stack with names.
+#[derive(Debug, Clone)]
+pub struct NamedStack {
+    /// How the walk ended.
+    pub status: StackStatus,
+    /// Frames, leaf first.
+    pub frames: Arc<[Frame]>,
+}
+
+impl StackNames {
+    /// Says which function the code at an offset of a file is in.
+    pub fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
+        self.native.set_function(module, offset, name);
+    }
+
+    /// The stack in a row of the kernel's table: read by `read` and named the first time it is asked for. A
+    /// stack that cannot be read (not kept, or just being written) comes without frames and is asked for again.
+    pub fn name(
+        &mut self,
+        row: u32,
+        modules: &ModuleTable,
+        read: impl FnOnce() -> Option<RawStack>,
+    ) -> NamedStack {
+        if let Some(known) = self.known.get(&row) {
+            return known.clone();
+        }
+        let Some(raw) = read() else { return NamedStack::lost() };
+        let frames = self.native.frames(&raw.addresses, modules).into();
+        let named = NamedStack { status: raw.status, frames };
+        self.known.insert(row, named.clone());
+        named
+    }
+}
+
+impl NamedStack {
+    fn lost() -> Self {
+        Self { status: StackStatus::Lost, frames: Arc::from([]) }
+    }
+}

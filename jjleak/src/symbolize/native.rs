@@ -1,0 +1,91 @@
+//! Names of native code, by blazesym: ELF symbols, DWARF lines and inlined functions, separate debug files.
+
+use std::collections::HashMap;
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+
+use super::{Frame, FrameKind};
+use crate::processes::{FileId, Module, ModuleTable};
+
+/// Looks up native frames; remembers each code location.
+#[derive(Default)]
+pub(super) struct NativeSymbols {
+    symbolizer: Symbolizer,
+    /// Frames by file and offset, without their address.
+    known: HashMap<(FileId, u64), Vec<Frame>>,
+}
+
+impl NativeSymbols {
+    /// Says which function the code at an offset of a file is in. Probed functions are known better from where the
+    /// probe was put than from debug information, which has internal names for them.
+    pub(super) fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
+        let frame = Frame { symbol: name.to_owned(), ..frame_in(module) };
+        self.known.insert((module.id, offset), vec![frame]);
+    }
+
+    /// Frames of a stack. The first address is an instruction that was executing; the others follow a call, so
+    /// that the call is found one byte before.
+    pub(super) fn frames(&mut self, addresses: &[u64], modules: &ModuleTable) -> Vec<Frame> {
+        let mut frames = Vec::with_capacity(addresses.len());
+        for (index, &address) in addresses.iter().enumerate() {
+            let looked_up = address.saturating_sub(u64::from(index > 0));
+            match modules.find(looked_up) {
+                Some((id, offset)) => {
+                    let located = self.locate(modules.get(id), offset);
+                    frames.extend(located.iter().map(|frame| Frame { address, ..frame.clone() }));
+                }
+                None => frames.push(Frame { address, ..Frame::default() }),
+            }
+        }
+        frames
+    }
+
+    /// The function at an offset of a file, preceded by those inlined into it, innermost first.
+    fn locate(&mut self, module: &Module, offset: u64) -> &[Frame] {
+        let symbolizer = &self.symbolizer;
+        self.known.entry((module.id, offset)).or_insert_with(|| {
+            let base = frame_in(module);
+            match lookup(symbolizer, module, offset) {
+                Some(symbol) => frames_of(&symbol, &base),
+                None => vec![base],
+            }
+        })
+    }
+}
+
+/// A frame of which only the file is known.
+fn frame_in(module: &Module) -> Frame {
+    Frame {
+        module: module.path.to_string_lossy().into_owned(),
+        build_id: module.build_id.clone(),
+        kind: FrameKind::Native,
+        ..Frame::default()
+    }
+}
+
+fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Option<Sym<'a>> {
+    let source = Source::Elf(Elf::new(module.stable_path()));
+    match symbolizer.symbolize_single(&source, Input::FileOffset(offset)) {
+        Ok(Symbolized::Sym(symbol)) => Some(symbol),
+        Ok(Symbolized::Unknown(_)) => None,
+        Err(error) => {
+            tracing::debug!(module = %module.path.display(), %error, "cannot look up a symbol");
+            None
+        }
+    }
+}
+
+fn frames_of(symbol: &Sym<'_>, base: &Frame) -> Vec<Frame> {
+    let frame = |name: &str, code: Option<&CodeInfo<'_>>, inlined| Frame {
+        symbol: name.to_owned(),
+        file: code.map(|code| code.to_path().to_string_lossy().into_owned()).unwrap_or_default(),
+        line: code.and_then(|code| code.line).unwrap_or_default(),
+        inlined,
+        ..base.clone()
+    };
+    // blazesym lists inlined functions from the outermost to the innermost.
+    let inlined =
+        symbol.inlined.iter().rev().map(|function| frame(&function.name, function.code_info.as_ref(), true));
+    inlined.chain([frame(&symbol.name, symbol.code_info.as_deref(), false)]).collect()
+}
