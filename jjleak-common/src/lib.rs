@@ -8,6 +8,7 @@
 //! - [`process`]: one row per profiled process: armed or not, which program image it runs.
 //! - [`live`]: the table of live allocations.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
+//! - [`unwind`]: tables that lead from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
 //! - [`counter`]: every way to lose or distort data, by name.
 #![cfg_attr(not(test), no_std)]
@@ -22,6 +23,7 @@ pub mod live;
 pub mod pending;
 pub mod process;
 pub mod stack;
+pub mod unwind;
 
 /// Names of the BPF maps and programs, as the loader finds them in the object.
 pub mod names {
@@ -37,6 +39,14 @@ pub mod names {
     pub const STACKS: &str = "STACKS";
     /// One array element of frames, memory-mapped.
     pub const FRAMES: &str = "FRAMES";
+    /// One array element of [`crate::unwind::Row`]s, memory-mapped.
+    pub const ROWS: &str = "ROWS";
+    /// One array element of `u32`: the index of the rows, memory-mapped.
+    pub const PAGES: &str = "PAGES";
+    /// Array of [`crate::unwind::MappingTable`], memory-mapped.
+    pub const MAPPINGS: &str = "MAPPINGS";
+    /// Ring buffer of [`crate::unwind::Miss`].
+    pub const MISSES: &str = "MISSES";
     /// Per-CPU array of `u64`, indexed by [`crate::counter::Counter`].
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: log2 of the number of sets in [`LIVE`].

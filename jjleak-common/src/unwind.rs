@@ -1,0 +1,246 @@
+//! Unwind tables: how to get from a frame to its caller, for each instruction.
+//!
+//! The user side compiles a module's call frame information (`.eh_frame`) into [`Row`]s, sorted by address. Rows of all
+//! modules lie one after the other in one array; an index with one entry per [`PAGE_BYTES`] of text tells where to
+//! search. A process's [`Mapping`]s lead from an address to its module's part of that index.
+
+/// A frame's rule, valid from its address up to the next row's.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..32 | address, relative to the start of the module's text |
+/// | 32..36 | [`RowKind`] |
+/// | 36..50 | offset of the CFA in words, unsigned; for [`RowKind::Plt`] the byte threshold |
+/// | 50..52 | [`SavedFp`] |
+/// | 52..64 | offset of the saved frame pointer in words, signed; for [`RowKind::Deref`] that of the pointer to the CFA |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Row(pub u64);
+
+/// How a row finds the canonical frame address (CFA): the stack pointer before the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RowKind {
+    /// Nothing is known about this code.
+    None = 0,
+    /// Stack pointer + offset.
+    Sp = 1,
+    /// Frame pointer + offset.
+    Fp = 2,
+    /// An entry of the procedure linkage table: stack pointer + 8, or + 16 from the threshold on, counted in bytes from
+    /// the entry's 16-byte boundary.
+    Plt = 3,
+    /// The frame that the kernel pushes for a signal handler: all registers are in it.
+    Signal = 4,
+    /// The outermost frame.
+    End = 5,
+    /// The word at frame pointer + displacement, plus offset: frames with a realigned stack.
+    Deref = 6,
+    /// There is a rule, but none that a row can express.
+    Unsupported = 7,
+    /// Frame pointer + 16, with the caller's frame pointer below it: code that keeps frame pointers.
+    FramePointer = 8,
+}
+
+/// Where a frame keeps its caller's frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SavedFp {
+    /// In the register.
+    Register = 0,
+    /// At CFA + offset.
+    AtCfa = 1,
+    /// Where the frame pointer points to.
+    AtFp = 2,
+}
+
+const KIND_SHIFT: u64 = 32;
+const KIND_MASK: u64 = 15;
+const OFFSET_SHIFT: u64 = 36;
+const OFFSET_MASK: u64 = (1 << 14) - 1;
+const SAVED_SHIFT: u64 = 50;
+const SAVED_MASK: u64 = 3;
+const FP_OFFSET_SHIFT: u64 = 52;
+
+impl Row {
+    /// The largest CFA offset, in words: frames of 128 KiB.
+    pub const MAX_OFFSET_WORDS: u64 = OFFSET_MASK;
+    /// The largest distance of the saved frame pointer from the CFA in either direction, in words.
+    pub const MAX_FP_OFFSET_WORDS: i64 = (1 << 11) - 1;
+
+    /// Packs a row; `None` when an offset does not fit.
+    #[must_use]
+    pub const fn new(
+        address: u32,
+        kind: RowKind,
+        offset: u64,
+        saved: SavedFp,
+        fp_offset: i64,
+    ) -> Option<Self> {
+        if offset > Self::MAX_OFFSET_WORDS
+            || fp_offset > Self::MAX_FP_OFFSET_WORDS
+            || fp_offset < -Self::MAX_FP_OFFSET_WORDS
+        {
+            return None;
+        }
+        Some(Self(
+            address as u64
+                | (kind as u64) << KIND_SHIFT
+                | offset << OFFSET_SHIFT
+                | (saved as u64) << SAVED_SHIFT
+                | fp_offset.cast_unsigned() << FP_OFFSET_SHIFT,
+        ))
+    }
+
+    /// A row without offsets.
+    #[must_use]
+    pub const fn plain(address: u32, kind: RowKind) -> Self {
+        Self(address as u64 | (kind as u64) << KIND_SHIFT)
+    }
+
+    /// First address it holds for, relative to the start of the text.
+    #[inline(always)]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the address is in the low 32 bits")]
+    pub const fn address(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The rule without the address: equal for rows that can be merged.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rule(self) -> u32 {
+        (self.0 >> KIND_SHIFT) as u32
+    }
+
+    /// The number of its [`RowKind`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn kind(self) -> u64 {
+        self.0 >> KIND_SHIFT & KIND_MASK
+    }
+
+    /// The CFA offset in bytes; for [`RowKind::Plt`] 8 times the threshold.
+    #[inline(always)]
+    #[must_use]
+    pub const fn offset_bytes(self) -> u64 {
+        (self.0 >> OFFSET_SHIFT & OFFSET_MASK) << 3
+    }
+
+    /// The number of its [`SavedFp`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn saved(self) -> u64 {
+        self.0 >> SAVED_SHIFT & SAVED_MASK
+    }
+
+    /// The saved frame pointer's offset in bytes, as a wrapping addend.
+    #[inline(always)]
+    #[must_use]
+    pub const fn fp_offset_bytes(self) -> u64 {
+        ((self.0.cast_signed() >> FP_OFFSET_SHIFT) << 3).cast_unsigned()
+    }
+}
+
+/// log2 of [`PAGE_BYTES`].
+pub const PAGE_SHIFT: u32 = 10;
+/// Bytes of text per entry of the index.
+pub const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
+/// Steps of the binary search in a page: it has at most 2^10 rows, one for each byte.
+pub const SEARCH_STEPS: u32 = 11;
+
+/// Rows of all modules together: 2^21 (16 MiB) hold a JVM with all its libraries five times over, or all but the
+/// largest compilers. A power of two: the kernel side masks indexes with it.
+pub const ROWS: usize = 1 << 21;
+/// Entries of the index: 2^18 (1 MiB) for 256 MiB of text.
+pub const PAGES: usize = 1 << 18;
+
+/// Most executable mappings of a process that are known to the kernel side.
+pub const MAX_MAPPINGS: usize = 512;
+
+/// Tables of mappings per process: one in use, one to write the next version into.
+pub const TABLES_PER_PROCESS: u32 = 2;
+
+/// An executable mapping of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Mapping {
+    /// First address.
+    pub begin: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Where the start of the module's text is, or would be.
+    pub text: u64,
+    /// Where the module's entries begin in the index; it has one more than pages.
+    pub first_page: u32,
+    /// Pages of the module's text; 0 for a mapping without rows.
+    pub pages: u32,
+    /// A [`MappingKind`].
+    pub kind: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+}
+
+/// How frames of a mapping are unwound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MappingKind {
+    /// By rows.
+    Rows = 0,
+    /// By frame pointers: code generated at run time, and files without call frame information.
+    FramePointers = 1,
+}
+
+/// The executable mappings of a process, sorted by address.
+#[repr(C)]
+pub struct MappingTable {
+    /// Changes with every change of any process's table; a part of what the row cache is keyed by.
+    pub generation: u32,
+    /// Mappings in use.
+    pub count: u32,
+    /// The mappings.
+    pub mappings: [Mapping; MAX_MAPPINGS],
+}
+
+/// A return address that is in no known mapping: what the process maps has changed.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Miss {
+    /// Index of the process.
+    pub process: u64,
+    /// The address.
+    pub address: u64,
+}
+
+const _: () = assert!(size_of::<Miss>() == 16);
+const _: () = assert!(size_of::<Mapping>() == 40 && align_of::<Mapping>() == 8);
+const _: () = assert!(size_of::<MappingTable>() == 8 + 40 * MAX_MAPPINGS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_row_gives_back_what_was_packed(
+            address: u32, offset in 0..=Row::MAX_OFFSET_WORDS,
+            fp_offset in -Row::MAX_FP_OFFSET_WORDS..=Row::MAX_FP_OFFSET_WORDS,
+        ) {
+            let row = Row::new(address, RowKind::Deref, offset, SavedFp::AtFp, fp_offset).unwrap();
+            prop_assert_eq!(row.address(), address);
+            prop_assert_eq!(row.kind(), RowKind::Deref as u64);
+            prop_assert_eq!(row.offset_bytes(), offset * 8);
+            prop_assert_eq!(row.saved(), SavedFp::AtFp as u64);
+            prop_assert_eq!(row.fp_offset_bytes(), (fp_offset * 8).cast_unsigned());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let new = |offset, fp_offset| Row::new(0, RowKind::Sp, offset, SavedFp::AtCfa, fp_offset);
+        assert_eq!(new(Row::MAX_OFFSET_WORDS + 1, 0), None);
+        assert_eq!(new(0, Row::MAX_FP_OFFSET_WORDS + 1), None);
+        assert_eq!(new(0, -Row::MAX_FP_OFFSET_WORDS - 1), None);
+    }
+}
