@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`processes`] | a PID or a command | who the process is and which files it maps |
 //! | [`allocators`] | mapped files | the allocator functions in them, and the instructions to probe |
+//! | [`unwind`] | mapped files | rows: how the kernel side gets from each frame to its caller |
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`collect`] | maps | a snapshot of one instant |
@@ -27,3 +28,4 @@ pub mod profile;
 pub mod render;
 pub mod store;
 pub mod symbolize;
+pub mod unwind;

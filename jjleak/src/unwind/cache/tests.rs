@@ -1,0 +1,152 @@
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::unwind::{
+    compile,
+    test_elf::{AT_ENTRY, CODE_ADDRESS, Frames, TestElf},
+};
+
+const BUILD_ID: &str = "0123456789abcdef";
+
+/// A module with one function of this length.
+fn module(function_bytes: u32) -> Vec<u8> {
+    let mut frames = Frames::eh_frame();
+    let cie = frames.cie("", AT_ENTRY);
+    frames.fde(cie, CODE_ADDRESS, function_bytes, &[0x41, 0x0e, 16]);
+    TestElf::new(0x1000, frames).build()
+}
+
+struct Fixture {
+    folder: TempDir,
+    cache: RowCache,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        Self { cache: RowCache::new(folder.path().join("made/when/needed")), folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.cache.path(BUILD_ID).unwrap()
+    }
+
+    /// Asks for the rows of `elf` and whether they came from the file as it was.
+    fn is_used(&self, elf: &[u8]) -> bool {
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        File::open(self.file()).unwrap().set_modified(long_ago).unwrap();
+        assert_eq!(self.cache.rows(BUILD_ID, elf).unwrap(), compile(elf).unwrap());
+        fs::metadata(self.file()).unwrap().modified().unwrap() == long_ago
+    }
+}
+
+fn files(folder: &Path) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}
+
+#[test]
+fn rows_come_back_as_they_were() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    assert_eq!(fixture.cache.rows(BUILD_ID, &elf).unwrap(), compile(&elf).unwrap());
+    assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, FILE_MODE);
+    assert!(fixture.is_used(&elf));
+    assert_eq!(files(fixture.file().parent().unwrap()), 1);
+}
+
+#[test]
+fn a_file_damaged_anywhere_is_replaced() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    let sound = fs::read(fixture.file()).unwrap();
+    for at in 0..sound.len() {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x10;
+        fs::write(fixture.file(), &damaged).unwrap();
+        assert!(!fixture.is_used(&elf), "byte {at}");
+        assert_eq!(fs::read(fixture.file()).unwrap(), sound);
+        fs::write(fixture.file(), &sound[..at]).unwrap();
+        assert!(!fixture.is_used(&elf), "cut at {at}");
+    }
+    fs::write(fixture.file(), [&sound[..], &[0; 8]].concat()).unwrap();
+    assert!(!fixture.is_used(&elf));
+}
+
+#[test]
+fn a_file_with_a_right_checksum_and_wrong_rows_is_replaced() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    let mut content = fs::read(fixture.file()).unwrap();
+    // The second row's address becomes 0, as the first one's is.
+    content[HEADER_BYTES + 8..HEADER_BYTES + 12].fill(0);
+    let checksum = crc32fast::hash(&content[COVERED_AT..]);
+    content[CHECKSUM_AT..COVERED_AT].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(fixture.file(), content).unwrap();
+    assert!(!fixture.is_used(&elf));
+}
+
+#[test]
+fn another_module_with_the_same_build_id_gets_its_own_rows() {
+    let fixture = Fixture::new();
+    fixture.cache.rows(BUILD_ID, &module(64)).unwrap();
+    assert!(!fixture.is_used(&module(65)));
+    assert!(fixture.is_used(&module(65)));
+}
+
+#[test]
+fn a_file_that_others_can_write_is_replaced() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    for mode in [0o666, 0o664] {
+        fs::set_permissions(fixture.file(), Permissions::from_mode(mode)).unwrap();
+        assert!(!fixture.is_used(&elf));
+    }
+    assert!(fixture.is_used(&elf));
+}
+
+#[test]
+fn a_link_is_not_followed() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    let elsewhere = fixture.folder.path().join("elsewhere");
+    fs::rename(fixture.file(), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, fixture.file()).unwrap();
+    assert_eq!(fixture.cache.rows(BUILD_ID, &elf).unwrap(), compile(&elf).unwrap());
+    assert!(fs::symlink_metadata(fixture.file()).unwrap().is_file());
+}
+
+#[test]
+fn a_build_id_that_is_no_hex_number_names_no_file() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    for build_id in ["", "../../etc/passwd", "xyz", &"0".repeat(MAX_BUILD_ID_DIGITS + 1)] {
+        assert_eq!(fixture.cache.rows(build_id, &elf).unwrap(), compile(&elf).unwrap());
+    }
+    assert_eq!(files(fixture.folder.path()), 0);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_no_error() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let cache = RowCache::new(file.path().join("folder"));
+    assert!(cache.rows(BUILD_ID, &module(64)).is_ok());
+}
+
+#[test]
+fn a_module_without_rows_is_an_error_each_time() {
+    let fixture = Fixture::new();
+    let elf = TestElf::new(0x1000, Frames::eh_frame()).build();
+    for _ in 0..2 {
+        assert!(matches!(fixture.cache.rows(BUILD_ID, &elf), Err(Error::NoCallFrames)));
+    }
+}

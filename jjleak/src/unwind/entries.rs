@@ -1,0 +1,193 @@
+//! Reads the entries of call frame information: the frame descriptions (FDEs) and the common parts (CIEs) that they
+//! share.
+//!
+//! Everything comes from the profiled process's files. Work and memory stay linear in their size: a common part is
+//! parsed once, is short, and can only be one that the section itself lists; rows are limited in number.
+
+use std::{collections::HashMap, ops::Range};
+
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, FrameDescriptionEntry,
+    LittleEndian, UnwindContext, UnwindOffset, UnwindSection,
+};
+use jjleak_common::unwind::{Row, RowKind};
+
+use super::{
+    Error, MAX_ROWS,
+    assemble::push,
+    rule::{self, Bytes, Room, Unsupported},
+    sections::{ADDRESS_BYTES, Section, Text},
+};
+
+/// Longest common part: it is evaluated for each entry that shares it. Compilers write 24 bytes; with rules for all
+/// registers, as for a signal frame, it has some 200.
+const MAX_COMMON_BYTES: usize = 256;
+
+type Cie<'data> = CommonInformationEntry<Bytes<'data>>;
+type Fde<'data> = FrameDescriptionEntry<Bytes<'data>>;
+
+/// What was read, and what of it rows cannot express.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Entries that describe code.
+    pub entries: u32,
+    /// Entries that describe no code of the module: functions that the linker left out, mostly.
+    pub outside: u32,
+    /// Entries that describe addresses of another one too.
+    pub overlapping: u32,
+    /// Entries that could not be parsed.
+    pub malformed: u32,
+    /// Rules that rows cannot express, by [`Unsupported`].
+    pub unsupported: [u32; Unsupported::ALL.len()],
+}
+
+impl Statistics {
+    /// Rules that rows cannot express for one reason.
+    #[must_use]
+    pub fn unsupported(&self, reason: Unsupported) -> u32 {
+        self.unsupported[reason as usize]
+    }
+}
+
+/// The code that an entry describes.
+#[derive(Debug, Clone)]
+pub(super) struct Span {
+    /// Its addresses, relative to the start of the text; never empty.
+    pub(super) addresses: Range<u32>,
+    /// Its rows in [`Entries::rows`]. The first is at the first address, the last before the end.
+    pub(super) rows: Range<usize>,
+}
+
+/// The entries that were read, in the order of reading.
+pub(super) struct Entries<'text> {
+    pub(super) text: &'text Text,
+    pub(super) spans: Vec<Span>,
+    pub(super) rows: Vec<Row>,
+    pub(super) statistics: Statistics,
+}
+
+/// A section and what is needed to evaluate its entries.
+struct Table<'data, S> {
+    section: S,
+    bases: BaseAddresses,
+    common: HashMap<usize, Cie<'data>>,
+    context: UnwindContext<usize, Room>,
+}
+
+impl<'text> Entries<'text> {
+    pub(super) fn new(text: &'text Text) -> Self {
+        Self { text, spans: Vec::new(), rows: Vec::new(), statistics: Statistics::default() }
+    }
+
+    /// Adds the entries of `.eh_frame`.
+    pub(super) fn read_eh_frame(&mut self, section: &Section<'_>) -> Result<(), Error> {
+        let bases = BaseAddresses::default().set_eh_frame(section.address);
+        let mut eh_frame = EhFrame::from(EndianSlice::new(&section.bytes, LittleEndian));
+        eh_frame.set_address_size(ADDRESS_BYTES);
+        self.read(Table::new(eh_frame, bases))
+    }
+
+    /// Adds the entries of `.debug_frame`.
+    pub(super) fn read_debug_frame(&mut self, section: &Section<'_>) -> Result<(), Error> {
+        let mut debug_frame = DebugFrame::from(EndianSlice::new(&section.bytes, LittleEndian));
+        debug_frame.set_address_size(ADDRESS_BYTES);
+        self.read(Table::new(debug_frame, BaseAddresses::default()))
+    }
+
+    fn read<'data, S: UnwindSection<Bytes<'data>>>(
+        &mut self,
+        mut table: Table<'data, S>,
+    ) -> Result<(), Error> {
+        let (section, bases) = (table.section.clone(), table.bases.clone());
+        let mut entries = section.entries(&bases);
+        loop {
+            match entries.next() {
+                Ok(Some(CieOrFde::Cie(cie))) => table.add(cie),
+                Ok(Some(CieOrFde::Fde(partial))) => {
+                    let common = |_: &S, _: &BaseAddresses, offset| table.common(offset);
+                    match partial.parse(common) {
+                        Ok(fde) => self.add(&mut table, &fde)?,
+                        Err(_) => self.statistics.malformed += 1,
+                    }
+                }
+                Ok(None) => return Ok(()),
+                // Where the next entry begins is not known then.
+                Err(_) => {
+                    self.statistics.malformed += 1;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn add<'data, S: UnwindSection<Bytes<'data>>>(
+        &mut self,
+        table: &mut Table<'data, S>,
+        fde: &Fde<'data>,
+    ) -> Result<(), Error> {
+        let addresses = self.text.relative(fde.initial_address(), fde.len());
+        let Some(addresses) = addresses.filter(|addresses| !addresses.is_empty()) else {
+            self.statistics.outside += 1;
+            return Ok(());
+        };
+        let first_row = self.rows.len();
+        if fde.is_signal_trampoline() {
+            self.rows.push(Row::plain(addresses.start, RowKind::Signal));
+        } else if self.evaluate(table, fde, addresses.start).is_err() {
+            self.rows.truncate(first_row);
+            self.rows.push(Row::plain(addresses.start, RowKind::Unsupported));
+            self.statistics.unsupported[Unsupported::Malformed as usize] += 1;
+        }
+        if self.rows.len() > MAX_ROWS {
+            return Err(Error::TooManyRows);
+        }
+        self.statistics.entries += 1;
+        self.spans.push(Span { addresses, rows: first_row..self.rows.len() });
+        Ok(())
+    }
+
+    /// Adds the rows of an entry whose code begins at `begin`.
+    fn evaluate<'data, S: UnwindSection<Bytes<'data>>>(
+        &mut self,
+        table: &mut Table<'data, S>,
+        fde: &Fde<'data>,
+        begin: u32,
+    ) -> gimli::Result<()> {
+        let Table { section, bases, context, .. } = table;
+        let first_row = self.rows.len();
+        let mut table_rows = fde.rows(section, bases, context)?;
+        while let Some(table_row) = table_rows.next_row()? {
+            let (start, end) = (table_row.start_address(), table_row.end_address());
+            let distance = u32::try_from(start - fde.initial_address()).unwrap_or(u32::MAX);
+            let address = begin.saturating_add(distance);
+            let encoding = fde.cie().encoding();
+            let row = rule::express(section, encoding, table_row, address).unwrap_or_else(|reason| {
+                self.statistics.unsupported[reason as usize] += 1;
+                Row::plain(address, RowKind::Unsupported)
+            });
+            push(&mut self.rows, first_row, row);
+            // Instructions for what lies behind the code say nothing.
+            if end >= fde.end_address() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'data, S: UnwindSection<Bytes<'data>>> Table<'data, S> {
+    fn new(section: S, bases: BaseAddresses) -> Self {
+        Self { section, bases, common: HashMap::new(), context: UnwindContext::new_in() }
+    }
+
+    fn add(&mut self, cie: Cie<'data>) {
+        if cie.entry_len() <= MAX_COMMON_BYTES && cie.address_size() == ADDRESS_BYTES {
+            self.common.insert(cie.offset(), cie);
+        }
+    }
+
+    fn common(&self, offset: S::Offset) -> gimli::Result<Cie<'data>> {
+        let offset = UnwindOffset::into(offset);
+        self.common.get(&offset).cloned().ok_or(gimli::Error::NotCieId(offset as u64))
+    }
+}

@@ -1,0 +1,109 @@
+//! The rows of a module and the index that the kernel searches them by.
+
+use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
+
+use super::{MAX_ROWS, Statistics};
+
+/// How to unwind each instruction of a module.
+///
+/// Addresses of rows are relative to [`text_start`](Self::text_start). Rows are sorted by address, each holds up to the
+/// next one's address, and the first is at 0. Gaps between functions have rows of [`RowKind::None`].
+///
+/// The index has one entry per [`PAGE_BYTES`] of text, up to the page of the last row, and one more: `pages[p]` is the
+/// index of the last row whose address is not above `p * PAGE_BYTES`. The row for an address of page `p` is therefore
+/// the last one not above it in `rows[pages[p]..=pages[p + 1]]`. Addresses behind the last page have no rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleRows {
+    text_start: u64,
+    rows: Vec<Row>,
+    pages: Vec<u32>,
+    statistics: Statistics,
+}
+
+/// How much of a module rows of one kind cover.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Rows.
+    pub rows: u32,
+    /// Bytes of text.
+    pub bytes: u64,
+}
+
+impl ModuleRows {
+    /// `None` unless the rows are what the type promises.
+    pub(super) fn new(text_start: u64, rows: Vec<Row>, statistics: Statistics) -> Option<Self> {
+        let ascending = rows.windows(2).all(|pair| pair[0].address() < pair[1].address());
+        let known = rows
+            .iter()
+            .all(|row| row.kind() <= RowKind::FramePointer as u64 && row.saved() <= SavedFp::AtFp as u64);
+        let first_at_0 = rows.first().is_some_and(|row| row.address() == 0);
+        let valid = ascending
+            && known
+            && first_at_0
+            && rows.len() <= MAX_ROWS
+            && text_start.is_multiple_of(PAGE_BYTES);
+        valid.then(|| Self { text_start, pages: index(&rows), rows, statistics })
+    }
+
+    /// Virtual address, before relocation of the module, that the rows' addresses are relative to; a multiple of
+    /// [`PAGE_BYTES`].
+    #[must_use]
+    pub fn text_start(&self) -> u64 {
+        self.text_start
+    }
+
+    /// The rows, sorted by address.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The index, one entry longer than the text has pages.
+    #[must_use]
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// What the rows were made of.
+    #[must_use]
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// The row for a virtual address before relocation, found as the kernel finds it.
+    #[must_use]
+    pub fn find(&self, address: u64) -> Option<Row> {
+        let relative = u32::try_from(address.checked_sub(self.text_start)?).ok()?;
+        let page = (relative >> PAGE_SHIFT) as usize;
+        let (low, high) = (*self.pages.get(page)?, *self.pages.get(page + 1)?);
+        let candidates = self.rows.get(low as usize..=high as usize)?;
+        let above = candidates.partition_point(|row| row.address() <= relative);
+        candidates.get(above.checked_sub(1)?).copied()
+    }
+
+    /// How much of the text the rows of a kind cover. The last row covers none.
+    #[must_use]
+    pub fn coverage(&self, kind: RowKind) -> Coverage {
+        let mut coverage = Coverage::default();
+        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.kind() == kind as u64) {
+            let end = self.rows.get(index + 1).map_or(row.address(), |next| next.address());
+            coverage.rows += 1;
+            coverage.bytes += u64::from(end - row.address());
+        }
+        coverage
+    }
+}
+
+fn index(rows: &[Row]) -> Vec<u32> {
+    let pages = rows.last().map_or(0, |last| last.address() >> PAGE_SHIFT) + 1;
+    let mut row = 0;
+    (0..=u64::from(pages))
+        .map(|page| {
+            let start = page << PAGE_SHIFT;
+            while rows.get(row as usize + 1).is_some_and(|next| u64::from(next.address()) <= start) {
+                row += 1;
+            }
+            row
+        })
+        .collect()
+}

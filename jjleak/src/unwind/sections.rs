@@ -1,0 +1,143 @@
+//! Finds a module's code and call frame information.
+
+use std::{borrow::Cow, ops::Range};
+
+use gimli::{BaseAddresses, EhFrameHdr};
+use jjleak_common::unwind::PAGE_BYTES;
+use object::{
+    CompressionFormat, LittleEndian, Object, ObjectSection,
+    elf::{self, FileHeader64, ProgramHeader64},
+    read::elf::{ElfFile, FileHeader, ProgramHeader},
+};
+
+use super::Error;
+
+/// Longest compressed section that is unpacked, measured unpacked. Its size comes from the file; Go programs, which
+/// compress `.debug_frame`, have a few MiB.
+const MAX_UNPACKED_BYTES: u64 = 128 << 20;
+
+/// Bytes of an address.
+pub(super) const ADDRESS_BYTES: u8 = 8;
+
+/// The call frame information of a module, and what it is about.
+pub(super) struct CallFrames<'data> {
+    pub(super) text: Text,
+    pub(super) eh_frame: Option<Section<'data>>,
+    pub(super) debug_frame: Option<Section<'data>>,
+}
+
+/// A section, or what a program header leads to in its place.
+pub(super) struct Section<'data> {
+    /// Virtual address, before relocation of the module.
+    pub(super) address: u64,
+    pub(super) bytes: Cow<'data, [u8]>,
+}
+
+/// The executable addresses of a module.
+pub(super) struct Text {
+    start: u64,
+    /// Sorted by their beginnings.
+    segments: Vec<Range<u64>>,
+}
+
+impl<'data> CallFrames<'data> {
+    /// Looks for the sections by name. Without section headers `PT_GNU_EH_FRAME` leads to `.eh_frame`, as it leads the
+    /// C++ runtime there (Linux Standard Base, "Exception Frames").
+    pub(super) fn locate(elf: &'data [u8]) -> Result<Self, Error> {
+        let header = FileHeader64::<LittleEndian>::parse(elf).map_err(Error::Parse)?;
+        let machine = header.e_machine.get(LittleEndian);
+        if machine != elf::EM_X86_64 {
+            return Err(Error::Machine(machine.0));
+        }
+        let segments = header.program_headers(LittleEndian, elf).map_err(Error::Parse)?;
+        // A damaged section table is as good as none.
+        let file = ElfFile::<FileHeader64<LittleEndian>>::parse(elf).ok();
+        let section = |name| file.as_ref().and_then(|file| Section::named(file, name));
+        Ok(Self {
+            text: Text::new(segments, elf)?,
+            eh_frame: section(".eh_frame").or_else(|| Section::behind_header(segments, elf)),
+            debug_frame: section(".debug_frame"),
+        })
+    }
+
+    /// Tells this call frame information from other, for a cache: of modules that share a build ID, say.
+    pub(super) fn checksum(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for Range { start, end } in &self.text.segments {
+            hasher.update(&start.to_le_bytes());
+            hasher.update(&end.to_le_bytes());
+        }
+        for section in [&self.eh_frame, &self.debug_frame] {
+            let Section { address, bytes } = section.as_ref().unwrap_or(&Section::EMPTY);
+            hasher.update(&address.to_le_bytes());
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        }
+        hasher.finalize()
+    }
+}
+
+impl<'data> Section<'data> {
+    const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
+
+    fn named(file: &ElfFile<'data, FileHeader64<LittleEndian>>, name: &str) -> Option<Self> {
+        let section = file.section_by_name(name)?;
+        let packed = section.compressed_data().ok()?;
+        let is_packed = packed.format != CompressionFormat::None;
+        if is_packed && packed.uncompressed_size > MAX_UNPACKED_BYTES {
+            return None;
+        }
+        let bytes = packed.decompress().ok().filter(|bytes| !bytes.is_empty())?;
+        Some(Self { address: section.address(), bytes })
+    }
+
+    /// The call frame information that `.eh_frame_hdr` points to. Its length is not known: it ends with an entry of
+    /// length zero, at the latest with its segment.
+    fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: &'data [u8]) -> Option<Self> {
+        let mut segments = segments.iter();
+        let header = segments.clone().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(LittleEndian));
+        let bytes = header.data(LittleEndian, elf).ok()?;
+        let parsed = EhFrameHdr::new(bytes, gimli::LittleEndian).parse(&bases, ADDRESS_BYTES).ok()?;
+        let address = parsed.eh_frame_ptr().direct().ok()?;
+        segments.find_map(|segment| {
+            let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
+            let bytes = segment.data(LittleEndian, elf).ok()?.get(usize::try_from(distance).ok()?..)?;
+            let loaded = segment.p_type(LittleEndian) == elf::PT_LOAD && !bytes.is_empty();
+            loaded.then_some(Self { address, bytes: Cow::Borrowed(bytes) })
+        })
+    }
+}
+
+impl Text {
+    fn new(segments: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Result<Self, Error> {
+        let executable = segments.iter().filter(|header| {
+            header.p_type(LittleEndian) == elf::PT_LOAD && header.p_flags(LittleEndian).contains(elf::PF_X)
+        });
+        let mut segments: Vec<_> = executable
+            .filter_map(|header| {
+                // What lies behind the end of the file is not code, and no reason to give up the rest.
+                let bytes = header.data(LittleEndian, elf).ok().filter(|bytes| !bytes.is_empty())?;
+                let begin = header.p_vaddr(LittleEndian);
+                Some(begin..begin.checked_add(bytes.len() as u64)?)
+            })
+            .collect();
+        segments.sort_unstable_by_key(|segment| segment.start);
+        let start = segments.first().ok_or(Error::NoCode)?.start;
+        Ok(Self { start: start - start % PAGE_BYTES, segments })
+    }
+
+    /// First address, rounded down to a page of the index.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The addresses from `begin` on, relative to the start; `None` unless all are code of one segment.
+    pub(super) fn relative(&self, begin: u64, bytes: u64) -> Option<Range<u32>> {
+        let end = begin.checked_add(bytes)?;
+        let following = self.segments.partition_point(|segment| segment.start <= begin);
+        let segment = self.segments.get(following.checked_sub(1)?)?;
+        let relative = |address: u64| u32::try_from(address - self.start).ok();
+        if end > segment.end { None } else { Some(relative(begin)?..relative(end)?) }
+    }
+}

@@ -1,0 +1,137 @@
+//! Damaged and hostile files: an answer or an error, soon.
+
+use jjleak_common::unwind::{PAGE_BYTES, RowKind};
+use proptest::{collection::vec, prelude::*, sample::Index};
+
+use crate::unwind::{
+    Error, MAX_ROWS, Unsupported, compile,
+    test_elf::{AT_ENTRY, CODE_ADDRESS, FP, FRAMES_ADDRESS, Frames, SP, TestElf},
+};
+
+/// A file with all kinds of rules, found through section headers and compressed `.debug_frame` or without.
+fn sound(section_headers: bool) -> Vec<u8> {
+    let mut eh_frame = Frames::eh_frame();
+    let cie = eh_frame.cie("", AT_ENTRY);
+    let prologue = [0x41, 0x0e, 16, 0x80 | FP, 2, 0x43, 0x0d, FP, 0x0a, 0x70, 0x0c, SP, 8, 0x41, 0x0b];
+    eh_frame.fde(cie, CODE_ADDRESS, 200, &prologue);
+    eh_frame.fde(cie, CODE_ADDRESS + 208, 64, &[0x0f, 3, 0x70 + FP, 0x70, 0x06]);
+    let signal = eh_frame.cie("S", AT_ENTRY);
+    eh_frame.fde(signal, CODE_ADDRESS + 3000, 9, &[]);
+    let mut debug_frame = Frames::debug_frame();
+    let cie = debug_frame.cie("", AT_ENTRY);
+    debug_frame.fde(cie, CODE_ADDRESS + 1000, 80, &prologue);
+    TestElf { section_headers, debug_frame: Some(debug_frame), ..TestElf::new(0x1000, eh_frame) }.build()
+}
+
+/// Compiles; what comes out must be searchable everywhere.
+fn survive(elf: &[u8]) {
+    if let Ok(rows) = compile(elf) {
+        let end = rows.text_start() + u64::from(rows.rows().last().unwrap().address());
+        let start = rows.text_start();
+        for address in (start..start + 0x2000).chain([start.wrapping_sub(1), end - 1, end, u64::MAX]) {
+            let inside = address >= start && address - start < (rows.pages().len() as u64 - 1) * PAGE_BYTES;
+            assert_eq!(rows.find(address).is_some(), inside, "{address:#x}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_bytes_are_survived(
+        section_headers: bool, damage in vec((any::<Index>(), any::<u8>()), 1..12), cut in any::<Index>(), whole: bool,
+    ) {
+        let mut elf = sound(section_headers);
+        for (at, byte) in damage {
+            let at = at.index(elf.len());
+            elf[at] = byte;
+        }
+        let len = if whole { elf.len() } else { cut.index(elf.len()) };
+        survive(&elf[..len]);
+    }
+
+    #[test]
+    fn damaged_call_frame_information_is_survived(damage in vec((any::<Index>(), any::<u8>()), 1..6)) {
+        let mut elf = sound(true);
+        // Headers and code take 64 + 3 * 56 + 0x1000 bytes.
+        let frames = &mut elf[0x10e8..];
+        for (at, byte) in damage {
+            let at = at.index(frames.len());
+            frames[at] = byte;
+        }
+        survive(&elf);
+    }
+}
+
+#[test]
+fn every_prefix_of_a_file_is_survived() {
+    let elf = sound(true);
+    for len in 0..elf.len() {
+        survive(&elf[..len]);
+    }
+    assert_eq!(compile(&elf).unwrap().statistics().entries, 4);
+}
+
+#[test]
+fn other_files_are_refused() {
+    assert!(matches!(compile(b"#!/bin/sh"), Err(Error::Parse(_))));
+    let mut arm = sound(true);
+    arm[18] = 183;
+    assert!(matches!(compile(&arm), Err(Error::Machine(183))));
+    let mut data_only = sound(true);
+    data_only[64 + 4] = 6;
+    assert!(matches!(compile(&data_only), Err(Error::NoCode)));
+}
+
+/// A file whose only function has these instructions.
+fn with_instructions(code_bytes: u32, instructions: &[u8]) -> Vec<u8> {
+    let mut frames = Frames::eh_frame();
+    let cie = frames.cie("", AT_ENTRY);
+    frames.fde(cie, CODE_ADDRESS, code_bytes, instructions);
+    TestElf::new(u64::from(code_bytes), frames).build()
+}
+
+#[test]
+fn states_are_not_remembered_without_end() {
+    let rows = compile(&with_instructions(64, &vec![0x0a; 1 << 20])).unwrap();
+    assert_eq!(rows.rows()[1].kind(), RowKind::Unsupported as u64);
+    assert_eq!(rows.statistics().unsupported(Unsupported::Malformed), 1);
+}
+
+#[test]
+fn instructions_behind_the_end_of_the_code_are_not_followed() {
+    let rows = compile(&with_instructions(64, &[0x41, 0x0e, 16].repeat(1 << 18))).unwrap();
+    assert_eq!(rows.rows().len(), 4);
+}
+
+#[test]
+fn more_rows_than_any_module_has_are_refused() {
+    let code_bytes = u32::try_from(MAX_ROWS).unwrap() + 64;
+    let instructions = [0x41, 0x0e, 16, 0x41, 0x0e, 8].repeat(MAX_ROWS / 2 + 8);
+    assert!(matches!(compile(&with_instructions(code_bytes, &instructions)), Err(Error::TooManyRows)));
+}
+
+#[test]
+fn a_long_common_part_is_not_evaluated_for_each_entry() {
+    let mut frames = Frames::eh_frame();
+    let cie = frames.cie("", &[AT_ENTRY, &vec![0; 1 << 20]].concat());
+    for function in 0..10_000 {
+        frames.fde(cie, CODE_ADDRESS + function, 1, &[]);
+    }
+    let elf = TestElf::new(10_000, frames).build();
+    assert!(matches!(compile(&elf), Err(Error::NoCallFrames)));
+}
+
+#[test]
+fn the_index_reaches_over_a_gap_between_segments() {
+    let mut frames = Frames::eh_frame();
+    let cie = frames.cie("", AT_ENTRY);
+    frames.fde(cie, CODE_ADDRESS, 64, &[]).fde(cie, FRAMES_ADDRESS, 4, &[]);
+    let mut elf = TestElf::new(64, frames).build();
+    elf[64 + 56 + 4] = 5; // the second segment is executable too
+    let rows = compile(&elf).unwrap();
+    assert_eq!(rows.pages().len() as u64, (FRAMES_ADDRESS - rows.text_start()) / PAGE_BYTES + 2);
+    assert_eq!(rows.find(FRAMES_ADDRESS - 1).unwrap().kind(), RowKind::None as u64);
+    assert_eq!(rows.find(FRAMES_ADDRESS + 3).unwrap().kind(), RowKind::Sp as u64);
+}

@@ -1,0 +1,175 @@
+//! What a frame's caller is, by gimli's interpreter and by our rows, on a made-up machine.
+
+use gimli::{
+    CfaRule, Encoding, EndianSlice, EvaluationResult, Expression, LittleEndian, Location, Register,
+    RegisterRule, UnwindSection, UnwindTableRow, Value,
+};
+use jjleak_common::unwind::{Row, RowKind, SavedFp};
+
+type Bytes<'data> = EndianSlice<'data, LittleEndian>;
+
+/// Where a frame ends and what its caller has in its registers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    cfa: u64,
+    stack_pointer: u64,
+    frame_pointer: u64,
+    return_address_at: u64,
+}
+
+/// What is known of a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Unknown,
+    Unsupported,
+    Signal,
+    Outermost,
+    Called(Caller),
+}
+
+/// A processor that stopped at an instruction. Registers have values that no other register plus a small offset has,
+/// and every word of memory has another content.
+#[derive(Clone, Copy)]
+pub(super) struct Machine {
+    pub(super) instruction_pointer: u64,
+}
+
+impl Machine {
+    fn register(self, register: Register) -> u64 {
+        if register == Register(16) {
+            self.instruction_pointer
+        } else {
+            0x7f00_0000_0000 + (u64::from(register.0) << 32)
+        }
+    }
+
+    fn word(address: u64) -> u64 {
+        address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    }
+
+    /// As the kernel applies a row.
+    pub(super) fn apply(self, row: Option<Row>) -> Frame {
+        let Some(row) = row else { return Frame::Unknown };
+        let [fp, sp] = [6, 7].map(|register| self.register(Register(register)));
+        let kind = |kind: RowKind| row.kind() == kind as u64;
+        let cfa = match () {
+            () if kind(RowKind::None) => return Frame::Unknown,
+            () if kind(RowKind::Unsupported) => return Frame::Unsupported,
+            () if kind(RowKind::Signal) => return Frame::Signal,
+            () if kind(RowKind::End) => return Frame::Outermost,
+            () if kind(RowKind::Sp) => sp + row.offset_bytes(),
+            () if kind(RowKind::Fp) => fp + row.offset_bytes(),
+            () if kind(RowKind::Plt) => {
+                let pushed = self.instruction_pointer % 16 >= row.offset_bytes() / 8;
+                sp + if pushed { 16 } else { 8 }
+            }
+            () if kind(RowKind::Deref) => {
+                Self::word(fp.wrapping_add(row.fp_offset_bytes())).wrapping_add(row.offset_bytes())
+            }
+            () => panic!("compiled code has no rows of kind {}", row.kind()),
+        };
+        let frame_pointer = match row.saved() {
+            saved if saved == SavedFp::Register as u64 => fp,
+            saved if saved == SavedFp::AtCfa as u64 => Self::word(cfa.wrapping_add(row.fp_offset_bytes())),
+            _ => Self::word(fp),
+        };
+        Frame::Called(Caller {
+            cfa,
+            stack_pointer: cfa,
+            frame_pointer,
+            return_address_at: cfa.wrapping_sub(8),
+        })
+    }
+
+    /// As gimli evaluates the rules; `None` when it needs more than a machine at rest has.
+    pub(super) fn evaluate<'data>(
+        self,
+        section: &impl UnwindSection<Bytes<'data>>,
+        encoding: Encoding,
+        rules: &UnwindTableRow<usize>,
+    ) -> Option<Frame> {
+        if rules.register(Register(16)) == Some(RegisterRule::Undefined) {
+            return Some(Frame::Outermost);
+        }
+        let cfa = match rules.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                self.register(*register).wrapping_add_signed(*offset)
+            }
+            CfaRule::Expression(expression) => self.run(expression.get(section).ok()?, encoding, None)?,
+        };
+        let address = |register| {
+            Some(match rules.register(Register(register))? {
+                RegisterRule::Offset(offset) => cfa.wrapping_add_signed(offset),
+                RegisterRule::Expression(expression) => {
+                    self.run(expression.get(section).ok()?, encoding, Some(cfa))?
+                }
+                _ => return None,
+            })
+        };
+        let value = |register, unchanged| {
+            Some(match rules.register(Register(register)) {
+                None => unchanged,
+                Some(RegisterRule::SameValue | RegisterRule::Undefined) => self.register(Register(register)),
+                Some(RegisterRule::Register(other)) => self.register(other),
+                Some(RegisterRule::ValOffset(offset)) => cfa.wrapping_add_signed(offset),
+                Some(RegisterRule::ValExpression(expression)) => {
+                    self.run(expression.get(section).ok()?, encoding, Some(cfa))?
+                }
+                Some(_) => Self::word(address(register)?),
+            })
+        };
+        Some(Frame::Called(Caller {
+            cfa,
+            stack_pointer: value(7, cfa)?,
+            frame_pointer: value(6, self.register(Register(6)))?,
+            return_address_at: address(16)?,
+        }))
+    }
+
+    fn run(self, expression: Expression<Bytes<'_>>, encoding: Encoding, initial: Option<u64>) -> Option<u64> {
+        let mut evaluation = expression.evaluation(encoding);
+        evaluation.set_max_iterations(1000);
+        if let Some(initial) = initial {
+            evaluation.set_initial_value(initial);
+        }
+        let mut state = evaluation.evaluate().ok()?;
+        loop {
+            state = match state {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresRegister { register, .. } => {
+                    evaluation.resume_with_register(Value::Generic(self.register(register))).ok()?
+                }
+                EvaluationResult::RequiresMemory { address, size: 8, .. } => {
+                    evaluation.resume_with_memory(Value::Generic(Self::word(address))).ok()?
+                }
+                _ => return None,
+            };
+        }
+        match evaluation.as_result() {
+            [piece] => match piece.location {
+                Location::Address { address } => Some(address),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Whether a row must be able to express the rules: the plain ones, which nearly all code has.
+pub(super) fn is_plain(rules: &UnwindTableRow<usize>) -> bool {
+    let whole = |offset: i64, limit: i64| offset % 8 == 0 && offset.abs() <= limit * 8;
+    let cfa = match rules.cfa() {
+        CfaRule::RegisterAndOffset { register: Register(6 | 7), offset } => {
+            *offset >= 0 && whole(*offset, 0x3fff)
+        }
+        _ => false,
+    };
+    let frame_pointer = match rules.register(Register(6)) {
+        None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => true,
+        Some(RegisterRule::Offset(offset)) => whole(offset, 0x7ff),
+        _ => false,
+    };
+    cfa && frame_pointer
+        && rules.register(Register(7)).is_none()
+        && rules.register(Register(16)) == Some(RegisterRule::Offset(-8))
+}
