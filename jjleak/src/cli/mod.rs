@@ -29,18 +29,26 @@ pub fn run() -> ExitCode {
 fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
-        Err(error) => {
-            // Help and version are no errors, and clap knows which stream each belongs to. A closed stream
-            // leaves nobody to tell.
+        // Help and version are no errors. A closed stdout leaves nobody to tell.
+        Err(error) if !error.use_stderr() => {
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { failure::USAGE } else { failure::DONE });
+            return ExitCode::from(failure::DONE);
         }
+        Err(error) => return usage(&error).report(),
     };
     init_log(args.verbose);
     match session::profile(&args) {
         Ok(()) => ExitCode::from(failure::DONE),
         Err(failure) => failure.report(),
     }
+}
+
+/// What is wrong with the arguments: clap says so up to the first empty line, and goes on about usage.
+fn usage(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let what = lines.join(" ");
+    Failure::usage(what.strip_prefix("error: ").unwrap_or(&what).to_owned())
 }
 
 fn init_log(verbose: u8) {

@@ -77,7 +77,7 @@ impl PendingFile {
 
     /// Appends to the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.write_all(bytes).map_err(|source| self.failed(source))
+        self.file.as_file_mut().write_all(bytes).map_err(|source| self.failed(source))
     }
 
     /// Gives the file its name, once its content is on disk.
