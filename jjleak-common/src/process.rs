@@ -8,7 +8,7 @@
 #[repr(transparent)]
 pub struct ProcessSlot(pub u16);
 
-/// Number of processes one load of the BPF object can profile at a time. A row is 104 bytes; the sizing is by
+/// Number of processes one load of the BPF object can profile at a time. A row is 112 bytes; the sizing is by
 /// what a person can look at, not by memory.
 pub const MAX_PROCESSES: u32 = 1024;
 
@@ -71,6 +71,8 @@ pub struct ProcessRow {
     pub min_size: u64,
     /// Largest size that is recorded, in bytes.
     pub max_size: u64,
+    /// 1 + index of the process's current [`crate::unwind::MappingTable`]; 0 while it has none.
+    pub mappings: u64,
     /// The image that `allocator_text` describes; another one than `image` while it is not known.
     pub text_image: u64,
     /// Where the allocators' code is mapped; unused places are empty. Calls that nest in a pending one come from
@@ -101,7 +103,7 @@ impl TextRange {
     }
 }
 
-const _: () = assert!(size_of::<ProcessRow>() == 40 + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8);
+const _: () = assert!(size_of::<ProcessRow>() == 48 + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8);
 
 // SAFETY: integers only, no padding (asserted above), every bit pattern valid.
 #[cfg(feature = "user")]

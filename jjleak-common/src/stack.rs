@@ -9,8 +9,8 @@ pub const MAX_FRAMES: usize = 256;
 /// Default log2 of the number of stack rows: 2^15 rows of 56 bytes.
 pub const DEFAULT_ROWS_LOG2: u32 = 15;
 
-/// Rows looked at before the table counts as full.
-pub const MAX_PROBES: u32 = 16;
+/// Rows looked at before the table counts as full: at a load of 80 % a run of 32 is rare.
+pub const MAX_PROBES: u32 = 32;
 
 /// Row of the allocations whose stack could not be kept: their bytes are counted there.
 pub const LOST_ROW: u32 = 0;
@@ -63,6 +63,14 @@ statuses! {
     Fault = 4, "fault";
     /// The stack has more frames than are kept; the outermost are missing.
     TooDeep = 5, "too_deep";
+    /// A return address is in code that jjleak did not know of when the stack was taken.
+    NoMapping = 6, "no_mapping";
+    /// A frame is in code without call frame information.
+    NoRow = 7, "no_row";
+    /// A frame has call frame information that jjleak cannot follow.
+    Unsupported = 8, "unsupported";
+    /// A frame's call frame information leads to no possible caller.
+    BadFrame = 9, "bad_frame";
 }
 
 /// One stack: where its frames are, and what was allocated and freed from it since the start.

@@ -198,6 +198,8 @@ pub struct MappingTable {
     pub generation: u32,
     /// Mappings in use.
     pub count: u32,
+    /// The image whose mappings these are; the unwinder uses them for no other.
+    pub image: u64,
     /// The mappings.
     pub mappings: [Mapping; MAX_MAPPINGS],
 }
@@ -214,7 +216,7 @@ pub struct Miss {
 
 const _: () = assert!(size_of::<Miss>() == 16);
 const _: () = assert!(size_of::<Mapping>() == 40 && align_of::<Mapping>() == 8);
-const _: () = assert!(size_of::<MappingTable>() == 8 + 40 * MAX_MAPPINGS);
+const _: () = assert!(size_of::<MappingTable>() == 16 + 40 * MAX_MAPPINGS);
 
 #[cfg(test)]
 mod tests {

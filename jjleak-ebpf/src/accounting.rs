@@ -143,7 +143,7 @@ fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.nested = 0;
-    pending.stack = if filtered { LOST_ROW } else { stack::capture(books.image, hit) };
+    pending.stack = if filtered { LOST_ROW } else { stack::capture(books.image, books.row, hit) };
     pending.flags = flags | flag::RUNNING | if filtered { flag::FILTERED } else { 0 };
 }
 

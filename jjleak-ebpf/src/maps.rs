@@ -7,7 +7,7 @@ use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type},
     helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get},
     macros::{btf_map, map},
-    maps::{Array, HashMap, PerCpuArray},
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
 use jjleak_common::{
     counter::Counter,
@@ -15,9 +15,13 @@ use jjleak_common::{
     pending::Pending,
     process::{MAX_PROCESSES, ProcessRow},
     stack::{DEFAULT_ROWS_LOG2, FrameStorage, StackRow},
+    unwind::{self, MappingTable},
 };
 
-use crate::{memory, stack::Scratch};
+use crate::{
+    memory,
+    stack::{RowCache, Scratch},
+};
 
 #[map]
 pub(crate) static PROCESSES: Array<ProcessRow> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
@@ -32,6 +36,18 @@ pub(crate) static SPILL: HashMap<u64, Record> =
 pub(crate) static STACKS: Array<StackRow> = Array::with_max_entries(1 << DEFAULT_ROWS_LOG2, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static FRAMES: Array<FrameStorage> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static ROWS: Array<[u64; unwind::ROWS]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static PAGES: Array<[u32; unwind::PAGES]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static MAPPINGS: Array<MappingTable> =
+    Array::with_max_entries(unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entries(1, 0);
+/// A wake-up is all the user side needs; a page of them is plenty.
+#[map]
+pub(crate) static MISSES: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT as u32, 0);
 #[map]

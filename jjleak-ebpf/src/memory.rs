@@ -71,12 +71,23 @@ pub(crate) unsafe fn swap(value: *mut u64, new: u64) -> u64 {
     unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(value, new) }
 }
 
-/// The same value, but nothing the optimizer can reason about.
+/// The same value, but nothing the optimizer can reason about. An instruction, since the kernel refuses line
+/// information for code that is none.
 #[inline(always)]
 pub(crate) fn opaque(mut value: u64) -> u64 {
-    // SAFETY: an empty instruction sequence.
+    // SAFETY: copies a register onto itself.
     unsafe {
-        core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
+        core::arch::asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
+    };
+    value
+}
+
+/// The top bit of a value, as nothing the optimizer can reason about.
+#[inline(always)]
+pub(crate) fn top_bit(mut value: u64) -> u64 {
+    // SAFETY: shifts a register.
+    unsafe {
+        core::arch::asm!("{0} >>= 63", inout(reg) value, options(pure, nomem, nostack, preserves_flags))
     };
     value
 }

@@ -5,7 +5,10 @@ use core::ptr::{addr_of_mut, read_volatile, write_volatile};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use jjleak_common::process::ImageId;
 
-use crate::maps::{PROCESSES, TRACKED};
+use crate::{
+    maps::{PROCESSES, TRACKED},
+    stack,
+};
 
 /// The current process has replaced its program: a new image begins, and the blocks of the old one are gone with
 /// its memory.
@@ -21,5 +24,6 @@ pub(crate) fn exec() {
             return;
         }
         write_volatile(addr_of_mut!((*row).image), ImageId(image as u16).next().0 as u64);
+        stack::report_miss(*slot, 0);
     }
 }

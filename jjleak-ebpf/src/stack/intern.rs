@@ -22,10 +22,13 @@ use crate::{
 pub(crate) fn intern(scratch: *const Scratch, image: u64) -> u32 {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let hash = unsafe { (*scratch).walk.hash.finish((*scratch).walk.status as u8) };
-    let mask = (1u32 << stack_rows_log2()) - 1;
+    let rows_log2 = stack_rows_log2();
+    let mask = (1u32 << rows_log2) - 1;
+    // The high bits of the hash are the best mixed.
+    let first = (hash >> (64 - rows_log2)) as u32;
     let mut probe = 0;
     while probe < MAX_PROBES {
-        let index = (hash as u32).wrapping_add(probe) & mask;
+        let index = first.wrapping_add(probe) & mask;
         probe += 1;
         if index == LOST_ROW {
             continue;

@@ -1,16 +1,27 @@
 //! Takes the stack of an allocation call and finds its row in the stack table.
 //!
-//! `capture` is the one way in; how frames are found (`frame_pointers`) is behind it.
+//! - `walk`: from frame to frame.
+//! - `rows`: the rule for a frame.
+//! - `window`: the words of the target's stack.
+//! - `trampoline`: return addresses that return probes have replaced.
+//! - `intern`: the row of a finished stack.
 
-mod frame_pointers;
 mod intern;
+mod rows;
+mod trampoline;
+mod walk;
+mod window;
 
 use core::ptr::{addr_of_mut, write_volatile};
 
 use jjleak_common::{
     counter::Counter,
-    stack::{LOST_ROW, MAX_FRAMES, StackHash, StackStatus},
+    process::ProcessRow,
+    stack::{LOST_ROW, MAX_FRAMES, StackHash},
 };
+
+pub(crate) use rows::RowCache;
+pub(crate) use walk::report_miss;
 
 use crate::{
     maps::{SCRATCH, STACKS, count},
@@ -19,7 +30,7 @@ use crate::{
 };
 
 /// Words of the stack that are copied at a time: 2 KiB hold a typical stack of 20 frames.
-pub(crate) const WINDOW_WORDS: usize = 256;
+const WINDOW_WORDS: usize = 256;
 
 /// Working memory of one stack walk. Too large for the BPF stack, and needed at entry only, so it is per CPU and
 /// not per task. A walk can be preempted by another task's walk: each claims a buffer of its own.
@@ -41,14 +52,19 @@ impl Scratch {
 /// State of one stack walk.
 #[repr(C)]
 struct Walk {
-    /// The next frame record's address: what the frame pointer register held.
-    frame_pointer: u64,
-    /// End of the innermost frame not yet walked; frames must lie above it.
+    /// The frame's registers.
+    instruction_pointer: u64,
     stack_pointer: u64,
-    /// Address of the copied part of the stack.
+    frame_pointer: u64,
+    /// 1 when the instruction pointer is after a call, 0 when it was interrupted there.
+    after_call: u64,
+    /// 1 once a frame was unwound by a rule that is no proof: by its frame pointer.
+    unproven: u64,
+    /// Address of the copied part of the stack, and its valid bytes.
     window_at: u64,
-    /// Its valid bytes.
     window_bytes: u64,
+    /// The next of the kernel's return instances to look at; 0 before the first.
+    return_instance: u64,
     hash: StackHash,
     frame_count: u64,
     status: u64,
@@ -57,12 +73,12 @@ struct Walk {
 /// Walks the stack of the call `hit` is the entry of, and returns the index of its row. The row is
 /// [`LOST_ROW`] when it could not be kept; the reason is counted.
 #[inline(always)]
-pub(crate) fn capture(image: u64, hit: &Hit) -> u32 {
+pub(crate) fn capture(image: u64, process: *const ProcessRow, hit: &Hit) -> u32 {
     let Some(scratch) = claim() else {
         count(Counter::ScratchBusy);
         return LOST_ROW;
     };
-    frame_pointers::walk(scratch, image, hit);
+    walk::walk(scratch, image, process, hit);
     let row = intern::intern(scratch, image);
     // SAFETY: points into a map value.
     unsafe { write_volatile(addr_of_mut!((*scratch).claimed), 0) };
@@ -104,12 +120,5 @@ pub(crate) fn count_free(row: u32, size: u64) {
             add(addr_of_mut!((*row).freed_objects), 1);
             add(addr_of_mut!((*row).freed_bytes), size);
         }
-    }
-}
-
-impl Walk {
-    #[inline(always)]
-    fn end(&mut self, status: StackStatus) {
-        self.status = status as u64;
     }
 }

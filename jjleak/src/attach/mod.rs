@@ -5,9 +5,12 @@
 
 mod error;
 mod kernel_log;
+mod kernel_types;
 mod mapped;
+mod misses;
 mod object;
 mod preflight;
+mod unwind_tables;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -22,12 +25,16 @@ use jjleak_common::names;
 use jjleak_common::process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, TextRange, Trampoline};
 
 use crate::allocators::{ProbeSite, Role};
-use crate::processes::Pid;
+use crate::processes::{FileId, Pid};
+use crate::unwind::ModuleRows;
+use unwind_tables::UnwindTables;
 
 pub use error::Error;
 pub(crate) use mapped::Mapped;
+pub use misses::Misses;
 pub use object::Capacity;
 pub use preflight::{Host, Missing};
+pub use unwind_tables::{CodeMapping, TablesFull};
 
 /// A probe site in a file.
 #[derive(Debug, Clone)]
@@ -78,6 +85,7 @@ pub fn preflight() -> Result<(), Missing> {
 pub struct Attachment {
     ebpf: Ebpf,
     processes: Mapped<ProcessRow>,
+    tables: UnwindTables,
     programs: Programs,
 }
 
@@ -91,7 +99,8 @@ impl Attachment {
         }
         let name = names::PROCESSES;
         let processes = Mapped::writable(ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })?)?;
-        Ok(Self { ebpf, processes, programs })
+        let tables = UnwindTables::new(&ebpf)?;
+        Ok(Self { ebpf, processes, tables, programs })
     }
 
     /// Attaches the probes of a process. They count nothing before [`Self::arm`].
@@ -143,6 +152,33 @@ impl Attachment {
         // SAFETY: the row is mapped for writing.
         unsafe { write_volatile(addr_of_mut!((*row).trampoline), Trampoline::new(image, address).0) };
         Ok(())
+    }
+
+    /// Whether the unwind rows of a file are in the kernel's tables.
+    #[must_use]
+    pub fn has_rows(&self, file: FileId) -> bool {
+        self.tables.has(file)
+    }
+
+    /// Adds the unwind rows of a file.
+    pub fn add_rows(&mut self, file: FileId, rows: &ModuleRows) -> Result<(), TablesFull> {
+        self.tables.add(file, rows)
+    }
+
+    /// Tells the unwinder where an image maps code, all of it; returns how many mappings it has no room for.
+    pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping]) -> Result<usize, Error> {
+        let row = self.row()?;
+        // SAFETY: the row is mapped for reading; tables are counted from 1.
+        let in_use = unsafe { read_volatile(addr_of!((*row).mappings)) }.saturating_sub(1);
+        let (table, left_out) = self.tables.write(u32::try_from(in_use).unwrap_or_default(), image, code)?;
+        // SAFETY: the row is mapped for writing; the table is whole.
+        unsafe { write_volatile(addr_of_mut!((*row).mappings), u64::from(table) + 1) };
+        Ok(left_out)
+    }
+
+    /// The unwinder's hints that the process maps code it does not know of; once. Needs a running tokio runtime.
+    pub fn misses(&mut self) -> Result<Misses, Error> {
+        Misses::new(&mut self.ebpf)
     }
 
     /// Tells the accounting where an image maps the allocators' code. With more allocators than it can tell apart

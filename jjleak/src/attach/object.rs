@@ -1,9 +1,12 @@
 //! Loads the BPF object.
 
+use std::path::Path;
+
 use aya::programs::{RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfLoader};
 use jjleak_common::{live, names, stack};
 
+use super::kernel_types::ReturnInstanceOffsets;
 use super::{Error, Programs};
 
 /// The object that `cargo xtask build` compiled; empty in a build without it.
@@ -46,12 +49,40 @@ pub(super) fn load(capacity: Capacity, programs: Programs, kernel_log: bool) -> 
         .map_max_entries(names::LIVE, 1 << capacity.live_sets_log2)
         .map_max_entries(names::SPILL, capacity.spill_entries)
         .map_max_entries(names::STACKS, 1 << capacity.stack_rows_log2);
+    let offsets = return_instance_offsets();
+    if let Some(offsets) = &offsets {
+        loader
+            .override_global("TASK_UTASK", &offsets.task_utask, true)
+            .override_global("UTASK_RETURN_INSTANCES", &offsets.utask_return_instances, true)
+            .override_global("RETURN_INSTANCE_STACK", &offsets.stack, true)
+            .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
+            .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
+    }
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
     for name in programs.names() {
         uprobe(&mut ebpf, name)?.load().map_err(|error| Error::verify(name, error))?;
     }
     follow_exec(&mut ebpf)?;
     Ok(ebpf)
+}
+
+/// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that
+/// other tools have put return probes on.
+fn return_instance_offsets() -> Option<ReturnInstanceOffsets> {
+    let offsets = ReturnInstanceOffsets::read(Path::new("/sys/kernel/btf/vmlinux"));
+    match offsets {
+        Ok(Some(offsets)) => Some(offsets),
+        Ok(None) => {
+            tracing::info!(
+                "the kernel's return instances are unknown: stacks end at other tools' return probes"
+            );
+            None
+        }
+        Err(error) => {
+            tracing::info!(%error, "cannot read the kernel's type information");
+            None
+        }
+    }
 }
 
 /// Attaches the program that notices when a process replaces its program.

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stderr, reason = "talking to the user is this stage's job")]
 
 mod args;
+mod code;
 mod failure;
 mod outputs;
 mod session;

@@ -14,7 +14,7 @@ use super::failure::{LOSS, OTHER};
 use super::outputs::Outputs;
 use super::signals;
 use super::target::Allocators;
-use crate::attach::{self, Attachment, Capacity, FIRST_IMAGE, Programs, SizeFilter};
+use crate::attach::{self, Attachment, Capacity, FIRST_IMAGE, Misses, Programs, SizeFilter};
 use crate::collect::Collector;
 use crate::processes::{ExitWatch, Launch, Mapping, Pid, Process, Progress, Running};
 use crate::profile::{ProcessInfo, ProcessKind, Profile};
@@ -58,6 +58,9 @@ struct Session {
     allocators: Allocators,
     outputs: Outputs,
     exit: ExitWatch,
+    misses: Misses,
+    /// What the process mapped for execution when it was last looked at.
+    code: Vec<Mapping>,
     started_at: Timestamp,
     last: Option<Profile>,
 }
@@ -101,7 +104,7 @@ impl Session {
     fn begin(
         process: Process,
         command: Option<Running>,
-        attachment: Attachment,
+        mut attachment: Attachment,
         allocators: Allocators,
         outputs: Outputs,
         exit: ExitWatch,
@@ -113,6 +116,7 @@ impl Session {
             allocators.describe(),
         );
         let collector = Collector::new(&attachment)?;
+        let misses = attachment.misses()?;
         let image = attachment.image()?;
         let started_at = Timestamp::now();
         let last = None;
@@ -125,6 +129,8 @@ impl Session {
             allocators,
             outputs,
             exit,
+            misses,
+            code: Vec::new(),
             started_at,
             last,
         })
@@ -144,7 +150,14 @@ impl Session {
                     has_ended = true;
                     break;
                 }
-                _ = housekeeping.tick() => self.keep_up()?,
+                () = self.misses.wait() => {
+                    if !self.keep_up()? {
+                        self.misses.pause();
+                    }
+                }
+                _ = housekeeping.tick() => {
+                    self.keep_up()?;
+                }
                 _ = reports.tick() => {
                     left -= 1;
                     if left == 0 {
@@ -196,11 +209,16 @@ impl Session {
         Ok(Profile::build(&snapshot, info(&self.process), span, |row| allocators.name_stack(row, collector)))
     }
 
-    /// Keeps in step with what the process maps, and with the programs it runs.
-    fn keep_up(&mut self) -> Result<(), Failure> {
+    /// Keeps in step with what the process maps, and with the programs it runs; whether anything was new.
+    fn keep_up(&mut self) -> Result<bool, Failure> {
         let image = self.attachment.image()?;
         // A process that is about to end has no mappings any more: what is known stays.
-        let Ok(mappings) = Mapping::all(self.process.pid) else { return Ok(()) };
+        let Ok(mappings) = Mapping::all(self.process.pid) else { return Ok(false) };
+        let code = executable(&mappings);
+        if image == self.image && code == self.code {
+            return Ok(false);
+        }
+        self.code = code;
         if image != self.image {
             self.image = image;
             self.allocators.forget_modules();
@@ -213,7 +231,7 @@ impl Session {
         if let Some(mapping) = trampoline {
             self.attachment.set_trampoline(image, mapping.addresses.start)?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -231,6 +249,10 @@ fn check_losses(profile: &Profile) -> Result<(), Failure> {
     }
     let what = format!("the figures are not exact: {}", lost.join(", "));
     Err(Failure::new(LOSS, what, "the report says what each loss means"))
+}
+
+fn executable(mappings: &[Mapping]) -> Vec<Mapping> {
+    mappings.iter().filter(|mapping| mapping.executable).cloned().collect()
 }
 
 /// A timer whose first tick comes after one period.

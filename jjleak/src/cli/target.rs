@@ -6,6 +6,7 @@ use std::path::Path;
 use jjleak_common::process::ImageId;
 
 use super::Failure;
+use super::code::CodeFollower;
 use super::failure::OTHER;
 use crate::allocators::{self, ModuleAllocator, find_sites};
 use crate::attach::{Attachment, Target};
@@ -17,6 +18,7 @@ use crate::symbolize::{NamedStack, StackNames};
 pub(super) struct Allocators {
     pid: Pid,
     modules: ModuleTable,
+    code: CodeFollower,
     /// Files that have been looked at. Probes belong to the file: they outlive its mapping and an `exec`.
     seen: HashSet<FileId>,
     names: StackNames,
@@ -37,6 +39,7 @@ impl Allocators {
         Self {
             pid,
             modules: ModuleTable::default(),
+            code: CodeFollower::new(pid),
             seen: HashSet::new(),
             names: StackNames::default(),
             profiled: Vec::new(),
@@ -59,7 +62,8 @@ impl Allocators {
         let is_profiled = |module: &Module| self.profiled.iter().any(|profiled| profiled.file == module.id);
         let profiled = self.modules.iter().filter(|(_, module)| is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| self.modules.text(id)).collect();
-        Ok(attachment.set_allocator_text(image, &text)?)
+        attachment.set_allocator_text(image, &text)?;
+        self.code.follow(image, mappings, &self.modules, attachment)
     }
 
     /// The process has replaced its program: what it mapped before is gone.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Error, Pid};
@@ -43,6 +44,15 @@ impl Mapping {
         }
         parse_maps(&String::from_utf8_lossy(&text))
             .map_err(|line| Error::Malformed { path, line: line.to_owned() })
+    }
+
+    /// The bytes of the mapping, read from the process's memory.
+    pub fn read(&self, pid: Pid) -> std::io::Result<Vec<u8>> {
+        let length =
+            usize::try_from(self.addresses.end - self.addresses.start).map_err(std::io::Error::other)?;
+        let mut bytes = vec![0; length];
+        fs::File::open(pid.proc_file("mem"))?.read_exact_at(&mut bytes, self.addresses.start)?;
+        Ok(bytes)
     }
 
     /// The symbolic link under /proc that leads to the mapped file itself, whatever its path leads to now.

@@ -7,9 +7,12 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use object::Object;
+use object::{Object, ObjectSegment};
 
 use super::{FileId, Mapping, Pid};
+
+/// Of memory.
+const PAGE_BYTES: u64 = 4096;
 
 /// A mapped file.
 #[derive(Debug)]
@@ -22,6 +25,16 @@ pub struct Module {
     file: File,
     /// Build ID in hex; empty when it has none.
     pub build_id: String,
+    /// Loaded parts of the file, as its program headers have them.
+    segments: Vec<Segment>,
+}
+
+/// A loaded part of a file.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    address: u64,
+    file_offset: u64,
+    file_size: u64,
 }
 
 impl Module {
@@ -29,6 +42,17 @@ impl Module {
     #[must_use]
     pub fn stable_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    /// The address that the program headers give to an offset in the file.
+    #[must_use]
+    pub fn address_of(&self, file_offset: u64) -> Option<u64> {
+        let segment = self.segments.iter().find(|segment| {
+            // A mapping begins at the page that holds the segment's first byte.
+            let start = segment.file_offset & !(PAGE_BYTES - 1);
+            file_offset >= start && file_offset < segment.file_offset + segment.file_size
+        })?;
+        Some(segment.address.wrapping_add(file_offset).wrapping_sub(segment.file_offset))
     }
 
     /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.
@@ -138,15 +162,27 @@ fn open(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<Module> {
         path.push(&mapping.path);
         File::open(path)
     })?;
-    let mut module = Module { id, path: mapping.path.clone(), file, build_id: String::new() };
-    module.build_id = build_id(&module.read()?);
+    let mut module =
+        Module { id, path: mapping.path.clone(), file, build_id: String::new(), segments: Vec::new() };
+    let bytes = module.read()?;
+    if let Ok(elf) = object::File::parse(bytes.as_slice()) {
+        module.build_id = build_id(&elf);
+        module.segments = segments(&elf);
+    }
     Ok(module)
 }
 
-fn build_id(elf: &[u8]) -> String {
+fn segments(elf: &object::File<'_>) -> Vec<Segment> {
+    let segment = |segment: object::Segment<'_, '_>| {
+        let (file_offset, file_size) = segment.file_range();
+        Segment { address: segment.address(), file_offset, file_size }
+    };
+    elf.segments().map(segment).collect()
+}
+
+fn build_id(elf: &object::File<'_>) -> String {
     use std::fmt::Write;
-    let id =
-        object::File::parse(elf).ok().and_then(|file| file.build_id().ok().flatten().map(<[u8]>::to_vec));
+    let id = elf.build_id().ok().flatten();
     id.unwrap_or_default().iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string does not fail.
         let _ = write!(hex, "{byte:02x}");

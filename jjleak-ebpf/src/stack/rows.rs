@@ -1,0 +1,120 @@
+//! The rule for a frame: from its address over the process's mappings to a row.
+
+use core::ptr::{addr_of, read_volatile, write_volatile};
+
+use jjleak_common::unwind::{
+    MAX_MAPPINGS, Mapping, MappingKind, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind, SEARCH_STEPS,
+};
+
+use crate::memory::top_bit;
+
+/// Entries of the row cache. A program's hot allocation paths pass some hundred return addresses.
+const CACHE_ENTRIES: usize = 1024;
+
+/// Rows by address, so that most frames cost one look. Per CPU. A probe can be preempted between the two words of an
+/// entry by another one that writes the same entry: the key is kept xored with the row, so that words that do not belong
+/// together match no key.
+#[repr(C)]
+pub(crate) struct RowCache {
+    entries: [[u64; 2]; CACHE_ENTRIES],
+}
+
+/// All that a lookup needs; pointers into map values.
+#[derive(Clone, Copy)]
+pub(super) struct Tables {
+    pub(super) rows: *const u64,
+    pub(super) pages: *const u32,
+    pub(super) cache: *mut RowCache,
+    /// The process's mappings.
+    pub(super) mappings: *const MappingTable,
+}
+
+/// Searching a table of up to 2^9 mappings takes this many halvings.
+const MAPPING_STEPS: u32 = MAX_MAPPINGS.ilog2() + 1;
+/// Bits of an address; the generation goes above them in the cache's keys.
+const ADDRESS_BITS: u64 = 48;
+
+/// The row for the code at `address`; `None` when it is in no mapping.
+#[inline(always)]
+pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
+    // SAFETY: all pointers are map values, every index is masked to the bounds of what it indexes.
+    unsafe {
+        let generation = (*tables.mappings).generation as u64;
+        let key = address | generation << ADDRESS_BITS;
+        let slot = (address ^ address >> 10) as usize & (CACHE_ENTRIES - 1);
+        let entry = addr_of!((*tables.cache).entries).cast::<[u64; 2]>().add(slot).cast_mut();
+        let row = read_volatile(addr_of!((*entry)[1]));
+        if read_volatile(addr_of!((*entry)[0])) ^ row == key {
+            return Some(Row(row));
+        }
+        let row = search(tables, address)?;
+        write_volatile(&raw mut (*entry)[1], row.0);
+        write_volatile(&raw mut (*entry)[0], key ^ row.0);
+        Some(row)
+    }
+}
+
+/// # Safety
+/// The tables are map values.
+#[inline(always)]
+unsafe fn search(tables: &Tables, address: u64) -> Option<Row> {
+    // SAFETY: as promised by the caller; indexes are masked to bounds.
+    unsafe {
+        let mapping = mapping_at(tables.mappings, address);
+        if address.wrapping_sub((*mapping).begin) >= (*mapping).end.wrapping_sub((*mapping).begin) {
+            return None;
+        }
+        if (*mapping).kind == MappingKind::FramePointers as u32 {
+            return Some(Row::plain(0, RowKind::FramePointer));
+        }
+        let relative = address.wrapping_sub((*mapping).text);
+        let page = relative >> PAGE_SHIFT;
+        if page >= (*mapping).pages as u64 {
+            return Some(Row::plain(0, RowKind::None));
+        }
+        let at = (*mapping).first_page as u64 + page;
+        let low = *tables.pages.add(at as usize & (PAGES - 1)) as u64;
+        let high = *tables.pages.add((at + 1) as usize & (PAGES - 1)) as u64;
+        let mut base = low;
+        let mut count = high.wrapping_sub(low) + 1;
+        let mut step = 0;
+        while step < SEARCH_STEPS {
+            let half = count >> 1;
+            let middle = (base + half) as usize & (ROWS - 1);
+            let start = *tables.rows.add(middle) & 0xffff_ffff;
+            base += take_if_not_below(relative, start, half);
+            count -= half;
+            step += 1;
+        }
+        Some(Row(*tables.rows.add(base as usize & (ROWS - 1))))
+    }
+}
+
+/// The last mapping that begins at or before `address`, or the first.
+///
+/// # Safety
+/// The table is a map value.
+#[inline(always)]
+unsafe fn mapping_at(table: *const MappingTable, address: u64) -> *const Mapping {
+    // SAFETY: as promised by the caller; indexes are masked to bounds.
+    unsafe {
+        let mappings = addr_of!((*table).mappings).cast::<Mapping>();
+        let mut base = 0u64;
+        let mut count = (*table).count as u64;
+        let mut step = 0;
+        while step < MAPPING_STEPS {
+            let half = count >> 1;
+            let middle = (base + half) as usize & (MAX_MAPPINGS - 1);
+            base += take_if_not_below(address, (*mappings.add(middle)).begin, half);
+            count -= half;
+            step += 1;
+        }
+        mappings.add(base as usize & (MAX_MAPPINGS - 1))
+    }
+}
+
+/// `step` if `value >= start`, else 0, without a branch: the verifier follows each branch of a search separately.
+#[inline(always)]
+fn take_if_not_below(value: u64, start: u64, step: u64) -> u64 {
+    step & top_bit(value.wrapping_sub(start)).wrapping_sub(1)
+}

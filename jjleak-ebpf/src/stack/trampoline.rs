@@ -1,0 +1,70 @@
+//! Return addresses that return probes have replaced.
+//!
+//! A return probe, ours or another tool's, puts the address of a trampoline into the return slot of a running call. The
+//! kernel keeps the true return address in the task's list of return instances, innermost first (include/linux/uprobes.h,
+//! `struct uprobe_task` and `struct return_instance`). The loader looks up where their fields are.
+
+use aya_ebpf::{
+    Global,
+    helpers::generated::{bpf_get_current_task, bpf_probe_read_kernel},
+};
+use core::{ffi::c_void, mem::MaybeUninit};
+
+use super::Walk;
+
+/// Offsets of fields in kernel structures; all 0 when they are not known.
+#[unsafe(no_mangle)]
+static TASK_UTASK: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static UTASK_RETURN_INSTANCES: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static RETURN_INSTANCE_STACK: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static RETURN_INSTANCE_ADDRESS: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static RETURN_INSTANCE_NEXT: Global<u64> = Global::new(0);
+
+/// Most return instances passed over to find the one of a frame: calls that ended without returning leave theirs behind.
+const MAX_SKIPPED: u32 = 16;
+
+/// Puts the true return address into the walk's instruction pointer, if its return slot is one that a return probe has
+/// replaced.
+#[inline(always)]
+pub(super) fn resolve(walk: &mut Walk) {
+    if TASK_UTASK.load() == 0 || walk.after_call == 0 {
+        return;
+    }
+    let slot = walk.stack_pointer.wrapping_sub(8);
+    let mut instance = walk.return_instance;
+    if instance == 0 {
+        // SAFETY: has no preconditions.
+        let task = unsafe { bpf_get_current_task() };
+        instance = kernel_word(task + TASK_UTASK.load())
+            .and_then(|utask| kernel_word(utask + UTASK_RETURN_INSTANCES.load()))
+            .unwrap_or(0);
+    }
+    let mut skipped = 0;
+    while skipped < MAX_SKIPPED && instance != 0 {
+        let next = kernel_word(instance + RETURN_INSTANCE_NEXT.load()).unwrap_or(0);
+        if kernel_word(instance + RETURN_INSTANCE_STACK.load()) == Some(slot) {
+            if let Some(address) = kernel_word(instance + RETURN_INSTANCE_ADDRESS.load()) {
+                walk.instruction_pointer = address;
+            }
+            walk.return_instance = next;
+            return;
+        }
+        instance = next;
+        skipped += 1;
+    }
+}
+
+/// A word of the kernel's memory; `None` for a bad address, and for null pointers.
+#[inline(always)]
+fn kernel_word(address: u64) -> Option<u64> {
+    let mut word = MaybeUninit::<u64>::uninit();
+    // SAFETY: the destination has 8 bytes; the helper checks the source.
+    let status = unsafe { bpf_probe_read_kernel(word.as_mut_ptr().cast(), 8, address as *const c_void) };
+    // SAFETY: the helper filled all 8 bytes, as its status says.
+    let word = if status == 0 { unsafe { word.assume_init() } } else { 0 };
+    if word == 0 { None } else { Some(word) }
+}

@@ -1,0 +1,249 @@
+//! From frame to frame.
+//!
+//! The first return address is read below the canonical frame address of the probe site, so the caller of the
+//! allocation function is never lost. From there on each frame's row says where its CFA is. Every step is checked: the
+//! stack pointer grows, and a return address is in code that the process maps. What does not hold ends the walk with a
+//! status.
+
+use core::{
+    ffi::c_void,
+    ptr::{addr_of, addr_of_mut, read_volatile},
+};
+
+use aya_ebpf::helpers::generated::bpf_loop;
+use jjleak_common::{
+    process::ProcessRow,
+    stack::{MAX_FRAMES, StackHash, StackStatus},
+    unwind::{Miss, Row, RowKind, SavedFp},
+};
+
+use super::{
+    Scratch, Walk,
+    rows::{self, Tables},
+    trampoline,
+    window::word,
+};
+use crate::{
+    maps::{MAPPINGS, MISSES, PAGES, ROW_CACHE, ROWS},
+    registers::Hit,
+};
+
+/// A frame larger than the default stack limit is no frame.
+const MAX_FRAME_BYTES: u64 = 8 << 20;
+
+const CONTINUE: i64 = 0;
+const STOP: i64 = 1;
+
+/// What the loop's callback gets: the kernel allows it to be on the stack only.
+struct Loop {
+    scratch: *mut Scratch,
+    tables: Tables,
+}
+
+/// How a step ended: with the caller's frame, or for good.
+type Step = Result<(), StackStatus>;
+
+/// Walks the stack into `scratch`.
+#[inline(always)]
+pub(super) fn walk(scratch: *mut Scratch, image: u64, process: *const ProcessRow, hit: &Hit) {
+    let cfa = hit.cfa();
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    walk.stack_pointer = cfa;
+    walk.frame_pointer = hit.frame_pointer();
+    walk.after_call = 1;
+    walk.unproven = 0;
+    walk.window_bytes = 0;
+    walk.return_instance = 0;
+    walk.hash = StackHash::new(image);
+    walk.frame_count = 0;
+    walk.status = StackStatus::TooDeep as u64;
+    push(scratch, hit.instruction_pointer());
+    let Some(return_address) = word(scratch, cfa - 8) else {
+        walk.status = StackStatus::Fault as u64;
+        return;
+    };
+    walk.instruction_pointer = return_address;
+    match tables(process, image) {
+        Some(tables) => {
+            let mut context = Loop { scratch, tables };
+            // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
+            unsafe { bpf_loop(MAX_FRAMES as u32 - 1, step as *mut c_void, (&raw mut context).cast(), 0) };
+        }
+        None => walk.status = unknown_code(scratch) as u64,
+    }
+    // SAFETY: as above.
+    let walk = unsafe { &(*scratch).walk };
+    if walk.status == StackStatus::NoMapping as u64 {
+        report_miss(hit.cookie.process.0 as u32, walk.instruction_pointer);
+    }
+}
+
+/// Tells the user side that a process maps code that is not in its table. Only a hint to look again: when the buffer is
+/// full, the hint has been given.
+#[inline(always)]
+pub(crate) fn report_miss(process: u32, address: u64) {
+    let _ = MISSES.output::<Miss>(&Miss { process: process as u64, address }, 0);
+}
+
+/// The tables for a process; `None` while its image's mappings are not known.
+#[inline(always)]
+fn tables(process: *const ProcessRow, image: u64) -> Option<Tables> {
+    // SAFETY: points into a map value.
+    let index = unsafe { read_volatile(addr_of!((*process).mappings)) };
+    let mappings = MAPPINGS.get_ptr((index as u32).checked_sub(1)?)?;
+    // SAFETY: points into a map value.
+    if unsafe { read_volatile(addr_of!((*mappings).image)) } != image {
+        return None;
+    }
+    Some(Tables {
+        rows: ROWS.get_ptr(0)?.cast(),
+        pages: PAGES.get_ptr(0)?.cast(),
+        cache: ROW_CACHE.get_ptr_mut(0)?,
+        mappings,
+    })
+}
+
+#[inline(never)]
+extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
+    // SAFETY: the helper passes the context that `walk` gave it.
+    let context = unsafe { &*context };
+    match advance(context.scratch, &context.tables) {
+        Ok(()) => CONTINUE,
+        Err(status) => {
+            // SAFETY: `scratch` is a map value that is ours while claimed.
+            unsafe { (*context.scratch).walk.status = status as u64 };
+            STOP
+        }
+    }
+}
+
+/// Adds the current frame and goes to its caller's.
+#[inline(always)]
+fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let row = match rows::find(tables, walk.instruction_pointer.wrapping_sub(walk.after_call)) {
+        Some(row) => row,
+        None => {
+            trampoline::resolve(walk);
+            match rows::find(tables, walk.instruction_pointer.wrapping_sub(walk.after_call)) {
+                Some(row) => row,
+                None => return Err(unknown_code(scratch)),
+            }
+        }
+    };
+    push(scratch, walk.instruction_pointer);
+    let kind = row.kind();
+    // Code without call frame information may keep frame pointers: that is tried, and is no proof.
+    let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
+    if kind == RowKind::End as u64 {
+        return Err(finished(walk));
+    }
+    if kind == RowKind::Signal as u64 {
+        return leave_signal_frame(scratch);
+    }
+    let cfa = canonical_frame_address(scratch, row)?;
+    // The CFA lies above all frames that this one called.
+    if cfa & 7 != 0 || cfa.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES {
+        return Err(if kind == RowKind::None as u64 {
+            StackStatus::NoRow
+        } else if by_frame_pointer {
+            StackStatus::BrokenChain
+        } else {
+            StackStatus::BadFrame
+        });
+    }
+    let frame_pointer = match row.saved() {
+        saved if by_frame_pointer || saved == SavedFp::AtFp as u64 => {
+            word(scratch, walk.frame_pointer).ok_or(StackStatus::Fault)?
+        }
+        saved if saved == SavedFp::AtCfa as u64 => {
+            word(scratch, cfa.wrapping_add(row.fp_offset_bytes())).ok_or(StackStatus::Fault)?
+        }
+        _ => walk.frame_pointer,
+    };
+    let return_address = word(scratch, cfa - 8).ok_or(StackStatus::Fault)?;
+    walk.frame_pointer = frame_pointer;
+    walk.stack_pointer = cfa;
+    walk.instruction_pointer = return_address;
+    walk.after_call = 1;
+    if return_address == 0 { Err(finished(walk)) } else { Ok(()) }
+}
+
+/// The CFA of the current frame.
+#[inline(always)]
+fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let kind = row.kind();
+    let offset = row.offset_bytes();
+    if kind == RowKind::Sp as u64 {
+        Ok(walk.stack_pointer.wrapping_add(offset))
+    } else if kind == RowKind::Fp as u64 {
+        Ok(walk.frame_pointer.wrapping_add(offset))
+    } else if kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64 {
+        walk.unproven = 1;
+        Ok(walk.frame_pointer.wrapping_add(16))
+    } else if kind == RowKind::Plt as u64 {
+        let pushed = if walk.instruction_pointer & 15 >= offset >> 3 { 8 } else { 0 };
+        Ok(walk.stack_pointer.wrapping_add(8 + pushed))
+    } else if kind == RowKind::Deref as u64 {
+        let at = walk.frame_pointer.wrapping_add(row.fp_offset_bytes());
+        Ok(word(scratch, at).ok_or(StackStatus::Fault)?.wrapping_add(offset))
+    } else {
+        Err(StackStatus::Unsupported)
+    }
+}
+
+/// Goes to the frame that a signal interrupted. The kernel has pushed its registers: `struct rt_sigframe`
+/// (arch/x86/include/asm/sigframe.h) without its return address is at the stack pointer, and begins with `struct
+/// ucontext`, in which the registers are at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
+#[inline(always)]
+fn leave_signal_frame(scratch: *mut Scratch) -> Step {
+    const RBP: u64 = 40 + 10 * 8;
+    const RSP: u64 = 40 + 15 * 8;
+    const RIP: u64 = 40 + 16 * 8;
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let frame = walk.stack_pointer;
+    if frame & 7 != 0 {
+        return Err(StackStatus::BadFrame);
+    }
+    walk.frame_pointer = word(scratch, frame + RBP).ok_or(StackStatus::Fault)?;
+    walk.stack_pointer = word(scratch, frame + RSP).ok_or(StackStatus::Fault)?;
+    walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
+    walk.after_call = 0;
+    Ok(())
+}
+
+/// The walk has reached the root.
+#[inline(always)]
+fn finished(walk: &Walk) -> StackStatus {
+    if walk.unproven == 0 { StackStatus::Complete } else { StackStatus::FramePointers }
+}
+
+/// The instruction pointer is in no mapping. The caller of the allocation function is a frame all the same: it has
+/// just called. Any other address may be garbage.
+#[inline(always)]
+fn unknown_code(scratch: *mut Scratch) -> StackStatus {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if walk.frame_count == 1 {
+        push(scratch, walk.instruction_pointer);
+    }
+    StackStatus::NoMapping
+}
+
+/// Adds a frame.
+#[inline(always)]
+fn push(scratch: *mut Scratch, address: u64) {
+    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
+    unsafe {
+        let walk = &mut (*scratch).walk;
+        let index = (walk.frame_count & (MAX_FRAMES as u64 - 1)) as usize;
+        *addr_of_mut!((*scratch).frames).cast::<u64>().add(index) = address;
+        walk.frame_count += 1;
+        walk.hash = walk.hash.push(address);
+    }
+}

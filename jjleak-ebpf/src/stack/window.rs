@@ -1,0 +1,50 @@
+//! The words of the target's stack, copied 2 KiB at a time.
+
+use core::{ffi::c_void, ptr::addr_of_mut};
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+
+use super::{Scratch, WINDOW_WORDS};
+
+const PAGE: u64 = 4096;
+const WORD: u64 = 8;
+const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
+
+/// The word at `at`; `None` when it is not in memory, or `at` is no place for a word on a stack. A word outside of the window moves the
+/// window there, so that the words above it, which the outer frames need, come with it.
+#[inline(always)]
+pub(super) fn word(scratch: *mut Scratch, at: u64) -> Option<u64> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if at & 7 != 0 {
+        return None;
+    }
+    let mut offset = at.wrapping_sub(walk.window_at);
+    if offset >= walk.window_bytes {
+        if !move_to(scratch, at) {
+            return None;
+        }
+        offset = 0;
+    }
+    let index = (offset >> 3) as usize & (WINDOW_WORDS - 1);
+    // SAFETY: the mask keeps the index in bounds.
+    Some(unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) })
+}
+
+/// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read.
+#[inline(always)]
+fn move_to(scratch: *mut Scratch, at: u64) -> bool {
+    // SAFETY: `scratch` is a map value that is ours while claimed; both sizes fit the window.
+    unsafe {
+        let walk = &mut (*scratch).walk;
+        let window = addr_of_mut!((*scratch).window).cast::<c_void>();
+        walk.window_at = at;
+        walk.window_bytes = WINDOW_BYTES;
+        if bpf_probe_read_user(window, WINDOW_BYTES as u32, at as *const c_void) == 0 {
+            return true;
+        }
+        let rest = (PAGE - (at & (PAGE - 1))) & (WINDOW_BYTES - WORD);
+        walk.window_bytes = rest;
+        rest > 0 && bpf_probe_read_user(window, rest as u32, at as *const c_void) == 0
+    }
+}

@@ -1,0 +1,161 @@
+//! Where fields are in this kernel's structures, from its BTF type information (Documentation/bpf/btf.rst).
+
+use std::path::Path;
+use std::{fs, io};
+
+/// Offsets of the fields that lead to a task's pending return probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReturnInstanceOffsets {
+    pub(super) task_utask: u64,
+    pub(super) utask_return_instances: u64,
+    pub(super) stack: u64,
+    pub(super) address: u64,
+    pub(super) next: u64,
+}
+
+impl ReturnInstanceOffsets {
+    /// Reads them; `None` when the kernel's structures look otherwise.
+    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
+        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
+    }
+
+    fn find(btf: &Btf<'_>) -> Option<Self> {
+        Some(Self {
+            task_utask: btf.offset("task_struct", "utask")?,
+            utask_return_instances: btf.offset("uprobe_task", "return_instances")?,
+            stack: btf.offset("return_instance", "stack")?,
+            address: btf.offset("return_instance", "orig_ret_vaddr")?,
+            next: btf.offset("return_instance", "next")?,
+        })
+    }
+}
+
+/// The parts of a BTF blob.
+struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+}
+
+const MAGIC: u16 = 0xeb9f;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+
+impl<'a> Btf<'a> {
+    fn parse(data: &'a [u8]) -> Option<Self> {
+        let word = |at| read_u32(data, at).map(|word| word as usize);
+        if u16::from_le_bytes(data.get(..2)?.try_into().ok()?) != MAGIC {
+            return None;
+        }
+        let header = word(4)?;
+        let (types, types_length) = (header.checked_add(word(8)?)?, word(12)?);
+        let (strings, strings_length) = (header.checked_add(word(16)?)?, word(20)?);
+        Some(Self {
+            types: data.get(types..types.checked_add(types_length)?)?,
+            strings: data.get(strings..strings.checked_add(strings_length)?)?,
+        })
+    }
+
+    /// Offset in bytes of a field of a structure.
+    fn offset(&self, structure: &str, field: &str) -> Option<u64> {
+        let mut at = 0;
+        while let (Some(name), Some(info)) = (read_u32(self.types, at), read_u32(self.types, at + 4)) {
+            let (kind, count) = (info >> 24 & 31, info as usize & 0xffff);
+            if kind == KIND_STRUCT && self.is_named(name, structure) {
+                // With the top bit set, the low 24 bits of a member's offset are the offset.
+                let mask = if info >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
+                return (0..count).find_map(|index| self.member(at + 12 + index * 12, field, mask));
+            }
+            at += 12 + payload(kind, count)?;
+        }
+        None
+    }
+
+    fn member(&self, at: usize, field: &str, mask: u32) -> Option<u64> {
+        let name = read_u32(self.types, at)?;
+        let bits = read_u32(self.types, at + 8)? & mask;
+        self.is_named(name, field).then_some(u64::from(bits / 8))
+    }
+
+    fn is_named(&self, offset: u32, name: &str) -> bool {
+        let tail = self.strings.get(offset as usize..).unwrap_or_default();
+        tail.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+    }
+}
+
+/// Bytes that follow a type's header of 12 bytes; `None` for a kind that this does not know.
+fn payload(kind: u32, count: usize) -> Option<usize> {
+    Some(match kind {
+        // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0,
+        // INT, VAR, DECL_TAG
+        1 | 14 | 17 => 4,
+        // ARRAY
+        3 => 12,
+        KIND_STRUCT | KIND_UNION => count * 12,
+        // ENUM, FUNC_PROTO
+        6 | 13 => count * 8,
+        // DATASEC, ENUM64
+        15 | 19 => count * 12,
+        _ => return None,
+    })
+}
+
+fn read_u32(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// BTF of `struct other { u64 a, b; }; struct task_struct { ...; utask at byte 16 }`, with an INT before them.
+    fn sample() -> Vec<u8> {
+        let strings = b"\0other\0a\0task_struct\0utask\0";
+        let name = |text: &str| {
+            let needle = [text.as_bytes(), b"\0"].concat();
+            strings.windows(needle.len()).position(|window| window == needle).unwrap() as u32
+        };
+        let types: Vec<u32> = [
+            vec![0, 1 << 24, 8, 64],
+            vec![name("other"), KIND_STRUCT << 24 | 1, 16, name("a"), 1, 0],
+            vec![name("task_struct"), KIND_STRUCT << 24 | 2, 24, name("a"), 1, 0, name("utask"), 1, 128],
+        ]
+        .concat();
+        let types: Vec<u8> = types.into_iter().flat_map(u32::to_le_bytes).collect();
+        let lengths = [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32];
+        let header = [0x0001_eb9f].into_iter().chain(lengths).flat_map(u32::to_le_bytes);
+        header.chain(types).chain(strings.iter().copied()).collect()
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_names() {
+        let data = sample();
+        let btf = Btf::parse(&data).unwrap();
+        assert_eq!(btf.offset("task_struct", "utask"), Some(16));
+        assert_eq!(btf.offset("task_struct", "nothing"), None);
+        assert_eq!(btf.offset("nothing", "utask"), None);
+    }
+
+    #[test]
+    fn this_kernel_tells_where_return_instances_are() {
+        let vmlinux = Path::new("/sys/kernel/btf/vmlinux");
+        if vmlinux.exists() {
+            assert!(ReturnInstanceOffsets::read(vmlinux).unwrap().is_some());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_type_information_is_no_danger(at in 0usize..120, byte: u8, length in 0usize..150) {
+            let mut data = sample();
+            data.truncate(length);
+            if let Some(place) = data.get_mut(at) {
+                *place = byte;
+            }
+            if let Some(btf) = Btf::parse(&data) {
+                let _ = btf.offset("task_struct", "utask");
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The kernel side's unwind tables: rows of all modules, and where each process maps them.
+
+use std::collections::HashMap;
+use std::ptr::{addr_of_mut, write_volatile};
+use std::sync::atomic::{Ordering, fence};
+
+use aya::Ebpf;
+use jjleak_common::names;
+use jjleak_common::process::ImageId;
+use jjleak_common::unwind::{
+    MAX_MAPPINGS, Mapping, MappingKind, MappingTable, PAGES, ROWS, Row, TABLES_PER_PROCESS,
+};
+
+use super::{Error, Mapped};
+use crate::processes::FileId;
+use crate::unwind::ModuleRows;
+
+/// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
+/// addresses by the sign of their difference, which is right below.
+const USER_SPACE_END: u64 = 1 << 47;
+
+/// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
+/// the file exists, wherever and whenever it is mapped.
+pub(super) struct UnwindTables {
+    rows: Mapped<[Row; ROWS]>,
+    pages: Mapped<[u32; PAGES]>,
+    mappings: Mapped<MappingTable>,
+    modules: HashMap<FileId, Loaded>,
+    used_rows: usize,
+    used_pages: usize,
+    generation: u32,
+}
+
+/// A module's place in the index.
+#[derive(Debug, Clone, Copy)]
+struct Loaded {
+    first_page: u32,
+    pages: u32,
+    text_start: u64,
+}
+
+/// Where a process maps code.
+#[derive(Debug, Clone)]
+pub struct CodeMapping {
+    /// Addresses.
+    pub addresses: std::ops::Range<u64>,
+    /// The file, and the address in it (as its program headers have it) that is mapped at the start; `None` for code
+    /// that is in no file, or in one that cannot be read.
+    pub module: Option<(FileId, u64)>,
+}
+
+impl UnwindTables {
+    pub(super) fn new(ebpf: &Ebpf) -> Result<Self, Error> {
+        let map = |name| ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name });
+        Ok(Self {
+            rows: Mapped::writable(map(names::ROWS)?)?,
+            pages: Mapped::writable(map(names::PAGES)?)?,
+            mappings: Mapped::writable(map(names::MAPPINGS)?)?,
+            modules: HashMap::new(),
+            used_rows: 0,
+            used_pages: 0,
+            generation: 0,
+        })
+    }
+
+    /// Whether a module's rows are there.
+    pub(super) fn has(&self, file: FileId) -> bool {
+        self.modules.contains_key(&file)
+    }
+
+    /// Adds a module's rows. `Err` when there is no room for them: its code is then unwound by frame pointers.
+    pub(super) fn add(&mut self, file: FileId, module: &ModuleRows) -> Result<(), TablesFull> {
+        let fits =
+            self.used_rows + module.rows().len() <= ROWS && self.used_pages + module.pages().len() <= PAGES;
+        let (Some(rows), Some(pages), true) = (self.rows.get(0), self.pages.get(0), fits) else {
+            return Err(TablesFull { rows: module.rows().len() });
+        };
+        // The table has fewer than 2^32 rows and pages.
+        let as_u32 = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+        let first_row = as_u32(self.used_rows);
+        // SAFETY: both are mapped for writing, and what is written is in bounds. No mapping refers to it yet.
+        unsafe {
+            let rows = rows.cast::<Row>().add(self.used_rows);
+            std::ptr::copy_nonoverlapping(module.rows().as_ptr(), rows, module.rows().len());
+            let pages = pages.cast::<u32>().add(self.used_pages);
+            for (index, page) in module.pages().iter().enumerate() {
+                write_volatile(pages.add(index), first_row + page);
+            }
+        }
+        let first_page = as_u32(self.used_pages);
+        let pages = as_u32(module.pages().len().saturating_sub(1));
+        self.modules.insert(file, Loaded { first_page, pages, text_start: module.text_start() });
+        self.used_rows += module.rows().len();
+        self.used_pages += module.pages().len();
+        Ok(())
+    }
+
+    /// Writes what a process maps into the table of its two that is not in use, and returns that table's index and how
+    /// many mappings did not fit.
+    pub(super) fn write(
+        &mut self,
+        in_use: u32,
+        image: ImageId,
+        code: &[CodeMapping],
+    ) -> Result<(u32, usize), Error> {
+        let index = (in_use + 1) % TABLES_PER_PROCESS;
+        let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
+        let table = self.mappings.get(index as usize).ok_or(lacks)?;
+        self.generation = self.generation.wrapping_add(1);
+        let in_user_space = code.iter().filter(|code| code.addresses.end <= USER_SPACE_END);
+        let mut mappings: Vec<Mapping> = in_user_space.map(|code| self.mapping(code)).collect();
+        mappings.sort_by_key(|mapping| mapping.begin);
+        let left_out = mappings.len().saturating_sub(MAX_MAPPINGS);
+        mappings.truncate(MAX_MAPPINGS);
+        // SAFETY: the table is mapped for writing and not in use; what is written is in bounds.
+        unsafe {
+            let places = addr_of_mut!((*table).mappings).cast::<Mapping>();
+            for (place, mapping) in mappings.iter().enumerate() {
+                write_volatile(places.add(place), *mapping);
+            }
+            write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
+            write_volatile(addr_of_mut!((*table).image), u64::from(image.0));
+            // Only 16 bits of it fit the row cache's keys.
+            write_volatile(addr_of_mut!((*table).generation), self.generation & 0xffff);
+        }
+        fence(Ordering::Release);
+        Ok((index, left_out))
+    }
+
+    fn mapping(&self, code: &CodeMapping) -> Mapping {
+        let (begin, end) = (code.addresses.start, code.addresses.end);
+        let by_rows = code.module.and_then(|(file, address)| Some((self.modules.get(&file)?, address)));
+        match by_rows {
+            Some((loaded, address)) => Mapping {
+                begin,
+                end,
+                text: begin.wrapping_sub(address).wrapping_add(loaded.text_start),
+                first_page: loaded.first_page,
+                pages: loaded.pages,
+                kind: MappingKind::Rows as u32,
+                reserved: 0,
+            },
+            None => Mapping {
+                begin,
+                end,
+                text: begin,
+                first_page: 0,
+                pages: 0,
+                kind: MappingKind::FramePointers as u32,
+                reserved: 0,
+            },
+        }
+    }
+}
+
+/// The unwind tables have no room for a module.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the unwind tables have no room for its {rows} rows")]
+pub struct TablesFull {
+    rows: usize,
+}

@@ -1,0 +1,113 @@
+//! Keeps the kernel side's unwind tables in step with what the process maps.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::{env, io};
+
+use jjleak_common::process::ImageId;
+use nix::unistd::Uid;
+
+use super::Failure;
+use crate::attach::{Attachment, CodeMapping};
+use crate::processes::{FileId, Mapping, ModuleTable, Pid};
+use crate::unwind::RowCache;
+
+/// Stands for the code that the kernel maps into every process (vdso(7)), which is in no file.
+const VDSO: FileId = FileId { device: (0, 0), inode: u64::MAX };
+/// Where the kernel keeps what it maps for probes: its return trampoline is no code of the process.
+const UPROBES: &str = "[uprobes]";
+
+/// Follows one process's code.
+pub(super) struct CodeFollower {
+    pid: Pid,
+    cache: RowCache,
+    /// Files without rows, so that they are tried once.
+    without_rows: HashSet<FileId>,
+}
+
+impl CodeFollower {
+    pub(super) fn new(pid: Pid) -> Self {
+        Self { pid, cache: RowCache::new(cache_folder()), without_rows: HashSet::new() }
+    }
+
+    /// Adds the rows of modules that are new, and tells the unwinder where all code of `image` is.
+    pub(super) fn follow(
+        &mut self,
+        image: ImageId,
+        mappings: &[Mapping],
+        modules: &ModuleTable,
+        attachment: &mut Attachment,
+    ) -> Result<(), Failure> {
+        let executable = || mappings.iter().filter(|mapping| mapping.executable);
+        for (_, module) in modules.iter() {
+            self.add(attachment, module.id, &module.path, &module.build_id, || module.read());
+        }
+        for vdso in executable().filter(|mapping| is_vdso(mapping)) {
+            let pid = self.pid;
+            self.add(attachment, VDSO, &vdso.path, "", || vdso.read(pid));
+        }
+        let code: Vec<_> = executable()
+            .filter(|mapping| mapping.path.as_os_str() != UPROBES)
+            .map(|mapping| CodeMapping {
+                addresses: mapping.addresses.clone(),
+                module: place(mapping, modules),
+            })
+            .collect();
+        let left_out = attachment.set_code(image, &code)?;
+        if left_out > 0 {
+            tracing::warn!(
+                "the process maps code at {left_out} more places than jjleak follows: stacks end there"
+            );
+        }
+        Ok(())
+    }
+
+    /// Compiles and adds the rows of a file, once.
+    fn add(
+        &mut self,
+        attachment: &mut Attachment,
+        file: FileId,
+        path: &Path,
+        build_id: &str,
+        read: impl FnOnce() -> io::Result<Vec<u8>>,
+    ) {
+        if attachment.has_rows(file) || self.without_rows.contains(&file) {
+            return;
+        }
+        let compiled = read()
+            .map_err(|error| error.to_string())
+            .and_then(|elf| self.cache.rows(build_id, &elf).map_err(|error| error.to_string()));
+        let outcome =
+            compiled.and_then(|rows| attachment.add_rows(file, &rows).map_err(|full| full.to_string()));
+        if let Err(error) = outcome {
+            tracing::warn!("{}: its code is unwound by frame pointers: {error}", path.display());
+            self.without_rows.insert(file);
+        }
+    }
+}
+
+/// Where compiled rows are kept: with the system's caches for root, with the user's own otherwise (XDG Base Directory
+/// Specification).
+fn cache_folder() -> PathBuf {
+    if Uid::effective().is_root() {
+        return PathBuf::from("/var/cache/jjleak");
+    }
+    let own = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    own.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .unwrap_or_else(env::temp_dir)
+        .join("jjleak")
+}
+
+fn is_vdso(mapping: &Mapping) -> bool {
+    mapping.path.as_os_str() == "[vdso]"
+}
+
+/// The file behind a mapping, and the address in it of the mapping's start.
+fn place(mapping: &Mapping, modules: &ModuleTable) -> Option<(FileId, u64)> {
+    if is_vdso(mapping) {
+        return Some((VDSO, 0));
+    }
+    let (id, offset) = modules.find(mapping.addresses.start)?;
+    let module = modules.get(id);
+    Some((module.id, module.address_of(offset)?))
+}
