@@ -56,14 +56,18 @@ counters! {
     StalePending = "stale_pending", Loss;
     /// An allocation call was taken for a part of another one that then never returned; its block is missing.
     MutedCall = "muted_call", Loss;
+    /// The thread that the probes were bound to was gone (the main thread ended, or another one called exec); what was allocated until jjleak bound them to another one is missing.
+    ProbesUnbound = "probes_unbound", Loss;
     /// An allocation returned without a pending record: the call was already running when jjleak attached, or its entry was missed.
     ReturnWithoutEntry = "return_without_entry", Note;
     /// A block was recorded at an address already recorded as live: the free between was missed, and the older record was replaced.
     MissedFree = "missed_free", Loss;
     /// The result of a successful allocation could not be read from the target's memory; its bytes are missing.
     ResultUnreadable = "result_unreadable", Loss;
-    /// A block was freed that is not in the table: it was allocated before jjleak attached, or filtered by size.
+    /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses.
     UnknownFree = "unknown_free", Note;
+    /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
+    Exec = "exec", Note;
     /// An allocation was left out by the size filters.
     Filtered = "filtered", Note;
 }

@@ -6,7 +6,7 @@
 /// Most frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
 
-/// Default log2 of the number of stack rows: 2^15 rows of 56 bytes.
+/// Default log2 of the number of stack rows: 2^15 rows of 40 bytes.
 pub const DEFAULT_ROWS_LOG2: u32 = 15;
 
 /// Rows looked at before the table counts as full: at a load of 80 % a run of 32 is rare.
@@ -73,7 +73,7 @@ statuses! {
     BadFrame = 9, "bad_frame";
 }
 
-/// One stack: where its frames are, and what was allocated and freed from it since the start.
+/// One stack: where its frames are, and what was allocated from it since the start.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct StackRow {
@@ -95,13 +95,9 @@ pub struct StackRow {
     pub allocated_objects: u64,
     /// Bytes requested by them.
     pub allocated_bytes: u64,
-    /// How many of them have been freed.
-    pub freed_objects: u64,
-    /// Bytes requested by those.
-    pub freed_bytes: u64,
 }
 
-const _: () = assert!(size_of::<StackRow>() == 56 && align_of::<StackRow>() == 8);
+const _: () = assert!(size_of::<StackRow>() == 40 && align_of::<StackRow>() == 8);
 
 /// The frames of all stacks, one after the other. Words are reserved by adding to the cursor and never given
 /// back while the BPF object is loaded.

@@ -230,9 +230,7 @@ fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
 /// The block that was resized is gone.
 #[inline(always)]
 fn release_old(pending: &Pending) {
-    if pending.has(flag::HAS_OLD) {
-        stack::count_free(pending.old.stack, pending.old.size);
-    } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
+    if pending.has(flag::RESIZE) && !pending.has(flag::HAS_OLD) && pending.pointer != 0 {
         count(Counter::UnknownFree);
     }
 }
@@ -259,10 +257,7 @@ fn book(books: &Books, pending: &Pending, block: u64) {
 fn enter_block(key: Key, record: &Record) {
     match live::insert(key, record) {
         Inserted::New => {}
-        Inserted::Replaced(old) => {
-            stack::count_free(old.stack, old.size);
-            count(Counter::MissedFree);
-        }
+        Inserted::Replaced => count(Counter::MissedFree),
         Inserted::Full => count(Counter::LiveTableFull),
     }
 }
@@ -276,9 +271,8 @@ pub(crate) fn free(hit: &Hit) {
         return;
     }
     let Some(books) = Books::of(hit) else { return };
-    match live::remove(books.key(block)) {
-        Some(record) => stack::count_free(record.stack, record.size),
-        None => free_absent(&books, hit, block),
+    if live::remove(books.key(block)).is_none() {
+        free_absent(&books, hit, block);
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) enum Inserted {
     /// The block is in the table.
     New,
     /// A block with the same address was in the table: its free was missed.
-    Replaced(Record),
+    Replaced,
     /// No room, neither in its set nor in the spill.
     Full,
 }
@@ -22,7 +22,7 @@ pub(crate) enum Inserted {
 /// Enters a block.
 #[inline(always)]
 pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
-    let old = remove(key);
+    let replaced = remove(key).is_some();
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return Inserted::Full };
     let mut way = 0;
     while way < WAYS {
@@ -34,7 +34,7 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
                 write_volatile(addr_of_mut!((*set).sizes[way]), record.size);
                 write_volatile(addr_of_mut!((*set).stacks[way]), record.stack);
                 write_volatile(slot, key.0);
-                return outcome(old);
+                return outcome(replaced);
             }
         }
         way += 1;
@@ -44,15 +44,12 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
     }
     // SAFETY: points into a map value.
     unsafe { add_u32(addr_of_mut!((*set).spilled), 1) };
-    outcome(old)
+    outcome(replaced)
 }
 
 #[inline(always)]
-fn outcome(old: Option<Record>) -> Inserted {
-    match old {
-        Some(record) => Inserted::Replaced(record),
-        None => Inserted::New,
-    }
+fn outcome(replaced: bool) -> Inserted {
+    if replaced { Inserted::Replaced } else { Inserted::New }
 }
 
 /// Takes a block out; `None` when it is not in the table.

@@ -1,6 +1,7 @@
 //! The entry points: one program a role.
 
 use aya_ebpf::{
+    helpers::bpf_get_current_pid_tgid,
     macros::{raw_tracepoint, uprobe, uretprobe},
     programs::{ProbeContext, RawTracePointContext, RetProbeContext},
 };
@@ -37,8 +38,10 @@ pub(crate) fn free_enter(ctx: ProbeContext) -> u32 {
 
 /// A process replaced its program.
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
-pub(crate) fn process_exec(_ctx: RawTracePointContext) -> i32 {
-    process::exec();
+pub(crate) fn process_exec(ctx: RawTracePointContext) -> i32 {
+    // include/trace/events/sched.h: (task, old_pid, bprm)
+    let thread = bpf_get_current_pid_tgid() as u32;
+    process::exec(ctx.arg::<i32>(1) as u32, thread);
     0
 }
 

@@ -110,15 +110,3 @@ pub(crate) fn count_allocation(row: u32, size: u64) {
         }
     }
 }
-
-/// Counts a free for the stack that had allocated the block.
-#[inline(always)]
-pub(crate) fn count_free(row: u32, size: u64) {
-    if let Some(row) = STACKS.get_ptr_mut(row) {
-        // SAFETY: both point into a map value.
-        unsafe {
-            add(addr_of_mut!((*row).freed_objects), 1);
-            add(addr_of_mut!((*row).freed_bytes), size);
-        }
-    }
-}

@@ -53,6 +53,9 @@ pub enum Error {
     /// The kernel does not tell of processes that replace their program.
     #[error("attaching to the tracepoint sched_process_exec failed")]
     Exec(#[source] Box<ProgramError>),
+    /// The own PID namespace is not known.
+    #[error("looking at /proc/self/ns/pid failed")]
+    Namespace(#[source] std::io::Error),
     /// The process ended in the meantime.
     #[error("process {0} ended while jjleak was attaching to it")]
     Gone(Pid),

@@ -12,6 +12,7 @@ mod object;
 mod preflight;
 mod unwind_tables;
 
+use std::mem;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
@@ -19,7 +20,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map};
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkId, UProbeScope};
 use jjleak_common::cookie::Cookie;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, TextRange, Trampoline};
@@ -87,6 +88,8 @@ pub struct Attachment {
     processes: Mapped<ProcessRow>,
     tables: UnwindTables,
     programs: Programs,
+    targets: Vec<Target>,
+    links: Vec<(&'static str, UProbeLinkId)>,
 }
 
 impl Attachment {
@@ -100,13 +103,29 @@ impl Attachment {
         let name = names::PROCESSES;
         let processes = Mapped::writable(ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })?)?;
         let tables = UnwindTables::new(&ebpf)?;
-        Ok(Self { ebpf, processes, tables, programs })
+        Ok(Self { ebpf, processes, tables, programs, targets: Vec::new(), links: Vec::new() })
     }
 
-    /// Attaches the probes of a process. They count nothing before [`Self::arm`].
-    pub fn attach(&mut self, pid: Pid, targets: &[Target]) -> Result<(), Error> {
+    /// Attaches the probes of a process. They count nothing before [`Self::arm`]. The kernel finds the process by one of
+    /// its threads: while `thread` lives, the probes fire for all threads.
+    pub fn attach(&mut self, thread: Pid, targets: &[Target]) -> Result<(), Error> {
         for target in targets {
-            self.attach_site(pid, target)?;
+            self.attach_site(thread, target)?;
+            self.targets.push(target.clone());
+        }
+        Ok(())
+    }
+
+    /// Binds the probes to another thread of the process, after the one they were bound to has ended. Nothing is counted
+    /// twice: the kernel has no process for the old ones any more.
+    pub fn rebind(&mut self, thread: Pid) -> Result<(), Error> {
+        let old = mem::take(&mut self.links);
+        for target in self.targets.clone() {
+            self.attach_site(thread, &target)?;
+        }
+        for (program, link) in old {
+            // A probe that cannot be detached now is detached with the object.
+            let _ = object::uprobe(&mut self.ebpf, program)?.detach(link);
         }
         Ok(())
     }
@@ -231,9 +250,10 @@ impl Attachment {
             cookie: Some(cookie.encode()),
         };
         let scope = UProbeScope::OneProcess(pid.number());
-        object::uprobe(&mut self.ebpf, name)?
+        let link = object::uprobe(&mut self.ebpf, name)?
             .attach(point, &target.file, scope)
             .map_err(|source| Error::attach(pid, &target.site, source))?;
+        self.links.push((name, link));
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Loads the BPF object.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use aya::programs::{RawTracePoint, UProbe};
@@ -49,6 +51,13 @@ pub(super) fn load(capacity: Capacity, programs: Programs, kernel_log: bool) -> 
         .map_max_entries(names::LIVE, 1 << capacity.live_sets_log2)
         .map_max_entries(names::SPILL, capacity.spill_entries)
         .map_max_entries(names::STACKS, 1 << capacity.stack_rows_log2);
+    let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
+    let (device, inode) = (namespace.dev(), namespace.ino());
+    loader.override_global("PID_NAMESPACE_DEVICE", &device, true).override_global(
+        "PID_NAMESPACE_INODE",
+        &inode,
+        true,
+    );
     let offsets = return_instance_offsets();
     if let Some(offsets) = &offsets {
         loader

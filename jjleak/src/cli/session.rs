@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jjleak_common::counter::Counter;
 use jjleak_common::process::ImageId;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
@@ -11,18 +12,23 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::Failure;
 use super::args::{Args, Subject};
 use super::failure::{LOSS, OTHER};
-use super::outputs::Outputs;
+use super::notices::tell;
+use super::outputs::{Outputs, Written};
 use super::signals;
 use super::target::Allocators;
 use crate::attach::{self, Attachment, Capacity, FIRST_IMAGE, Misses, Programs, SizeFilter};
-use crate::collect::Collector;
-use crate::processes::{ExitWatch, Launch, Mapping, Pid, Process, Progress, Running};
+use crate::collect::{self, Collector};
+use crate::processes::{
+    self, ExitWatch, Launch, Mapping, Pid, Process, Progress, Running, is_alive, living_thread,
+};
 use crate::profile::{ProcessInfo, ProcessKind, Profile};
 
 /// How often jjleak looks at what the process maps, so that its files stay known when it ends.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// From `-vv` on, the kernel side's messages are shown.
 const KERNEL_LOG_VERBOSITY: u8 = 2;
+/// Name of the mapping in which the kernel keeps its return-probe trampoline.
+const UPROBES: &str = "[uprobes]";
 
 /// Profiles what the arguments name.
 pub(super) fn profile(args: &Args) -> Result<(), Failure> {
@@ -61,7 +67,13 @@ struct Session {
     misses: Misses,
     /// What the process mapped for execution when it was last looked at.
     code: Vec<Mapping>,
+    /// The thread that the kernel finds the process by, how often it has ended, and how often another one has taken its
+    /// place by `exec`.
+    bound_to: Pid,
+    times_unbound: u64,
+    times_replaced: u64,
     started_at: Timestamp,
+    ended: Option<String>,
     last: Option<Profile>,
 }
 
@@ -71,13 +83,14 @@ impl Session {
         let known = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()))?;
         let process = Process::open(known)?;
         let exit = ExitWatch::new(known)?;
+        let thread = living_thread(known).ok_or(processes::Error::Gone(known))?;
         let outputs = Outputs::open(args, pid)?;
         let mut attachment = load(args)?;
         let mut allocators = Allocators::none(known);
-        allocators.attach_new(FIRST_IMAGE, &Mapping::all(known)?, &mut attachment)?;
+        allocators.attach_new(FIRST_IMAGE, thread, &Mapping::all(thread)?, &mut attachment)?;
         allocators.check()?;
         attachment.arm(known, filter)?;
-        Self::begin(process, None, attachment, allocators, outputs, exit)
+        Self::begin(process, thread, None, attachment, allocators, outputs, exit)
     }
 
     /// Starts a command and attaches before its allocator runs.
@@ -90,7 +103,7 @@ impl Session {
         let mut allocators = Allocators::none(pid);
         attachment.arm(pid, filter)?;
         loop {
-            allocators.attach_new(FIRST_IMAGE, &Mapping::all(pid)?, &mut attachment)?;
+            allocators.attach_new(FIRST_IMAGE, pid, &Mapping::all(pid)?, &mut attachment)?;
             if launch.advance()? == Progress::Loaded {
                 break;
             }
@@ -98,23 +111,24 @@ impl Session {
         allocators.check()?;
         let process = Process::open(pid)?;
         let command = launch.release()?;
-        Self::begin(process, Some(command), attachment, allocators, outputs, exit)
+        Self::begin(process, pid, Some(command), attachment, allocators, outputs, exit)
     }
 
     fn begin(
         process: Process,
+        thread: Pid,
         command: Option<Running>,
         mut attachment: Attachment,
         allocators: Allocators,
         outputs: Outputs,
         exit: ExitWatch,
     ) -> Result<Self, Failure> {
-        eprintln!(
-            "jjleak: attached to {} (pid {}): {}; Ctrl-C for the final report",
+        tell(&format!(
+            "attached to {} (pid {}): {}; Ctrl-C for the final report",
             process.comm,
             process.pid,
             allocators.describe(),
-        );
+        ));
         let collector = Collector::new(&attachment)?;
         let misses = attachment.misses()?;
         let image = attachment.image()?;
@@ -131,6 +145,10 @@ impl Session {
             exit,
             misses,
             code: Vec::new(),
+            bound_to: thread,
+            times_unbound: 0,
+            times_replaced: 0,
+            ended: None,
             started_at,
             last,
         })
@@ -141,13 +159,12 @@ impl Session {
         let mut reports = every(args.interval);
         let mut housekeeping = every(HOUSEKEEPING);
         let mut left = args.count.unwrap_or(u64::MAX);
-        let mut has_ended = false;
         loop {
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
                 () = self.exit.wait() => {
-                    has_ended = true;
+                    self.ended = Some(self.ending());
                     break;
                 }
                 () = self.misses.wait() => {
@@ -164,13 +181,15 @@ impl Session {
                         break;
                     }
                     let profile = self.take()?;
-                    self.outputs.report(&profile)?;
+                    self.outputs.report(&profile);
+                    if !self.outputs.is_wanted() {
+                        break;
+                    }
                 }
             }
         }
-        let mut profile = self.take()?;
-        profile.ended = has_ended.then(|| self.ending());
-        self.outputs.report(&profile)?;
+        let profile = self.take()?;
+        self.outputs.report(&profile);
         self.last = Some(profile);
         Ok(())
     }
@@ -183,14 +202,16 @@ impl Session {
         let Some(profile) = last else { return Ok(()) };
         match (&profile.ended, command) {
             (Some(ended), _) => {
-                eprintln!("jjleak: {} (pid {}) has ended: {ended}", process.comm, process.pid);
+                tell(&format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
             }
-            (None, Some(_)) => eprintln!("jjleak: {} runs on as process {}", process.comm, process.pid),
+            (None, Some(_)) => tell(&format!("{} runs on as process {}", process.comm, process.pid)),
             (None, None) => {}
         }
-        for path in outputs.finish(&profile)? {
-            eprintln!("jjleak: wrote {}", path.display());
+        let Written { files, failures } = outputs.finish(&profile);
+        for path in files {
+            tell(&format!("wrote {}", path.display()));
         }
+        Failure::all(failures)?;
         if args.strict { check_losses(&profile) } else { Ok(()) }
     }
 
@@ -200,20 +221,39 @@ impl Session {
         status.map_or_else(|| "exit status unknown".to_owned(), |status| status.to_string())
     }
 
-    /// Takes a profile.
+    /// Takes a profile. An `exec` in between would leave stacks of the new program to the names of the old one's files:
+    /// then it is taken again.
     fn take(&mut self) -> Result<Profile, Failure> {
+        const ATTEMPTS: u32 = 3;
         self.keep_up()?;
-        let snapshot = self.collector.snapshot(&self.attachment)?;
+        let mut snapshot = self.collector.snapshot(&self.attachment)?;
+        for _ in 1..ATTEMPTS {
+            if snapshot.image == self.image {
+                break;
+            }
+            self.keep_up()?;
+            snapshot = self.collector.snapshot(&self.attachment)?;
+        }
+        *snapshot.counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
         let Self { allocators, collector, .. } = self;
         let span = (self.started_at, Timestamp::now());
-        Ok(Profile::build(&snapshot, info(&self.process), span, |row| allocators.name_stack(row, collector)))
+        let mut profile =
+            Profile::build(&snapshot, info(&self.process), span, |row| allocators.name_stack(row, collector));
+        profile.ended.clone_from(&self.ended);
+        Ok(profile)
     }
 
     /// Keeps in step with what the process maps, and with the programs it runs; whether anything was new.
     fn keep_up(&mut self) -> Result<bool, Failure> {
+        // Once it has ended its PID can be another process's.
+        if self.ended.is_some() {
+            return Ok(false);
+        }
+        let Some(thread) = living_thread(self.process.pid) else { return Ok(false) };
         let image = self.attachment.image()?;
         // A process that is about to end has no mappings any more: what is known stays.
-        let Ok(mappings) = Mapping::all(self.process.pid) else { return Ok(false) };
+        let Ok(mappings) = Mapping::all(thread) else { return Ok(false) };
+        self.keep_bound(thread)?;
         let code = executable(&mappings);
         if image == self.image && code == self.code {
             return Ok(false);
@@ -224,14 +264,32 @@ impl Session {
             self.allocators.forget_modules();
             self.process = Process::open(self.process.pid).unwrap_or_else(|_| self.process.clone());
         }
-        if let Err(failure) = self.allocators.attach_new(image, &mappings, &mut self.attachment) {
+        if let Err(failure) = self.allocators.attach_new(image, thread, &mappings, &mut self.attachment) {
             tracing::warn!("what the process has loaded since is not counted: {failure}");
         }
-        let trampoline = mappings.iter().find(|mapping| mapping.path.as_os_str() == "[uprobes]");
-        if let Some(mapping) = trampoline {
+        if let Some(mapping) = mappings.iter().find(|mapping| mapping.path.as_os_str() == UPROBES) {
             self.attachment.set_trampoline(image, mapping.addresses.start)?;
         }
         Ok(true)
+    }
+
+    /// Binds the probes to `thread` if the one they are bound to is gone: it has ended while others run on, or another
+    /// one has called `exec`, which ends all others.
+    fn keep_bound(&mut self, thread: Pid) -> Result<(), Failure> {
+        let counters = collect::counters(&self.attachment)?;
+        let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
+        let ended = !is_alive(self.process.pid, self.bound_to);
+        if replaced == self.times_replaced && !ended {
+            return Ok(());
+        }
+        self.times_replaced = replaced;
+        self.times_unbound += u64::from(ended);
+        self.bound_to = thread;
+        tracing::warn!(
+            "the probed thread of process {} is gone: binding to thread {thread}",
+            self.process.pid
+        );
+        Ok(self.attachment.rebind(thread)?)
     }
 }
 

@@ -47,16 +47,18 @@ impl Allocators {
         }
     }
 
-    /// Attaches to the allocators in modules that were not known yet. `mappings` are those of `image`.
+    /// Attaches to the allocators in modules that were not known yet. `mappings` are those of `image`, `thread`
+    /// is one of its threads.
     pub(super) fn attach_new(
         &mut self,
         image: ImageId,
+        thread: Pid,
         mappings: &[Mapping],
         attachment: &mut Attachment,
     ) -> Result<(), Failure> {
-        for id in self.modules.refresh(self.pid, mappings) {
+        for id in self.modules.refresh(thread, mappings) {
             if self.seen.insert(self.modules.get(id).id) {
-                self.attach_module(id, attachment)?;
+                self.attach_module(id, thread, attachment)?;
             }
         }
         let is_profiled = |module: &Module| self.profiled.iter().any(|profiled| profiled.file == module.id);
@@ -108,7 +110,12 @@ impl Allocators {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    fn attach_module(&mut self, id: ModuleId, attachment: &mut Attachment) -> Result<(), Failure> {
+    fn attach_module(
+        &mut self,
+        id: ModuleId,
+        thread: Pid,
+        attachment: &mut Attachment,
+    ) -> Result<(), Failure> {
         let module = self.modules.get(id);
         let name = base_name(&module.path);
         let found = module
@@ -117,7 +124,7 @@ impl Allocators {
             .and_then(|elf| find_sites(&elf).map_err(|error| error.to_string()));
         match found {
             Ok(ModuleAllocator::Profiled(allocator)) => {
-                attachment.attach(self.pid, &targets(module, &allocator))?;
+                attachment.attach(thread, &targets(module, &allocator))?;
                 for site in &allocator.sites {
                     self.names.set_function(module, site.offset(), &site.names.join("/"));
                 }

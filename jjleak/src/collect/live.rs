@@ -1,7 +1,7 @@
 //! Reads the table of live blocks. The protocol with its writers stands in `jjleak_common::live`.
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::ptr::{addr_of, read_volatile};
 use std::sync::atomic::{Ordering, fence};
 
@@ -34,32 +34,46 @@ impl LiveBlocks {
     }
 }
 
-/// Every live block. A block that moves between table and spill while they are read is taken once.
+/// Every live block, once: blocks can move between table and spill while these are read.
 pub(super) fn records<T: Borrow<MapData>>(
     table: &Mapped<LiveSet>,
     spill: &HashMap<T, u64, Record>,
+    spill_capacity: usize,
 ) -> Result<Vec<(Key, Record)>, Error> {
     let mut records = Vec::new();
     for index in 0..table.len() {
         let Some(set) = table.get(index) else { break };
         records.extend((0..WAYS).filter_map(|way| read(set, way)));
     }
-    let spilled = spilled(spill)?;
+    let mut spilled = spilled(spill, spill_capacity)?;
     if !spilled.is_empty() {
-        let seen: HashSet<Key> = records.iter().map(|(key, _)| *key).collect();
-        records.extend(spilled.into_iter().filter(|(key, _)| !seen.contains(key)));
+        for (key, _) in &records {
+            spilled.remove(key);
+        }
+        records.extend(spilled);
     }
     Ok(records)
 }
 
-fn spilled<T: Borrow<MapData>>(spill: &HashMap<T, u64, Record>) -> Result<Vec<(Key, Record)>, Error> {
-    let entries = spill.iter().filter_map(|entry| match entry {
-        Ok((key, record)) => Some(Ok((Key(key), record))),
-        // Freed between its key and its value.
-        Err(MapError::KeyNotFound) => None,
-        Err(error) => Some(Err(Error::table(error))),
-    });
-    entries.collect()
+/// Every block in the spill. The kernel walks the map by its keys and begins anew when the last key was freed in the
+/// meantime, so that a key can come more than once; a busy spill could go on for ever.
+fn spilled<T: Borrow<MapData>>(
+    spill: &HashMap<T, u64, Record>,
+    capacity: usize,
+) -> Result<BTreeMap<Key, Record>, Error> {
+    const MAX_STEPS_PER_ENTRY: usize = 4;
+    let mut found = BTreeMap::new();
+    for entry in spill.iter().take(capacity * MAX_STEPS_PER_ENTRY) {
+        match entry {
+            Ok((key, record)) => {
+                found.insert(Key(key), record);
+            }
+            // Freed between its key and its value.
+            Err(MapError::KeyNotFound) => {}
+            Err(error) => return Err(Error::table(error)),
+        }
+    }
+    Ok(found)
 }
 
 /// One way of a set; `None` when it holds no block. Reads again when a writer got in between.

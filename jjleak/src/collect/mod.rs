@@ -8,7 +8,7 @@ mod stacks;
 
 use std::collections::BTreeMap;
 
-use aya::maps::{HashMap, PerCpuArray};
+use aya::maps::{HashMap, Map, PerCpuArray};
 use jjleak_common::counter::Counter;
 use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
@@ -79,17 +79,19 @@ impl Collector {
     pub fn snapshot(&self, attachment: &Attachment) -> Result<Snapshot, Error> {
         let taken_ns = now_ns();
         let image = attachment.image()?;
+        let spill = attachment.map(names::SPILL)?;
+        let capacity = match spill {
+            Map::HashMap(data) => data.info().map_err(Error::table)?.max_entries() as usize,
+            _ => 0,
+        };
+        let spill: HashMap<_, u64, Record> = HashMap::try_from(spill).map_err(Error::table)?;
+        // Blocks first: whatever is live has then been counted for its stack. What an image before the last exec had
+        // allocated went with its memory.
+        let records = live::records(&self.live, &spill, capacity)?;
         let mut stacks = stacks::read(&self.stacks, image);
-        let spill: HashMap<_, u64, Record> =
-            HashMap::try_from(attachment.map(names::SPILL)?).map_err(Error::table)?;
-        // What an image before the last exec had allocated went with its memory.
-        for (_, record) in
-            live::records(&self.live, &spill)?.into_iter().filter(|(key, _)| key.image() == image)
-        {
-            // A record may be newer than the reading of its stack's row: then the next snapshot has both.
+        for (_, record) in records.into_iter().filter(|(key, _)| key.image() == image) {
             stacks.entry(record.stack).or_default().live.add(&record);
         }
-        stacks.retain(|_, used| used.allocated_objects > 0 || used.live.objects > 0);
         Ok(Snapshot { taken_ns, image, stacks, counters: counters(attachment)? })
     }
 
@@ -109,7 +111,8 @@ pub fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn counters(attachment: &Attachment) -> Result<BTreeMap<Counter, u64>, Error> {
+/// Every counter of the kernel side.
+pub fn counters(attachment: &Attachment) -> Result<BTreeMap<Counter, u64>, Error> {
     let map: PerCpuArray<_, u64> =
         PerCpuArray::try_from(attachment.map(names::COUNTERS)?).map_err(Error::table)?;
     Counter::ALL

@@ -9,6 +9,7 @@ mod identity;
 mod launch;
 mod maps;
 mod modules;
+mod threads;
 
 pub use error::Error;
 pub use exit::ExitWatch;
@@ -16,3 +17,4 @@ pub use identity::{Pid, Process};
 pub use launch::{Launch, Progress, Running};
 pub use maps::{FileId, Mapping, parse_maps};
 pub use modules::{Module, ModuleId, ModuleTable};
+pub use threads::{is_alive, living_thread};

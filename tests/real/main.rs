@@ -1,0 +1,27 @@
+//! jjleak against the real kernel: it is attached to real processes, and what it reports is compared with what they
+//! know of themselves.
+//!
+//! Fixtures are driven by a handshake, and all waits are bounded. Tests that need root and the BPF programs say so with
+//! `require_bpf!()`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on should panic, and say where"
+)]
+#![expect(clippy::print_stdout, reason = "tests that are skipped say so")]
+
+mod support;
+
+mod calls;
+mod depths;
+mod endings;
+mod escapes;
+mod filters;
+mod formats;
+mod launches;
+mod places;
+mod processes;
+mod programs;
+mod refusals;
+mod threads;

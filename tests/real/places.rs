@@ -1,0 +1,69 @@
+//! Places that cannot be written to: known before anything is attached where that can be known, and in any case no
+//! half-written file stays.
+
+use std::fs::OpenOptions;
+use std::process::{Command, Stdio};
+
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
+use crate::support::ledger::Ledger;
+use crate::support::privilege::require_bpf;
+use crate::support::probes::Text;
+
+#[test]
+fn a_folder_that_is_missing_or_closed_is_known_before_attaching() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let before = Text::of(&mut ledger);
+    let pid = ledger.pid().to_string();
+
+    // Not even root creates files in /proc.
+    for (place, folder) in
+        [("/nonexistent/", "/nonexistent"), ("/nonexistent/a.svg", "/nonexistent"), ("/proc/", "/proc")]
+    {
+        let ended = Ended::of(["-p", &pid, "--out", place]);
+
+        ended.assert_failed(
+            1,
+            &format!("cannot write to folder {folder}"),
+            "choose another place with --out",
+        );
+        assert_eq!(ended.stderr.len(), 2, "{:#?}", ended.stderr);
+    }
+    before.assert_unchanged(&mut ledger);
+}
+
+#[test]
+fn a_full_disk_leaves_no_file() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    // One page holds no flame graph. What is left in the folder is told before the mount goes.
+    let script = "mount -t tmpfs -o size=4k none \"$0\" && \"$@\"; code=$?; ls -A \"$0\" >&2; exit $code";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(folder.path()).arg(PROGRAM).arg("--out").arg(folder.path());
+    command
+        .args(["--format", "svg", "--by", "bytes,objects", "--"])
+        .arg(compile::early())
+        .stdout(Stdio::piped());
+
+    let ended = Jjleak::start(command).end();
+
+    ended.assert_failed(1, "failed: No space left on device", "free some space");
+}
+
+#[test]
+fn a_full_stdout_leaves_no_file() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let before = Text::of(&mut ledger);
+    let mut command = Command::new(PROGRAM);
+    command.args(["-p", &ledger.pid().to_string(), "--format", "json,svg"]);
+    command.stdout(OpenOptions::new().write(true).open("/dev/full").unwrap());
+
+    let jjleak = Jjleak::start(command).until_attached();
+    ledger.run("malloc");
+    let ended = jjleak.interrupt();
+
+    ended.assert_failed(1, "writing to stdout failed: No space left on device", "check where stdout goes");
+    before.assert_unchanged(&mut ledger);
+}

@@ -1,0 +1,177 @@
+//! Hosts and targets that jjleak cannot work with: one line of what and why, one of what to do, the exit code, and
+//! nothing left behind.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::support::bounded::SOON;
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
+use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
+use crate::support::privilege::{self, require_bpf, require_program};
+use crate::support::probes::Text;
+use crate::support::process::Process;
+
+/// Runs jjleak after a shell command, in a private mount namespace.
+fn jjleak_after(shell_command: &str, arguments: &[&str]) -> Ended {
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c", &format!("{shell_command} && exec \"$0\" \"$@\""), PROGRAM])
+        .args(arguments);
+    command.stdout(Stdio::piped());
+    Jjleak::start(command).end()
+}
+
+#[test]
+fn a_user_without_privileges_is_told_to_use_sudo() {
+    let mut ledger = Ledger::start();
+    // The build's folders may be closed to other users.
+    let folder = TempDir::new().unwrap();
+    let program = compile::copy(Path::new(PROGRAM), folder.path());
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let pid = ledger.pid().to_string();
+    let before = nix::unistd::geteuid().is_root().then(|| Text::of(&mut ledger));
+
+    let mut command = match before {
+        Some(_) => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+            command.arg("--bounding-set=-all").arg(&program);
+            command
+        }
+        None => Command::new(&program),
+    };
+    command.args(["-p", &pid]).stdout(Stdio::piped());
+    let ended = Jjleak::start(command).end();
+
+    ended.assert_failed(3, "not allowed to load BPF programs", "run it with sudo");
+    if let Some(before) = before {
+        before.assert_unchanged(&mut ledger);
+    }
+}
+
+#[test]
+fn a_kernel_without_btf_is_refused() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let before = Text::of(&mut ledger);
+
+    let ended = jjleak_after("mount -t tmpfs none /sys/kernel/btf", &["-p", &ledger.pid().to_string()]);
+
+    ended.assert_failed(3, "no BTF", "CONFIG_DEBUG_INFO_BTF");
+    before.assert_unchanged(&mut ledger);
+}
+
+#[test]
+fn a_kernel_without_uprobes_is_refused() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let before = Text::of(&mut ledger);
+
+    let mount = "mount -t tmpfs none /sys/bus/event_source/devices";
+    let ended = jjleak_after(mount, &["-p", &ledger.pid().to_string()]);
+
+    ended.assert_failed(3, "no uprobes", "CONFIG_UPROBE_EVENTS");
+    before.assert_unchanged(&mut ledger);
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_refused() {
+    require_bpf!();
+
+    // Above the largest PID the kernel gives (PID_MAX_LIMIT is 2^22).
+    let ended = Ended::of(["-p", "4194305"]);
+
+    ended.assert_failed(4, "no process has the PID 4194305", "check the PID");
+}
+
+#[test]
+fn a_kernel_thread_is_refused() {
+    require_bpf!();
+    // A container with PIDs of its own shows none.
+    if fs::read_to_string("/proc/2/comm").unwrap_or_default().trim_end() != "kthreadd" {
+        return privilege::record("a_kernel_thread_is_refused", "PID 2 is no kernel thread here");
+    }
+
+    let ended = Ended::of(["-p", "2"]);
+
+    ended.assert_failed(
+        4,
+        "process 2 is a kernel thread or a zombie",
+        "choose a process that runs a program",
+    );
+}
+
+#[test]
+fn a_process_that_has_ended_is_refused() {
+    require_bpf!();
+    let zombie = Process::spawn(&mut Command::new("true"));
+    let pid = Pid::from_raw(zombie.id().try_into().unwrap());
+    waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+
+    let ended = Ended::of(["-p", &pid.to_string()]);
+
+    ended.assert_failed(4, "is a kernel thread or a zombie", "choose a process that runs a program");
+}
+
+#[test]
+fn a_thread_is_refused_and_its_process_named() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("threads");
+    let pid = ledger.pid().to_string();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut names = threads.map(|thread| thread.unwrap().file_name().into_string().unwrap());
+    let thread = names.find(|name| *name != pid).unwrap();
+
+    let ended = Ended::of(["-p", &thread]);
+
+    ended.assert_failed(4, &format!("{thread} is a thread of process {pid}"), &format!("use -p {pid}"));
+}
+
+#[test]
+fn a_process_without_an_allocator_is_refused() {
+    require_bpf!();
+    let bare = Process::spawn(&mut Command::new(compile::bare()));
+
+    let ended = Ended::of(["-p", &bare.id().to_string()]);
+
+    ended.assert_failed(1, "maps no allocator", "profile a process that uses");
+}
+
+#[test]
+fn a_process_that_allocates_with_jemalloc_is_refused_for_now() {
+    require_program!("redis-server");
+    let folder = TempDir::new().unwrap();
+    let mut redis = Command::new("redis-server");
+    redis.args(["--port", "0", "--unixsocket", "redis.sock", "--save", "", "--daemonize", "no"]);
+    let mut redis = Process::spawn(redis.current_dir(folder.path()).stdout(Stdio::piped()));
+    let mut log = Lines::of("redis-server", redis.stdout.take().unwrap());
+    while !log.next(SOON).contains("ready to accept connections") {}
+
+    let ended = Ended::of(["-p", &redis.id().to_string()]);
+
+    ended.assert_failed(1, "allocates with jemalloc", "profile a process that uses");
+    assert!(redis.try_wait().unwrap().is_none(), "redis-server has ended");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    for (arguments, what) in [
+        (&["-p", "1", "--format", "png"][..], "png"),
+        (&["-p", "1", "--colour"], "--colour"),
+        (&["-p", "none"], "none"),
+        (&["-p", "1", "-z", "10", "-Z", "9"], "--min-size 10 is larger than --max-size 9"),
+        (&["-c", "'open"], "--command"),
+        (&[], "required"),
+    ] {
+        Ended::of(arguments).assert_failed(2, what, "jjleak --help");
+    }
+}

@@ -1,0 +1,102 @@
+//! Books: what each call site allocated and what of it lives. A fixture prints its own, a report is reduced to the
+//! same form, and equality is then equality.
+
+use std::collections::BTreeMap;
+
+use jjleak::render::json::{Document, StackDocument, TotalsDocument};
+
+/// Bytes and objects of one call site.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) live_bytes: u64,
+    pub(crate) live_objects: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) allocated_objects: u64,
+}
+
+/// Accounts by the name of the function that called the allocator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Books {
+    pub(crate) sites: BTreeMap<String, Account>,
+    pub(crate) unknown_frees: u64,
+}
+
+impl Books {
+    /// Reads what a fixture printed: `site NAME live BYTES OBJECTS allocated BYTES OBJECTS`, `unknown_frees NUMBER`.
+    /// Other lines are skipped.
+    pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut books = Self::default();
+        for line in lines {
+            let words: Vec<_> = line.split(' ').collect();
+            let number = |index: usize| words[index].parse::<u64>().unwrap();
+            match words[..] {
+                ["site", name, "live", _, _, "allocated", _, _] => {
+                    let account = Account {
+                        live_bytes: number(3),
+                        live_objects: number(4),
+                        allocated_bytes: number(6),
+                        allocated_objects: number(7),
+                    };
+                    books.sites.insert(name.to_owned(), account);
+                }
+                ["unknown_frees", _] => books.unknown_frees = number(1),
+                _ => {}
+            }
+        }
+        books
+    }
+
+    /// Reduces a report.
+    pub(crate) fn of(report: &Document) -> Self {
+        let mut books = Self { unknown_frees: report.unknown_frees, ..Self::default() };
+        for stack in &report.stacks {
+            let account = books.sites.entry(call_site(stack).to_owned()).or_default();
+            account.live_bytes += stack.live.bytes;
+            account.live_objects += stack.live.objects;
+            account.allocated_bytes += stack.allocated.bytes;
+            account.allocated_objects += stack.allocated.objects;
+        }
+        books
+    }
+
+    /// Live bytes and objects of all sites.
+    pub(crate) fn live(&self) -> TotalsDocument {
+        let accounts = self.sites.values();
+        TotalsDocument {
+            bytes: accounts.clone().map(|account| account.live_bytes).sum(),
+            objects: accounts.map(|account| account.live_objects).sum(),
+        }
+    }
+
+    /// Allocated bytes and objects of all sites.
+    pub(crate) fn allocated(&self) -> TotalsDocument {
+        let accounts = self.sites.values();
+        TotalsDocument {
+            bytes: accounts.clone().map(|account| account.allocated_bytes).sum(),
+            objects: accounts.map(|account| account.allocated_objects).sum(),
+        }
+    }
+
+    /// Fails unless the report says the same: by call site, in total, and to the byte.
+    pub(crate) fn assert_reported(&self, report: &Document) {
+        assert_eq!(Self::of(report), *self, "the report (left) is not what the program booked (right)");
+        assert_eq!(report.live, self.live());
+        assert_eq!(report.allocated, self.allocated());
+    }
+}
+
+/// The function that called the allocator: the first frame is the allocation function itself.
+pub(crate) fn call_site(stack: &StackDocument) -> &str {
+    let mut functions = stack.frames.iter().filter(|frame| !frame.inlined);
+    functions.nth(1).map_or("", |frame| &frame.symbol)
+}
+
+/// The losses a report tells of.
+pub(crate) fn losses(report: &Document) -> BTreeMap<&str, u64> {
+    report.lost.iter().filter(|(_, count)| **count > 0).map(|(name, count)| (name.as_str(), *count)).collect()
+}
+
+/// Fails when a report tells of any loss.
+pub(crate) fn assert_nothing_lost(report: &Document) {
+    assert_eq!(losses(report), BTreeMap::new(), "something was lost");
+}

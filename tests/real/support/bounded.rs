@@ -1,0 +1,42 @@
+//! Waits that end. Their limits are far above what a slow machine needs: they turn a hang into a failure that says
+//! what was waited for.
+
+use std::os::fd::AsFd;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// For anything a process does without much work.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// For ten million traced operations, and whatever else is work.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// Waits for a child to end.
+pub(crate) fn exit(child: &mut Child, limit: Duration, who: &str) -> ExitStatus {
+    if let Some(status) = child.try_wait().unwrap() {
+        return status;
+    }
+    // A child that has not been waited for keeps its PID, even when it has ended.
+    let descriptor = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+    assert!(ready(&descriptor, limit), "{who} did not end within {limit:?}");
+    child.wait().unwrap()
+}
+
+/// Waits until there is something to read.
+pub(crate) fn readable(pipe: &impl AsFd, limit: Duration, what: &str) {
+    assert!(ready(pipe, limit), "nothing came through {what} within {limit:?}");
+}
+
+fn ready(descriptor: &impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).unwrap();
+    loop {
+        match poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&limit)) {
+            Err(Errno::INTR) => {}
+            events => return events.unwrap() > 0,
+        }
+    }
+}

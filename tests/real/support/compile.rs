@@ -1,0 +1,67 @@
+//! Compiles the fixtures, each once a run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The program that keeps its own books and is driven by a test.
+pub(crate) fn ledger() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let units = ["books", "sites", "calls", "crowds", "depths", "escapes", "main", "processes", "threads"];
+    PATH.get_or_init(|| compile("ledger", &units.map(|unit| format!("ledger/{unit}.c")), BOOKKEEPING))
+}
+
+/// The program that allocates before `main`, prints its books, and ends.
+pub(crate) fn early() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
+    PATH.get_or_init(|| compile("early", &units, BOOKKEEPING))
+}
+
+/// A program that does not come to run, for its library is gone by then.
+pub(crate) fn orphan() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        // A library that is found when linking by its path, and when loading by a name that nothing has.
+        let named = "-Wl,-soname,libgone-for-ever.so";
+        let library = compile("libgone.so", &[], &["-shared", named, "-x", "c", "/dev/null"]);
+        compile("orphan", &["orphan.c".to_owned()], &["-Wl,--no-as-needed", library.to_str().unwrap()])
+    })
+}
+
+/// The program without a C library.
+pub(crate) fn bare() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
+}
+
+/// Copies a program into a folder. By cp, because a file that this process writes can be held open for a moment by a
+/// child that another test is just starting, and is then refused with `ETXTBSY`.
+pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {
+    let status = Command::new("cp").args([program, folder]).status().unwrap();
+    assert!(status.success(), "cannot copy {}", program.display());
+    folder.join(program.file_name().unwrap())
+}
+
+/// As the fixtures' comments ask for: optimized, but with frame pointers and every call to the allocator as written.
+const BOOKKEEPING: &[&str] =
+    &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
+
+/// Compiles under a name of its own and renames, so that test runs at the same time do not see half a program.
+fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").canonicalize().unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join(name);
+    let unfinished = folder.join(format!("{name}-{}", std::process::id()));
+    let output = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra"])
+        .args(flags)
+        .args(sources.iter().map(|source| fixtures.join(source)))
+        .arg("-o")
+        .arg(&unfinished)
+        .output()
+        .expect("cc, the C compiler, runs");
+    assert!(output.status.success(), "cannot compile {name}:\n{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(unfinished, &program).unwrap();
+    program
+}

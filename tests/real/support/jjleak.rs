@@ -1,0 +1,195 @@
+//! A running jjleak, and what is left of it when it has ended.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use jjleak::render::json::Document;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::bounded::{self, LONG, SOON};
+use super::lines::Lines;
+use super::process::Process;
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_jjleak");
+
+/// How jjleak begins the line by which it says that everything from now on counts.
+const ATTACHED: &str = "jjleak: attached";
+
+/// A running jjleak in a folder of its own.
+pub(crate) struct Jjleak {
+    process: Process,
+    stderr: Lines,
+    stdout: Output,
+    folder: TempDir,
+}
+
+enum Output {
+    /// Being read; all of it comes when its last writer is gone.
+    Read(Receiver<Vec<u8>>),
+    /// Held, so that a writer blocks when the pipe is full.
+    Unread(ChildStdout),
+    /// Goes elsewhere.
+    Elsewhere,
+}
+
+impl Jjleak {
+    /// Starts jjleak with these arguments and waits until it has attached.
+    pub(crate) fn attached(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).stdout(Stdio::piped());
+        Self::start(command).until_attached()
+    }
+
+    /// Starts jjleak, attached, with a stdout that nobody reads.
+    pub(crate) fn attached_unread(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).stdout(Stdio::piped());
+        Self::spawn(command, Output::Unread).until_attached()
+    }
+
+    /// Starts a command that is, or becomes, jjleak. Its stdout is read if it is a pipe.
+    pub(crate) fn start(command: Command) -> Self {
+        Self::spawn(command, |pipe| Output::Read(read(pipe)))
+    }
+
+    fn spawn(mut command: Command, output: impl FnOnce(ChildStdout) -> Output) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        command.current_dir(folder.path()).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        let stderr = Lines::of("jjleak", process.stderr.take().unwrap());
+        let stdout = process.stdout.take().map_or(Output::Elsewhere, output);
+        Self { process, stderr, stdout, folder }
+    }
+
+    /// Waits until jjleak says that it has attached.
+    pub(crate) fn until_attached(mut self) -> Self {
+        self.wait_for(ATTACHED);
+        self
+    }
+
+    /// Waits for a line of stderr that starts like this.
+    pub(crate) fn wait_for(&mut self, start: &str) -> String {
+        self.stderr.skip_to(start, SOON)
+    }
+
+    /// Waits until jjleak has begun to write to its stdout, which nobody reads.
+    pub(crate) fn until_it_writes(&mut self) {
+        let Output::Unread(pipe) = &self.stdout else { panic!("stdout is being read") };
+        bounded::readable(pipe, SOON, "jjleak's stdout");
+    }
+
+    /// Closes the reading end of its stdout, which nobody reads.
+    pub(crate) fn without_stdout(mut self) -> Self {
+        self.stdout = Output::Elsewhere;
+        self
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        // The child has not been waited for, so the PID is still its own.
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Asks for the final report, as Ctrl-C does, and waits for the end.
+    pub(crate) fn interrupt(self) -> Ended {
+        self.signal(Signal::SIGINT);
+        self.end()
+    }
+
+    /// Waits for the end of jjleak, while its command may go on.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.end(LONG)
+    }
+
+    /// Waits for the end, also of whatever shares jjleak's stdout and stderr.
+    pub(crate) fn end(mut self) -> Ended {
+        let status = self.wait();
+        let stdout = match self.stdout {
+            Output::Read(all) => all.recv_timeout(SOON).expect("whoever holds jjleak's stdout lets go"),
+            Output::Unread(_) | Output::Elsewhere => Vec::new(),
+        };
+        let stdout = String::from_utf8(stdout).unwrap();
+        Ended { status, stdout, stderr: self.stderr.all(SOON), folder: self.folder }
+    }
+}
+
+fn read(mut pipe: ChildStdout) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        // Nobody receives when the test has failed.
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+/// A jjleak that has ended.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    /// Lines.
+    pub(crate) stderr: Vec<String>,
+    folder: TempDir,
+}
+
+impl Ended {
+    /// Runs jjleak to its end.
+    pub(crate) fn of(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).stdout(Stdio::piped());
+        Jjleak::start(command).end()
+    }
+
+    /// Fails unless jjleak did what it was asked for.
+    pub(crate) fn assert_done(self) -> Self {
+        assert_eq!(self.status.code(), Some(0), "{:#?}", self.stderr);
+        self
+    }
+
+    /// The JSON reports on stdout. Lines of a profiled command's own are skipped.
+    pub(crate) fn reports(&self) -> Vec<Document> {
+        let lines = self.stdout.lines().filter(|line| line.starts_with('{'));
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The last JSON report.
+    pub(crate) fn report(&self) -> Document {
+        self.reports().pop().unwrap_or_else(|| panic!("no report, but {:#?}", self.stderr))
+    }
+
+    /// Names of the files in the folder it ran in, sorted.
+    pub(crate) fn files(&self) -> Vec<String> {
+        names_in(self.folder.path())
+    }
+
+    /// A file in the folder it ran in.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Fails unless jjleak failed with this code, one line of what and why, one line of what to do, and no file.
+    pub(crate) fn assert_failed(&self, code: i32, what: &str, remedy: &str) {
+        let lines: Vec<_> = self.stderr.iter().map(String::as_str).collect();
+        assert_eq!(self.status.code(), Some(code), "{lines:#?}");
+        let [.., why, to_do] = lines[..] else { panic!("not two lines: {lines:#?}") };
+        assert!(why.starts_with("jjleak: ") && why.contains(what), "not about {what:?}: {lines:#?}");
+        assert!(to_do.starts_with("jjleak: to do: ") && to_do.contains(remedy), "not {remedy:?}: {lines:#?}");
+        assert_eq!(self.files(), [""; 0]);
+    }
+}
+
+/// Names of the files in a folder, hidden ones included, sorted.
+pub(crate) fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

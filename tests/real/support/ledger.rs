@@ -1,0 +1,133 @@
+//! The ledger program: a running process that plays scenarios on request and keeps books of its own.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ChildStdin, Command, Stdio};
+
+use jjleak::render::json::Document;
+use nix::sys::signal::Signal;
+
+use super::books::Books;
+use super::bounded::{LONG, SOON};
+use super::compile;
+use super::jjleak::Jjleak;
+use super::lines::Lines;
+use super::process::Process;
+
+pub(crate) struct Ledger {
+    process: Process,
+    stdin: ChildStdin,
+    stdout: Lines,
+}
+
+impl Ledger {
+    /// Starts the program and waits until it listens.
+    pub(crate) fn start() -> Self {
+        Self::start_as(compile::ledger())
+    }
+
+    /// Starts the program from a copy at this path.
+    pub(crate) fn start_as(path: &Path) -> Self {
+        let mut command = Command::new(path);
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        let mut ledger = Self { process, stdin, stdout: Lines::of("the ledger program", stdout) };
+        assert_eq!(ledger.stdout.next(SOON), "ready");
+        ledger
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Prepares a scenario with what must be there before jjleak attaches.
+    pub(crate) fn set_up(&mut self, scenario: &str) {
+        self.ask(&format!("set_up {scenario}"));
+        self.expect_done();
+    }
+
+    /// Attaches jjleak, and opens new books in the same silence.
+    pub(crate) fn attach(&mut self, options: &[&str]) -> Jjleak {
+        let pid = self.pid().to_string();
+        let jjleak = Jjleak::attached(["-p", &pid].iter().chain(options));
+        self.open_books();
+        jjleak
+    }
+
+    /// Plays a scenario.
+    pub(crate) fn run(&mut self, scenario: &str) {
+        self.ask(&format!("run {scenario}"));
+        self.expect_done();
+    }
+
+    /// What the program has booked.
+    pub(crate) fn books(&mut self) -> Books {
+        let lines = self.table("ledger");
+        Books::parse(lines.iter().map(String::as_str))
+    }
+
+    /// Where the program's allocation functions are.
+    pub(crate) fn allocation_functions(&mut self) -> Vec<(String, u64)> {
+        let lines = self.table("addresses");
+        let parse = |line: &String| {
+            let (name, address) = line.strip_prefix("address ")?.split_once(" 0x")?;
+            Some((name.to_owned(), u64::from_str_radix(address, 16).ok()?))
+        };
+        lines.iter().map(|line| parse(line).expect("a name and an address")).collect()
+    }
+
+    /// Opens new books.
+    pub(crate) fn open_books(&mut self) {
+        self.ask("open");
+        self.expect_done();
+    }
+
+    /// Has the process execute the program anew.
+    pub(crate) fn exec(&mut self) {
+        self.ask("exec");
+        assert_eq!(self.stdout.next(SOON), "ready");
+    }
+
+    /// Lets the program end with this status.
+    pub(crate) fn exit(mut self, status: i32) {
+        self.ask(&format!("exit {status}"));
+        assert_eq!(self.process.end(SOON).code(), Some(status));
+    }
+
+    /// Kills the program, as a user or the kernel short of memory would.
+    pub(crate) fn kill(mut self) {
+        self.process.kill().unwrap();
+        let status = self.process.end(SOON);
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+    }
+
+    fn ask(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap();
+    }
+
+    fn expect_done(&mut self) {
+        assert_eq!(self.stdout.next(LONG), "done");
+    }
+
+    fn table(&mut self, question: &str) -> Vec<String> {
+        self.ask(question);
+        std::iter::from_fn(|| Some(self.stdout.next(SOON)).filter(|line| line != "end")).collect()
+    }
+}
+
+/// Plays a scenario under jjleak; the report must equal the program's books.
+pub(crate) fn assert_exact(scenario: &str) -> Document {
+    let (report, books) = reported_and_booked(scenario, &["--format", "json"]);
+    books.assert_reported(&report);
+    report
+}
+
+/// Plays a scenario under jjleak with these options: the last JSON report, and what the program has booked.
+pub(crate) fn reported_and_booked(scenario: &str, options: &[&str]) -> (Document, Books) {
+    let mut ledger = Ledger::start();
+    ledger.set_up(scenario);
+    let jjleak = ledger.attach(options);
+    ledger.run(scenario);
+    (jjleak.interrupt().assert_done().report(), ledger.books())
+}

@@ -1,0 +1,12 @@
+//! What tests on the real kernel are made of: fixtures, a running jjleak, and bounded waits. Every process and folder
+//! goes with the guard that stands for it.
+
+pub(crate) mod books;
+pub(crate) mod bounded;
+pub(crate) mod compile;
+pub(crate) mod jjleak;
+pub(crate) mod ledger;
+pub(crate) mod lines;
+pub(crate) mod privilege;
+pub(crate) mod probes;
+pub(crate) mod process;

@@ -1,0 +1,74 @@
+//! The one place that decides whether a test that needs BPF can run.
+//!
+//! When it cannot, the test says so and leaves a line in the file that `JJLEAK_SKIPPED` names; with
+//! `JJLEAK_REQUIRE_BPF=1`, as in CI, it fails instead.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
+/// Set, and not empty, when the jjleak under test was built with its BPF programs inside.
+const BPF_OBJECT: Option<&str> = option_env!("JJLEAK_BPF_OBJECT");
+
+/// Ends the test here, as skipped, unless BPF programs can be loaded and attached.
+macro_rules! require_bpf {
+    () => {
+        $crate::support::privilege::require!($crate::support::privilege::lack_of_bpf())
+    };
+}
+
+/// Ends the test here, as skipped, unless BPF can be used and this program is installed.
+macro_rules! require_program {
+    ($program:literal) => {
+        $crate::support::privilege::require_bpf!();
+        $crate::support::privilege::require!($crate::support::privilege::lack_of_program($program))
+    };
+}
+
+/// Ends the test here, as skipped, when something lacks.
+macro_rules! require {
+    ($lack:expr) => {
+        if let Some(lack) = $lack {
+            fn here() {}
+            $crate::support::privilege::skip(std::any::type_name_of_val(&here), &lack);
+            return;
+        }
+    };
+}
+
+pub(crate) use {require, require_bpf, require_program};
+
+/// Why BPF cannot be used, if so.
+pub(crate) fn lack_of_bpf() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    let built_with_bpf = BPF_OBJECT.is_some_and(|path| !path.is_empty());
+    (!built_with_bpf).then(|| "built without the BPF programs".to_owned())
+}
+
+/// Why a program cannot be used, if so.
+pub(crate) fn lack_of_program(name: &str) -> Option<String> {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&folders).any(|folder| folder.join(name).is_file());
+    (!found).then(|| format!("{name} is not installed"))
+}
+
+/// Skips a test, unless it must run. `inside` is the path of a function in the test's body.
+pub(crate) fn skip(inside: &str, why: &str) {
+    let name = inside.strip_suffix("::here").unwrap_or(inside);
+    let required = env::var("JJLEAK_REQUIRE_BPF").is_ok_and(|value| value == "1");
+    assert!(!required, "{name} must run (JJLEAK_REQUIRE_BPF=1) and cannot: {why}");
+    record(name, why);
+}
+
+/// Records that a test is skipped.
+pub(crate) fn record(name: &str, why: &str) {
+    println!("skipped: {name}: {why}");
+    if let Some(record) = env::var_os("JJLEAK_SKIPPED") {
+        let mut file = OpenOptions::new().append(true).create(true).open(Path::new(&record)).unwrap();
+        // One write, so that lines of tests that run at the same time do not mix.
+        file.write_all(format!("{name}: {why}\n").as_bytes()).unwrap();
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether probes are in a process: a probe is a breakpoint instruction in the text of a function.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::ledger::Ledger;
+
+/// Bytes that are compared of each function: every probe site is in a function's first block.
+const LENGTH: usize = 64;
+
+/// The first bytes of each allocation function, as they are in a process's memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Text(Vec<(String, [u8; LENGTH])>);
+
+impl Text {
+    pub(crate) fn of(ledger: &mut Ledger) -> Self {
+        let functions = ledger.allocation_functions();
+        let memory = File::open(format!("/proc/{}/mem", ledger.pid())).unwrap();
+        let read = |(name, address)| {
+            let mut bytes = [0; LENGTH];
+            memory.read_exact_at(&mut bytes, address).unwrap();
+            (name, bytes)
+        };
+        Self(functions.into_iter().map(read).collect())
+    }
+
+    /// Fails unless the process's functions are what they were.
+    pub(crate) fn assert_unchanged(&self, ledger: &mut Ledger) {
+        assert_eq!(Self::of(ledger), *self, "probes are left in the target");
+    }
+
+    /// Names of the functions that differ.
+    pub(crate) fn changed<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        let pairs = self.0.iter().zip(&other.0);
+        pairs.filter(|(before, after)| before != after).map(|((name, _), _)| name.as_str()).collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! A child process that does not outlive its test.
+
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use super::bounded;
+
+/// Killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Self { child, name }
+    }
+
+    /// Waits for the end; panics when it does not come.
+    pub(crate) fn end(&mut self, limit: Duration) -> ExitStatus {
+        bounded::exit(&mut self.child, limit, &self.name)
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
