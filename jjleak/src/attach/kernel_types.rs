@@ -38,7 +38,6 @@ struct Btf<'a> {
 
 const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
-const KIND_UNION: u32 = 5;
 
 impl<'a> Btf<'a> {
     fn parse(data: &'a [u8]) -> Option<Self> {
@@ -91,11 +90,10 @@ fn payload(kind: u32, count: usize) -> Option<usize> {
         1 | 14 | 17 => 4,
         // ARRAY
         3 => 12,
-        KIND_STRUCT | KIND_UNION => count * 12,
         // ENUM, FUNC_PROTO
         6 | 13 => count * 8,
-        // DATASEC, ENUM64
-        15 | 19 => count * 12,
+        // STRUCT, UNION, DATASEC, ENUM64
+        KIND_STRUCT | 5 | 15 | 19 => count * 12,
         _ => return None,
     })
 }
