@@ -1,6 +1,9 @@
 //! How a run ends: by count, by signal, with its target. Each way but one gives a final report, and each leaves the
 //! target as it was.
 
+use std::thread;
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use crate::support::books::assert_nothing_lost;
@@ -11,6 +14,9 @@ use crate::support::probes::Text;
 
 /// A report every hour: none comes before the final one.
 const NO_INTERVAL: &str = "3600";
+
+/// How long jjleak takes further signals for echoes of the first.
+const ECHO: Duration = Duration::from_millis(500);
 
 #[test]
 fn count_ends_the_run_and_every_interval_has_its_report() {
@@ -32,7 +38,7 @@ fn count_ends_the_run_and_every_interval_has_its_report() {
 #[test]
 fn a_signal_brings_the_final_report_and_the_files() {
     require_bpf!();
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let mut ledger = Ledger::start();
         let before = Text::of(&mut ledger);
 
@@ -59,6 +65,7 @@ fn a_second_signal_makes_jjleak_leave_at_once() {
 
     jjleak.signal(Signal::SIGINT);
     jjleak.until_it_writes();
+    thread::sleep(ECHO);
     jjleak.signal(Signal::SIGINT);
     let ended = jjleak.end();
 
@@ -68,7 +75,7 @@ fn a_second_signal_makes_jjleak_leave_at_once() {
 }
 
 #[test]
-fn a_jjleak_that_is_killed_leaves_no_probe() {
+fn a_jjleak_that_is_killed_leaves_no_probe_and_no_file() {
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -76,8 +83,9 @@ fn a_jjleak_that_is_killed_leaves_no_probe() {
     let jjleak = ledger.attach(&[NO_INTERVAL]);
     ledger.run("malloc");
     jjleak.signal(Signal::SIGKILL);
-    jjleak.end();
+    let ended = jjleak.end();
 
+    assert_eq!(ended.files(), [""; 0]);
     before.assert_unchanged(&mut ledger);
     ledger.run("malloc");
 }

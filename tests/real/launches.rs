@@ -110,7 +110,7 @@ fn a_command_that_is_not_there_is_named() {
 
     let ended = Ended::of(["--", "/nonexistent/command"]);
 
-    ended.assert_failed(1, "starting \"/nonexistent/command\" failed", "check that the command exists");
+    ended.assert_failed(4, "starting \"/nonexistent/command\" failed", "check that the command exists");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod support;
 
 mod calls;
 mod depths;
+mod edges;
 mod endings;
 mod escapes;
 mod filters;

@@ -52,7 +52,7 @@ fn a_full_disk_leaves_no_file() {
 }
 
 #[test]
-fn a_full_stdout_leaves_no_file() {
+fn a_full_stdout_is_a_failure_and_keeps_no_file_from_being_written() {
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -64,6 +64,12 @@ fn a_full_stdout_leaves_no_file() {
     ledger.run("malloc");
     let ended = jjleak.interrupt();
 
-    ended.assert_failed(1, "writing to stdout failed: No space left on device", "check where stdout goes");
+    let [.., wrote, why, to_do] = &ended.stderr[..] else { panic!("{:#?}", ended.stderr) };
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        wrote.starts_with("jjleak: wrote jjleak-") && why.contains("writing to stdout failed: No space left")
+    );
+    assert_eq!(to_do, "jjleak: to do: check where stdout goes");
+    assert_eq!(ended.files(), [format!("jjleak-{}.svg", ledger.pid())]);
     before.assert_unchanged(&mut ledger);
 }

@@ -103,6 +103,7 @@ fn read_u32(data: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the sample has a few bytes")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -21,14 +21,14 @@ use crate::render::{Format, Value};
     override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]..."
 )]
 #[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
-    4 no such process, 5 something was lost (with --strict).")]
+    4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "command", "argv"]))]
 pub(super) struct Args {
     /// Attach to the process with this PID
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pid: Option<u32>,
 
-    /// Start this command and account from its first allocation; quoted as in a shell, run without one
+    /// Start this command, as the user who runs jjleak; quoted as in a shell, run without one
     #[arg(short, long, value_name = "STRING")]
     pub(super) command: Option<String>,
 
@@ -40,7 +40,7 @@ pub(super) struct Args {
     #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
-    /// Start this command and account from its first allocation
+    /// Start this command, as the user who runs jjleak, and account from its first allocation
     #[arg(last = true, value_name = "CMD")]
     pub(super) argv: Vec<OsString>,
 
@@ -67,7 +67,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
     pub(super) format: Vec<Format>,
 
-    /// Where files go: a folder (existing, or ending in /), or a file name [default: jjleak-PID.* here]
+    /// Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]
     #[arg(long, value_name = "PATH")]
     pub(super) out: Option<PathBuf>,
 

@@ -40,7 +40,7 @@ impl CodeFollower {
     ) -> Result<(), Failure> {
         let executable = || mappings.iter().filter(|mapping| mapping.executable);
         for (_, module) in modules.iter() {
-            self.add(attachment, module.id, &module.path, &module.build_id, || module.read());
+            self.add(attachment, module.id, &module.path, module.build_id(), || module.read());
         }
         for vdso in executable().filter(|mapping| is_vdso(mapping)) {
             let pid = self.pid;

@@ -4,6 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use nix::unistd::Uid;
+
+use super::notices::tell;
 use crate::{attach, processes, render, store};
 
 pub(super) const DONE: u8 = 0;
@@ -30,10 +33,17 @@ impl Failure {
         Self::new(USAGE, what, "see jjleak --help")
     }
 
+    /// Fails when there are failures: with all of them, and what to do about the first.
+    pub(super) fn all(failures: Vec<Self>) -> Result<(), Self> {
+        let whats: Vec<_> = failures.iter().map(|failure| failure.what.as_str()).collect();
+        let what = whats.join("; ");
+        failures.into_iter().next().map_or(Ok(()), |first| Err(Self { what, ..first }))
+    }
+
     /// Tells the user.
     pub(super) fn report(&self) -> ExitCode {
-        eprintln!("jjleak: {}", self.what);
-        eprintln!("jjleak: to do: {}", self.remedy);
+        tell(&self.what);
+        tell(&format!("to do: {}", self.remedy));
         ExitCode::from(self.code)
     }
 }
@@ -60,6 +70,24 @@ fn chain(error: &dyn Error) -> String {
     line.replace('\n', " ")
 }
 
+/// Whether the kernel's reason, somewhere in the chain of causes, is that it is not allowed.
+fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied)
+    })
+}
+
+/// What to do when something is not allowed.
+pub(super) fn allowance() -> &'static str {
+    if Uid::effective().is_root() {
+        "root may not do it here, so kernel lockdown or a sandbox forbids it: run it on the host, outside of containers"
+    } else {
+        "run it with sudo, on the host or in the same PID namespace"
+    }
+}
+
 impl From<processes::Error> for Failure {
     fn from(error: processes::Error) -> Self {
         use processes::Error as E;
@@ -67,12 +95,12 @@ impl From<processes::Error> for Failure {
             E::NoSuchProcess(_) | E::Gone(_) => (NO_TARGET, "check the PID with ps".to_owned()),
             E::IsThread { process, .. } => (NO_TARGET, format!("use -p {process}")),
             E::NoProgram(_) => (NO_TARGET, "choose a process that runs a program".to_owned()),
-            E::Read { .. } => {
-                (OTHER, "run it with sudo, on the host or in the same PID namespace".to_owned())
-            }
+            E::Read { .. } | E::Trace { .. } if is_forbidden(&error) => (PREFLIGHT, allowance().to_owned()),
+            E::Read { .. } => (OTHER, "check that proc(5) is mounted on /proc".to_owned()),
+            E::Trace { .. } => (OTHER, "check that no other tool traces the command".to_owned()),
             E::Watch { .. } => (OTHER, "check the limit of open files (ulimit -n)".to_owned()),
             E::Malformed { .. } => (OTHER, "please report this line and the kernel version".to_owned()),
-            E::Start { .. } => (OTHER, "check that the command exists and can be run".to_owned()),
+            E::Start { .. } => (NO_TARGET, "check that the command exists and can be run".to_owned()),
             E::EndedEarly { .. } => (NO_TARGET, "run the command alone first".to_owned()),
         };
         Self::new(code, chain(&error), remedy)
@@ -90,8 +118,10 @@ impl From<attach::Error> for Failure {
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
             ),
+            E::Attach { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),
+            E::Namespace(_) => (OTHER, "mount proc(5) on /proc"),
             E::Table(_) | E::Map(_) => (OTHER, "check that memory is not exhausted, and try again"),
         };
         Self::new(code, chain(&error), remedy)
@@ -101,7 +131,9 @@ impl From<attach::Error> for Failure {
 impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
         let remedy = match &error {
-            store::Error::Create { .. } => "choose another place with --out",
+            store::Error::Create { .. } | store::Error::NotAFile { .. } | store::Error::Open { .. } => {
+                "choose another place with --out"
+            }
             store::Error::IsFolder { .. } => "name a file, or end the folder's name in /",
             store::Error::Write { .. } => "free some space, or choose another place with --out",
         };
@@ -125,6 +157,38 @@ mod tests {
         let source = std::io::Error::other("no\nluck");
         let error = store::Error::Write { path: "/x".into(), source };
         assert_eq!(Failure::from(error).what, "writing /x failed: no luck");
+    }
+
+    #[test]
+    fn what_the_kernel_forbids_is_a_missing_privilege() {
+        let failure = |code| {
+            let source = std::io::Error::from_raw_os_error(code);
+            Failure::from(processes::Error::Read { path: "/proc/1/exe".into(), source })
+        };
+        assert_eq!([1, 13].map(|code| failure(code).code), [PREFLIGHT; 2]);
+        assert_eq!(failure(24).code, OTHER);
+    }
+
+    #[test]
+    fn a_probe_that_the_kernel_forbids_is_a_missing_privilege() {
+        let failure = |code| {
+            let io_error = std::io::Error::from_raw_os_error(code);
+            let source = aya::sys::SyscallError { call: "perf_event_open", io_error };
+            let (pid, function) = (Pid::new(7).unwrap(), "malloc".to_owned());
+            Failure::from(attach::Error::Attach { pid, function, offset: 0, source: Box::new(source.into()) })
+        };
+        assert_eq!([1, 13].map(|code| failure(code).code), [PREFLIGHT; 2]);
+        assert_eq!(failure(24).code, OTHER);
+    }
+
+    #[test]
+    fn failures_are_told_together_and_the_first_gives_the_code() {
+        let failures = ["a", "b"].map(|what| Failure::new(LOSS, what, ""));
+        assert_eq!(
+            Failure::all(failures.into()).map_err(|all| (all.what, all.code)),
+            Err(("a; b".into(), LOSS))
+        );
+        assert!(Failure::all(Vec::new()).is_ok());
     }
 
     #[test]

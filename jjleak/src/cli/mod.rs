@@ -3,11 +3,10 @@
 //! In: arguments. Out: reports on stdout, files, one exit code. Errors are one line of what failed and why, and
 //! one line of what to do.
 
-#![expect(clippy::print_stderr, reason = "talking to the user is this stage's job")]
-
 mod args;
 mod code;
 mod failure;
+mod notices;
 mod outputs;
 mod session;
 mod signals;
@@ -61,7 +60,7 @@ fn init_log(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(|| notices::Log)
         .without_time()
         .with_target(false)
         .init();

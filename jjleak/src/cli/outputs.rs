@@ -7,20 +7,31 @@ use jiff::tz::TimeZone;
 
 use super::Failure;
 use super::args::Args;
+use super::failure::OTHER;
 use crate::profile::Profile;
 use crate::render::{Format, Options, Value, render};
-use crate::store::PendingFile;
+use crate::store::{PendingFile, is_stream};
 
 /// The places of one run. Files are opened at once, so that a place that cannot be written to is known before
 /// anything is attached; they get their names at the end.
 pub(super) struct Outputs {
+    /// What goes to stdout; nothing any more when that has gone away.
     stdout: Vec<Format>,
     /// Every report, one a line.
     json_lines: Option<PendingFile>,
     /// Written from the final report.
     files: Vec<FinalFile>,
+    /// What could not be written so far.
+    failures: Vec<Failure>,
     reports: u64,
     options: Options,
+}
+
+/// What became of the files.
+pub(super) struct Written {
+    pub(super) files: Vec<PathBuf>,
+    /// What could not be written, from the first report on.
+    pub(super) failures: Vec<Failure>,
 }
 
 struct FinalFile {
@@ -38,6 +49,7 @@ impl Outputs {
             stdout: Vec::new(),
             json_lines: None,
             files: Vec::new(),
+            failures: Vec::new(),
             reports: 0,
             options: Options {
                 selection: args.selection(),
@@ -68,34 +80,59 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Writes an interval's report.
-    pub(super) fn report(&mut self, profile: &Profile) -> Result<(), Failure> {
+    /// Writes an interval's report. A place that fails gets no more of them, and keeps none from the others.
+    pub(super) fn report(&mut self, profile: &Profile) {
+        if let Err(failure) = self.print(profile) {
+            self.stdout.clear();
+            self.failures.extend(failure);
+        }
+        self.reports += 1;
+        if let Some(mut file) = self.json_lines.take() {
+            match append(&mut file, profile, Format::Json, &self.options) {
+                Ok(()) => self.json_lines = Some(file),
+                Err(failure) => self.failures.push(failure),
+            }
+        }
+    }
+
+    /// Whether it makes sense to go on: reports go somewhere, and none has failed.
+    pub(super) fn is_wanted(&self) -> bool {
+        let somewhere = !self.stdout.is_empty() || self.json_lines.is_some() || !self.files.is_empty();
+        somewhere && self.failures.is_empty()
+    }
+
+    /// Writes the files.
+    pub(super) fn finish(self, profile: &Profile) -> Written {
+        let Self { json_lines, files, options, failures, .. } = self;
+        let mut written = Written { files: Vec::new(), failures };
+        let rendered = files.into_iter().map(|FinalFile { format, value, mut file }| {
+            append(&mut file, profile, format, &Options { value, ..options.clone() })?;
+            Ok(file)
+        });
+        for file in json_lines.map(Ok).into_iter().chain(rendered) {
+            match file.and_then(|file| file.finish().map_err(Failure::from)) {
+                Ok(path) => written.files.push(path),
+                Err(failure) => written.failures.push(failure),
+            }
+        }
+        written
+    }
+
+    /// Prints to stdout. Fails without a failure when a reader, such as `head`, has gone away.
+    fn print(&self, profile: &Profile) -> Result<(), Option<Failure>> {
         for format in &self.stdout {
-            let mut report = render(profile, *format, &self.options)?;
+            let mut report = render(profile, *format, &self.options).map_err(Failure::from)?;
             // Only texts need a line between them.
             if *format == Format::Text && self.reports > 0 {
                 report.insert(0, b'\n');
             }
-            print(&report)?;
-        }
-        self.reports += 1;
-        if let Some(file) = &mut self.json_lines {
-            file.write(&render(profile, Format::Json, &self.options)?)?;
+            let mut stdout = io::stdout().lock();
+            stdout
+                .write_all(&report)
+                .and_then(|()| stdout.flush())
+                .map_err(|error| (error.kind() != ErrorKind::BrokenPipe).then(|| cannot_print(&error)))?;
         }
         Ok(())
-    }
-
-    /// Writes the files; returns their names. A file that cannot be written does not keep the others from it.
-    pub(super) fn finish(self, profile: &Profile) -> Result<Vec<PathBuf>, Failure> {
-        let Self { json_lines, files, options, .. } = self;
-        let json = json_lines.map(|file| file.finish().map_err(Failure::from));
-        let rendered = files.into_iter().map(|FinalFile { format, value, mut file }| {
-            let options = Options { value, ..options.clone() };
-            file.write(&render(profile, format, &options)?)?;
-            Ok(file.finish()?)
-        });
-        let results: Vec<_> = json.into_iter().chain(rendered).collect();
-        results.into_iter().collect()
     }
 
     fn add_file(&mut self, place: &Place<'_>, format: Format, value: Value) -> Result<(), Failure> {
@@ -105,17 +142,17 @@ impl Outputs {
     }
 }
 
-/// Prints to stdout. A reader that has gone away, such as `head`, is no failure.
-fn print(bytes: &[u8]) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(
-            super::failure::OTHER,
-            format!("writing to stdout failed: {error}"),
-            "check where stdout goes",
-        )),
-        _ => Ok(()),
-    }
+fn append(
+    file: &mut PendingFile,
+    profile: &Profile,
+    format: Format,
+    options: &Options,
+) -> Result<(), Failure> {
+    Ok(file.write(&render(profile, format, options)?)?)
+}
+
+fn cannot_print(error: &io::Error) -> Failure {
+    Failure::new(OTHER, format!("writing to stdout failed: {error}"), "check where stdout goes")
 }
 
 fn wants_several_files(args: &Args) -> bool {
@@ -135,11 +172,13 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn open(&self, format: Format, value: Value) -> Result<PendingFile, Failure> {
-        Ok(PendingFile::create(&self.path(format, value))?)
+        let path = self.path(format, value);
+        let is_users_choice = self.out == Some(&path);
+        Ok(if is_users_choice { PendingFile::named(&path)? } else { PendingFile::create(&path)? })
     }
 
     /// In a folder: `jjleak-PID.svg`, `jjleak-PID.objects.svg`. A file name is taken as it is for a single file,
-    /// and as the stem of several.
+    /// and as the stem of several. A device or pipe takes everything.
     fn path(&self, format: Format, value: Value) -> PathBuf {
         let kind = if value == Value::Objects { "objects." } else { "" };
         let suffix = format!("{kind}{}", format.extension());
@@ -149,7 +188,7 @@ impl Place<'_> {
             Some(out) if out.is_dir() || out.as_os_str().as_encoded_bytes().ends_with(b"/") => {
                 out.join(in_folder)
             }
-            Some(out) if self.several => {
+            Some(out) if self.several && !is_stream(out) => {
                 let mut name = out.as_os_str().to_owned();
                 name.push(".");
                 name.push(suffix);
@@ -181,5 +220,10 @@ mod tests {
     fn a_file_name_is_kept_for_one_file_and_extended_for_several() {
         assert_eq!(name(Some("/tmp/leak.svg"), false, Format::Svg, Value::Bytes), "/tmp/leak.svg");
         assert_eq!(name(Some("/tmp/leak"), true, Format::Collapsed, Value::Bytes), "/tmp/leak.collapsed");
+    }
+
+    #[test]
+    fn a_device_takes_everything() {
+        assert_eq!(name(Some("/dev/null"), true, Format::Svg, Value::Bytes), "/dev/null");
     }
 }

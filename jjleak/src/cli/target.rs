@@ -1,17 +1,18 @@
 //! The allocators of the profiled process: finds them and attaches to them.
 
 use std::collections::{BTreeSet, HashSet};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use jjleak_common::process::ImageId;
 
 use super::Failure;
 use super::code::CodeFollower;
-use super::failure::OTHER;
+use super::failure::{OTHER, allowance};
 use crate::allocators::{self, ModuleAllocator, find_sites};
 use crate::attach::{Attachment, Target};
 use crate::collect::Collector;
-use crate::processes::{FileId, Mapping, Module, ModuleId, ModuleTable, Pid};
+use crate::processes::{FileId, Mapping, Module, ModuleId, ModuleTable, Pid, Unopened};
 use crate::symbolize::{NamedStack, StackNames};
 
 /// The allocators of a process, attached to as its modules become known.
@@ -91,13 +92,18 @@ impl Allocators {
             ));
         }
         if self.profiled.is_empty() {
-            return Err(Failure::new(
-                OTHER,
-                format!("process {pid} maps no allocator that jjleak knows"),
-                format!(
-                    "profile a process that uses {supported}; a static executable needs its symbol table"
-                ),
-            ));
+            let mut what = format!("process {pid} maps no allocator that jjleak knows");
+            let mut remedy = format!(
+                "profile a process that uses {supported}; a static executable needs its symbol table"
+            );
+            if let Some(Unopened { path, error }) = self.modules.unopened().next() {
+                let (number, path) = (self.modules.unopened().count(), path.display());
+                what = format!("{what}; {number} of its files cannot be opened, such as {path}: {error}");
+                if error.kind() == ErrorKind::PermissionDenied {
+                    allowance().clone_into(&mut remedy);
+                }
+            }
+            return Err(Failure::new(OTHER, what, remedy));
         }
         Ok(())
     }
@@ -174,4 +180,33 @@ fn targets(module: &Module, allocator: &allocators::ProfiledAllocator) -> Vec<Ta
 
 fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_process_without_an_allocator_is_told_from_one_whose_files_cannot_be_opened() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let failure = |allocators: &Allocators| allocators.check().unwrap_err().to_string();
+        let mut allocators = Allocators::none(pid);
+        assert!(failure(&allocators).ends_with("maps no allocator that jjleak knows"));
+        let gone = Mapping {
+            addresses: 0..4096,
+            executable: true,
+            file_offset: 0,
+            file: Some(FileId { device: (0, 0), inode: 1 }),
+            path: PathBuf::from("/nonexistent/libc.so.6"),
+            deleted: false,
+        };
+        allocators.modules.refresh(pid, &[gone]);
+        let told = failure(&allocators);
+        assert!(
+            told.contains("1 of its files cannot be opened, such as /nonexistent/libc.so.6: No such"),
+            "{told}"
+        );
+    }
 }

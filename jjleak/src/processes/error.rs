@@ -60,6 +60,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A started command could not be traced.
+    #[error("tracing {command:?} failed")]
+    Trace {
+        /// Its first word.
+        command: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A started command ended before its first allocator was loaded.
     #[error("{command:?} ended before it loaded an allocator: {status}")]
     EndedEarly {

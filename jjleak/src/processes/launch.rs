@@ -5,17 +5,22 @@
 //! that loading is over; then the command is let go and never stopped again.
 
 use std::ffi::OsString;
-use std::io;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
+use std::{fs, io};
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid as RawPid;
+use object::{Object, ObjectSymbol, ReadCache};
 
 use super::{Error, Mapping, Pid};
 
+/// Keys of the auxiliary vector (linux/auxvec.h): where the loader is mapped, and where the executable begins to run.
+const AT_BASE: u64 = 7;
+const AT_ENTRY: u64 = 9;
 /// System call number of mmap on x86-64.
 const SYS_MMAP: u64 = 9;
 /// More system calls than any loader makes for its libraries; a program whose loader never lets go is not held up
@@ -28,7 +33,7 @@ pub struct Launch {
     name: String,
     pid: Pid,
     raw: RawPid,
-    loader: Option<std::ops::Range<u64>>,
+    loader: Option<Range<u64>>,
     calls: u32,
     /// A signal that stopped the command, to be delivered when it goes on.
     signal: Option<Signal>,
@@ -71,7 +76,7 @@ impl Launch {
         launch.wait()?;
         let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
         ptrace::setoptions(raw, options).map_err(|errno| launch.failed(errno))?;
-        launch.loader = loader(&Mapping::all(pid)?, entry_of_loader(pid));
+        launch.loader = loader(pid)?;
         Ok(launch)
     }
 
@@ -129,7 +134,7 @@ impl Launch {
     }
 
     fn failed(&self, errno: nix::Error) -> Error {
-        Error::Start { command: self.name.clone(), source: errno.into() }
+        Error::Trace { command: self.name.clone(), source: errno.into() }
     }
 }
 
@@ -150,24 +155,36 @@ impl Running {
     }
 }
 
-/// Where the dynamic loader's code is mapped: its base comes from the auxiliary vector (`AT_BASE`, getauxval(3)),
-/// which is 0 for a static executable.
-fn loader(mappings: &[Mapping], base: Option<u64>) -> Option<std::ops::Range<u64>> {
-    let file = mappings.iter().find(|mapping| Some(mapping.addresses.start) == base)?.file?;
-    mappings
+/// Where the dynamic loader's code is mapped; `None` for a static executable, which is loaded from the start.
+fn loader(pid: Pid) -> Result<Option<Range<u64>>, Error> {
+    let auxiliary = fs::read(pid.proc_file("auxv")).unwrap_or_default();
+    let base = auxiliary_value(&auxiliary, AT_BASE).filter(|base| *base != 0);
+    // There is no base when the loader itself is the command: ld.so PROGRAM.
+    let inside = base.or_else(|| auxiliary_value(&auxiliary, AT_ENTRY).filter(|_| is_loader(pid)));
+    let mappings = Mapping::all(pid)?;
+    let file = mappings
         .iter()
-        .find(|mapping| mapping.file == Some(file) && mapping.executable)
-        .map(|mapping| mapping.addresses.clone())
+        .find(|mapping| inside.is_some_and(|address| mapping.addresses.contains(&address)))
+        .and_then(|mapping| mapping.file);
+    let code = mappings.iter().find(|mapping| mapping.file == file && mapping.executable);
+    Ok(file.and(code).map(|mapping| mapping.addresses.clone()))
 }
 
-/// `AT_BASE` of a process.
-fn entry_of_loader(pid: Pid) -> Option<u64> {
-    const AT_BASE: u64 = 7;
-    let auxiliary = std::fs::read(pid.proc_file("auxv")).ok()?;
+/// A value of the auxiliary vector (getauxval(3)).
+fn auxiliary_value(auxiliary: &[u8], key: u64) -> Option<u64> {
     let (words, _) = auxiliary.as_chunks::<8>();
     let (pairs, _) = words.as_chunks::<2>();
-    let base = pairs.iter().find(|pair| u64::from_ne_bytes(pair[0]) == AT_BASE)?;
-    Some(u64::from_ne_bytes(base[1])).filter(|base| *base != 0)
+    let pair = pairs.iter().find(|pair| u64::from_ne_bytes(pair[0]) == key)?;
+    Some(u64::from_ne_bytes(pair[1]))
+}
+
+/// Whether the executable is a dynamic loader: those export where debuggers find what they have loaded (`_r_debug`,
+/// link.h).
+fn is_loader(pid: Pid) -> bool {
+    let Ok(file) = fs::File::open(pid.proc_file("exe")) else { return false };
+    let content = ReadCache::new(file);
+    let Ok(elf) = object::File::parse(&content) else { return false };
+    elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name_bytes() == Ok(b"_r_debug"))
 }
 
 #[cfg(test)]
@@ -180,15 +197,19 @@ mod tests {
 
     #[test]
     fn libc_is_mapped_before_everything_is_loaded_and_the_status_is_the_commands_own() {
-        let mut launch = Launch::start(&words(&["/bin/sh", "-c", "exit 3"])).unwrap();
-        let has_libc = |pid| {
-            let maps = Mapping::all(pid).unwrap();
-            maps.iter().any(|mapping| mapping.path.to_string_lossy().contains("libc.so"))
-        };
-        assert!(!has_libc(launch.pid()));
-        while launch.advance().unwrap() == Progress::Mapped {}
-        assert!(has_libc(launch.pid()));
-        assert_eq!(launch.release().unwrap().wait().unwrap().code(), Some(3));
+        let shell = ["/bin/sh", "-c", "exit 3"];
+        let through_the_loader = ["/lib64/ld-linux-x86-64.so.2", "/bin/sh", "-c", "exit 3"];
+        for command in [&shell[..], &through_the_loader] {
+            let mut launch = Launch::start(&words(command)).unwrap();
+            let has_libc = |pid| {
+                let maps = Mapping::all(pid).unwrap();
+                maps.iter().any(|mapping| mapping.path.to_string_lossy().contains("libc.so"))
+            };
+            assert!(!has_libc(launch.pid()));
+            while launch.advance().unwrap() == Progress::Mapped {}
+            assert!(has_libc(launch.pid()));
+            assert_eq!(launch.release().unwrap().wait().unwrap().code(), Some(3));
+        }
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 mod error;
 mod exit;
+mod headers;
 mod identity;
 mod launch;
+mod mapped_file;
 mod maps;
 mod modules;
 mod threads;
@@ -16,5 +18,5 @@ pub use exit::ExitWatch;
 pub use identity::{Pid, Process};
 pub use launch::{Launch, Progress, Running};
 pub use maps::{FileId, Mapping, parse_maps};
-pub use modules::{Module, ModuleId, ModuleTable};
+pub use modules::{Module, ModuleId, ModuleTable, Unopened};
 pub use threads::{is_alive, living_thread};

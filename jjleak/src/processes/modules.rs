@@ -1,18 +1,18 @@
 //! The files a process maps for execution, remembered while their addresses may need names.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use object::{Object, ObjectSegment};
+use super::headers::Headers;
+use super::{FileId, Mapping, Pid, mapped_file};
 
-use super::{FileId, Mapping, Pid};
-
-/// Of memory.
-const PAGE_BYTES: u64 = 4096;
+/// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
+/// what a hostile target maps can say that it is of any size.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// A mapped file.
 #[derive(Debug)]
@@ -23,18 +23,7 @@ pub struct Module {
     pub path: PathBuf,
     /// The open file: it stays readable when the process has ended or the path leads elsewhere.
     file: File,
-    /// Build ID in hex; empty when it has none.
-    pub build_id: String,
-    /// Loaded parts of the file, as its program headers have them.
-    segments: Vec<Segment>,
-}
-
-/// A loaded part of a file.
-#[derive(Debug, Clone, Copy)]
-struct Segment {
-    address: u64,
-    file_offset: u64,
-    file_size: u64,
+    headers: Headers,
 }
 
 impl Module {
@@ -47,17 +36,29 @@ impl Module {
     /// The address that the program headers give to an offset in the file.
     #[must_use]
     pub fn address_of(&self, file_offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|segment| {
-            // A mapping begins at the page that holds the segment's first byte.
-            let start = segment.file_offset & !(PAGE_BYTES - 1);
-            file_offset >= start && file_offset < segment.file_offset + segment.file_size
-        })?;
-        Some(segment.address.wrapping_add(file_offset).wrapping_sub(segment.file_offset))
+        self.headers.address_of(file_offset)
+    }
+
+    /// Build ID in hex; empty when it has none.
+    #[must_use]
+    pub fn build_id(&self) -> &str {
+        &self.headers.build_id
     }
 
     /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.
     pub fn read(&self) -> io::Result<Vec<u8>> {
-        fs::read(self.stable_path())
+        let mut file = &self.file;
+        let length = file.metadata()?.len();
+        if length > MAX_FILE_BYTES {
+            let gibibytes = MAX_FILE_BYTES >> 30;
+            let why = format!("it has {length} bytes, and jjleak reads files of up to {gibibytes} GiB");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        // It may grow while it is read.
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 
@@ -78,29 +79,66 @@ pub struct ModuleTable {
     modules: Vec<Module>,
     by_file: HashMap<FileId, ModuleId>,
     regions: BTreeMap<u64, Region>,
+    unopened: BTreeMap<FileId, Unopened>,
+}
+
+/// A mapped file that could not be opened.
+#[derive(Debug)]
+pub struct Unopened {
+    /// Its path, as the process sees it.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
 }
 
 impl ModuleTable {
     /// Takes in what the process maps now; returns the modules that are new. Files that cannot be opened are
-    /// left out: their addresses stay unknown, and show as such.
+    /// left out: their addresses stay unknown, and show as such. They are tried once for as long as they are mapped.
     pub fn refresh(&mut self, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {
         let mut new = Vec::new();
+        let mut tried = std::mem::take(&mut self.unopened);
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
             let Some(file_id) = mapping.file else { continue };
             let known = self.by_file.get(&file_id).copied();
-            let module = match known {
-                Some(module) => module,
-                None => match open(pid, file_id, mapping) {
-                    Ok(module) => self.add(module, &mut new),
-                    Err(error) => {
-                        tracing::warn!(path = %mapping.path.display(), %error, "cannot open mapped file");
-                        continue;
-                    }
-                },
-            };
-            self.map(mapping, module);
+            if let Some(module) = known.or_else(|| self.open(pid, file_id, mapping, &mut tried)) {
+                if known.is_none() {
+                    new.push(module);
+                }
+                self.map(mapping, module);
+            }
         }
         new
+    }
+
+    /// Files that are mapped and could not be opened.
+    pub fn unopened(&self) -> impl Iterator<Item = &Unopened> {
+        self.unopened.values()
+    }
+
+    /// Opens a file that is not known. Those that were `tried` before are not tried again.
+    fn open(
+        &mut self,
+        pid: Pid,
+        id: FileId,
+        mapping: &Mapping,
+        tried: &mut BTreeMap<FileId, Unopened>,
+    ) -> Option<ModuleId> {
+        if self.unopened.contains_key(&id) {
+            return None;
+        }
+        if let Some(unopened) = tried.remove(&id) {
+            self.unopened.insert(id, unopened);
+            return None;
+        }
+        let path = mapping.path.clone();
+        match mapped_file::open(pid, id, mapping) {
+            Ok(file) => Some(self.add(Module { id, path, headers: Headers::read(&file), file })),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot open mapped file");
+                self.unopened.insert(id, Unopened { path, error });
+                None
+            }
+        }
     }
 
     /// The module with this ID.
@@ -130,11 +168,10 @@ impl ModuleTable {
         Some(start..end)
     }
 
-    fn add(&mut self, module: Module, new: &mut Vec<ModuleId>) -> ModuleId {
+    fn add(&mut self, module: Module) -> ModuleId {
         let id = ModuleId(self.modules.len());
         self.by_file.insert(module.id, id);
         self.modules.push(module);
-        new.push(id);
         id
     }
 
@@ -155,44 +192,27 @@ impl ModuleTable {
     }
 }
 
-/// Opens the mapped file itself; by its path in the process's root where that is not allowed.
-fn open(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<Module> {
-    let file = File::open(mapping.map_file(pid)).or_else(|_| {
-        let mut path = pid.proc_file("root").into_os_string();
-        path.push(&mapping.path);
-        File::open(path)
-    })?;
-    let mut module =
-        Module { id, path: mapping.path.clone(), file, build_id: String::new(), segments: Vec::new() };
-    let bytes = module.read()?;
-    if let Ok(elf) = object::File::parse(bytes.as_slice()) {
-        module.build_id = build_id(&elf);
-        module.segments = segments(&elf);
-    }
-    Ok(module)
-}
-
-fn segments(elf: &object::File<'_>) -> Vec<Segment> {
-    let segment = |segment: object::Segment<'_, '_>| {
-        let (file_offset, file_size) = segment.file_range();
-        Segment { address: segment.address(), file_offset, file_size }
-    };
-    elf.segments().map(segment).collect()
-}
-
-fn build_id(elf: &object::File<'_>) -> String {
-    use std::fmt::Write;
-    let id = elf.build_id().ok().flatten();
-    id.unwrap_or_default().iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
     use super::*;
+
+    /// A mapping that only its path leads from, for its addresses are not mapped.
+    fn by_path(path: &Path, inode: u64) -> Mapping {
+        let metadata = fs::metadata(path).unwrap();
+        let device = mapped_file::device(&metadata);
+        Mapping {
+            addresses: 0..4096,
+            executable: true,
+            file_offset: 0,
+            file: Some(FileId { device, inode }),
+            path: path.to_owned(),
+            deleted: false,
+        }
+    }
 
     fn own_modules() -> (ModuleTable, Vec<Mapping>, Vec<ModuleId>) {
         let pid = Pid::new(std::process::id()).unwrap();
@@ -229,5 +249,38 @@ mod tests {
         table.map(&Mapping { addresses: middle..middle + 4096, file_offset: 0, ..text.clone() }, other);
         assert_eq!(table.find(middle + 1), Some((other, 1)));
         assert_eq!(table.find(text.addresses.start), None);
+    }
+
+    #[test]
+    fn a_device_is_not_opened_and_not_tried_again() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let zero = by_path(Path::new("/dev/zero"), fs::metadata("/dev/zero").unwrap().ino());
+        let mut table = ModuleTable::default();
+        for _ in 0..2 {
+            assert!(table.refresh(pid, &[zero.clone(), zero.clone()]).is_empty());
+            assert_eq!(table.unopened().count(), 1);
+        }
+        table.refresh(pid, &[]);
+        assert_eq!(table.unopened().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_has_taken_the_path_of_a_mapped_one_is_not_taken_for_it() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let exe = std::env::current_exe().unwrap();
+        let inode = fs::metadata(&exe).unwrap().ino();
+        assert_eq!(ModuleTable::default().refresh(pid, &[by_path(&exe, inode)]).len(), 1);
+        assert!(ModuleTable::default().refresh(pid, &[by_path(&exe, inode + 1)]).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_says_it_is_huge_is_not_read() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 40).unwrap();
+        let mut table = ModuleTable::default();
+        let huge = by_path(file.path(), file.as_file().metadata().unwrap().ino());
+        let [id] = table.refresh(pid, &[huge])[..] else { panic!("not opened") };
+        assert_eq!(table.get(id).read().unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 }

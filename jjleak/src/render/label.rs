@@ -24,7 +24,7 @@ pub(super) fn module(frame: &Frame) -> Option<Cow<'_, str>> {
 
 /// The text without characters that end a line, steer a terminal or may not stand in XML. Names come from the
 /// profiled process, which chooses them as it likes.
-pub(super) fn printable(text: &str) -> Cow<'_, str> {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let hostile = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
     if text.contains(hostile) { Cow::Owned(text.replace(hostile, "\u{fffd}")) } else { Cow::Borrowed(text) }
 }

@@ -23,6 +23,8 @@ mod svg;
 mod text;
 mod units;
 
+pub(crate) use label::printable;
+
 /// Who wrote a report, in formats that have a place for it.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
 

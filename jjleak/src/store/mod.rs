@@ -1,8 +1,10 @@
 //! Files that are whole or not there.
 //!
-//! In: rendered bytes. Out: files. A [`PendingFile`] is written under a temporary name beside its destination and
-//! takes its name when it is whole; until then, however jjleak ends, the destination is untouched.
+//! In: rendered bytes. Out: files. A [`PendingFile`] has no name, or a temporary one, until it is whole; until then,
+//! however jjleak ends, the destination is untouched. Devices and pipes are written to as they are.
 
 mod pending;
+mod temporary;
 
-pub use pending::{Error, PendingFile, discard_all};
+pub use pending::{Error, PendingFile, is_stream};
+pub use temporary::discard_all;

@@ -1,12 +1,17 @@
 //! A file being written.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::unistd::linkat;
 use tempfile::{Builder, NamedTempFile};
+
+use super::temporary::Registered;
 
 /// A file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +31,21 @@ pub enum Error {
         /// The destination.
         path: PathBuf,
     },
+    /// The destination is a thing that nothing sensible could be written to.
+    #[error("{path} is neither a file nor a device or pipe that can be written to")]
+    NotAFile {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The destination is there, or is a link, and cannot be opened.
+    #[error("cannot write to {path}")]
+    Open {
+        /// The destination.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// Writing failed; the disk may be full.
     #[error("writing {path} failed")]
     Write {
@@ -39,34 +59,65 @@ pub enum Error {
 
 /// Profiles hold no secrets beyond names of code, and are looked at by others than root.
 const READABLE_BY_ALL: u32 = 0o644;
-
-/// Temporary files that exist now, for [`discard_all`].
-static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// What names of temporary files begin with.
+const PREFIX: &str = ".jjleak-";
 
 /// A file that gets its name when it is whole. Dropped before that, it leaves nothing behind.
 #[derive(Debug)]
 pub struct PendingFile {
     destination: PathBuf,
-    file: NamedTempFile,
+    content: Content,
+}
+
+/// Where the bytes are until the file has its name.
+#[derive(Debug)]
+enum Content {
+    /// In a file without a name (`O_TMPFILE`, open(2)), which goes with jjleak even when it is killed.
+    Unnamed(File),
+    /// In a file with a temporary name, on file systems that know no others.
+    Named { file: NamedTempFile<File>, _registered: Registered },
+    /// At the destination already: a device or pipe can be neither replaced nor taken back.
+    Stream(File),
 }
 
 impl PendingFile {
-    /// Creates the temporary file beside `destination`, which shows early whether the folder can be written to.
+    /// A file with a name that jjleak chooses. Creates it beside `destination`, which shows early whether the folder
+    /// can be written to. A link that has the name is replaced and never followed: whoever may write to the folder
+    /// could have put it there, to have another file overwritten.
     pub fn create(destination: &Path) -> Result<Self, Error> {
-        if destination.is_dir() {
-            return Err(Error::IsFolder { path: destination.to_owned() });
+        let path = || destination.to_owned();
+        match destination.symlink_metadata() {
+            Ok(there) if there.is_dir() => return Err(Error::IsFolder { path: path() }),
+            Ok(there) if !there.is_file() && !there.is_symlink() => {
+                return Err(Error::NotAFile { path: path() });
+            }
+            _ => {}
         }
-        let folder = match destination.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
+        let folder = folder_of(destination);
+        let content =
+            content_in(folder).map_err(|source| Error::Create { folder: folder.to_owned(), source })?;
+        Ok(Self { destination: path(), content })
+    }
+
+    /// A file with a name that the user has given. A link stands for what it leads to; devices and pipes, such as
+    /// `/dev/stdout`, are written to as they are. Waits for the reader of a named pipe.
+    pub fn named(destination: &Path) -> Result<Self, Error> {
+        let path = || destination.to_owned();
+        let open = |source| Error::Open { path: path(), source };
+        let metadata = match destination.metadata() {
+            Err(source) if destination.is_symlink() => return Err(open(source)),
+            // Nothing has the name, or the folder is to blame, which creating tells best.
+            Err(_) => return Self::create(destination),
+            Ok(metadata) => metadata,
         };
-        let file = Builder::new()
-            .prefix(".jjleak-")
-            .permissions(Permissions::from_mode(READABLE_BY_ALL))
-            .tempfile_in(folder)
-            .map_err(|source| Error::Create { folder: folder.to_owned(), source })?;
-        lock().push(file.path().to_owned());
-        Ok(Self { destination: destination.to_owned(), file })
+        if is_stream_type(metadata.file_type()) {
+            let file = OpenOptions::new().write(true).open(destination).map_err(open)?;
+            return Ok(Self { destination: path(), content: Content::Stream(file) });
+        }
+        if metadata.is_file() {
+            return Self::create(&destination.canonicalize().map_err(open)?);
+        }
+        Self::create(destination)
     }
 
     /// Where the file will be.
@@ -77,85 +128,70 @@ impl PendingFile {
 
     /// Appends to the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.as_file_mut().write_all(bytes).map_err(|source| self.failed(source))
+        let mut file = match &self.content {
+            Content::Unnamed(file) | Content::Stream(file) => file,
+            Content::Named { file, .. } => file.as_file(),
+        };
+        file.write_all(bytes).map_err(|source| failed(&self.destination, source))
     }
 
     /// Gives the file its name, once its content is on disk.
     pub fn finish(self) -> Result<PathBuf, Error> {
-        self.file.as_file().sync_all().map_err(|source| self.failed(source))?;
-        fs::rename(self.file.path(), &self.destination).map_err(|source| self.failed(source))?;
-        Ok(self.destination.clone())
-    }
-
-    fn failed(&self, source: io::Error) -> Error {
-        Error::Write { path: self.destination.clone(), source }
-    }
-}
-
-impl Drop for PendingFile {
-    fn drop(&mut self) {
-        lock().retain(|path| path != self.file.path());
-    }
-}
-
-/// Removes every temporary file. For leaving at once.
-pub fn discard_all() {
-    for path in lock().drain(..) {
-        // Nothing can be done about a file that cannot be removed.
-        let _ = fs::remove_file(path);
+        let Self { destination, content } = self;
+        let named = match content {
+            Content::Unnamed(file) => file.sync_all().and_then(|()| name(&file, &destination)),
+            Content::Named { file, .. } => {
+                file.as_file().sync_all().and_then(|()| fs::rename(file.path(), &destination))
+            }
+            Content::Stream(_) => Ok(()),
+        };
+        match named {
+            Ok(()) => Ok(destination),
+            Err(source) => Err(failed(&destination, source)),
+        }
     }
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
-    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+/// Whether what is written to this path goes on to someone else: a device or a pipe.
+#[must_use]
+pub fn is_stream(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| is_stream_type(metadata.file_type()))
+}
+
+fn is_stream_type(kind: FileType) -> bool {
+    kind.is_char_device() || kind.is_fifo()
+}
+
+fn failed(destination: &Path, source: io::Error) -> Error {
+    Error::Write { path: destination.to_owned(), source }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn content_in(folder: &Path) -> io::Result<Content> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(READABLE_BY_ALL);
+    let unnamed = options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(folder);
+    match unnamed.as_ref().map_err(|error| error.raw_os_error().map(Errno::from_raw)) {
+        // Some file systems know no files without names (open(2)).
+        Err(Some(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL)) => {}
+        _ => return unnamed.map(Content::Unnamed),
+    }
+    let file = Builder::new().prefix(PREFIX).make_in(folder, |path| options.create_new(true).open(path))?;
+    let registered = Registered::new(file.path());
+    Ok(Content::Named { file, _registered: registered })
+}
+
+/// Gives a file without a name this one. A link cannot take the place of a file: it is made beside and moved.
+fn name(file: &File, destination: &Path) -> io::Result<()> {
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link =
+        |path: &Path| Ok(linkat(AT_FDCWD, itself.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?);
+    let linked = Builder::new().prefix(PREFIX).make_in(folder_of(destination), link)?;
+    linked.persist(destination).map(drop).map_err(|failure| failure.error)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-
-    #[test]
-    fn a_finished_file_has_its_name_and_content() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut file = PendingFile::create(&folder.path().join("a.svg")).unwrap();
-        file.write(b"<svg/>").unwrap();
-        let path = file.finish().unwrap();
-        assert_eq!(fs::read(path).unwrap(), b"<svg/>");
-        assert_eq!(names(folder.path()), ["a.svg"]);
-    }
-
-    #[test]
-    fn a_dropped_file_leaves_nothing_and_keeps_what_was_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let destination = folder.path().join("a.svg");
-        fs::write(&destination, b"old").unwrap();
-        let mut file = PendingFile::create(&destination).unwrap();
-        file.write(b"half").unwrap();
-        drop(file);
-        assert_eq!(fs::read(&destination).unwrap(), b"old");
-        assert_eq!(names(folder.path()), ["a.svg"]);
-    }
-
-    #[test]
-    fn a_missing_folder_is_named() {
-        let error = PendingFile::create(Path::new("/nonexistent/a.svg")).unwrap_err();
-        assert!(matches!(error, Error::Create { ref folder, .. } if folder == Path::new("/nonexistent")));
-    }
-
-    #[test]
-    fn a_full_disk_is_an_error_and_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let destination = folder.path().join("a.svg");
-        let mut file = PendingFile::create(&destination).unwrap();
-        // /dev/full stands for the full disk.
-        *file.file.as_file_mut() = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        assert!(matches!(file.write(b"x"), Err(Error::Write { ref path, .. }) if *path == destination));
-        drop(file);
-        assert!(names(folder.path()).is_empty());
-    }
-}
+mod tests;

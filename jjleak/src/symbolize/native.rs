@@ -58,7 +58,7 @@ impl NativeSymbols {
 fn frame_in(module: &Module) -> Frame {
     Frame {
         module: module.path.to_string_lossy().into_owned(),
-        build_id: module.build_id.clone(),
+        build_id: module.build_id().to_owned(),
         kind: FrameKind::Native,
         ..Frame::default()
     }

@@ -1,0 +1,54 @@
+//! Temporary files that exist now.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A temporary file that [`discard_all`] removes, until this value is dropped.
+#[derive(Debug)]
+pub(super) struct Registered(PathBuf);
+
+impl Registered {
+    pub(super) fn new(path: &Path) -> Self {
+        lock().push(path.to_owned());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        lock().retain(|path| *path != self.0);
+    }
+}
+
+/// Removes every temporary file. For leaving at once.
+pub fn discard_all() {
+    for path in lock().drain(..) {
+        // Nothing can be done about a file that cannot be removed.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn lock() -> MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaving_at_once_removes_what_is_registered_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let [stays, goes] = ["stays", "goes"].map(|name| folder.path().join(name));
+        for path in [&stays, &goes] {
+            fs::write(path, b"").unwrap();
+        }
+        drop(Registered::new(&stays));
+        let _registered = Registered::new(&goes);
+        discard_all();
+        assert!(stays.exists() && !goes.exists());
+    }
+}

@@ -1,0 +1,110 @@
+//! What surrounds jjleak misbehaves: its stdout and stderr, whoever sends it signals, and names that are meant to harm.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+
+use crate::support::books::Books;
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
+use crate::support::ledger::Ledger;
+use crate::support::privilege::require_bpf;
+
+/// A command that runs jjleak from a shell, which redirects as it is told.
+fn redirected(redirections: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec \"$0\" \"$@\" {redirections}"), PROGRAM]).args(arguments);
+    command.stdout(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
+    require_bpf!();
+    let ledger = Ledger::start();
+    let pid = ledger.pid().to_string();
+    for redirection in ["2>/dev/full", "2>&-"] {
+        let ended =
+            Jjleak::start(redirected(redirection, &["-p", &pid, "0.1", "1", "-v"])).end().assert_done();
+        assert_eq!(ended.files(), [format!("jjleak-{pid}.svg")], "{redirection}");
+    }
+}
+
+#[test]
+fn a_flame_graph_can_go_to_stdout() {
+    require_bpf!();
+    let ledger = Ledger::start();
+
+    let arguments = ["-p", &ledger.pid().to_string(), "0.1", "1", "--format", "svg", "--out", "/dev/stdout"];
+    let ended = Ended::of(arguments).assert_done();
+
+    assert!(ended.stdout.trim_end().ends_with("</svg>"), "{}", ended.stdout);
+    assert_eq!(ended.files(), [""; 0]);
+}
+
+#[test]
+fn a_run_whose_only_reader_goes_away_ends() {
+    require_bpf!();
+    let ledger = Ledger::start();
+
+    let arguments = ["-p", &ledger.pid().to_string(), "0.1", "--format", "text"];
+    let jjleak = Jjleak::attached_unread(arguments).without_stdout();
+
+    jjleak.end().assert_done();
+}
+
+#[test]
+fn two_signals_at_once_are_one() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+
+    // As timeout(1) sends them: to its child, and to its child's process group.
+    let jjleak = ledger.attach(&["--format", "json,svg"]);
+    ledger.run("malloc");
+    jjleak.signal(Signal::SIGTERM);
+    jjleak.signal(Signal::SIGTERM);
+    let ended = jjleak.end().assert_done();
+
+    ledger.books().assert_reported(&ended.report());
+    assert_eq!(ended.files(), [format!("jjleak-{}.svg", ledger.pid())]);
+}
+
+#[test]
+fn a_name_cannot_steer_the_terminal() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let hostile = folder.path().join("a\u{1b}[2Jb");
+    symlink(compile::early(), &hostile).unwrap();
+
+    let ended = Ended::of(["--format", "json", "--", hostile.to_str().unwrap(), "0"]).assert_done();
+
+    assert!(ended.stderr.iter().all(|line| !line.contains('\u{1b}')), "{:#?}", ended.stderr);
+    assert!(ended.stderr.iter().any(|line| line.contains("a\u{fffd}[2Jb")), "{:#?}", ended.stderr);
+}
+
+#[test]
+fn a_command_can_be_started_through_the_dynamic_loader() {
+    require_bpf!();
+    let loader = "/lib64/ld-linux-x86-64.so.2";
+    assert!(Path::new(loader).exists(), "x86-64 programs of glibc have their loader there");
+
+    let early = compile::early().to_str().unwrap();
+    let ended = Ended::of(["--format", "json", "--", loader, early, "0"]).assert_done();
+
+    Books::parse(ended.stdout.lines()).assert_reported(&ended.report());
+}
+
+#[test]
+fn capabilities_that_do_not_place_probes_are_not_enough() {
+    require_bpf!();
+    let ledger = Ledger::start();
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all,+bpf,+perfmon,+sys_ptrace", "--inh-caps=-all", PROGRAM]);
+    command.args(["-p", &ledger.pid().to_string()]).stdout(Stdio::piped());
+
+    let ended = Jjleak::start(command).end();
+
+    ended.assert_failed(3, "needs root or CAP_SYS_ADMIN", "in a container");
+}
