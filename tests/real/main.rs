@@ -14,6 +14,7 @@
 mod support;
 
 mod calls;
+mod completeness;
 mod depths;
 mod edges;
 mod endings;
@@ -25,4 +26,6 @@ mod places;
 mod processes;
 mod programs;
 mod refusals;
+mod stacks;
 mod threads;
+mod verifier;

@@ -16,10 +16,13 @@ const fn program(program: &'static str, package: &'static str) -> Prerequisite {
     Prerequisite { program, package, service: None }
 }
 
-/// Compilers for the leaking fixtures, and real programs that are profiled.
+/// Compilers for the leaking fixtures, the oracle of stacks, and real programs that are profiled.
 const FOR_TESTS: &[Prerequisite] = &[
     program("gcc", "gcc"),
     program("g++", "g++"),
+    program("gdb", "gdb"),
+    program("git", "git"),
+    program("perl", "perl"),
     program("python3", "python3"),
     program("sqlite3", "sqlite3"),
     Prerequisite { program: "redis-server", package: "redis-server", service: Some("redis-server.service") },

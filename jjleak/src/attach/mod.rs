@@ -12,6 +12,7 @@ mod object;
 mod preflight;
 mod unwind_tables;
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map};
+use aya::programs::Program;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkId, UProbeScope};
 use jjleak_common::cookie::Cookie;
 use jjleak_common::names;
@@ -104,6 +106,14 @@ impl Attachment {
         let processes = Mapped::writable(ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })?)?;
         let tables = UnwindTables::new(&ebpf)?;
         Ok(Self { ebpf, processes, tables, programs, targets: Vec::new(), links: Vec::new() })
+    }
+
+    /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
+    /// than a million. Programs of which a kernel does not say it (before Linux 5.16) are left out.
+    #[must_use]
+    pub fn verified_instructions(&self) -> BTreeMap<&str, u32> {
+        let count = |program: &Program| program.info().ok()?.verified_instruction_count();
+        self.ebpf.programs().filter_map(|(name, program)| Some((name, count(program)?))).collect()
     }
 
     /// Attaches the probes of a process. They count nothing before [`Self::arm`]. The kernel finds the process by one of

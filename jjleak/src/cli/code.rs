@@ -39,8 +39,11 @@ impl CodeFollower {
         attachment: &mut Attachment,
     ) -> Result<(), Failure> {
         let executable = || mappings.iter().filter(|mapping| mapping.executable);
+        let mut added = Vec::new();
         for (_, module) in modules.iter() {
-            self.add(attachment, module.id, &module.path, module.build_id(), || module.read());
+            if self.add(attachment, module.id, &module.path, module.build_id(), || module.read()) {
+                added.push(&module.path);
+            }
         }
         for vdso in executable().filter(|mapping| is_vdso(mapping)) {
             let pid = self.pid;
@@ -59,10 +62,13 @@ impl CodeFollower {
                 "the process maps code at {left_out} more places than jjleak follows: stacks end there"
             );
         }
+        for path in added {
+            tracing::info!("stacks lead through {}", path.display());
+        }
         Ok(())
     }
 
-    /// Compiles and adds the rows of a file, once.
+    /// Compiles and adds the rows of a file, once; whether it has done so now.
     fn add(
         &mut self,
         attachment: &mut Attachment,
@@ -70,9 +76,9 @@ impl CodeFollower {
         path: &Path,
         build_id: &str,
         read: impl FnOnce() -> io::Result<Vec<u8>>,
-    ) {
+    ) -> bool {
         if attachment.has_rows(file) || self.without_rows.contains(&file) {
-            return;
+            return false;
         }
         let compiled = read()
             .map_err(|error| error.to_string())
@@ -82,7 +88,9 @@ impl CodeFollower {
         if let Err(error) = outcome {
             tracing::warn!("{}: its code is unwound by frame pointers: {error}", path.display());
             self.without_rows.insert(file);
+            return false;
         }
+        true
     }
 }
 

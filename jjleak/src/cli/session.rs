@@ -168,8 +168,10 @@ impl Session {
                     break;
                 }
                 () = self.misses.wait() => {
-                    if !self.keep_up()? {
-                        self.misses.pause();
+                    if self.keep_up()? {
+                        self.misses.was_right();
+                    } else {
+                        self.misses.was_wrong();
                     }
                 }
                 _ = housekeeping.tick() => {

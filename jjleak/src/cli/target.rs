@@ -57,7 +57,10 @@ impl Allocators {
         mappings: &[Mapping],
         attachment: &mut Attachment,
     ) -> Result<(), Failure> {
-        for id in self.modules.refresh(thread, mappings) {
+        let new = self.modules.refresh(thread, mappings);
+        // First what stacks need, for the process runs on: looking for allocators takes longer.
+        self.code.follow(image, mappings, &self.modules, attachment)?;
+        for id in new {
             if self.seen.insert(self.modules.get(id).id) {
                 self.attach_module(id, thread, attachment)?;
             }
@@ -65,8 +68,7 @@ impl Allocators {
         let is_profiled = |module: &Module| self.profiled.iter().any(|profiled| profiled.file == module.id);
         let profiled = self.modules.iter().filter(|(_, module)| is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| self.modules.text(id)).collect();
-        attachment.set_allocator_text(image, &text)?;
-        self.code.follow(image, mappings, &self.modules, attachment)
+        Ok(attachment.set_allocator_text(image, &text)?)
     }
 
     /// The process has replaced its program: what it mapped before is gone.

@@ -35,6 +35,50 @@ pub(crate) fn bare() -> &'static Path {
     PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
+/// How a program that shows shapes of stacks is built.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Build {
+    /// Position-independent, as distributions build: without frame pointers.
+    NoFramePointers,
+    /// Position-independent, with frame pointers.
+    FramePointers,
+    /// At a fixed address, with the C library inside.
+    Static,
+}
+
+impl Build {
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::NoFramePointers => &["-fomit-frame-pointer", "-pie", "-fPIE", "-Wl,-z,lazy"],
+            Self::FramePointers => &["-fno-omit-frame-pointer", "-pie", "-fPIE", "-Wl,-z,lazy"],
+            Self::Static => &["-fomit-frame-pointer", "-static", "-no-pie", "-DSTATIC"],
+        }
+    }
+}
+
+/// A program of `stacks/`, C or C++; not remembered, so each test builds its own.
+pub(crate) fn stacks(source: &str, build: Build) -> PathBuf {
+    let shared = ["-g", "-D_GNU_SOURCE", "-pthread", "-Wl,--no-as-needed"];
+    let cplusplus = source.ends_with("cpp").then_some("-lstdc++");
+    let flags: Vec<_> =
+        shared.iter().copied().chain(build.flags().iter().copied()).chain(cplusplus).collect();
+    compile(&format!("{source}-{build:?}"), &[format!("stacks/{source}")], &flags)
+}
+
+/// The program whose frames cannot be unwound.
+pub(crate) fn garbage() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let units = ["stacks/garbage.c", "stacks/garbage.S"].map(str::to_owned);
+    PATH.get_or_init(|| compile("garbage", &units, &["-g", "-fomit-frame-pointer"]))
+}
+
+/// The library that the program of `stacks/` loads, whose calls are bound when they are first made.
+pub(crate) fn stacks_library() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-g", "-shared", "-fPIC", "-fomit-frame-pointer", "-Wl,-z,lazy"];
+    PATH.get_or_init(|| compile("libstacks.so", &["stacks/library.c".to_owned()], &flags))
+}
+
 /// Copies a program into a folder. By cp, because a file that this process writes can be held open for a moment by a
 /// child that another test is just starting, and is then refused with `ETXTBSY`.
 pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {

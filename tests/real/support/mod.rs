@@ -7,6 +7,8 @@ pub(crate) mod compile;
 pub(crate) mod jjleak;
 pub(crate) mod ledger;
 pub(crate) mod lines;
+pub(crate) mod oracle;
 pub(crate) mod privilege;
 pub(crate) mod probes;
 pub(crate) mod process;
+pub(crate) mod return_probes;

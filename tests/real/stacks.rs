@@ -1,0 +1,255 @@
+//! Stacks are what gdb says they are, to the frame and to the call.
+//!
+//! The same program runs twice at the same addresses: under gdb, which stops at every call of an allocation function
+//! and unwinds with an unwinder of its own, and under jjleak.
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use jjleak::render::json::StackDocument;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::support::books::assert_nothing_lost;
+use crate::support::compile::{self, Build};
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
+use crate::support::oracle::{self, Allocated, Place, Stack, Stacks, assert_equal, objects_of_size};
+use crate::support::privilege::{require, require_bpf, require_program};
+use crate::support::return_probes::{ReturnProbes, lack_of_return_probes};
+
+/// What `stacks.c` allocates, whatever the C library does: sizes, and how often.
+const SHAPES: &[(u64, u64)] = &[
+    // Frames of variable size, realigned ones, both, and arguments on the stack.
+    (1003, 2),
+    (1004, 2),
+    (1005, 2),
+    (1006, 1),
+    // Signals, on either stack.
+    (1007, 1),
+    (1008, 1),
+    (1015, 1),
+    // 200 frames deep, and in three threads.
+    (1009, 4),
+    (1010, 3),
+    // Jumps for calls, and calls that do not return.
+    (1011, 1),
+    (1012, 1),
+    (1013, 1),
+];
+
+/// What the library allocates that `stacks.c` loads.
+const LIBRARY_SHAPES: &[(u64, u64)] = &[(1020, 1), (1021, 2)];
+
+/// What `stacks.cpp` allocates: in destructors while an exception passes, and in the handlers.
+const EXCEPTION_SHAPES: &[(u64, u64)] = &[(1101, 15), (1103, 3), (1104, 3)];
+
+/// What the library allocates while the dynamic loader binds a call. The loader's frame is found by `rbx`
+/// (sysdeps/x86_64/dl-trampoline.h in glibc), which no row can express.
+const WHILE_BINDING: u64 = 1022;
+
+/// Functions of `stacks.c` that get return probes: around qsort, in signal handlers, through jumps. Not those of the deep
+/// recursion: beyond 64 pending ones (`MAX_URETPROBE_DEPTH` in kernel/events/uprobes.c) the kernel omits jjleak's too.
+const WITH_RETURN_PROBES: &[&str] = &[
+    "compare",
+    "callbacks",
+    "variable",
+    "realigned",
+    "variable_and_realigned",
+    "many",
+    "on_stack",
+    "on_alternate_stack",
+    "on_trap",
+    "signals",
+    "thread",
+    "last",
+    "by_jump",
+    "jumps_to_malloc",
+    "leave",
+    "library_calls",
+];
+
+/// The program and its arguments.
+struct Fixture {
+    program: PathBuf,
+    library: Option<&'static Path>,
+}
+
+impl Fixture {
+    fn alone(program: PathBuf) -> Self {
+        Self { program, library: None }
+    }
+
+    fn with_library(program: PathBuf) -> Self {
+        Self { program, library: Some(compile::stacks_library()) }
+    }
+
+    fn arguments<'a>(&'a self, gate: &'a Path) -> Vec<&'a OsStr> {
+        self.library.map_or(Vec::new(), |library| vec![library.as_os_str(), gate.as_os_str()])
+    }
+
+    fn under_gdb(&self) -> Stacks {
+        oracle::by_gdb(&self.program, &self.arguments(Path::new("/dev/null")))
+    }
+
+    /// Runs it under jjleak, and opens the gate when jjleak has seen the library.
+    fn under_jjleak(&self) -> Ended {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = folder.path().join("gate");
+        mkfifo(&gate, Mode::S_IRWXU).unwrap();
+        let mut command = Command::new("setarch");
+        command.args(["-R", PROGRAM, "-v", "--format", "json", "--"]).arg(&self.program);
+        command.args(self.arguments(&gate)).stdout(Stdio::piped());
+        let mut jjleak = Jjleak::start(command);
+        if let Some(library) = self.library {
+            jjleak.wait_for(&format!(" INFO stacks lead through {}", library.display()));
+            OpenOptions::new().write(true).open(&gate).unwrap();
+        }
+        jjleak.end().assert_done()
+    }
+}
+
+/// Fails unless every stack and its count is what gdb says, and every stack but those `excused` is complete.
+fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended, excused: impl Fn(&StackDocument) -> bool) {
+    let report = ended.report();
+    assert_nothing_lost(&report);
+    let incomplete: Vec<_> =
+        report.stacks.iter().filter(|stack| stack.status != "complete" && !excused(stack)).collect();
+    assert!(incomplete.is_empty(), "not complete: {incomplete:#?}");
+    let reported = oracle::reported(&report, &ended.stdout, |stack| !while_binding(stack));
+    assert_equal(&reported, by_gdb);
+    println!("{name}: {} stacks as in gdb", reported.len());
+}
+
+fn assert_shapes(stacks: &Stacks, shapes: &[(u64, u64)]) {
+    for (size, objects) in shapes {
+        assert_eq!(objects_of_size(stacks, *size), *objects, "blocks of {size} bytes");
+    }
+}
+
+/// Takes the stacks out that end in the dynamic loader's binding of a call: gdb's, as far as jjleak's go.
+fn take_binding(by_gdb: &mut Stacks) -> Vec<Stack> {
+    let is_binding = |allocated: &Allocated| allocated.bytes == WHILE_BINDING;
+    let taken = by_gdb.iter().filter(|(_, allocated)| is_binding(allocated));
+    let taken = taken.map(|(stack, _)| stack.clone()).collect();
+    by_gdb.retain(|_, allocated| !is_binding(allocated));
+    taken
+}
+
+fn while_binding(stack: &StackDocument) -> bool {
+    stack.allocated.bytes == WHILE_BINDING
+}
+
+fn never(_: &StackDocument) -> bool {
+    false
+}
+
+/// Whether the stack ends in the code that the kernel starts, the dynamic loader's, which has no call frame
+/// information.
+fn before_main(stack: &StackDocument) -> bool {
+    let outermost = stack.frames.last().is_some_and(|frame| frame.module.contains("/ld-linux"));
+    stack.status == "no_row" && outermost
+}
+
+/// A dynamic program with its library, with return probes of another tool on these functions.
+fn assert_dynamic_as_in_gdb(build: Build, return_probes: &[&str]) {
+    // A copy of its own: probes are on the file.
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Fixture::with_library(compile::copy(&compile::stacks("stacks.c", build), folder.path()));
+    let mut by_gdb = fixture.under_gdb();
+    assert_shapes(&by_gdb, SHAPES);
+    assert_shapes(&by_gdb, LIBRARY_SHAPES);
+    let binding = take_binding(&mut by_gdb);
+
+    let probes = ReturnProbes::on("jjleak_stacks", &fixture.program, return_probes);
+    let ended = fixture.under_jjleak();
+    assert!(probes.all_were_hit());
+
+    assert_as_in_gdb(&format!("{build:?}"), &by_gdb, &ended, while_binding);
+    let report = ended.report();
+    let unsupported: Vec<_> = report.stacks.iter().filter(|stack| while_binding(stack)).collect();
+    let [stack] = unsupported[..] else { panic!("{unsupported:#?}") };
+    assert_eq!(stack.status, "unsupported");
+    let reported = oracle::reported(&report, &ended.stdout, while_binding);
+    let (reported, _) = reported.first_key_value().unwrap();
+    assert!(binding[0].callers.starts_with(&reported.callers), "{reported:#x?} in {binding:#x?}");
+}
+
+#[test]
+fn stacks_without_frame_pointers_are_as_in_gdb() {
+    require_program!("gdb");
+    assert_dynamic_as_in_gdb(Build::NoFramePointers, &[]);
+}
+
+#[test]
+fn stacks_with_frame_pointers_are_as_in_gdb() {
+    require_program!("gdb");
+    assert_dynamic_as_in_gdb(Build::FramePointers, &[]);
+}
+
+#[test]
+fn stacks_with_return_probes_of_another_tool_are_as_in_gdb() {
+    require_program!("gdb");
+    require!(lack_of_return_probes());
+    assert_dynamic_as_in_gdb(Build::NoFramePointers, WITH_RETURN_PROBES);
+}
+
+#[test]
+fn stacks_of_a_static_program_are_as_in_gdb() {
+    require_program!("gdb");
+    let fixture = Fixture::alone(compile::stacks("stacks.c", Build::Static));
+    let by_gdb = fixture.under_gdb();
+    assert_shapes(&by_gdb, SHAPES);
+
+    let ended = fixture.under_jjleak();
+
+    assert_as_in_gdb("Static", &by_gdb, &ended, never);
+}
+
+#[test]
+fn stacks_of_exceptions_in_flight_are_as_in_gdb() {
+    require_program!("gdb");
+    for build in [Build::NoFramePointers, Build::FramePointers] {
+        let fixture = Fixture::alone(compile::stacks("stacks.cpp", build));
+        let by_gdb = fixture.under_gdb();
+        assert_shapes(&by_gdb, EXCEPTION_SHAPES);
+
+        let ended = fixture.under_jjleak();
+
+        assert_as_in_gdb(&format!("C++ {build:?}"), &without_invented_frames(by_gdb), &ended, before_main);
+    }
+}
+
+/// Without what gdb makes of the words above the dynamic loader's first frame, which has no call frame information: the
+/// number of arguments and the first of their addresses (System V ABI, x86-64, "Initial Stack"), which are no code.
+fn without_invented_frames(by_gdb: Stacks) -> Stacks {
+    const ARGUMENT_COUNT: Place = Place::Address(1);
+    let cut = |mut stack: Stack| {
+        if let Some(at) = stack.callers.iter().position(|place| *place == ARGUMENT_COUNT) {
+            stack.callers.truncate(at);
+        }
+        stack
+    };
+    by_gdb.into_iter().map(|(stack, allocated)| (cut(stack), allocated)).collect()
+}
+
+#[test]
+fn what_cannot_be_unwound_ends_with_a_status_and_invents_no_frame() {
+    require_bpf!();
+    let arguments = ["--format", "json", "--", compile::garbage().to_str().unwrap()];
+
+    let report = Ended::of(arguments).assert_done().report();
+
+    for (size, function) in [(1201, "without_rows"), (1202, "wrong_size"), (1203, "wrong_register")] {
+        let of_size = |it: &&StackDocument| it.allocated.bytes == it.allocated.objects * size;
+        let stacks: Vec<_> = report.stacks.iter().filter(of_size).collect();
+        assert!(!stacks.is_empty(), "nothing of {function}");
+        for stack in stacks {
+            let names: Vec<_> = stack.frames.iter().map(|frame| frame.symbol.as_str()).collect();
+            println!("{function}: {} x {names:?}: {}", stack.allocated.objects, stack.status);
+            assert_eq!(names, ["malloc", function]);
+            assert_ne!(stack.status, "complete");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Stacks as gdb unwinds them, and as a report has them: reduced to the same form, so that equality is equality.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use jjleak::render::json::{Document, StackDocument};
+
+use super::bounded::LONG;
+use super::lines::Lines;
+use super::process::Process;
+
+/// The script that gdb runs.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stacks/oracle.py");
+
+/// More than the fixture's library takes in memory.
+const LIBRARY_BYTES: u64 = 1 << 16;
+
+/// Where the callers' code is, innermost first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stack {
+    /// The allocation function.
+    pub(crate) function: String,
+    pub(crate) callers: Vec<Place>,
+}
+
+/// Programs run without randomization of addresses. What is mapped while one runs comes to lie a page lower when probes
+/// have a page of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    Address(u64),
+    /// Relative to the library that the fixture loads.
+    InLibrary(u64),
+}
+
+/// What was allocated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Allocated {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Stacks, and what each allocated.
+pub(crate) type Stacks = BTreeMap<Stack, Allocated>;
+
+/// Runs a program under gdb.
+pub(crate) fn by_gdb(program: &Path, arguments: &[&OsStr]) -> Stacks {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("stacks");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-x", SCRIPT, "--args"]).arg(program).args(arguments).env("ORACLE", &record);
+    let mut gdb = Process::spawn(gdb.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let said = Lines::of("gdb", gdb.stdout.take().unwrap());
+    let status = gdb.end(LONG);
+    let said = said.all(LONG);
+    assert!(status.success() && record.exists(), "gdb: {status}: {said:#?}");
+    let library = library(said.iter().map(String::as_str));
+    fs::read_to_string(record).unwrap().lines().map(|line| parse(line, library)).collect()
+}
+
+/// Reduces a report to the stacks that `choose` wants. `output` is what the program wrote.
+pub(crate) fn reported(report: &Document, output: &str, choose: impl Fn(&StackDocument) -> bool) -> Stacks {
+    let library = library(output.lines());
+    let mut stacks = Stacks::new();
+    for stack in report.stacks.iter().filter(|stack| choose(stack)) {
+        let account = stacks.entry(reduce(stack, library)).or_default();
+        account.objects += stack.allocated.objects;
+        account.bytes += stack.allocated.bytes;
+    }
+    stacks
+}
+
+/// Objects of a size, over all stacks.
+pub(crate) fn objects_of_size(stacks: &Stacks, size: u64) -> u64 {
+    stacks.values().filter(|it| it.bytes == it.objects * size).map(|it| it.objects).sum()
+}
+
+/// Fails unless both are equal, and says where they are not.
+pub(crate) fn assert_equal(reported: &Stacks, by_gdb: &Stacks) {
+    let differ: Vec<_> =
+        by_gdb.iter().filter(|(stack, allocated)| reported.get(stack) != Some(allocated)).collect();
+    let more: Vec<_> =
+        reported.iter().filter(|(stack, allocated)| by_gdb.get(stack) != Some(allocated)).collect();
+    assert!(differ.is_empty() && more.is_empty(), "gdb: {differ:#x?}\nreported: {more:#x?}");
+}
+
+fn reduce(stack: &StackDocument, library: Option<u64>) -> Stack {
+    let mut frames = stack.frames.iter().filter(|frame| !frame.inlined);
+    let function = frames.next().map_or(String::new(), |frame| frame.symbol.clone());
+    Stack { function, callers: frames.map(|frame| place(&frame.address, library)).collect() }
+}
+
+/// Reads a line of the script: `COUNT BYTES FUNCTION ADDRESS ...`.
+fn parse(line: &str, library: Option<u64>) -> (Stack, Allocated) {
+    let words: Vec<_> = line.split(' ').collect();
+    let [objects, bytes, function, addresses @ ..] = &words[..] else { panic!("no stack: {line}") };
+    let callers = addresses.iter().map(|address| place(address, library)).collect();
+    let allocated = Allocated { objects: objects.parse().unwrap(), bytes: bytes.parse().unwrap() };
+    (Stack { function: (*function).to_owned(), callers }, allocated)
+}
+
+/// Where the program says that it has loaded its library.
+fn library<'a>(mut output: impl Iterator<Item = &'a str>) -> Option<u64> {
+    output.find_map(|line| line.strip_prefix("library ")).map(number)
+}
+
+fn place(address: &str, library: Option<u64>) -> Place {
+    let address = number(address);
+    match library {
+        Some(base) if (base..base + LIBRARY_BYTES).contains(&address) => Place::InLibrary(address - base),
+        _ => Place::Address(address),
+    }
+}
+
+fn number(hexadecimal: &str) -> u64 {
+    u64::from_str_radix(hexadecimal.trim_start_matches("0x"), 16).unwrap()
+}

@@ -1,0 +1,25 @@
+//! The kernel's verifier follows every path through a program, and gives up after a million instructions. Kernels
+//! differ in how many paths they see, so there must be room.
+
+use jjleak::attach::{Attachment, Capacity, Programs};
+
+use crate::support::privilege::require_bpf;
+
+/// A tenth of what the kernel allows (`BPF_COMPLEXITY_LIMIT_INSNS` in include/linux/bpf.h).
+const CEILING: u32 = 100_000;
+
+#[test]
+fn programs_stay_far_below_what_the_verifier_follows() {
+    require_bpf!();
+    for (programs, names) in [(Programs::Accounting, 5), (Programs::Bare, 3)] {
+        let attachment = Attachment::load(Capacity::default(), programs, false).unwrap();
+
+        let counts = attachment.verified_instructions();
+
+        println!("verified instructions: {counts:?}");
+        assert_eq!(counts.len(), names, "programs: {counts:?}");
+        for (name, count) in counts {
+            assert!(count < CEILING, "{name} has {count} verified instructions");
+        }
+    }
+}
