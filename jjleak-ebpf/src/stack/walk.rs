@@ -168,7 +168,12 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     walk.stack_pointer = cfa;
     walk.instruction_pointer = return_address;
     walk.after_call = 1;
-    if return_address == 0 { Err(finished(walk)) } else { Ok(()) }
+    if return_address != 0 {
+        return Ok(());
+    }
+    // A stack can begin with an empty word, but so does much other memory: an end, and no proof.
+    walk.unproven = 1;
+    Err(finished(walk))
 }
 
 /// The CFA of the current frame.
