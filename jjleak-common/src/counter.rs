@@ -66,6 +66,10 @@ counters! {
     ResultUnreadable = "result_unreadable", Loss;
     /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses.
     UnknownFree = "unknown_free", Note;
+    /// An allocation by an operator new that does not call malloc (jemalloc's, tcmalloc's, mimalloc's) was not followed: an exception may pass through it, which a return probe would turn into the end of the program; its bytes are missing.
+    UnseenAllocation = "unseen_allocation", Loss;
+    /// A block may have been resized in place by jemalloc's xallocx, which does not tell the size that was asked for; the block stands with its old size.
+    UnseenResize = "unseen_resize", Loss;
     /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
     Exec = "exec", Note;
     /// An allocation was left out by the size filters.

@@ -276,6 +276,14 @@ pub(crate) fn free(hit: &Hit) {
     }
 }
 
+/// A function was called that changes the books in a way that is not followed.
+#[inline(always)]
+pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
+    if Books::of(hit).is_some() {
+        count(counter);
+    }
+}
+
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
 fn free_absent(books: &Books, hit: &Hit, block: u64) {

@@ -5,6 +5,7 @@ use aya_ebpf::{
     macros::{raw_tracepoint, uprobe, uretprobe},
     programs::{ProbeContext, RawTracePointContext, RetProbeContext},
 };
+use jjleak_common::counter::Counter;
 
 use crate::{accounting, process, registers::Hit};
 
@@ -33,6 +34,20 @@ pub(crate) fn allocate_return(ctx: RetProbeContext) -> u32 {
 #[uprobe]
 pub(crate) fn free_enter(ctx: ProbeContext) -> u32 {
     accounting::free(&Hit::new(&ctx));
+    0
+}
+
+/// Entry of a function that gives a new block, which cannot be followed.
+#[uprobe]
+pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
+    accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenAllocation);
+    0
+}
+
+/// Entry of a function that resizes a block in place, which cannot be followed.
+#[uprobe]
+pub(crate) fn unseen_resize_enter(ctx: ProbeContext) -> u32 {
+    accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenResize);
     0
 }
 

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use jjleak::allocators::{ModuleAllocator, find_sites};
+use jjleak::allocators::find_sites;
 use jjleak::attach::{self, Attachment, Capacity, Programs, SizeFilter, Target};
 use jjleak::processes::{Mapping, ModuleTable, Pid};
 
@@ -134,7 +134,7 @@ impl Program {
         let mut modules = ModuleTable::default();
         for id in modules.refresh(pid, &Mapping::all(pid)?) {
             let module = modules.get(id);
-            if let ModuleAllocator::Profiled(allocator) = find_sites(&module.read()?)? {
+            for allocator in find_sites(&module.read()?)?.profiled {
                 let targets =
                     allocator.sites.into_iter().map(|site| Target { file: module.stable_path(), site });
                 attachment.attach(pid, &targets.collect::<Vec<_>>())?;

@@ -19,6 +19,7 @@ mod depths;
 mod edges;
 mod endings;
 mod escapes;
+mod families;
 mod filters;
 mod formats;
 mod launches;

@@ -10,12 +10,10 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
-use crate::support::lines::Lines;
-use crate::support::privilege::{self, require_bpf, require_program};
+use crate::support::privilege::{self, require_bpf};
 use crate::support::probes::Text;
 use crate::support::process::Process;
 
@@ -144,22 +142,6 @@ fn a_process_without_an_allocator_is_refused() {
     let ended = Ended::of(["-p", &bare.id().to_string()]);
 
     ended.assert_failed(1, "maps no allocator", "profile a process that uses");
-}
-
-#[test]
-fn a_process_that_allocates_with_jemalloc_is_refused_for_now() {
-    require_program!("redis-server");
-    let folder = TempDir::new().unwrap();
-    let mut redis = Command::new("redis-server");
-    redis.args(["--port", "0", "--unixsocket", "redis.sock", "--save", "", "--daemonize", "no"]);
-    let mut redis = Process::spawn(redis.current_dir(folder.path()).stdout(Stdio::piped()));
-    let mut log = Lines::of("redis-server", redis.stdout.take().unwrap());
-    while !log.next(SOON).contains("ready to accept connections") {}
-
-    let ended = Ended::of(["-p", &redis.id().to_string()]);
-
-    ended.assert_failed(1, "allocates with jemalloc", "profile a process that uses");
-    assert!(redis.try_wait().unwrap().is_none(), "redis-server has ended");
 }
 
 #[test]

@@ -1,22 +1,36 @@
-//! Programs that fixtures and tests need besides the toolchains.
+//! Programs and libraries that fixtures and tests need besides the toolchains.
+
+use std::process::Command;
 
 use anyhow::Result;
 
 use crate::{apt, command::on_path};
 
-/// A program, and the Debian package that holds it.
+/// A program or a shared library, and the Debian package that holds it.
 struct Prerequisite {
-    program: &'static str,
+    what: Needed,
     package: &'static str,
     /// The service that comes with the package; only the program is wanted.
     service: Option<&'static str>,
 }
 
-const fn program(program: &'static str, package: &'static str) -> Prerequisite {
-    Prerequisite { program, package, service: None }
+/// What tests look for.
+enum Needed {
+    Program(&'static str),
+    /// By the name under which it is loaded.
+    Library(&'static str),
 }
 
-/// Compilers for the leaking fixtures, the oracle of stacks, and real programs that are profiled.
+const fn program(program: &'static str, package: &'static str) -> Prerequisite {
+    Prerequisite { what: Needed::Program(program), package, service: None }
+}
+
+const fn library(library: &'static str, package: &'static str) -> Prerequisite {
+    Prerequisite { what: Needed::Library(library), package, service: None }
+}
+
+/// Compilers for the leaking fixtures, allocators to run them with, the oracle of stacks, and real programs that are
+/// profiled.
 const FOR_TESTS: &[Prerequisite] = &[
     program("gcc", "gcc"),
     program("g++", "g++"),
@@ -25,17 +39,34 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("perl", "perl"),
     program("python3", "python3"),
     program("sqlite3", "sqlite3"),
-    Prerequisite { program: "redis-server", package: "redis-server", service: Some("redis-server.service") },
+    program("musl-gcc", "musl-tools"),
+    library("libjemalloc.so.2", "libjemalloc2"),
+    library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+    library("libmimalloc.so.2", "libmimalloc2.0"),
+    Prerequisite { service: Some("redis-server.service"), ..program("redis-server", "redis-server") },
     program("redis-benchmark", "redis-tools"),
 ];
 
 /// Installs what the tests need and is missing.
 pub(crate) fn for_tests() -> Result<()> {
-    let missing: Vec<_> = FOR_TESTS.iter().filter(|it| on_path(it.program).is_none()).collect();
+    let missing: Vec<_> = FOR_TESTS.iter().filter(|it| !it.what.is_installed()).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let packages: Vec<_> = missing.iter().map(|it| it.package).collect();
-    apt::install(&packages, "compilers and programs that the tests profile")?;
+    apt::install(&packages, "compilers, allocators and programs for the tests")?;
     missing.iter().filter_map(|it| it.service).try_for_each(apt::keep_off)
+}
+
+impl Needed {
+    fn is_installed(&self) -> bool {
+        match self {
+            Self::Program(name) => on_path(name).is_some(),
+            Self::Library(name) => {
+                let known = Command::new("/sbin/ldconfig").arg("-p").output();
+                let known = known.map(|output| output.stdout).unwrap_or_default();
+                String::from_utf8_lossy(&known).lines().any(|line| line.trim_start().starts_with(name))
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ mod test_elf;
 pub use site::{Placement, ProbeSite, Role, Stepping};
 
 use self::{
-    families::{FAMILIES, Support},
+    families::{FAMILIES, Held},
     symbols::{Function, Image},
 };
 use jjleak_common::cookie::Signature;
@@ -33,22 +33,13 @@ pub enum Error {
     OverlappingCode,
 }
 
-/// The allocator that a file holds.
+/// The allocators that a file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ModuleAllocator {
-    /// A family that jjleak profiles.
-    Profiled(ProfiledAllocator),
-    /// A family that jjleak knows by name only.
-    Unsupported {
-        /// The name users know it by.
-        family: &'static str,
-        /// Whether it takes the place of the C library's `malloc`, or stands beside it under own names.
-        replaces_malloc: bool,
-    },
-    /// The file defines `malloc` and `free`, but belongs to no known family: a preloaded wrapper, say.
-    Unknown,
-    /// The file holds no allocator.
-    Absent,
+pub struct ModuleAllocators {
+    /// Those of known families.
+    pub profiled: Vec<ProfiledAllocator>,
+    /// Whether the file defines a `malloc` that belongs to no known family: a preloaded wrapper, say.
+    pub unknown_malloc: bool,
 }
 
 /// An allocator with its probe sites.
@@ -91,27 +82,33 @@ pub enum MissingReason {
     Shared,
 }
 
-/// Finds the allocator in an ELF file, and where to probe it.
-pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocator, Error> {
-    let image = Image::parse(elf, families::all_names())?;
-    let defines_malloc = families::MALLOC.iter().all(|name| image.defines(name));
-    let Some(family) = families::recognize(|name| image.defines(name)) else {
-        return Ok(if defines_malloc { ModuleAllocator::Unknown } else { ModuleAllocator::Absent });
-    };
-    Ok(match family.support {
-        Support::Profiled(functions) => {
-            ModuleAllocator::Profiled(ProfiledAllocator::locate(&image, family.name, functions))
-        }
-        Support::Unsupported => {
-            ModuleAllocator::Unsupported { family: family.name, replaces_malloc: defines_malloc }
-        }
-        Support::Ignored => ModuleAllocator::Absent,
-    })
+/// Finds the allocators in an ELF file, and where to probe them.
+pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
+    let image = Image::parse(elf, families::MALLOCX, families::all_names)?;
+    let mut located = Vec::new();
+    let mut found = Vec::new();
+    for held in families::held(&image) {
+        let first = located.len();
+        let missing = locate(&image, &held, &mut located);
+        found.push((held.family.name, first..located.len(), missing));
+    }
+    // What is known of one allocator's code helps to prove the sites of all.
+    let ranges: Vec<_> = located.iter().map(|located| located.function.range()).collect();
+    let sealed = placement::sealed_against(image.code(), &ranges);
+    let mut sites = located.into_iter().zip(sealed).map(|(found, sealed)| found.place(sealed));
+    let profiled = found.into_iter().map(|(family, located, missing)| ProfiledAllocator {
+        family,
+        sites: sites.by_ref().take(located.len()).collect(),
+        missing,
+    });
+    let profiled: Vec<_> = profiled.filter(|allocator| !allocator.sites.is_empty()).collect();
+    let unknown_malloc = profiled.is_empty() && families::replaces_malloc(&image);
+    Ok(ModuleAllocators { profiled, unknown_malloc })
 }
 
-/// The names of all families that [`find_sites`] can profile.
+/// The names of all families that [`find_sites`] knows.
 pub fn profiled_families() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().filter(|family| matches!(family.support, Support::Profiled(_))).map(|family| family.name)
+    FAMILIES.iter().map(|family| family.name)
 }
 
 /// A function with all its names, before its probe site is chosen.
@@ -122,20 +119,20 @@ struct Located<'data> {
     function: Function<'data>,
 }
 
-impl ProfiledAllocator {
-    fn locate(image: &Image<'_>, family: &'static str, functions: &[families::Function]) -> Self {
-        let mut located = Vec::new();
-        let mut missing = Vec::new();
-        for row in functions {
-            if let Err(reason) = locate_row(image, row, &mut located) {
-                missing.push(MissingFunction { name: row.names[0], reason });
-            }
+/// Adds the functions of a family to `located`, but for those that another one has claimed. Returns what cannot be
+/// probed.
+fn locate<'data>(
+    image: &Image<'data>,
+    held: &Held,
+    located: &mut Vec<Located<'data>>,
+) -> Vec<MissingFunction> {
+    let mut missing = Vec::new();
+    for (row, names) in held.functions() {
+        if let Err(reason) = locate_row(image, row, &names, located) {
+            missing.push(MissingFunction { name: row.names[0], reason });
         }
-        let ranges: Vec<_> = located.iter().map(|found| found.function.range()).collect();
-        let sealed = placement::sealed_against(image.code(), &ranges);
-        let sites = located.into_iter().zip(sealed).map(|(found, sealed)| found.place(sealed)).collect();
-        Self { family, sites, missing }
     }
+    missing
 }
 
 impl Located<'_> {
@@ -151,11 +148,12 @@ impl Located<'_> {
 fn locate_row<'data>(
     image: &Image<'data>,
     row: &families::Function,
+    names: &[String],
     located: &mut Vec<Located<'data>>,
 ) -> Result<(), MissingReason> {
     let mut added = false;
     let mut reason = MissingReason::Undefined;
-    for name in row.names {
+    for name in names {
         for &symbol in image.definitions(name) {
             match image.function(symbol).and_then(|function| add(function, name, row, located)) {
                 Ok(()) => added = true,

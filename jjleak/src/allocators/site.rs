@@ -11,6 +11,11 @@ pub enum Role {
     Resize,
     /// Takes a block back (`free`).
     Free,
+    /// Gives a new block in a way that no probe can follow (`operator new` that throws): its calls are counted, its
+    /// blocks are not.
+    UnseenAllocation,
+    /// Resizes a block in place in a way that no probe can follow (jemalloc's `xallocx`): its calls are counted.
+    UnseenResize,
 }
 
 impl Role {

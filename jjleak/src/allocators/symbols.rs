@@ -6,10 +6,13 @@
 use super::{Error, MissingReason, placement::Body};
 use object::{
     LittleEndian,
-    elf::{self, FileHeader64},
+    elf::{self, FileHeader64, Sym64},
     read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
 };
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+};
 
 /// Longest function that is looked at as a whole; malloc is some 800 bytes long, mallocs with everything
 /// inlined a few thousand. The size comes from the file and bounds the work.
@@ -21,13 +24,17 @@ const MAX_INSTRUCTION_BYTES: usize = 15;
 /// Most definitions of one name that are kept; versioned symbols have two or three.
 const MAX_DEFINITIONS: usize = 8;
 
+/// Most prefixes that are tried; a program holds one jemalloc, seldom two.
+const MAX_PREFIXES: usize = 4;
+
 type Elf<'data> = ElfFile<'data, FileHeader64<LittleEndian>>;
 type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>>;
 
 /// The symbols and the executable code of a file.
 pub(super) struct Image<'data> {
     code: Vec<Segment<'data>>,
-    definitions: HashMap<&'static str, Vec<Definition>>,
+    definitions: HashMap<String, Vec<Definition>>,
+    prefixes: Vec<String>,
 }
 
 /// An executable segment.
@@ -64,18 +71,37 @@ impl Function<'_> {
 }
 
 impl<'data> Image<'data> {
-    /// Reads the file, and of its symbols those with the given names.
-    pub(super) fn parse(data: &'data [u8], names: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
+    /// Reads the file, and of its symbols those with the names that `names` gives for the prefixes under which the
+    /// file defines `mark`.
+    pub(super) fn parse(
+        data: &'data [u8],
+        mark: &str,
+        names: impl FnOnce(&[String]) -> Vec<String>,
+    ) -> Result<Self, Error> {
         let file = Elf::parse(data).map_err(Error::Parse)?;
         let machine = file.elf_header().e_machine.get(LittleEndian);
         if machine != elf::EM_X86_64 {
             return Err(Error::Machine(machine.0));
         }
-        let mut definitions: HashMap<_, _> = names.map(|name| (name, Vec::new())).collect();
-        for table in [file.elf_dynamic_symbol_table(), file.elf_symbol_table()] {
+        let tables = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
+        let prefixes = prefixes(tables, mark);
+        let mut definitions: HashMap<_, _> =
+            names(&prefixes).into_iter().map(|name| (name, Vec::new())).collect();
+        for table in tables {
             collect_definitions(table, &mut definitions);
         }
-        Ok(Self { code: executable_segments(&file, data)?, definitions })
+        Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes })
+    }
+
+    /// What stands before the mark in the names of the symbols that end with it.
+    pub(super) fn prefixes(&self) -> &[String] {
+        &self.prefixes
+    }
+
+    /// Whether two names are defined and stand for the same code.
+    pub(super) fn same_code(&self, one: &str, other: &str) -> bool {
+        let others = self.definitions(other);
+        self.definitions(one).iter().any(|one| others.iter().any(|other| one.address == other.address))
     }
 
     /// Whether the file defines the name.
@@ -122,16 +148,9 @@ impl Segment<'_> {
 }
 
 /// Adds the defined global symbols of a table under the names that are already keys.
-fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<&'static str, Vec<Definition>>) {
-    for symbol in table.iter() {
-        if symbol.is_undefined(LittleEndian) || symbol.is_local() {
-            continue;
-        }
-        // A name that cannot be read is the name of no allocator.
-        let Ok(name) = table.symbol_name(LittleEndian, symbol).map(without_version) else {
-            continue;
-        };
-        let Some(known) = str::from_utf8(name).ok().and_then(|name| definitions.get_mut(name)) else {
+fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Vec<Definition>>) {
+    for (name, symbol) in defined(table) {
+        let Some(known) = definitions.get_mut(name) else {
             continue;
         };
         let definition = Definition {
@@ -143,6 +162,24 @@ fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<&'static s
             known.push(definition);
         }
     }
+}
+
+/// What stands before the mark in the names of functions.
+fn prefixes(tables: [&Symbols<'_>; 2], mark: &str) -> Vec<String> {
+    let symbols = tables.into_iter().flat_map(defined);
+    let functions = symbols.filter(|(_, symbol)| symbol.st_type() == elf::STT_FUNC);
+    let prefixes: BTreeSet<_> = functions.filter_map(|(name, _)| name.strip_suffix(mark)).collect();
+    prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()
+}
+
+/// The defined global symbols of a table, by name.
+fn defined<'data>(table: &Symbols<'data>) -> impl Iterator<Item = (&'data str, &'data Sym64<LittleEndian>)> {
+    let symbols = table.iter().filter(|symbol| !symbol.is_undefined(LittleEndian) && !symbol.is_local());
+    symbols.filter_map(|symbol| {
+        // A name that cannot be read is the name of no allocator.
+        let name = table.symbol_name(LittleEndian, symbol).ok()?;
+        Some((str::from_utf8(without_version(name)).ok()?, symbol))
+    })
 }
 
 /// `.symtab` spells a symbol's version out: `cfree@GLIBC_2.2.5`.

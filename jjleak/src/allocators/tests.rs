@@ -12,10 +12,15 @@ const TWO_FUNCTIONS: [u8; 6] = [0x53, 0x5b, 0xc3, 0x53, 0x5b, 0xc3];
 fn glibc(symbols: Vec<Symbol>) -> ProfiledAllocator {
     let symbols = symbols.into_iter().chain([function("gnu_get_libc_version", 0, 3)]);
     let file = test_elf::elf(&TWO_FUNCTIONS, &symbols.collect::<Vec<_>>());
-    match find_sites(&file).unwrap() {
-        ModuleAllocator::Profiled(allocator) => allocator,
-        other => panic!("not glibc: {other:?}"),
-    }
+    only(&file, "glibc")
+}
+
+/// The file's only allocator, which must be of this family.
+fn only(file: &[u8], family: &str) -> ProfiledAllocator {
+    let mut found = find_sites(file).unwrap().profiled;
+    let allocator = found.pop().unwrap();
+    assert_eq!((found, allocator.family), (vec![], family));
+    allocator
 }
 
 fn reason(allocator: &ProfiledAllocator, name: &str) -> Option<MissingReason> {
@@ -68,30 +73,13 @@ fn a_function_of_unknown_size_is_probed_at_its_entry() {
     let free_at = |size| {
         let symbols = ["malloc", "gnu_get_libc_version"].map(|name| function(name, 6, 1));
         let symbols: Vec<_> = symbols.into_iter().chain([function("free", 0, size)]).collect();
-        let Ok(ModuleAllocator::Profiled(glibc)) = find_sites(&test_elf::elf(&code, &symbols)) else {
-            panic!("not glibc");
-        };
+        let glibc = only(&test_elf::elf(&code, &symbols), "glibc");
         glibc.sites.iter().find(|site| site.role == Role::Free).unwrap().placement.delta
     };
 
     assert_eq!(free_at(7), 3);
     assert_eq!(free_at(0), 0, "no size");
     assert_eq!(free_at(8), 0, "longer than the code");
-}
-
-#[test]
-fn other_allocators_are_told_apart() {
-    let found = |names: &[&'static str]| {
-        let symbols: Vec<_> = names.iter().map(|name| function(name, 0, 3)).collect();
-        find_sites(&test_elf::elf(&TWO_FUNCTIONS, &symbols)).unwrap()
-    };
-    let unsupported = |family, replaces_malloc| ModuleAllocator::Unsupported { family, replaces_malloc };
-
-    assert_eq!(found(&["malloc", "free", "mallocx"]), unsupported("jemalloc", true));
-    assert_eq!(found(&["_rjem_malloc", "_rjem_mallocx"]), unsupported("jemalloc", false));
-    assert_eq!(found(&["malloc", "free", "realloc"]), ModuleAllocator::Unknown);
-    assert_eq!(found(&["malloc", "free", "_rtld_global"]), ModuleAllocator::Absent);
-    assert_eq!(found(&["main"]), ModuleAllocator::Absent);
 }
 
 #[test]
@@ -128,7 +116,7 @@ fn own_libc() -> Vec<u8> {
 #[test]
 fn every_function_of_this_machines_libc_is_found_and_proven() {
     let libc = own_libc();
-    let ModuleAllocator::Profiled(glibc) = find_sites(&libc).unwrap() else { panic!("not glibc") };
+    let glibc = only(&libc, "glibc");
 
     assert_eq!(glibc.missing, []);
     for name in [
@@ -179,7 +167,7 @@ fn assert_site_is_reached_from_the_entry(file: &[u8], site: &ProbeSite) {
 
 #[test]
 fn the_hot_functions_of_this_machines_libc_are_not_single_stepped() {
-    let ModuleAllocator::Profiled(glibc) = find_sites(&own_libc()).unwrap() else { panic!("not glibc") };
+    let glibc = only(&own_libc(), "glibc");
     let stepping = |name: &str| {
         let site = glibc.sites.iter().find(|site| site.names.iter().any(|known| known == name));
         site.unwrap().placement.stepping
@@ -194,7 +182,7 @@ fn the_hot_functions_of_this_machines_libc_are_not_single_stepped() {
 #[test]
 fn this_test_program_holds_no_allocator() {
     let file = fs::read("/proc/self/exe").unwrap();
-    assert_eq!(find_sites(&file).unwrap(), ModuleAllocator::Absent);
+    assert_eq!(find_sites(&file).unwrap(), ModuleAllocators { profiled: vec![], unknown_malloc: false });
 }
 
 /// A whole little library for the hostile cases: small, so that damage hits what matters.
@@ -227,12 +215,9 @@ fn damaged(
 }
 
 fn sites_lie_in_the_file(file: &[u8]) -> bool {
-    match find_sites(file) {
-        Ok(ModuleAllocator::Profiled(allocator)) => {
-            allocator.sites.iter().all(|site| site.offset() < file.len() as u64)
-        }
-        _ => true,
-    }
+    let allocators = find_sites(file).map_or_else(|_| Vec::new(), |found| found.profiled);
+    let mut sites = allocators.iter().flat_map(|allocator| &allocator.sites);
+    sites.all(|site| site.offset() < file.len() as u64)
 }
 
 proptest! {

@@ -275,15 +275,24 @@ impl Programs {
             (Self::Accounting, Role::Allocate) => ("allocate_enter", Some("allocate_return")),
             (Self::Accounting, Role::Resize) => ("resize_enter", Some("allocate_return")),
             (Self::Accounting, Role::Free) => ("free_enter", None),
+            (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
+            (Self::Accounting, Role::UnseenResize) => ("unseen_resize_enter", None),
             (Self::Bare, Role::Allocate | Role::Resize) => ("bare_enter", Some("bare_return")),
-            (Self::Bare, Role::Free) => ("bare_enter", None),
+            (Self::Bare, Role::Free | Role::UnseenAllocation | Role::UnseenResize) => ("bare_enter", None),
         }
     }
 
     /// The programs this mode runs.
     const fn names(self) -> &'static [&'static str] {
         match self {
-            Self::Accounting => &["allocate_enter", "resize_enter", "allocate_return", "free_enter"],
+            Self::Accounting => &[
+                "allocate_enter",
+                "resize_enter",
+                "allocate_return",
+                "free_enter",
+                "unseen_allocate_enter",
+                "unseen_resize_enter",
+            ],
             Self::Bare => &["bare_enter", "bare_return"],
         }
     }

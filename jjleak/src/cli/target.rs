@@ -9,7 +9,7 @@ use jjleak_common::process::ImageId;
 use super::Failure;
 use super::code::CodeFollower;
 use super::failure::{OTHER, allowance};
-use crate::allocators::{self, ModuleAllocator, find_sites};
+use crate::allocators::{self, ModuleAllocators, ProfiledAllocator, find_sites};
 use crate::attach::{Attachment, Target};
 use crate::collect::Collector;
 use crate::processes::{FileId, Mapping, Module, ModuleId, ModuleTable, Pid, Unopened};
@@ -24,7 +24,6 @@ pub(super) struct Allocators {
     seen: HashSet<FileId>,
     names: StackNames,
     profiled: Vec<Profiled>,
-    replaced_by: Option<(String, &'static str)>,
 }
 
 /// An allocator with probes in it.
@@ -44,7 +43,6 @@ impl Allocators {
             seen: HashSet::new(),
             names: StackNames::default(),
             profiled: Vec::new(),
-            replaced_by: None,
         }
     }
 
@@ -86,13 +84,6 @@ impl Allocators {
         let pid = self.pid;
         let supported: BTreeSet<_> = allocators::profiled_families().collect();
         let supported = supported.into_iter().collect::<Vec<_>>().join(", ");
-        if let Some((module, family)) = &self.replaced_by {
-            return Err(Failure::new(
-                OTHER,
-                format!("process {pid} allocates with {family} ({module}), which jjleak cannot profile yet"),
-                format!("profile a process that uses {supported}, or start this one without {family}"),
-            ));
-        }
         if self.profiled.is_empty() {
             let mut what = format!("process {pid} maps no allocator that jjleak knows");
             let mut remedy = format!(
@@ -130,43 +121,40 @@ impl Allocators {
             .read()
             .map_err(|error| error.to_string())
             .and_then(|elf| find_sites(&elf).map_err(|error| error.to_string()));
-        match found {
-            Ok(ModuleAllocator::Profiled(allocator)) => {
-                attachment.attach(thread, &targets(module, &allocator))?;
-                for site in &allocator.sites {
-                    self.names.set_function(module, site.offset(), &site.names.join("/"));
+        let allocators = match found {
+            Ok(ModuleAllocators { profiled, unknown_malloc }) => {
+                if unknown_malloc {
+                    tracing::warn!(
+                        "{name} defines its own malloc: what it does not pass on to another is not counted"
+                    );
                 }
-                for missing in &allocator.missing {
-                    tracing::debug!("{name}: {} is not profiled: {}", missing.name, missing.reason);
-                }
-                self.profiled.push(Profiled {
-                    file: module.id,
-                    module: name,
-                    family: allocator.family,
-                    functions: allocator.sites.iter().map(|site| site.names.len()).sum(),
-                });
+                profiled
             }
-            Ok(ModuleAllocator::Unsupported { family, replaces_malloc: true }) => {
-                self.replaced_by = Some((name, family));
+            Err(error) => {
+                tracing::warn!("{name}: cannot look for allocators: {error}");
+                return Ok(());
             }
-            Ok(ModuleAllocator::Unsupported { family, .. }) => {
-                tracing::warn!(
-                    "{name} also holds {family}, which jjleak cannot profile yet: what it gives is not counted"
-                );
+        };
+        for allocator in allocators {
+            attachment.attach(thread, &targets(module, &allocator))?;
+            for site in &allocator.sites {
+                self.names.set_function(module, site.offset(), &site.names.join("/"));
             }
-            Ok(ModuleAllocator::Unknown) => {
-                tracing::warn!(
-                    "{name} defines its own malloc: what it does not pass on to another is not counted"
-                );
+            for missing in &allocator.missing {
+                tracing::debug!("{name}: {} is not profiled: {}", missing.name, missing.reason);
             }
-            Ok(ModuleAllocator::Absent) => {}
-            Err(error) => tracing::warn!("{name}: cannot look for allocators: {error}"),
+            self.profiled.push(Profiled {
+                file: module.id,
+                module: name.clone(),
+                family: allocator.family,
+                functions: allocator.sites.iter().map(|site| site.names.len()).sum(),
+            });
         }
         Ok(())
     }
 }
 
-fn targets(module: &Module, allocator: &allocators::ProfiledAllocator) -> Vec<Target> {
+fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {
     let file = module.stable_path();
     for site in &allocator.sites {
         tracing::info!(

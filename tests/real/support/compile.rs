@@ -7,8 +7,24 @@ use std::sync::OnceLock;
 /// The program that keeps its own books and is driven by a test.
 pub(crate) fn ledger() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let units = ["books", "sites", "calls", "crowds", "depths", "escapes", "main", "processes", "threads"];
-    PATH.get_or_init(|| compile("ledger", &units.map(|unit| format!("ledger/{unit}.c")), BOOKKEEPING))
+    PATH.get_or_init(|| compile("ledger", &LEDGER.map(|unit| format!("ledger/{unit}.c")), BOOKKEEPING))
+}
+
+/// The same program with musl inside instead of a C library beside it.
+pub(crate) fn musl_ledger() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    // The kernel's headers stand beside glibc's, and come after musl's.
+    let headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+    let flags = [BOOKKEEPING, &headers, &["-static"]].concat();
+    PATH.get_or_init(|| {
+        compile_with("musl-gcc", "musl-ledger", &LEDGER.map(|unit| format!("ledger/{unit}.c")), &flags)
+    })
+}
+
+/// The C++ program that asks for more than there is, and catches what is thrown.
+pub(crate) fn exhaustion() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile_with("c++", "exhaustion", &["exhaustion.cpp".to_owned()], &["-g"]))
 }
 
 /// The program that allocates before `main`, prints its books, and ends.
@@ -91,20 +107,28 @@ pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {
 const BOOKKEEPING: &[&str] =
     &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
 
-/// Compiles under a name of its own and renames, so that test runs at the same time do not see half a program.
+/// The ledger program's source files.
+const LEDGER: [&str; 10] =
+    ["books", "sites", "calls", "crowds", "depths", "escapes", "jemalloc", "main", "processes", "threads"];
+
 fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
+    compile_with("cc", name, sources, flags)
+}
+
+/// Compiles under a name of its own and renames, so that test runs at the same time do not see half a program.
+fn compile_with(compiler: &str, name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").canonicalize().unwrap();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = folder.join(name);
     let unfinished = folder.join(format!("{name}-{}", std::process::id()));
-    let output = Command::new("cc")
+    let output = Command::new(compiler)
         .args(["-O2", "-Wall", "-Wextra"])
         .args(flags)
         .args(sources.iter().map(|source| fixtures.join(source)))
         .arg("-o")
         .arg(&unfinished)
         .output()
-        .expect("cc, the C compiler, runs");
+        .unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
     assert!(output.status.success(), "cannot compile {name}:\n{}", String::from_utf8_lossy(&output.stderr));
     std::fs::rename(unfinished, &program).unwrap();
     program

@@ -1,5 +1,6 @@
 //! The ledger program: a running process that plays scenarios on request and keeps books of its own.
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -29,7 +30,21 @@ impl Ledger {
 
     /// Starts the program from a copy at this path.
     pub(crate) fn start_as(path: &Path) -> Self {
-        let mut command = Command::new(path);
+        Self::spawn(&mut Command::new(path))
+    }
+
+    /// Starts the program with another allocator in the place of the C library's.
+    pub(crate) fn start_preloading(library: &str) -> Self {
+        let ledger = Self::spawn(Command::new(compile::ledger()).env("LD_PRELOAD", library));
+        let maps = fs::read_to_string(format!("/proc/{}/maps", ledger.pid())).unwrap();
+        assert!(
+            maps.contains(library.trim_end_matches(char::is_numeric)),
+            "{library} is not loaded:\n{maps}"
+        );
+        ledger
+    }
+
+    fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let mut ledger = Self { process, stdin, stdout: Lines::of("the ledger program", stdout) };

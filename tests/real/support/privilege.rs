@@ -7,6 +7,7 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// Set, and not empty, when the jjleak under test was built with its BPF programs inside.
 const BPF_OBJECT: Option<&str> = option_env!("JJLEAK_BPF_OBJECT");
@@ -26,6 +27,14 @@ macro_rules! require_program {
     };
 }
 
+/// Ends the test here, as skipped, unless BPF can be used and this shared library is installed.
+macro_rules! require_library {
+    ($library:expr) => {
+        $crate::support::privilege::require_bpf!();
+        $crate::support::privilege::require!($crate::support::privilege::lack_of_library($library))
+    };
+}
+
 /// Ends the test here, as skipped, when something lacks.
 macro_rules! require {
     ($lack:expr) => {
@@ -37,7 +46,7 @@ macro_rules! require {
     };
 }
 
-pub(crate) use {require, require_bpf, require_program};
+pub(crate) use {require, require_bpf, require_library, require_program};
 
 /// Why BPF cannot be used, if so.
 pub(crate) fn lack_of_bpf() -> Option<String> {
@@ -52,6 +61,13 @@ pub(crate) fn lack_of_bpf() -> Option<String> {
 pub(crate) fn lack_of_program(name: &str) -> Option<String> {
     let folders = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&folders).any(|folder| folder.join(name).is_file());
+    (!found).then(|| format!("{name} is not installed"))
+}
+
+/// Why a shared library cannot be used, if so.
+pub(crate) fn lack_of_library(name: &str) -> Option<String> {
+    let known = Command::new("/sbin/ldconfig").arg("-p").output().unwrap().stdout;
+    let found = String::from_utf8_lossy(&known).lines().any(|line| line.trim_start().starts_with(name));
     (!found).then(|| format!("{name} is not installed"))
 }
 

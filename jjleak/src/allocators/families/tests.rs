@@ -1,0 +1,120 @@
+use std::collections::HashSet;
+
+use super::*;
+use crate::allocators::{
+    ModuleAllocators, find_sites,
+    test_elf::{self, Symbol, function},
+};
+
+/// `push rbx; pop rbx; ret`.
+const CODE: [u8; 3] = [0x53, 0x5b, 0xc3];
+
+/// jemalloc's control functions, without a prefix and with that of Rust's tikv-jemallocator.
+const MALLCTL: &str = "mallctl=mallctlnametomib=mallctlbymib";
+const RUST_MALLCTL: &str = "_rjem_mallctl=_rjem_mallctlnametomib=_rjem_mallctlbymib";
+
+/// What is found in a file that defines these names, each with code of its own but for those joined by `=`.
+fn found(names: &[&'static str]) -> ModuleAllocators {
+    let code = CODE.repeat(names.len());
+    let at = |index: usize| (index * CODE.len()) as u64;
+    let aliases = |(index, names): (usize, &&'static str)| -> Vec<Symbol> {
+        names.split('=').map(|name| function(name, at(index), CODE.len() as u64)).collect()
+    };
+    let symbols: Vec<_> = names.iter().enumerate().flat_map(aliases).collect();
+    find_sites(&test_elf::elf(&code, &symbols)).unwrap()
+}
+
+/// Each family with the names of its functions.
+fn functions(names: &[&'static str]) -> Vec<(&'static str, Vec<String>)> {
+    let names_of = |sites: &[crate::allocators::ProbeSite]| {
+        sites.iter().flat_map(|site| site.names.iter().cloned()).collect()
+    };
+    let found = found(names).profiled;
+    found.iter().map(|allocator| (allocator.family, names_of(&allocator.sites))).collect()
+}
+
+fn families(names: &[&'static str]) -> Vec<&'static str> {
+    functions(names).into_iter().map(|(family, _)| family).collect()
+}
+
+#[test]
+fn families_are_told_by_what_they_define() {
+    assert_eq!(families(&["malloc", "free", "gnu_get_libc_version"]), ["glibc"]);
+    assert_eq!(families(&["malloc", "free", "__libc_mallopt"]), ["glibc"], "a static program");
+    assert_eq!(families(&["malloc", "free", "mallocx", "nallocx", MALLCTL]), ["jemalloc"]);
+    assert_eq!(families(&["malloc=tc_malloc", "free=tc_free"]), ["tcmalloc"]);
+    assert_eq!(families(&["malloc=TCMallocInternalMalloc", "free"]), ["tcmalloc"]);
+    assert_eq!(families(&["malloc=mi_malloc", "free=mi_free"]), ["mimalloc"]);
+    assert_eq!(families(&["malloc", "free", "_dlstart"]), ["musl"]);
+    assert_eq!(families(&["malloc", "__libc_malloc_impl"]), ["musl"], "a static program that never frees");
+}
+
+#[test]
+fn any_prefix_of_jemalloc_is_found() {
+    let rust = ["_rjem_malloc", "_rjem_mallocx", "_rjem_nallocx", RUST_MALLCTL];
+    let own = ["my_malloc", "my_mallocx", "my_nallocx", "my_mallctl=my_mallctlnametomib=my_mallctlbymib"];
+
+    assert_eq!(functions(&rust), [("jemalloc", rust[..2].iter().map(|&name| name.to_owned()).collect())]);
+    assert_eq!(functions(&own), [("jemalloc", own[..2].iter().map(|&name| name.to_owned()).collect())]);
+}
+
+#[test]
+fn a_wrapper_around_jemalloc_is_no_jemalloc() {
+    assert_eq!(families(&["site_malloc", "site_mallocx", "site_rallocx", "site_free"]), [""; 0]);
+}
+
+#[test]
+fn glibc_names_in_other_allocators_do_not_make_them_glibc() {
+    let wrapper = found(&["malloc", "free", "__libc_malloc", "__libc_memalign", "__libc_free"]);
+
+    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true });
+    assert_eq!(families(&["malloc=tc_malloc=__libc_malloc", "free=__libc_free"]), ["tcmalloc"]);
+}
+
+#[test]
+fn allocators_in_one_file_share_no_function() {
+    let musl = ["malloc", "realloc", "__libc_malloc_impl"];
+    let rust = ["_rjem_malloc", "_rjem_realloc", "_rjem_mallocx", "_rjem_nallocx", RUST_MALLCTL];
+    let names = [&musl[..], &rust].concat();
+    let [jemalloc, musl] = &functions(&names)[..] else { panic!("not two families") };
+
+    assert_eq!(jemalloc.1, ["_rjem_malloc", "_rjem_realloc", "_rjem_mallocx"]);
+    assert_eq!(musl.1, ["malloc", "realloc"]);
+}
+
+#[test]
+fn a_prefixed_allocator_leaves_malloc_to_the_c_library() {
+    let names = ["malloc", "free", "gnu_get_libc_version", "mi_malloc", "mi_free"];
+    let [mimalloc, glibc] = &functions(&names)[..] else { panic!("not two families") };
+
+    assert_eq!(mimalloc.1, ["mi_malloc", "mi_free"]);
+    assert_eq!(glibc.1, ["malloc", "free"]);
+}
+
+#[test]
+fn operators_belong_to_jemalloc_only_where_malloc_does() {
+    let plain = functions(&["malloc", "mallocx", "nallocx", MALLCTL, "_Znwm"]);
+    let prefixed = functions(&["_rjem_mallocx", "_rjem_nallocx", RUST_MALLCTL, "_Znwm"]);
+
+    assert_eq!(plain[0].1, ["malloc", "mallocx", "_Znwm"]);
+    assert_eq!(prefixed[0].1, ["_rjem_mallocx"], "a Rust program with C++ in it");
+}
+
+#[test]
+fn a_c_library_without_malloc_is_no_allocator() {
+    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false };
+
+    assert_eq!(found(&["gnu_get_libc_version"]), absent);
+    assert_eq!(found(&["_dlstart", "free"]), absent);
+    assert_eq!(found(&["malloc", "free", "_rtld_global"]), absent, "the dynamic linker");
+    assert_eq!(found(&["main"]), absent);
+}
+
+#[test]
+fn no_name_stands_in_two_rows() {
+    for family in FAMILIES {
+        let prefixes = vec![String::new(), "x_".to_owned()];
+        let names: Vec<_> = Held { family, prefixes }.functions().flat_map(|(_, names)| names).collect();
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{}", family.name);
+    }
+}

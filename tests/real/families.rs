@@ -1,0 +1,229 @@
+//! Allocators other than glibc's: exact where they are followed, and where they are not, no target is harmed and the
+//! report says so.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use crate::support::books::{assert_nothing_lost, losses};
+use crate::support::bounded::{LONG, SOON};
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
+use crate::support::privilege::{require_library, require_program};
+use crate::support::process::Process;
+
+const JEMALLOC: &str = "libjemalloc.so.2";
+const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
+const MIMALLOC: &str = "libmimalloc.so.2";
+
+/// Every function and the corners of its contract.
+const SCENARIOS: &[&str] = &[
+    "malloc",
+    "malloc_zero",
+    "malloc_fail",
+    "free_null",
+    "calloc",
+    "calloc_overflow",
+    "realloc_grow",
+    "realloc_shrink",
+    "realloc_fail",
+    "realloc_null",
+    "realloc_zero",
+    "realloc_earlier",
+    "reallocarray",
+    "reallocarray_overflow",
+    "posix_memalign",
+    "posix_memalign_error",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+    "beyond_4_gib",
+    "storm",
+];
+
+/// Plays scenarios under one jjleak: its report must equal the program's books, and nothing may be lost.
+fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: &[&str]) {
+    ledger.set_up("realloc_earlier");
+    let jjleak = ledger.attach(&["--format", "json"]);
+    for scenario in scenarios {
+        ledger.run(scenario);
+    }
+    let ended = jjleak.interrupt().assert_done();
+    let report = ended.report();
+
+    ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
+    assert_attached_to(&ended, attached_to);
+}
+
+fn assert_attached_to(ended: &Ended, allocators: &[&str]) {
+    let line = ended.stderr.iter().find(|line| line.starts_with("jjleak: attached")).unwrap();
+    for allocator in allocators {
+        assert!(line.contains(allocator), "not attached to {allocator}: {line}");
+    }
+}
+
+#[test]
+fn a_preloaded_jemalloc_is_exact() {
+    require_library!(JEMALLOC);
+    let attached_to = ["of jemalloc in libjemalloc.so.2", "of glibc in libc.so.6"];
+
+    assert_exact(Ledger::start_preloading(JEMALLOC), SCENARIOS, &attached_to);
+}
+
+#[test]
+fn a_preloaded_tcmalloc_is_exact() {
+    require_library!(TCMALLOC);
+    let attached_to = ["of tcmalloc in libtcmalloc_minimal.so.4", "of glibc in libc.so.6"];
+
+    assert_exact(Ledger::start_preloading(TCMALLOC), SCENARIOS, &attached_to);
+}
+
+#[test]
+fn a_preloaded_mimalloc_is_exact() {
+    require_library!(MIMALLOC);
+    let attached_to = ["of mimalloc in libmimalloc.so.2", "of glibc in libc.so.6"];
+
+    assert_exact(Ledger::start_preloading(MIMALLOC), SCENARIOS, &attached_to);
+}
+
+#[test]
+fn a_static_program_with_musl_is_exact() {
+    require_program!("musl-gcc");
+
+    assert_exact(Ledger::start_as(compile::musl_ledger()), SCENARIOS, &["of musl in musl-ledger"]);
+}
+
+#[test]
+fn jemallocs_own_functions_are_exact() {
+    require_library!(JEMALLOC);
+
+    assert_exact(Ledger::start_preloading(JEMALLOC), &["mallocx", "rallocx"], &["of jemalloc"]);
+}
+
+#[test]
+fn a_resize_in_place_is_counted_as_not_followed() {
+    require_library!(JEMALLOC);
+    let mut ledger = Ledger::start_preloading(JEMALLOC);
+
+    let jjleak = ledger.attach(&["--format", "json"]);
+    ledger.run("xallocx");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_eq!(losses(&report), BTreeMap::from([("unseen_resize", 1)]));
+    ledger.books().assert_reported(&report);
+}
+
+/// A return probe on an `operator new` that throws would end the program: the unwinder does not know the kernel's
+/// trampoline that stands for the return address. (Debian's mimalloc, built as C, aborts instead of throwing.)
+#[test]
+fn bad_alloc_can_be_caught_while_jjleak_is_attached() {
+    for library in [JEMALLOC, TCMALLOC] {
+        require_library!(library);
+        let mut command = Command::new(compile::exhaustion());
+        command.env("LD_PRELOAD", library).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        let mut stdin = process.stdin.take().unwrap();
+        let mut stdout = Lines::of("exhaustion", process.stdout.take().unwrap());
+        assert_eq!(stdout.next(SOON), "ready");
+
+        let jjleak = Jjleak::attached(["-p", &process.id().to_string(), "--format", "json"]);
+        writeln!(stdin).unwrap();
+        for line in ["caught bad_alloc", "caught bad_alloc", "caught bad_alloc", "done"] {
+            assert_eq!(stdout.next(LONG), line, "under {library}");
+        }
+        let report = jjleak.interrupt().assert_done().report();
+        drop(stdin);
+
+        assert_eq!(process.end(SOON).code(), Some(0), "under {library}");
+        let unseen = losses(&report);
+        assert!(unseen["unseen_allocation"] >= 6, "under {library}: {unseen:?}");
+    }
+}
+
+/// Some 32 MiB of values, beside which what redis needs for a connection is nothing.
+const KEYS: usize = 2_000;
+
+/// A redis-server that listens on a socket of its own, and a connection to it.
+struct Redis {
+    process: Process,
+    connection: BufReader<UnixStream>,
+    _folder: tempfile::TempDir,
+}
+
+impl Redis {
+    /// With its header of 5 bytes and a zero at the end, a string of this length is 16 KiB: as large for redis, which
+    /// counts what jemalloc gives, as for jjleak, which counts what redis asks for.
+    const VALUE: usize = 16384 - 6;
+
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--unixsocket", "redis.sock", "--save", "", "--daemonize", "no"]);
+        let mut process = Process::spawn(command.current_dir(folder.path()).stdout(Stdio::piped()));
+        let mut log = Lines::of("redis-server", process.stdout.take().unwrap());
+        while !log.next(SOON).to_lowercase().contains("ready to accept connections") {}
+        let connection = UnixStream::connect(folder.path().join("redis.sock")).unwrap();
+        connection.set_read_timeout(Some(LONG)).unwrap();
+        Self { process, connection: BufReader::new(connection), _folder: folder }
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.connection.get_mut(), "{command}\r").unwrap();
+        let mut line = String::new();
+        self.connection.read_line(&mut line).unwrap();
+        let Some(length) = line.strip_prefix('$') else { return line };
+        let mut bulk = vec![0; length.trim().parse::<usize>().unwrap() + 2];
+        self.connection.read_exact(&mut bulk).unwrap();
+        String::from_utf8(bulk).unwrap()
+    }
+
+    fn set(&mut self, keys: std::ops::Range<usize>) {
+        let value = "v".repeat(Self::VALUE);
+        for key in keys {
+            assert_eq!(self.ask(&format!("SET key:{key} {value}")), "+OK\r\n");
+        }
+    }
+
+    fn used_memory(&mut self) -> f64 {
+        let info = self.ask("INFO memory");
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        used.parse().unwrap()
+    }
+
+    fn attach(&self) -> Jjleak {
+        Jjleak::attached(["-p", &self.process.id().to_string(), "--format", "json"])
+    }
+}
+
+#[test]
+fn the_keys_of_a_redis_server_are_what_it_says_they_are() {
+    require_program!("redis-server");
+    let mut redis = Redis::start();
+
+    let jjleak = redis.attach();
+    let before = redis.used_memory();
+    redis.set(0..KEYS);
+    let held = redis.used_memory() - before;
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_nothing_lost(&report);
+    #[expect(clippy::cast_precision_loss, reason = "some tens of megabytes")]
+    let live = report.live.bytes as f64;
+    assert!((live / held - 1.0).abs() < 0.01, "{live} bytes live, redis says {held}");
+
+    let jjleak = redis.attach();
+    redis.set(KEYS..2 * KEYS);
+    assert_eq!(redis.ask("FLUSHALL"), "+OK\r\n");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_nothing_lost(&report);
+    #[expect(clippy::cast_precision_loss, reason = "some tens of megabytes")]
+    let (live, allocated) = (report.live.bytes as f64, report.allocated.bytes as f64);
+    assert!(live < 0.01 * held && allocated > held, "{live} bytes live of {allocated} after FLUSHALL");
+    assert!(report.unknown_frees >= KEYS as u64, "{} unknown frees", report.unknown_frees);
+}
