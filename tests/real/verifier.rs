@@ -11,13 +11,13 @@ const CEILING: u32 = 100_000;
 #[test]
 fn programs_stay_far_below_what_the_verifier_follows() {
     require_bpf!();
-    for (programs, names) in [(Programs::Accounting, 5), (Programs::Bare, 3)] {
+    for (programs, largest) in [(Programs::Accounting, "resize_enter"), (Programs::Bare, "bare_enter")] {
         let attachment = Attachment::load(Capacity::default(), programs, false).unwrap();
 
         let counts = attachment.verified_instructions();
 
         println!("verified instructions: {counts:?}");
-        assert_eq!(counts.len(), names, "programs: {counts:?}");
+        assert!(counts.iter().any(|(name, _)| *name == largest), "programs: {counts:?}");
         for (name, count) in counts {
             assert!(count < CEILING, "{name} has {count} verified instructions");
         }
