@@ -11,15 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use jjleak::allocators::find_sites;
-use jjleak::attach::{self, Attachment, Capacity, Programs, SizeFilter, Target};
+use jjleak::attach::{self, Attachment, Capacity, CodeMapping, FIRST_IMAGE, Programs, SizeFilter, Target};
+use jjleak::collect::Collector;
 use jjleak::processes::{Mapping, ModuleTable, Pid};
+use jjleak::unwind;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Frames on the stack at malloc, itself included: the depths of the budgets.
 const FRAMES: [u32; 3] = [8, 27, 67];
-/// Frames that are there without any recursion: malloc, the loop, the last recursion, main and what calls it.
-const OTHER_FRAMES: u32 = 5;
+/// Frames that are there without any recursion: malloc, the loop, the last recursion, main and the three that call it.
+const OTHER_FRAMES: u32 = 7;
 /// Turns of untraced, bare, jjleak.
 const TURNS: usize = 3;
 /// Timings a turn.
@@ -60,13 +62,28 @@ fn measure(program: &mut Program, depth: u32) -> Result<[Timings; 3]> {
         for (programs, timings) in
             [None, Some(Programs::Bare), Some(Programs::Accounting)].iter().zip(&mut all)
         {
-            let _attachment = programs.map(|programs| program.attach(programs)).transpose()?;
+            let attachment = programs.map(|programs| program.attach(programs)).transpose()?;
             for _ in 0..TIMINGS {
                 timings.0.push(program.time(depth)?);
+            }
+            if let (Some(attachment), Some(Programs::Accounting)) = (&attachment, programs) {
+                check_stacks(attachment, depth)?;
             }
         }
     }
     Ok(all)
+}
+
+/// A figure is only worth something if the stacks are whole.
+fn check_stacks(attachment: &Attachment, depth: u32) -> Result<()> {
+    let collector = Collector::new(attachment)?;
+    let rows = collector.snapshot(attachment)?.stacks;
+    let deepest =
+        rows.keys().filter_map(|row| collector.stack(*row)).max_by_key(|stack| stack.addresses.len());
+    match deepest {
+        Some(stack) if stack.addresses.len() > depth as usize => Ok(()),
+        other => Err(format!("stacks are not whole: {other:?}").into()),
+    }
 }
 
 #[derive(Default)]
@@ -140,6 +157,22 @@ impl Program {
                 attachment.attach(pid, &targets.collect::<Vec<_>>())?;
             }
         }
+        for (_, module) in modules.iter() {
+            // What has no rows is unwound by frame pointers.
+            if let Ok(rows) = unwind::compile(&module.read()?) {
+                attachment.add_rows(module.id, &rows)?;
+            }
+        }
+        let place = |mapping: &Mapping| {
+            let (id, offset) = modules.find(mapping.addresses.start)?;
+            Some((modules.get(id).id, modules.get(id).address_of(offset)?))
+        };
+        let code: Vec<_> = Mapping::all(pid)?
+            .iter()
+            .filter(|mapping| mapping.executable && mapping.file.is_some())
+            .map(|mapping| CodeMapping { addresses: mapping.addresses.clone(), module: place(mapping) })
+            .collect();
+        attachment.set_code(FIRST_IMAGE, &code)?;
         attachment.arm(pid, SizeFilter::default())?;
         Ok(attachment)
     }
