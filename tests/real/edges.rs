@@ -108,3 +108,16 @@ fn capabilities_that_do_not_place_probes_are_not_enough() {
 
     ended.assert_failed(3, "needs root or CAP_SYS_ADMIN", "in a container");
 }
+
+#[test]
+fn exec_is_noticed_inside_a_pid_namespace() {
+    require_bpf!();
+    let mut command = Command::new("unshare");
+    command.args(["-pf", "--mount-proc", PROGRAM, "--format", "json", "3600"]);
+    command.args(["--", "sh", "-c", "exec \"$0\" 7"]).arg(compile::early()).stdout(Stdio::piped());
+
+    let ended = Jjleak::start(command).end();
+
+    // The PIDs that the kernel side sees are other ones than jjleak's.
+    assert_eq!(ended.report().notes["exec"], 1, "{:#?}", ended.stderr);
+}

@@ -65,6 +65,7 @@ fn a_second_signal_makes_jjleak_leave_at_once() {
 
     jjleak.signal(Signal::SIGINT);
     jjleak.until_it_writes();
+    // Sooner it would be taken for the echo of the first: the time between the two is what is tested.
     thread::sleep(ECHO);
     jjleak.signal(Signal::SIGINT);
     let ended = jjleak.end();
