@@ -1,16 +1,23 @@
 //! What surrounds jjleak misbehaves: its stdout and stderr, whoever sends it signals, and names that are meant to harm.
 
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::books::Books;
+use crate::support::books::{Books, call_site};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
+use crate::support::process::Process;
+
+/// Longest wait for what takes milliseconds on an idle machine.
+const SOON: Duration = Duration::from_secs(20);
 
 /// A command that runs jjleak from a shell, which redirects as it is told.
 fn redirected(redirections: &str, arguments: &[&str]) -> Command {
@@ -120,4 +127,26 @@ fn exec_is_noticed_inside_a_pid_namespace() {
 
     // The PIDs that the kernel side sees are other ones than jjleak's.
     assert_eq!(ended.report().notes["exec"], 1, "{:#?}", ended.stderr);
+}
+
+#[test]
+fn the_other_threads_are_counted_after_the_main_thread_has_ended() {
+    require_bpf!();
+    let mut program =
+        Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut output = Lines::of("headless", program.stdout.take().unwrap());
+    let mut input = program.stdin.take().unwrap();
+    output.skip_to("ready", SOON);
+    let mut jjleak = Jjleak::attached(["-p", &program.id().to_string(), "3600", "--format", "json"]);
+
+    input.write_all(b"1").unwrap();
+    jjleak.wait_for(" WARN the probed thread of process");
+    input.write_all(b"2").unwrap();
+    output.skip_to("done", SOON);
+    let report = jjleak.interrupt().report();
+
+    // The main thread's end has allocations of its own, in the C library.
+    let counted = report.stacks.iter().filter(|stack| call_site(stack) == "site_headless");
+    assert_eq!(counted.map(|stack| stack.live.objects).sum::<u64>(), 100);
+    assert_eq!(report.lost["probes_unbound"], 1);
 }

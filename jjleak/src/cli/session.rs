@@ -287,11 +287,12 @@ impl Session {
         self.times_replaced = replaced;
         self.times_unbound += u64::from(ended);
         self.bound_to = thread;
+        self.attachment.rebind(thread)?;
+        let pid = self.process.pid;
         tracing::warn!(
-            "the probed thread of process {} is gone: binding to thread {thread}",
-            self.process.pid
+            "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
         );
-        Ok(self.attachment.rebind(thread)?)
+        Ok(())
     }
 }
 

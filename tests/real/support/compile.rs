@@ -45,6 +45,12 @@ pub(crate) fn orphan() -> &'static Path {
     })
 }
 
+/// The program whose main thread ends before the others.
+pub(crate) fn headless() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("headless", &["headless.c".to_owned()], &["-O2", "-g", "-pthread"]))
+}
+
 /// The program without a C library.
 pub(crate) fn bare() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
