@@ -1,5 +1,7 @@
 //! Every way to lose or distort data, each with a name that reaches the user.
 
+use crate::process::MAX_PROCESSES;
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $kind:ident;)+) => {
         /// Something that went wrong, or is worth knowing, in the kernel side.
@@ -70,11 +72,21 @@ counters! {
     UnseenAllocation = "unseen_allocation", Loss;
     /// A block may have been resized in place by jemalloc's xallocx, which does not tell the size that was asked for; the block stands with its old size.
     UnseenResize = "unseen_resize", Loss;
+    /// A block was freed that the process was born with: its memory is a copy of its parent's.
+    InheritedFree = "inherited_free", Note;
+    /// A process that should be profiled was not, because the process table was full.
+    ProcessTableFull = "process_table_full", Loss;
     /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
     Exec = "exec", Note;
     /// An allocation was left out by the size filters.
     Filtered = "filtered", Note;
 }
+
+/// The counters of one process, by [`Counter::index`].
+pub type CounterRow = [u64; Counter::COUNT];
+
+/// Row of the counters that belong to no process. Those of processes are found by their slot.
+pub const COMMON_COUNTERS: u32 = MAX_PROCESSES;
 
 impl Counter {
     /// Number of counters.

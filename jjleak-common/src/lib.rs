@@ -31,13 +31,15 @@ pub mod names {
     pub const PROCESSES: &str = "PROCESSES";
     /// Hash map from PID to the process's index in [`PROCESSES`].
     pub const TRACKED: &str = "TRACKED";
+    /// Queue of indexes in [`PROCESSES`] that stand for no process.
+    pub const FREE_SLOTS: &str = "FREE_SLOTS";
     /// Array of [`crate::live::LiveSet`], memory-mapped.
     pub const LIVE: &str = "LIVE";
     /// Hash map from [`crate::live::Key`] to [`crate::live::Record`]: what did not fit its set.
     pub const SPILL: &str = "SPILL";
     /// Array of [`crate::stack::StackRow`], memory-mapped.
     pub const STACKS: &str = "STACKS";
-    /// One array element of frames, memory-mapped.
+    /// Ring buffer of [`crate::stack::StackRecord`], each cut to its frames.
     pub const FRAMES: &str = "FRAMES";
     /// One array element of [`crate::unwind::Row`]s, memory-mapped.
     pub const ROWS: &str = "ROWS";
@@ -45,9 +47,9 @@ pub mod names {
     pub const PAGES: &str = "PAGES";
     /// Array of [`crate::unwind::MappingTable`], memory-mapped.
     pub const MAPPINGS: &str = "MAPPINGS";
-    /// Ring buffer of [`crate::unwind::Miss`].
-    pub const MISSES: &str = "MISSES";
-    /// Per-CPU array of `u64`, indexed by [`crate::counter::Counter`].
+    /// Ring buffer of [`crate::unwind::Hint`].
+    pub const HINTS: &str = "HINTS";
+    /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: log2 of the number of sets in [`LIVE`].
     pub const LIVE_SETS_LOG2: &str = "LIVE_SETS_LOG2";

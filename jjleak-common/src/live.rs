@@ -17,8 +17,9 @@ pub const DEFAULT_SETS_LOG2: u32 = 18;
 /// allocates spill entries one by one, so an unused spill costs only its buckets.
 pub const DEFAULT_SPILL_ENTRIES: u32 = 1 << 16;
 
-const ADDRESS_BITS: u32 = 48;
+const ADDRESS_BITS: u32 = 47;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+const _: () = assert!(ADDRESS_BITS + ImageId::BITS == u64::BITS);
 
 /// A block: the image that allocated it, and its address. User addresses on x86-64 without 5-level paging have
 /// 47 bits.
@@ -40,9 +41,11 @@ impl Key {
     }
 
     /// The image that allocated the block.
+    #[inline(always)]
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "17 bits remain after the shift")]
     pub const fn image(self) -> ImageId {
-        ImageId((self.0 >> ADDRESS_BITS) as u16)
+        ImageId((self.0 >> ADDRESS_BITS) as u32)
     }
 
     /// The block's address.
@@ -107,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_gives_back_image_and_address(image: u16, address in 0..1u64 << 47) {
+        fn a_key_gives_back_image_and_address(image in 0..1u32 << ImageId::BITS, address in 0..1u64 << 47) {
             let key = Key::new(ImageId(image), address);
             prop_assert_eq!((key.image(), key.address()), (ImageId(image), address));
         }

@@ -8,22 +8,63 @@
 #[repr(transparent)]
 pub struct ProcessSlot(pub u16);
 
-/// Number of processes one load of the BPF object can profile at a time. A row is 112 bytes; the sizing is by
-/// what a person can look at, not by memory.
-pub const MAX_PROCESSES: u32 = 1024;
+/// Bits of a slot's number.
+const SLOT_BITS: u32 = 10;
 
-/// Identifies one program image of one process: a new one is given at every `exec`, so that blocks of the old
-/// image cannot be taken for blocks of the new one. 0 means none.
+/// Number of processes one load of the BPF object can profile at a time. The sizing is by what a person can look at,
+/// not by memory.
+pub const MAX_PROCESSES: u32 = 1 << SLOT_BITS;
+
+impl ProcessSlot {
+    /// In an attach cookie: the probe belongs to the file, and its events to whichever profiled process hits it.
+    pub const OF_WHOEVER_HITS: Self = Self(u16::MAX);
+}
+
+/// Identifies one program image of one process: the process's slot, and a generation that changes when the slot is
+/// given to another process and at every `exec`, so that blocks of an old image cannot be taken for blocks of a new
+/// one. 0 means none. 17 bits are used: a [`crate::live::Key`] has no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
-pub struct ImageId(pub u16);
+pub struct ImageId(pub u32);
 
 impl ImageId {
-    /// The image after this one. Skips 0, which would disarm the process.
+    const GENERATION_BITS: u32 = 7;
+    const GENERATION_MASK: u32 = (1 << Self::GENERATION_BITS) - 1;
+    /// Bits of an image's number.
+    pub const BITS: u32 = SLOT_BITS + Self::GENERATION_BITS;
+
+    /// The first image in a slot.
+    #[inline(always)]
+    #[must_use]
+    pub const fn first(slot: ProcessSlot) -> Self {
+        Self((slot.0 as u32 & (MAX_PROCESSES - 1)) << Self::GENERATION_BITS | 1)
+    }
+
+    /// The image after this one in the same slot. Generations are used again after 127 of them: until then, whoever
+    /// reads the tables has thrown away what the first had left there. Skips 0, which would disarm the process.
     #[inline(always)]
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(if self.0 == u16::MAX { 1 } else { self.0 + 1 })
+        if self.generation() == Self::GENERATION_MASK {
+            Self(self.0 & !Self::GENERATION_MASK | 1)
+        } else {
+            Self(self.0 + 1)
+        }
+    }
+
+    /// The slot of its process.
+    #[inline(always)]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to the slot's bits")]
+    pub const fn slot(self) -> ProcessSlot {
+        ProcessSlot((self.0 >> Self::GENERATION_BITS & (MAX_PROCESSES - 1)) as u16)
+    }
+
+    /// What tells it from other images in the slot; never 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        self.0 & Self::GENERATION_MASK
     }
 }
 
@@ -41,15 +82,15 @@ impl Trampoline {
     /// The trampoline of `image` at `address`.
     #[must_use]
     pub const fn new(image: ImageId, address: u64) -> Self {
-        Self(address & !Self::TAG | image.0 as u64 & Self::TAG)
+        Self(address & !Self::TAG | image.generation() as u64)
     }
 
     /// Whether a return slot that holds `word` belongs to a call that is running in `image`. While the image's
     /// trampoline is not known, every page-aligned word passes for it.
     #[inline(always)]
     #[must_use]
-    pub const fn is_in(self, word: u64, image: u64) -> bool {
-        if self.0 & Self::TAG == image & Self::TAG && self.0 > Self::TAG {
+    pub const fn is_in(self, word: u64, image: ImageId) -> bool {
+        if self.0 & Self::TAG == image.generation() as u64 && self.0 > Self::TAG {
             word == self.0 & !Self::TAG
         } else {
             word != 0 && word & Self::TAG == 0
@@ -57,27 +98,70 @@ impl Trampoline {
     }
 }
 
-/// One process, as both sides see it. Written by the user side, and by the kernel side at `exec`; read by every
-/// probe.
+/// One process, as both sides see it. Read by every probe. A row is written by the side that gives it to a process:
+/// the user side for one that runs already, the kernel side for one that a followed process begins. From then on the
+/// user side writes what it learns of the image, and the kernel side what happens to the process.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ProcessRow {
     /// The running image; 0 while the probes are not armed. Setting it arms all probe sites of the process at
     /// once, so that no free can be missed for being attached after its malloc.
     pub image: u64,
+    /// The last image that the row was armed with; 0 before the first.
+    pub last_image: u64,
+    /// A [`ProcessState`].
+    pub state: u32,
+    /// The process's PID, as the user side knows it.
+    pub pid: u32,
+    /// Bits, see [`flag`].
+    pub flags: u32,
+    /// PID of the process whose memory this one's is a copy of; 0 after `exec`, and when that is not known.
+    pub parent: u32,
+    /// When it began to be accounted, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub since_ns: u64,
     /// A [`Trampoline`]; 0 while unknown.
     pub trampoline: u64,
-    /// Smallest size that is recorded, in bytes.
-    pub min_size: u64,
-    /// Largest size that is recorded, in bytes.
-    pub max_size: u64,
     /// 1 + index of the process's current [`crate::unwind::MappingTable`]; 0 while it has none.
     pub mappings: u64,
+    /// The image that those mappings are of.
+    pub mappings_image: u64,
     /// The image that `allocator_text` describes; another one than `image` while it is not known.
     pub text_image: u64,
     /// Where the allocators' code is mapped; unused places are empty. Calls that nest in a pending one come from
     /// there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
+}
+
+/// Bits of [`ProcessRow::flags`].
+pub mod flag {
+    /// The image's memory began as a copy of another process's (`fork`): it frees blocks that were never allocated in
+    /// it.
+    pub const FORKED: u32 = 1;
+}
+
+/// What a row of the process table stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProcessState {
+    /// No process; its slot is among the free ones.
+    Free = 0,
+    /// A process that runs.
+    Running = 1,
+    /// A process that has ended, and whose books have not been closed.
+    Ended = 2,
+}
+
+impl ProcessState {
+    /// The state with this number.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Free),
+            1 => Some(Self::Running),
+            2 => Some(Self::Ended),
+            _ => None,
+        }
+    }
 }
 
 /// Most allocators in one process whose code is told apart from other code: a C library's, a preloaded one's, and
@@ -103,7 +187,7 @@ impl TextRange {
     }
 }
 
-const _: () = assert!(size_of::<ProcessRow>() == 48 + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8);
+const _: () = assert!(size_of::<ProcessRow>() == 72 + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8);
 
 // SAFETY: integers only, no padding (asserted above), every bit pattern valid.
 #[cfg(feature = "user")]
@@ -118,23 +202,31 @@ mod tests {
     #[test]
     fn a_known_trampoline_is_the_only_one() {
         let trampoline = Trampoline::new(ImageId(3), ADDRESS);
-        assert!(trampoline.is_in(ADDRESS, 3));
-        assert!(!trampoline.is_in(ADDRESS + 4096, 3));
-        assert!(!trampoline.is_in(ADDRESS + 3, 3));
+        assert!(trampoline.is_in(ADDRESS, ImageId(3)));
+        assert!(!trampoline.is_in(ADDRESS + 4096, ImageId(3)));
+        assert!(!trampoline.is_in(ADDRESS + 3, ImageId(3)));
     }
 
     #[test]
     fn an_unknown_trampoline_can_be_at_the_start_of_any_page() {
         for unknown in [Trampoline(0), Trampoline::new(ImageId(2), ADDRESS)] {
-            assert!(unknown.is_in(ADDRESS + 4096, 3));
-            assert!(!unknown.is_in(ADDRESS + 8, 3));
-            assert!(!unknown.is_in(0, 3));
+            assert!(unknown.is_in(ADDRESS + 4096, ImageId(3)));
+            assert!(!unknown.is_in(ADDRESS + 8, ImageId(3)));
+            assert!(!unknown.is_in(0, ImageId(3)));
         }
     }
 
     #[test]
-    fn no_image_is_number_0() {
-        assert_eq!(ImageId(0).next(), ImageId(1));
-        assert_eq!(ImageId(u16::MAX).next(), ImageId(1));
+    fn images_follow_each_other_in_their_slot_and_none_is_number_0() {
+        for slot in [0, 7, 1023].map(ProcessSlot) {
+            let mut image = ImageId::first(slot);
+            for _ in 0..300 {
+                assert_eq!(image.slot(), slot);
+                assert_ne!(image.generation(), 0);
+                assert!(image.0 < 1 << ImageId::BITS);
+                assert_ne!(image.next(), image);
+                image = image.next();
+            }
+        }
     }
 }

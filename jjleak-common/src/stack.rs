@@ -1,23 +1,36 @@
 //! Deduplicated stacks.
 //!
 //! A stack is identified by a 64-bit hash over its image and its frames. Its row in the stack table is found by
-//! linear probing from the hash; its frames are written once, into one big array.
+//! linear probing from the hash. Its frames go to the user side once, through a ring buffer. When an image is gone, the
+//! user side empties its rows; a stack whose way to its row leads over an emptied one may then get a second row, which
+//! the user side adds to the first.
+
+use crate::process::{MAX_PROCESSES, ProcessSlot};
 
 /// Most frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
 
-/// Default log2 of the number of stack rows: 2^16 rows of 40 bytes. Linear probing keeps some 45,000 different stacks in
+/// Default log2 of the number of stack rows: 2^16 rows of 32 bytes. Linear probing keeps some 45,000 different stacks in
 /// them before the first finds no row.
 pub const DEFAULT_ROWS_LOG2: u32 = 16;
 
 /// Rows looked at before the table counts as full: with 32 it would be at half the load.
 pub const MAX_PROBES: u32 = 64;
 
-/// Row of the allocations whose stack could not be kept: their bytes are counted there.
-pub const LOST_ROW: u32 = 0;
+/// The first rows of the table stand for no stack: there is one a process, for allocations whose stack could not be
+/// kept.
+pub const FIRST_ROW: u32 = MAX_PROCESSES;
 
-/// 8-byte words of frame storage: 2^20 words (8 MiB) hold 45,000 stacks of 23 frames.
-pub const FRAME_WORDS: usize = 1 << 20;
+/// The row for allocations of a process whose stack could not be kept.
+#[inline(always)]
+#[must_use]
+pub const fn lost_row(slot: ProcessSlot) -> u32 {
+    slot.0 as u32
+}
+
+/// Default size of the ring buffer for frames, in bytes: 20,000 new stacks of 23 frames between two looks of the user
+/// side.
+pub const DEFAULT_FRAME_BYTES: u32 = 4 << 20;
 
 macro_rules! statuses {
     ($($(#[doc = $doc:literal])+ $variant:ident = $value:literal, $name:literal;)+) => {
@@ -74,43 +87,47 @@ statuses! {
     BadFrame = 9, "bad_frame";
 }
 
-/// One stack: where its frames are, and what was allocated from it since the start.
+/// One stack, and what was allocated from it since the start.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct StackRow {
     /// Identity of the stack; 0 in a free row. Claimed by compare-and-swap.
     pub hash: u64,
-    /// Index of the first frame in the frame storage. Frames are leaf first, starting at the probe site.
-    pub frames_at: u32,
-    /// Number of frames.
-    pub frame_count: u16,
     /// The image the stack was taken in.
-    pub image: u16,
-    /// A [`StackStatus`].
-    pub status: u8,
-    /// 1 once all of the above is written.
-    pub ready: u8,
+    pub image: u32,
     /// Explicit padding, always 0.
-    pub reserved: [u8; 6],
+    pub reserved: u32,
     /// Allocations since the start.
     pub allocated_objects: u64,
     /// Bytes requested by them.
     pub allocated_bytes: u64,
 }
 
-const _: () = assert!(size_of::<StackRow>() == 40 && align_of::<StackRow>() == 8);
+const _: () = assert!(size_of::<StackRow>() == 32 && align_of::<StackRow>() == 8);
 
-/// The frames of all stacks, one after the other. Words are reserved by adding to the cursor and never given
-/// back while the BPF object is loaded.
+/// A new stack, on its way to the user side: as many frames as it has, and no more.
 #[repr(C)]
-pub struct FrameStorage {
-    /// Words reserved so far; may run past the end when the storage is full.
-    pub used: u64,
-    /// Addresses.
-    pub words: [u64; FRAME_WORDS],
+pub struct StackRecord {
+    /// What its row holds.
+    pub hash: u64,
+    /// Index of its row.
+    pub row: u32,
+    /// The image the stack was taken in.
+    pub image: u32,
+    /// Number of frames.
+    pub frame_count: u32,
+    /// A [`StackStatus`].
+    pub status: u32,
+    /// Frames, leaf first, starting at the probe site.
+    pub frames: [u64; MAX_FRAMES],
 }
 
-const _: () = assert!(size_of::<FrameStorage>() == (FRAME_WORDS + 1) * 8);
+impl StackRecord {
+    /// Bytes before the frames.
+    pub const HEADER_BYTES: usize = 24;
+}
+
+const _: () = assert!(size_of::<StackRecord>() == StackRecord::HEADER_BYTES + 8 * MAX_FRAMES);
 
 /// A hash over frames that can be extended as they come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

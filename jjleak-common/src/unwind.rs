@@ -173,22 +173,14 @@ pub struct Mapping {
     pub text: u64,
     /// Where the module's entries begin in the index; it has one more than pages.
     pub first_page: u32,
-    /// Pages of the module's text; 0 for a mapping without rows.
+    /// Pages of the module's text, or [`Mapping::WITHOUT_ROWS`].
     pub pages: u32,
-    /// A [`MappingKind`].
-    pub kind: u32,
-    /// Explicit padding, always 0.
-    pub reserved: u32,
 }
 
-/// How frames of a mapping are unwound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum MappingKind {
-    /// By rows.
-    Rows = 0,
-    /// By frame pointers: code generated at run time, and files without call frame information.
-    FramePointers = 1,
+impl Mapping {
+    /// In the place of a number of pages: the code is unwound by frame pointers. It was generated at run time, or its
+    /// file has no call frame information.
+    pub const WITHOUT_ROWS: u32 = u32::MAX;
 }
 
 /// The executable mappings of a process, sorted by address.
@@ -198,25 +190,24 @@ pub struct MappingTable {
     pub generation: u32,
     /// Mappings in use.
     pub count: u32,
-    /// The image whose mappings these are; the unwinder uses them for no other.
-    pub image: u64,
     /// The mappings.
     pub mappings: [Mapping; MAX_MAPPINGS],
 }
 
-/// A return address that is in no known mapping: what the process maps has changed.
+/// A hint to the user side that there is something to look at: a process maps code that is in no known mapping, runs
+/// another program, begins or ends.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct Miss {
-    /// Index of the process.
-    pub process: u64,
-    /// The address.
+pub struct Hint {
+    /// Slot of the process.
+    pub slot: u64,
+    /// The return address that is in no known mapping; 0 when something else has happened.
     pub address: u64,
 }
 
-const _: () = assert!(size_of::<Miss>() == 16);
-const _: () = assert!(size_of::<Mapping>() == 40 && align_of::<Mapping>() == 8);
-const _: () = assert!(size_of::<MappingTable>() == 16 + 40 * MAX_MAPPINGS);
+const _: () = assert!(size_of::<Hint>() == 16);
+const _: () = assert!(size_of::<Mapping>() == 32 && align_of::<Mapping>() == 8);
+const _: () = assert!(size_of::<MappingTable>() == 8 + 32 * MAX_MAPPINGS);
 
 #[cfg(test)]
 mod tests {

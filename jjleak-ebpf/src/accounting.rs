@@ -9,21 +9,23 @@ use jjleak_common::{
     counter::Counter,
     live::{Key, Record},
     pending::{Nesting, Pending, flag},
-    process::{ImageId, ProcessRow, Trampoline},
-    stack::LOST_ROW,
+    process::{ImageId, ProcessRow, ProcessSlot, Trampoline, flag as process_flag},
+    stack::lost_row,
 };
 
 use crate::{
     live::{self, Inserted},
-    maps::{PENDING, PROCESSES, count, count_many},
+    maps::{PENDING, PROCESSES, count, count_many, filters_out},
     memory::{opaque, read_user_word},
+    process,
     registers::Hit,
     stack,
 };
 
 /// An armed process, as one hit sees it.
 struct Books {
-    image: u64,
+    slot: ProcessSlot,
+    image: ImageId,
     row: *const ProcessRow,
 }
 
@@ -31,22 +33,32 @@ impl Books {
     /// `None` while the process is not armed.
     #[inline(always)]
     fn of(hit: &Hit) -> Option<Self> {
-        let row = PROCESSES.get_ptr(hit.cookie.process.0 as u32)?;
+        let slot = match hit.cookie.process {
+            ProcessSlot::OF_WHOEVER_HITS => process::slot_of_current()?,
+            slot => slot,
+        };
+        let row = PROCESSES.get_ptr(slot.0 as u32)?;
         // SAFETY: points into a map value.
         let image = unsafe { read_volatile(addr_of!((*row).image)) };
-        if image == 0 { None } else { Some(Self { image, row }) }
+        if image == 0 { None } else { Some(Self { slot, image: ImageId(image as u32), row }) }
     }
 
     #[inline(always)]
     fn key(&self, address: u64) -> Key {
-        Key::new(ImageId(self.image as u16), address)
+        Key::new(self.image, address)
     }
 
-    /// Whether the size filters leave a block of this size out.
     #[inline(always)]
-    fn filters_out(&self, size: u64) -> bool {
+    fn count(&self, counter: Counter) {
+        count(self.slot, counter);
+    }
+
+    /// A block was freed that is not in the books.
+    #[inline(always)]
+    fn count_unknown_free(&self) {
         // SAFETY: points into a map value.
-        unsafe { size < (*self.row).min_size || size > (*self.row).max_size }
+        let forked = unsafe { (*self.row).flags } & process_flag::FORKED != 0;
+        self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });
     }
 
     /// What a call with this CFA is to the thread's pending call.
@@ -55,7 +67,7 @@ impl Books {
         let may_nest = pending.has(flag::RUNNING) && cfa <= pending.cfa;
         let intact = may_nest && self.holds_trampoline(pending.cfa - 8);
         let from_allocator = intact && self.is_from_allocator(cfa - 8);
-        pending.nesting(self.image, cfa, intact, from_allocator)
+        pending.nesting(self.image.0 as u64, cfa, intact, from_allocator)
     }
 
     /// Whether a return slot leads into an allocator's code; true while that code's place is not known.
@@ -63,7 +75,7 @@ impl Books {
     fn is_from_allocator(&self, slot: u64) -> bool {
         // SAFETY: points into a map value.
         unsafe {
-            if read_volatile(addr_of!((*self.row).text_image)) != self.image {
+            if read_volatile(addr_of!((*self.row).text_image)) != self.image.0 as u64 {
                 return true;
             }
             let Some(caller) = read_user_word(slot) else { return false };
@@ -115,7 +127,7 @@ pub(crate) fn enter_resize(hit: &Hit) {
 #[inline(always)]
 fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
     let Some(pending) = PENDING.get_or_create() else {
-        count(Counter::PendingFull);
+        books.count(Counter::PendingFull);
         return None;
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
@@ -137,13 +149,13 @@ fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
 #[inline(always)]
 fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
-    let filtered = books.filters_out(size);
+    let filtered = filters_out(size);
     pending.cfa = hit.cfa();
-    pending.image = books.image;
+    pending.image = books.image.0 as u64;
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.nested = 0;
-    pending.stack = if filtered { LOST_ROW } else { stack::capture(books.image, books.row, hit) };
+    pending.stack = if filtered { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
     pending.flags = flags | flag::RUNNING | if filtered { flag::FILTERED } else { 0 };
 }
 
@@ -163,10 +175,10 @@ fn requested_size(hit: &Hit) -> u64 {
 /// An allocation call will never return. What it was resizing is as it was, for all we know.
 #[inline(always)]
 fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
-    count(Counter::StalePending);
-    count_many(Counter::MutedCall, pending.nested as u64);
+    books.count(Counter::StalePending);
+    count_many(books.slot, Counter::MutedCall, pending.nested as u64);
     debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
-    if pending.has(flag::HAS_OLD) && pending.image == books.image {
+    if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 {
         restore(books, pending);
     }
     pending.flags = 0;
@@ -177,7 +189,7 @@ fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
 pub(crate) fn leave(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
     let Some(pending) = PENDING.get() else {
-        count(Counter::ReturnWithoutEntry);
+        books.count(Counter::ReturnWithoutEntry);
         return;
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
@@ -186,7 +198,7 @@ pub(crate) fn leave(hit: &Hit) {
     if !pending.has(flag::RUNNING) {
         // Functions that call each other in tail position return together: the first return settled it.
         if pending.cfa != stack_pointer {
-            count(Counter::ReturnWithoutEntry);
+            books.count(Counter::ReturnWithoutEntry);
         }
     } else if stack_pointer == pending.cfa {
         settle(&books, pending, hit.returned());
@@ -200,15 +212,15 @@ pub(crate) fn leave(hit: &Hit) {
 #[inline(always)]
 fn settle(books: &Books, pending: &Pending, returned: u64) {
     let Some(block) = new_block(pending, returned) else {
-        count(Counter::ResultUnreadable);
+        books.count(Counter::ResultUnreadable);
         return;
     };
     if block != 0 {
-        release_old(pending);
+        release_old(books, pending);
         book(books, pending, block);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
-            release_old(pending);
+            release_old(books, pending);
         } else if pending.has(flag::HAS_OLD) {
             restore(books, pending);
         }
@@ -229,9 +241,9 @@ fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
 
 /// The block that was resized is gone.
 #[inline(always)]
-fn release_old(pending: &Pending) {
+fn release_old(books: &Books, pending: &Pending) {
     if pending.has(flag::RESIZE) && !pending.has(flag::HAS_OLD) && pending.pointer != 0 {
-        count(Counter::UnknownFree);
+        books.count_unknown_free();
     }
 }
 
@@ -244,7 +256,7 @@ fn restore(books: &Books, pending: &Pending) {
 #[inline(always)]
 fn book(books: &Books, pending: &Pending, block: u64) {
     if pending.has(flag::FILTERED) {
-        count(Counter::Filtered);
+        books.count(Counter::Filtered);
         return;
     }
     // SAFETY: has no preconditions.
@@ -255,10 +267,11 @@ fn book(books: &Books, pending: &Pending, block: u64) {
 
 #[inline(always)]
 fn enter_block(key: Key, record: &Record) {
+    let slot = key.image().slot();
     match live::insert(key, record) {
         Inserted::New => {}
-        Inserted::Replaced => count(Counter::MissedFree),
-        Inserted::Full => count(Counter::LiveTableFull),
+        Inserted::Replaced => count(slot, Counter::MissedFree),
+        Inserted::Full => count(slot, Counter::LiveTableFull),
     }
 }
 
@@ -279,8 +292,8 @@ pub(crate) fn free(hit: &Hit) {
 /// A function was called that changes the books in a way that is not followed.
 #[inline(always)]
 pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
-    if Books::of(hit).is_some() {
-        count(counter);
+    if let Some(books) = Books::of(hit) {
+        books.count(counter);
     }
 }
 
@@ -290,10 +303,10 @@ fn free_absent(books: &Books, hit: &Hit, block: u64) {
     if let Some(pending) = PENDING.get() {
         // SAFETY: task storage belongs to the current task, which is busy with this very probe.
         let pending = unsafe { &mut *pending };
-        if pending.has(flag::HAS_OLD) && pending.image == books.image && pending.pointer == block {
+        if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 && pending.pointer == block {
             // The block being resized, which left the table at entry. Whether the resizing call frees it or was
             // abandoned, the block is gone and must not be put back.
-            release_old(pending);
+            release_old(books, pending);
             pending.pointer = 0;
             pending.flags &= !flag::HAS_OLD;
             return;
@@ -303,5 +316,5 @@ fn free_absent(books: &Books, hit: &Hit, block: u64) {
             return;
         }
     }
-    count(Counter::UnknownFree);
+    books.count_unknown_free();
 }

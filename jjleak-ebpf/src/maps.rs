@@ -7,14 +7,14 @@ use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type},
     helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get},
     macros::{btf_map, map},
-    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
 };
 use jjleak_common::{
-    counter::Counter,
+    counter::{COMMON_COUNTERS, Counter, CounterRow},
     live::{DEFAULT_SETS_LOG2, DEFAULT_SPILL_ENTRIES, LiveSet, Record},
     pending::Pending,
-    process::{MAX_PROCESSES, ProcessRow},
-    stack::{DEFAULT_ROWS_LOG2, FrameStorage, StackRow},
+    process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
+    stack::{DEFAULT_FRAME_BYTES, DEFAULT_ROWS_LOG2, FIRST_ROW, StackRow},
     unwind::{self, MappingTable},
 };
 
@@ -26,16 +26,20 @@ use crate::{
 #[map]
 pub(crate) static PROCESSES: Array<ProcessRow> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
 #[map]
-pub(crate) static TRACKED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_PROCESSES, BPF_F_NO_PREALLOC);
+pub(crate) static TRACKED: HashMap<u32, u32> =
+    HashMap::with_max_entries(2 * MAX_PROCESSES, BPF_F_NO_PREALLOC);
+#[map]
+pub(crate) static FREE_SLOTS: Queue<u32> = Queue::with_max_entries(MAX_PROCESSES, 0);
 #[map]
 pub(crate) static LIVE: Array<LiveSet> = Array::with_max_entries(1 << DEFAULT_SETS_LOG2, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SPILL: HashMap<u64, Record> =
     HashMap::with_max_entries(DEFAULT_SPILL_ENTRIES, BPF_F_NO_PREALLOC);
 #[map]
-pub(crate) static STACKS: Array<StackRow> = Array::with_max_entries(1 << DEFAULT_ROWS_LOG2, BPF_F_MMAPABLE);
+pub(crate) static STACKS: Array<StackRow> =
+    Array::with_max_entries(FIRST_ROW + (1 << DEFAULT_ROWS_LOG2), BPF_F_MMAPABLE);
 #[map]
-pub(crate) static FRAMES: Array<FrameStorage> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+pub(crate) static FRAMES: RingBuf = RingBuf::with_byte_size(DEFAULT_FRAME_BYTES, 0);
 #[map]
 pub(crate) static ROWS: Array<[u64; unwind::ROWS]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
@@ -45,11 +49,11 @@ pub(crate) static MAPPINGS: Array<MappingTable> =
     Array::with_max_entries(unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entries(1, 0);
-/// A wake-up is all the user side needs; a page of them is plenty.
+/// Hints are no more than that: a few pages of them are plenty, and what is lost is found at the next look.
 #[map]
-pub(crate) static MISSES: RingBuf = RingBuf::with_byte_size(4096, 0);
+pub(crate) static HINTS: RingBuf = RingBuf::with_byte_size(16 << 10, 0);
 #[map]
-pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT as u32, 0);
+pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_COUNTERS + 1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
 #[btf_map]
@@ -59,6 +63,21 @@ pub(crate) static PENDING: TaskStorage<Pending> = TaskStorage::new();
 static LIVE_SETS_LOG2: Global<u32> = Global::new(DEFAULT_SETS_LOG2);
 #[unsafe(no_mangle)]
 static STACK_ROWS_LOG2: Global<u32> = Global::new(DEFAULT_ROWS_LOG2);
+
+#[unsafe(no_mangle)]
+static FRAME_BYTES: Global<u32> = Global::new(DEFAULT_FRAME_BYTES);
+
+/// Sizes that are accounted, in bytes.
+#[unsafe(no_mangle)]
+static MIN_SIZE: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static MAX_SIZE: Global<u64> = Global::new(u64::MAX);
+
+/// Whether the size filters leave a block of this size out.
+#[inline(always)]
+pub(crate) fn filters_out(size: u64) -> bool {
+    size < MIN_SIZE.load() || size > MAX_SIZE.load()
+}
 
 #[inline(always)]
 pub(crate) fn live_sets_log2() -> u32 {
@@ -70,18 +89,29 @@ pub(crate) fn stack_rows_log2() -> u32 {
     STACK_ROWS_LOG2.load()
 }
 
-/// Counts one occurrence.
+/// Counts one occurrence in a process.
 #[inline(always)]
-pub(crate) fn count(counter: Counter) {
-    count_many(counter, 1);
+pub(crate) fn count(slot: ProcessSlot, counter: Counter) {
+    count_many(slot, counter, 1);
 }
 
-/// Counts occurrences. Atomic although per CPU: a probe can be preempted by another task's probe.
+/// Counts occurrences in a process.
 #[inline(always)]
-pub(crate) fn count_many(counter: Counter, occurrences: u64) {
-    if let Some(value) = COUNTERS.get_ptr_mut(counter.index()) {
-        // SAFETY: points into a map value.
-        unsafe { memory::add(value, occurrences) };
+pub(crate) fn count_many(slot: ProcessSlot, counter: Counter, occurrences: u64) {
+    add(slot.0 as u32, counter, occurrences);
+}
+
+/// Counts one occurrence that belongs to no process.
+#[inline(always)]
+pub(crate) fn count_common(counter: Counter) {
+    add(COMMON_COUNTERS, counter, 1);
+}
+
+#[inline(always)]
+fn add(row: u32, counter: Counter, occurrences: u64) {
+    if let Some(row) = COUNTERS.get_ptr_mut(row) {
+        // SAFETY: points into a map value; the index of a counter is in bounds.
+        unsafe { memory::add(row.cast::<u64>().add(counter.index() as usize), occurrences) };
     }
 }
 
@@ -131,4 +161,10 @@ impl<T> TaskStorage<T> {
         };
         if value.is_null() { None } else { Some(value) }
     }
+}
+
+/// Size of the ring buffer for frames.
+#[inline(always)]
+pub(crate) fn frame_bytes() -> u32 {
+    FRAME_BYTES.load()
 }

@@ -6,7 +6,7 @@ use core::{
     mem::MaybeUninit,
 };
 
-use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_user};
 
 /// Reads a word of the target's memory; `None` when it is not in memory.
 #[inline(always)]
@@ -18,6 +18,18 @@ pub(crate) fn read_user_word(address: u64) -> Option<u64> {
     if status == 0 { Some(unsafe { word.assume_init() }) } else { None }
 }
 
+/// Reads from the kernel's memory; `None` when there is nothing to read.
+#[inline(always)]
+pub(crate) fn read_kernel<T: Copy>(address: u64) -> Option<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the destination has the size of `T`; the helper checks the source.
+    let status = unsafe {
+        bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, address as *const c_void)
+    };
+    // SAFETY: the helper filled it, as its status says.
+    if status == 0 { Some(unsafe { value.assume_init() }) } else { None }
+}
+
 /// Adds to a 64-bit map value.
 ///
 /// # Safety
@@ -26,16 +38,6 @@ pub(crate) fn read_user_word(address: u64) -> Option<u64> {
 pub(crate) unsafe fn add(value: *mut u64, amount: u64) {
     // SAFETY: as promised by the caller.
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(value, amount) };
-}
-
-/// Adds to a 64-bit map value and returns what it was before.
-///
-/// # Safety
-/// `value` points into a map value.
-#[inline(always)]
-pub(crate) unsafe fn fetch_add(value: *mut u64, amount: u64) -> u64 {
-    // SAFETY: as promised by the caller.
-    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(value, amount) }
 }
 
 /// Adds to a 32-bit map value, wrapping.

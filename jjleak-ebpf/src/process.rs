@@ -1,16 +1,27 @@
-//! What happens to a profiled process as a whole.
+//! What happens to profiled processes as a whole: they begin, run another program, and end.
 
 use core::{
     ffi::c_void,
     mem::MaybeUninit,
-    ptr::{addr_of_mut, read_volatile, write_volatile},
+    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
-use aya_ebpf::{Global, bindings::bpf_pidns_info, helpers::generated::bpf_get_ns_current_pid_tgid};
-use jjleak_common::{counter::Counter, process::ImageId};
+use aya_ebpf::{
+    Global,
+    bindings::bpf_pidns_info,
+    helpers::{
+        bpf_get_current_pid_tgid,
+        generated::{bpf_get_current_task, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns},
+    },
+};
+use jjleak_common::{
+    counter::Counter,
+    process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange, flag},
+};
 
 use crate::{
-    maps::{PROCESSES, TRACKED, count},
+    maps::{FREE_SLOTS, PROCESSES, TRACKED, count, count_common},
+    memory::read_kernel,
     stack,
 };
 
@@ -20,27 +31,197 @@ static PID_NAMESPACE_DEVICE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static PID_NAMESPACE_INODE: Global<u64> = Global::new(0);
 
+/// Offsets of fields in kernel structures; all 0 when they are not known.
+#[unsafe(no_mangle)]
+static TASK_TGID: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static TASK_MM: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static TASK_SIGNAL: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static SIGNAL_LIVE: Global<u64> = Global::new(0);
+
+/// Whether children of profiled processes are profiled.
+#[unsafe(no_mangle)]
+static FOLLOW_FORKS: Global<u8> = Global::new(0);
+/// Whether every process that begins to run a program is, until the user side says otherwise.
+#[unsafe(no_mangle)]
+static ADOPT_EXECS: Global<u8> = Global::new(0);
+
+/// The slot of the current process, where that is not known by the probe; `None` when it is not profiled. Only used when
+/// the user side is in the initial PID namespace.
+#[inline(always)]
+pub(crate) fn slot_of_current() -> Option<ProcessSlot> {
+    // SAFETY: points into a map value.
+    let slot = unsafe { *TRACKED.get_ptr(&current_tgid())? };
+    Some(ProcessSlot(slot as u16))
+}
+
+#[inline(always)]
+fn current_tgid() -> u32 {
+    (bpf_get_current_pid_tgid() >> 32) as u32
+}
+
+/// A process that shares its parent's memory (`vfork`) is booked where its heap is; any other child gets books of its
+/// own, if children are to be followed. Runs before the child does.
+#[inline(always)]
+pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
+    let Some(slot) = TRACKED.get_ptr(&current_tgid()) else { return };
+    // SAFETY: points into a map value.
+    let slot = unsafe { *slot };
+    let Some(child_tgid) = field::<u32>(child, TASK_TGID.load()) else { return };
+    if child_tgid == current_tgid() {
+        return;
+    }
+    let shares_memory = field::<u64>(parent, TASK_MM.load()) == field::<u64>(child, TASK_MM.load());
+    if shares_memory {
+        let _ = TRACKED.insert(child_tgid, slot, 0);
+    } else if FOLLOW_FORKS.load() != 0 {
+        adopt(child_tgid, PROCESSES.get_ptr(slot));
+    }
+}
+
 /// The current process has replaced its program: a new image begins, and the blocks of the old one are gone with
 /// its memory. `old_thread` is the thread that called exec, as the initial namespace numbered it then; it has become
 /// the main thread.
 #[inline(always)]
 pub(crate) fn exec(old_thread: u32, thread: u32) {
     let Some(pid) = current_process() else { return };
-    let Some(slot) = TRACKED.get_ptr(&pid) else { return };
-    // SAFETY: points into a map value; a process has one thread while it runs exec.
+    let Some(slot) = TRACKED.get_ptr(&pid) else {
+        if ADOPT_EXECS.load() != 0 {
+            adopt(pid, None);
+        }
+        return;
+    };
+    // SAFETY: points into a map value.
+    let slot = unsafe { *slot };
+    let Some(row) = PROCESSES.get_ptr_mut(slot) else { return };
+    // SAFETY: the row is a map value; a process has one thread while it runs exec.
     unsafe {
-        let Some(row) = PROCESSES.get_ptr_mut(*slot) else { return };
-        let image = read_volatile(addr_of_mut!((*row).image));
+        if read_volatile(addr_of!((*row).pid)) != pid {
+            // It shared its parent's memory, and has memory of its own from now on.
+            let _ = TRACKED.remove(pid);
+            if FOLLOW_FORKS.load() != 0 || ADOPT_EXECS.load() != 0 {
+                adopt(pid, None);
+            }
+            return;
+        }
+        let image = read_volatile(addr_of!((*row).image));
         if image == 0 {
             return;
         }
-        write_volatile(addr_of_mut!((*row).image), ImageId(image as u16).next().0 as u64);
-        stack::report_miss(*slot, 0);
+        write_volatile(addr_of_mut!((*row).flags), 0);
+        begin(row, ImageId(image as u32).next());
     }
-    count(Counter::Exec);
+    let slot = ProcessSlot(slot as u16);
+    stack::begin_lost(slot);
+    stack::hint(slot, 0);
+    count(slot, Counter::Exec);
     if old_thread != thread {
-        count(Counter::ProbesUnbound);
+        count(slot, Counter::ProbesUnbound);
     }
+}
+
+/// The current thread ends. With the last one the process does, and its PID can be given to another from then on.
+#[inline(always)]
+pub(crate) fn exit() {
+    let tgid = current_tgid();
+    let Some(slot) = TRACKED.get_ptr(&tgid) else { return };
+    // SAFETY: has no preconditions.
+    let task = unsafe { bpf_get_current_task() } as *const c_void;
+    let Some(signal) = field::<u64>(task, TASK_SIGNAL.load()) else { return };
+    if field::<u32>(signal as *const c_void, SIGNAL_LIVE.load()) != Some(0) {
+        return;
+    }
+    // SAFETY: both point into map values.
+    unsafe {
+        let slot = *slot;
+        let _ = TRACKED.remove(tgid);
+        let Some(row) = PROCESSES.get_ptr_mut(slot) else { return };
+        if read_volatile(addr_of!((*row).pid)) == tgid {
+            write_volatile(addr_of_mut!((*row).state), ProcessState::Ended as u32);
+            stack::hint(ProcessSlot(slot as u16), 0);
+        }
+    }
+}
+
+/// Gives a process a row, with what is known of its memory: a copy of its parent's, or nothing.
+#[inline(always)]
+fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
+    let Ok(Some(slot)) = FREE_SLOTS.pop() else {
+        count_common(Counter::ProcessTableFull);
+        return;
+    };
+    let Some(row) = PROCESSES.get_ptr_mut(slot) else { return };
+    let slot = ProcessSlot(slot as u16);
+    // SAFETY: both rows are map values, and nobody else uses a row whose slot was free.
+    unsafe {
+        let last = read_volatile(addr_of!((*row).last_image));
+        let image = if last == 0 { ImageId::first(slot) } else { ImageId(last as u32).next() };
+        (*row).pid = tgid;
+        (*row).since_ns = bpf_ktime_get_ns();
+        (*row).flags = 0;
+        (*row).parent = 0;
+        (*row).trampoline = 0;
+        (*row).mappings_image = 0;
+        (*row).text_image = 0;
+        if let Some(parent) = parent {
+            (*row).flags = flag::FORKED;
+            (*row).parent = (*parent).pid;
+            inherit(row, parent, image);
+        }
+        if TRACKED.insert(tgid, slot.0 as u32, 0).is_err() {
+            count_common(Counter::ProcessTableFull);
+        }
+        write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
+        begin(row, image);
+    }
+    stack::hint(slot, 0);
+}
+
+/// Lets what is known of the parent's memory be known of its copy. The parent's table of mappings serves both until the
+/// child has one of its own.
+///
+/// # Safety
+/// Both are map values.
+#[inline(always)]
+unsafe fn inherit(row: *mut ProcessRow, parent: *const ProcessRow, image: ImageId) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let of_parent = read_volatile(addr_of!((*parent).image));
+        if (*parent).mappings_image == of_parent {
+            (*row).mappings = (*parent).mappings;
+            (*row).mappings_image = image.0 as u64;
+        }
+        if (*parent).text_image == of_parent {
+            let mut index = 0;
+            while index < MAX_ALLOCATORS {
+                let TextRange { start, end } = (*parent).allocator_text[index];
+                (*row).allocator_text[index] = TextRange { start, end };
+                index += 1;
+            }
+            (*row).text_image = image.0 as u64;
+        }
+    }
+}
+
+/// Arms a process for a new image.
+///
+/// # Safety
+/// `row` is a map value.
+#[inline(always)]
+unsafe fn begin(row: *mut ProcessRow, image: ImageId) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        write_volatile(addr_of_mut!((*row).last_image), image.0 as u64);
+        write_volatile(addr_of_mut!((*row).image), image.0 as u64);
+    }
+}
+
+/// A field of a kernel structure; `None` when it cannot be read.
+#[inline(always)]
+fn field<T: Copy>(structure: *const c_void, offset: u64) -> Option<T> {
+    read_kernel(structure as u64 + offset)
 }
 
 /// The current process's PID in the user side's namespace; `None` when it has none there.

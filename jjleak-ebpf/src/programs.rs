@@ -51,6 +51,21 @@ pub(crate) fn unseen_resize_enter(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// A process, or a thread, begins.
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub(crate) fn process_fork(ctx: RawTracePointContext) -> i32 {
+    // include/trace/events/sched.h: (parent, child)
+    process::fork(ctx.arg(0), ctx.arg(1));
+    0
+}
+
+/// A thread ends.
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+pub(crate) fn process_exit(_ctx: RawTracePointContext) -> i32 {
+    process::exit();
+    0
+}
+
 /// A process replaced its program.
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub(crate) fn process_exec(ctx: RawTracePointContext) -> i32 {

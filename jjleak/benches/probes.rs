@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use jjleak::allocators::find_sites;
-use jjleak::attach::{self, Attachment, Capacity, CodeMapping, FIRST_IMAGE, Programs, SizeFilter, Target};
+use jjleak::attach::{self, Attachment, CodeMapping, Programs, Scope, Settings, Target};
 use jjleak::collect::Collector;
-use jjleak::processes::{Mapping, ModuleTable, Pid};
+use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -66,7 +66,7 @@ fn measure(program: &mut Program, depth: u32) -> Result<[Timings; 3]> {
             for _ in 0..TIMINGS {
                 timings.0.push(program.time(depth)?);
             }
-            if let (Some(attachment), Some(Programs::Accounting)) = (&attachment, programs) {
+            if let (Some(attachment), Some(Programs::Accounting)) = (attachment, programs) {
                 check_stacks(attachment, depth)?;
             }
         }
@@ -75,11 +75,12 @@ fn measure(program: &mut Program, depth: u32) -> Result<[Timings; 3]> {
 }
 
 /// A figure is only worth something if the stacks are whole.
-fn check_stacks(attachment: &Attachment, depth: u32) -> Result<()> {
-    let collector = Collector::new(attachment)?;
-    let rows = collector.snapshot(attachment)?.stacks;
-    let deepest =
-        rows.keys().filter_map(|row| collector.stack(*row)).max_by_key(|stack| stack.addresses.len());
+fn check_stacks(mut attachment: Attachment, depth: u32) -> Result<()> {
+    let mut collector = Collector::new(&mut attachment)?;
+    let images: Vec<_> = attachment.processes().iter().map(|tracked| tracked.image).collect();
+    let snapshots = collector.snapshots(&attachment, &images)?;
+    let rows = snapshots.values().flat_map(|snapshot| snapshot.stacks.keys());
+    let deepest = rows.filter_map(|row| collector.stack(*row)).max_by_key(|stack| stack.addresses.len());
     match deepest {
         Some(stack) if stack.addresses.len() > depth as usize => Ok(()),
         other => Err(format!("stacks are not whole: {other:?}").into()),
@@ -147,33 +148,36 @@ impl Program {
 
     fn attach(&self, programs: Programs) -> Result<Attachment> {
         let pid = Pid::new(self.child.id()).ok_or("PID 0")?;
-        let mut attachment = Attachment::load(Capacity::default(), programs, false)?;
+        let mut attachment = Attachment::load(Settings::new(programs))?;
+        let slot = attachment.processes_mut().reserve()?.ok_or("no room for a process")?;
+        let image = attachment.processes_mut().assign(slot, pid)?;
+        let scope = Scope::Process { slot, thread: pid };
         let mut modules = ModuleTable::default();
-        for id in modules.refresh(pid, &Mapping::all(pid)?) {
+        for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {
             let module = modules.get(id);
             for allocator in find_sites(&module.read()?)?.profiled {
                 let targets =
                     allocator.sites.into_iter().map(|site| Target { file: module.stable_path(), site });
-                attachment.attach(pid, &targets.collect::<Vec<_>>())?;
+                attachment.attach(scope, &targets.collect::<Vec<_>>())?;
             }
         }
         for (_, module) in modules.iter() {
             // What has no rows is unwound by frame pointers.
             if let Ok(rows) = unwind::compile(&module.read()?) {
-                attachment.add_rows(module.id, &rows)?;
+                attachment.add_rows(module.version, &rows)?;
             }
         }
         let place = |mapping: &Mapping| {
             let (id, offset) = modules.find(mapping.addresses.start)?;
-            Some((modules.get(id).id, modules.get(id).address_of(offset)?))
+            Some((modules.get(id).version, modules.get(id).address_of(offset)?))
         };
         let code: Vec<_> = Mapping::all(pid)?
             .iter()
             .filter(|mapping| mapping.executable && mapping.file.is_some())
             .map(|mapping| CodeMapping { addresses: mapping.addresses.clone(), module: place(mapping) })
             .collect();
-        attachment.set_code(FIRST_IMAGE, &code)?;
-        attachment.arm(pid, SizeFilter::default())?;
+        attachment.set_code(image, &code)?;
+        attachment.processes().arm(image)?;
         Ok(attachment)
     }
 }

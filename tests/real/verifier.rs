@@ -1,7 +1,7 @@
 //! The kernel's verifier follows every path through a program, and gives up after a million instructions. Kernels
 //! differ in how many paths they see, so there must be room.
 
-use jjleak::attach::{Attachment, Capacity, Programs};
+use jjleak::attach::{Attachment, Following, Programs, Settings};
 
 use crate::support::privilege::require_bpf;
 
@@ -12,7 +12,8 @@ const CEILING: u32 = 100_000;
 fn programs_stay_far_below_what_the_verifier_follows() {
     require_bpf!();
     for (programs, largest) in [(Programs::Accounting, "resize_enter"), (Programs::Bare, "bare_enter")] {
-        let attachment = Attachment::load(Capacity::default(), programs, false).unwrap();
+        let settings = Settings { following: Following::Everyone, ..Settings::new(programs) };
+        let attachment = Attachment::load(settings).unwrap();
 
         let counts = attachment.verified_instructions();
 

@@ -16,12 +16,12 @@ use core::ptr::{addr_of_mut, write_volatile};
 
 use jjleak_common::{
     counter::Counter,
-    process::ProcessRow,
-    stack::{LOST_ROW, MAX_FRAMES, StackHash},
+    process::{ImageId, ProcessRow, ProcessSlot},
+    stack::{StackHash, StackRecord, lost_row},
 };
 
 pub(crate) use rows::RowCache;
-pub(crate) use walk::report_miss;
+pub(crate) use walk::hint;
 
 use crate::{
     maps::{SCRATCH, STACKS, count},
@@ -40,7 +40,8 @@ pub(crate) struct Scratch {
     claimed: u64,
     walk: Walk,
     window: [u64; WINDOW_WORDS],
-    frames: [u64; MAX_FRAMES],
+    /// The frames, with room before them for what the user side is told of a new stack.
+    record: StackRecord,
 }
 
 impl Scratch {
@@ -71,12 +72,12 @@ struct Walk {
 }
 
 /// Walks the stack of the call `hit` is the entry of, and returns the index of its row. The row is
-/// [`LOST_ROW`] when it could not be kept; the reason is counted.
+/// the process's [`lost_row`] when it could not be kept; the reason is counted.
 #[inline(always)]
-pub(crate) fn capture(image: u64, process: *const ProcessRow, hit: &Hit) -> u32 {
+pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> u32 {
     let Some(scratch) = claim() else {
-        count(Counter::ScratchBusy);
-        return LOST_ROW;
+        count(image.slot(), Counter::ScratchBusy);
+        return lost_row(image.slot());
     };
     walk::walk(scratch, image, process, hit);
     let row = intern::intern(scratch, image);
@@ -97,6 +98,18 @@ fn claim() -> Option<*mut Scratch> {
         slot += 1;
     }
     None
+}
+
+/// A new image has allocated nothing without a stack yet.
+#[inline(always)]
+pub(crate) fn begin_lost(slot: ProcessSlot) {
+    if let Some(row) = STACKS.get_ptr_mut(lost_row(slot)) {
+        // SAFETY: points into a map value.
+        unsafe {
+            write_volatile(addr_of_mut!((*row).allocated_objects), 0);
+            write_volatile(addr_of_mut!((*row).allocated_bytes), 0);
+        }
+    }
 }
 
 /// Counts an allocation for its stack.

@@ -3,7 +3,7 @@
 use core::ptr::{addr_of, read_volatile, write_volatile};
 
 use jjleak_common::unwind::{
-    MAX_MAPPINGS, Mapping, MappingKind, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind, SEARCH_STEPS,
+    MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind, SEARCH_STEPS,
 };
 
 use crate::memory::top_bit;
@@ -64,7 +64,7 @@ unsafe fn search(tables: &Tables, address: u64) -> Option<Row> {
         if address.wrapping_sub((*mapping).begin) >= (*mapping).end.wrapping_sub((*mapping).begin) {
             return None;
         }
-        if (*mapping).kind == MappingKind::FramePointers as u32 {
+        if (*mapping).pages == Mapping::WITHOUT_ROWS {
             return Some(Row::plain(0, RowKind::FramePointer));
         }
         let relative = address.wrapping_sub((*mapping).text);

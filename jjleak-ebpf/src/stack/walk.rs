@@ -12,9 +12,9 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
-    process::ProcessRow,
+    process::{ImageId, ProcessRow, ProcessSlot},
     stack::{MAX_FRAMES, StackHash, StackStatus},
-    unwind::{Miss, Row, RowKind, SavedFp},
+    unwind::{Hint, Row, RowKind, SavedFp},
 };
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
     window::word,
 };
 use crate::{
-    maps::{MAPPINGS, MISSES, PAGES, ROW_CACHE, ROWS},
+    maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
     registers::Hit,
 };
 
@@ -45,7 +45,7 @@ type Step = Result<(), StackStatus>;
 
 /// Walks the stack into `scratch`.
 #[inline(always)]
-pub(super) fn walk(scratch: *mut Scratch, image: u64, process: *const ProcessRow, hit: &Hit) {
+pub(super) fn walk(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow, hit: &Hit) {
     let cfa = hit.cfa();
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
@@ -55,7 +55,7 @@ pub(super) fn walk(scratch: *mut Scratch, image: u64, process: *const ProcessRow
     walk.unproven = 0;
     walk.window_bytes = 0;
     walk.return_instance = 0;
-    walk.hash = StackHash::new(image);
+    walk.hash = StackHash::new(image.0 as u64);
     walk.frame_count = 0;
     walk.status = StackStatus::TooDeep as u64;
     push(scratch, hit.instruction_pointer());
@@ -75,27 +75,28 @@ pub(super) fn walk(scratch: *mut Scratch, image: u64, process: *const ProcessRow
     // SAFETY: as above.
     let walk = unsafe { &(*scratch).walk };
     if walk.status == StackStatus::NoMapping as u64 {
-        report_miss(hit.cookie.process.0 as u32, walk.instruction_pointer);
+        hint(image.slot(), walk.instruction_pointer);
     }
 }
 
-/// Tells the user side that a process maps code that is not in its table. Only a hint to look again: when the buffer is
-/// full, the hint has been given.
+/// Tells the user side to look at a process: it maps code that is not in its table, or, with address 0, something else
+/// has happened to it. When the buffer is full, there are hints enough for a look at all processes.
 #[inline(always)]
-pub(crate) fn report_miss(process: u32, address: u64) {
-    let _ = MISSES.output::<Miss>(&Miss { process: process as u64, address }, 0);
+pub(crate) fn hint(slot: ProcessSlot, address: u64) {
+    let _ = HINTS.output::<Hint>(&Hint { slot: slot.0 as u64, address }, 0);
 }
 
 /// The tables for a process; `None` while its image's mappings are not known.
 #[inline(always)]
-fn tables(process: *const ProcessRow, image: u64) -> Option<Tables> {
+fn tables(process: *const ProcessRow, image: ImageId) -> Option<Tables> {
     // SAFETY: points into a map value.
-    let index = unsafe { read_volatile(addr_of!((*process).mappings)) };
-    let mappings = MAPPINGS.get_ptr((index as u32).checked_sub(1)?)?;
-    // SAFETY: points into a map value.
-    if unsafe { read_volatile(addr_of!((*mappings).image)) } != image {
+    let (index, of_image) = unsafe {
+        (read_volatile(addr_of!((*process).mappings)), read_volatile(addr_of!((*process).mappings_image)))
+    };
+    if of_image != image.0 as u64 {
         return None;
     }
+    let mappings = MAPPINGS.get_ptr((index as u32).checked_sub(1)?)?;
     Some(Tables {
         rows: ROWS.get_ptr(0)?.cast(),
         pages: PAGES.get_ptr(0)?.cast(),
@@ -247,7 +248,7 @@ fn push(scratch: *mut Scratch, address: u64) {
     unsafe {
         let walk = &mut (*scratch).walk;
         let index = (walk.frame_count & (MAX_FRAMES as u64 - 1)) as usize;
-        *addr_of_mut!((*scratch).frames).cast::<u64>().add(index) = address;
+        *addr_of_mut!((*scratch).record.frames).cast::<u64>().add(index) = address;
         walk.frame_count += 1;
         walk.hash = walk.hash.push(address);
     }

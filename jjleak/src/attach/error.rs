@@ -4,7 +4,7 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 
-use super::Missing;
+use super::{Missing, Scope};
 use crate::allocators::ProbeSite;
 use crate::processes::Pid;
 
@@ -38,10 +38,8 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A probe could not be attached.
-    #[error("attaching to {function} at file offset {offset:#x} of process {pid} failed")]
+    #[error("attaching to {function} at file offset {offset:#x} failed")]
     Attach {
-        /// The process.
-        pid: Pid,
         /// The function.
         function: String,
         /// Offset of the probed instruction.
@@ -50,9 +48,15 @@ pub enum Error {
         #[source]
         source: Box<ProgramError>,
     },
-    /// The kernel does not tell of processes that replace their program.
-    #[error("attaching to the tracepoint sched_process_exec failed")]
-    Exec(#[source] Box<ProgramError>),
+    /// The kernel does not tell of what happens to processes.
+    #[error("attaching to the tracepoint {name} failed")]
+    Tracepoint {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: Box<ProgramError>,
+    },
     /// The own PID namespace is not known.
     #[error("looking at /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),
@@ -83,10 +87,12 @@ impl Error {
         Self::Verify { name, source }
     }
 
-    pub(super) fn attach(pid: Pid, site: &ProbeSite, source: ProgramError) -> Self {
-        if pid.proc_file("exe").read_link().is_err() {
-            return Self::Gone(pid);
+    pub(super) fn attach(scope: Scope, site: &ProbeSite, source: ProgramError) -> Self {
+        if let Scope::Process { thread, .. } = scope
+            && thread.proc_file("exe").read_link().is_err()
+        {
+            return Self::Gone(thread);
         }
-        Self::Attach { pid, function: site.names.join("/"), offset: site.offset(), source: Box::new(source) }
+        Self::Attach { function: site.names.join("/"), offset: site.offset(), source: Box::new(source) }
     }
 }

@@ -30,6 +30,32 @@ impl ReturnInstanceOffsets {
     }
 }
 
+/// Offsets of the fields that tell one process from another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct TaskOffsets {
+    pub(super) tgid: u64,
+    pub(super) mm: u64,
+    pub(super) signal: u64,
+    pub(super) signal_live: u64,
+}
+
+impl TaskOffsets {
+    /// Reads them; `None` when the kernel's structures look otherwise.
+    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
+        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
+    }
+
+    fn find(btf: &Btf<'_>) -> Option<Self> {
+        Some(Self {
+            tgid: btf.offset("task_struct", "tgid")?,
+            mm: btf.offset("task_struct", "mm")?,
+            signal: btf.offset("task_struct", "signal")?,
+            // An atomic_t: a structure of one counter.
+            signal_live: btf.offset("signal_struct", "live")?,
+        })
+    }
+}
+
 /// The parts of a BTF blob.
 struct Btf<'a> {
     types: &'a [u8],
@@ -137,10 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_tells_where_return_instances_are() {
+    fn this_kernel_tells_where_return_instances_and_tasks_fields_are() {
         let vmlinux = Path::new("/sys/kernel/btf/vmlinux");
         if vmlinux.exists() {
             assert!(ReturnInstanceOffsets::read(vmlinux).unwrap().is_some());
+            assert!(TaskOffsets::read(vmlinux).unwrap().is_some());
         }
     }
 

@@ -1,10 +1,9 @@
 //! A BPF array in our address space. The kernel side writes to it at any time, so that every access is volatile
 //! and nothing is ever borrowed from it.
 
-use std::io;
 use std::marker::PhantomData;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use aya::maps::Map;
 use memmap2::{MmapOptions, MmapRaw};
@@ -19,17 +18,8 @@ pub(crate) struct Mapped<T> {
 }
 
 impl<T> Mapped<T> {
-    /// Maps a whole array map for reading. The map's value type must be `T`.
-    pub(crate) fn new(map: &Map) -> Result<Self, Error> {
-        Self::map(map, MmapOptions::map_raw_read_only)
-    }
-
-    /// Maps a whole array map for reading and writing.
+    /// Maps a whole array map for reading and writing. The map's value type must be `T`.
     pub(crate) fn writable(map: &Map) -> Result<Self, Error> {
-        Self::map(map, MmapOptions::map_raw)
-    }
-
-    fn map(map: &Map, with: impl FnOnce(&MmapOptions, RawFd) -> io::Result<MmapRaw>) -> Result<Self, Error> {
         let Map::Array(data) = map else {
             return Err(Error::ObjectLacks { what: "mappable array", name: std::any::type_name::<T>() });
         };
@@ -42,7 +32,7 @@ impl<T> Mapped<T> {
             });
         }
         let options = MmapOptions::new().len(len * size_of::<T>()).to_owned();
-        let memory = with(&options, data.fd().as_fd().as_raw_fd()).map_err(Error::Map)?;
+        let memory = options.map_raw(data.fd().as_fd().as_raw_fd()).map_err(Error::Map)?;
         Ok(Self { memory, len, element: PhantomData })
     }
 

@@ -4,39 +4,37 @@
 //! dropped. This is the one place that knows how probes are attached.
 
 mod error;
+mod hints;
 mod kernel_log;
 mod kernel_types;
 mod mapped;
-mod misses;
 mod object;
 mod preflight;
+mod process_table;
 mod unwind_tables;
 
 use std::collections::BTreeMap;
-use std::mem;
-use std::ops::Range;
 use std::path::PathBuf;
-use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
-use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
-use aya::maps::{HashMap, Map};
+use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::Program;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkId, UProbeScope};
 use jjleak_common::cookie::Cookie;
 use jjleak_common::names;
-use jjleak_common::process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, TextRange, Trampoline};
+use jjleak_common::process::{ImageId, ProcessSlot};
 
 use crate::allocators::{ProbeSite, Role};
-use crate::processes::{FileId, Pid};
+use crate::processes::{FileVersion, Pid};
 use crate::unwind::ModuleRows;
 use unwind_tables::UnwindTables;
 
 pub use error::Error;
+pub use hints::Hints;
 pub(crate) use mapped::Mapped;
-pub use misses::Misses;
-pub use object::Capacity;
+pub use object::{Capacity, Following, Settings};
 pub use preflight::{Host, Missing};
+pub use process_table::{ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 
 /// A probe site in a file.
@@ -72,40 +70,60 @@ impl Default for SizeFilter {
     }
 }
 
-/// The slot of the process in the process table: an attachment profiles one process.
-const SLOT: ProcessSlot = ProcessSlot(0);
-
-/// The program image that [`Attachment::arm`] begins with.
-pub const FIRST_IMAGE: ImageId = ImageId(0).next();
+/// Whose calls the probes at a site report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of one process. The kernel finds it by one of its threads: while that lives, the probes fire for all
+    /// threads.
+    Process {
+        /// Its slot.
+        slot: ProcessSlot,
+        /// One of its threads.
+        thread: Pid,
+    },
+    /// Those of all processes that run the file's code; the accounting leaves out those that are not profiled. All of
+    /// them pay for the probes.
+    File,
+}
 
 /// Checks what the kernel and the privileges allow.
 pub fn preflight() -> Result<(), Missing> {
     Host::this().check()
 }
 
+/// Checks what following processes needs besides.
+pub fn preflight_following() -> Result<(), Missing> {
+    Host::this().check_following()
+}
+
 /// The loaded BPF object and its probes. Dropping it detaches them, which takes the kernel about 0.1 s for each
 /// probe: it closes perf events one after the other and waits each time until no CPU runs the probe any more.
 pub struct Attachment {
     ebpf: Ebpf,
-    processes: Mapped<ProcessRow>,
+    processes: ProcessTable,
     tables: UnwindTables,
     programs: Programs,
-    targets: Vec<Target>,
-    links: Vec<(&'static str, UProbeLinkId)>,
+    links: Vec<Link>,
+}
+
+/// An attached probe.
+struct Link {
+    program: &'static str,
+    id: UProbeLinkId,
+    target: Target,
+    scope: Scope,
 }
 
 impl Attachment {
-    /// Loads the BPF object. Nothing is attached yet. With `kernel_log`, messages of the kernel side go to the log;
-    /// that needs a running tokio runtime.
-    pub fn load(capacity: Capacity, programs: Programs, kernel_log: bool) -> Result<Self, Error> {
-        let mut ebpf = object::load(capacity, programs, kernel_log)?;
-        if kernel_log {
+    /// Loads the BPF object. Nothing is attached yet. Kernel messages need a running tokio runtime.
+    pub fn load(settings: Settings) -> Result<Self, Error> {
+        let mut ebpf = object::load(settings)?;
+        if settings.kernel_log {
             kernel_log::forward(&mut ebpf);
         }
-        let name = names::PROCESSES;
-        let processes = Mapped::writable(ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })?)?;
+        let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
         let tables = UnwindTables::new(&ebpf)?;
-        Ok(Self { ebpf, processes, tables, programs, targets: Vec::new(), links: Vec::new() })
+        Ok(Self { ebpf, processes, tables, programs: settings.programs, links: Vec::new() })
     }
 
     /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
@@ -116,118 +134,67 @@ impl Attachment {
         self.ebpf.programs().filter_map(|(name, program)| Some((name, count(program)?))).collect()
     }
 
-    /// Attaches the probes of a process. They count nothing before [`Self::arm`]. The kernel finds the process by one of
-    /// its threads: while `thread` lives, the probes fire for all threads.
-    pub fn attach(&mut self, thread: Pid, targets: &[Target]) -> Result<(), Error> {
-        for target in targets {
-            self.attach_site(thread, target)?;
-            self.targets.push(target.clone());
-        }
-        Ok(())
+    /// The profiled processes.
+    #[must_use]
+    pub const fn processes(&self) -> &ProcessTable {
+        &self.processes
     }
 
-    /// Binds the probes to another thread of the process, after the one they were bound to has ended. Nothing is counted
-    /// twice: the kernel has no process for the old ones any more.
-    pub fn rebind(&mut self, thread: Pid) -> Result<(), Error> {
-        let old = mem::take(&mut self.links);
-        for target in self.targets.clone() {
-            self.attach_site(thread, &target)?;
+    /// The profiled processes, to add to them.
+    pub const fn processes_mut(&mut self) -> &mut ProcessTable {
+        &mut self.processes
+    }
+
+    /// Attaches probes. They count nothing for processes that are not armed.
+    pub fn attach(&mut self, scope: Scope, targets: &[Target]) -> Result<(), Error> {
+        targets.iter().try_for_each(|target| self.attach_site(scope, target))
+    }
+
+    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended. Nothing is
+    /// counted twice: the kernel has no process for the old ones any more.
+    pub fn rebind(&mut self, slot: ProcessSlot, thread: Pid) -> Result<(), Error> {
+        let is_bound = |link: &mut Link| matches!(link.scope, Scope::Process { slot: of, .. } if of == slot);
+        let old: Vec<_> = self.links.extract_if(.., is_bound).collect();
+        let scope = Scope::Process { slot, thread };
+        for link in &old {
+            self.attach_program(link.program, scope, &link.target)?;
         }
-        for (program, link) in old {
+        for Link { program, id, .. } in old {
             // A probe that cannot be detached now is detached with the object.
-            let _ = object::uprobe(&mut self.ebpf, program)?.detach(link);
-        }
-        Ok(())
-    }
-
-    /// Lets all probes of the process count from one instant on.
-    pub fn arm(&mut self, pid: Pid, filter: SizeFilter) -> Result<(), Error> {
-        let name = names::TRACKED;
-        let map = self.ebpf.map_mut(name).ok_or(Error::ObjectLacks { what: "map", name })?;
-        let mut tracked: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(Error::table)?;
-        tracked.insert(pid.number().get(), u32::from(SLOT.0), 0).map_err(Error::table)?;
-        let row = self.row()?;
-        // SAFETY: the row is mapped for writing. The image, which arms, is written last, when the filter is whole.
-        unsafe {
-            write_volatile(addr_of_mut!((*row).min_size), filter.min);
-            write_volatile(addr_of_mut!((*row).max_size), filter.max);
-            fence(Ordering::Release);
-            write_volatile(addr_of_mut!((*row).image), u64::from(FIRST_IMAGE.0));
+            let _ = object::uprobe(&mut self.ebpf, program)?.detach(id);
         }
         Ok(())
     }
 
     /// Stops counting. The probes are still there, but do nothing.
-    pub fn disarm(&self) -> Result<(), Error> {
-        let row = self.row()?;
-        // SAFETY: the row is mapped for writing.
-        unsafe { write_volatile(addr_of_mut!((*row).image), 0) };
-        Ok(())
-    }
-
-    /// The program image that is being accounted; a new one after each `exec`.
-    pub fn image(&self) -> Result<ImageId, Error> {
-        let row = self.row()?;
-        // SAFETY: the row is mapped for reading.
-        let image = unsafe { read_volatile(addr_of!((*row).image)) };
-        // Only 16-bit values are ever written.
-        Ok(ImageId(u16::try_from(image).unwrap_or_default()))
-    }
-
-    /// Tells the accounting where the kernel put its return-probe trampoline in an image: the start of the mapping
-    /// named `[uprobes]`, which appears with the first hit.
-    pub fn set_trampoline(&self, image: ImageId, address: u64) -> Result<(), Error> {
-        let row = self.row()?;
-        // SAFETY: the row is mapped for writing.
-        unsafe { write_volatile(addr_of_mut!((*row).trampoline), Trampoline::new(image, address).0) };
-        Ok(())
+    pub fn disarm(&mut self) -> Result<(), Error> {
+        let slots: Vec<_> = self.processes.iter().map(|tracked| tracked.slot).collect();
+        slots.into_iter().try_for_each(|slot| self.processes.disarm(slot))
     }
 
     /// Whether the unwind rows of a file are in the kernel's tables.
     #[must_use]
-    pub fn has_rows(&self, file: FileId) -> bool {
+    pub fn has_rows(&self, file: FileVersion) -> bool {
         self.tables.has(file)
     }
 
     /// Adds the unwind rows of a file.
-    pub fn add_rows(&mut self, file: FileId, rows: &ModuleRows) -> Result<(), TablesFull> {
+    pub fn add_rows(&mut self, file: FileVersion, rows: &ModuleRows) -> Result<(), TablesFull> {
         self.tables.add(file, rows)
     }
 
     /// Tells the unwinder where an image maps code, all of it; returns how many mappings it has no room for.
     pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping]) -> Result<usize, Error> {
-        let row = self.row()?;
-        // SAFETY: the row is mapped for reading; tables are counted from 1.
-        let in_use = unsafe { read_volatile(addr_of!((*row).mappings)) }.saturating_sub(1);
-        let (table, left_out) = self.tables.write(u32::try_from(in_use).unwrap_or_default(), image, code)?;
-        // SAFETY: the row is mapped for writing; the table is whole.
-        unsafe { write_volatile(addr_of_mut!((*row).mappings), u64::from(table) + 1) };
+        let slot = image.slot();
+        let in_use = self.processes.mappings(slot)?;
+        let (table, left_out) = self.tables.write(slot, in_use, code)?;
+        self.processes.set_mappings(image, Some(table))?;
         Ok(left_out)
     }
 
-    /// The unwinder's hints that the process maps code it does not know of; once. Needs a running tokio runtime.
-    pub fn misses(&mut self) -> Result<Misses, Error> {
-        Misses::new(&mut self.ebpf)
-    }
-
-    /// Tells the accounting where an image maps the allocators' code. With more allocators than it can tell apart
-    /// it goes without.
-    pub fn set_allocator_text(&self, image: ImageId, text: &[Range<u64>]) -> Result<(), Error> {
-        let row = self.row()?;
-        let mut ranges = [TextRange::default(); MAX_ALLOCATORS];
-        for (range, text) in ranges.iter_mut().zip(text) {
-            *range = TextRange { start: text.start, end: text.end };
-        }
-        let known_for = if text.len() <= MAX_ALLOCATORS { u64::from(image.0) } else { 0 };
-        // SAFETY: the row is mapped for writing. The ranges count for no image while they are written.
-        unsafe {
-            write_volatile(addr_of_mut!((*row).text_image), 0);
-            fence(Ordering::Release);
-            write_volatile(addr_of_mut!((*row).allocator_text), ranges);
-            fence(Ordering::Release);
-            write_volatile(addr_of_mut!((*row).text_image), known_for);
-        }
-        Ok(())
+    /// The kernel side's hints that there is something to look at; once. Needs a running tokio runtime.
+    pub fn hints(&mut self) -> Result<Hints, Error> {
+        Hints::new(self.ring(names::HINTS)?)
     }
 
     /// A map of the object, for [`crate::collect`].
@@ -235,35 +202,41 @@ impl Attachment {
         self.ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })
     }
 
-    fn row(&self) -> Result<*mut ProcessRow, Error> {
-        let lacks = Error::ObjectLacks { what: "row in map", name: names::PROCESSES };
-        self.processes.get(usize::from(SLOT.0)).ok_or(lacks)
+    /// A map of the object to change, for [`crate::collect`].
+    pub(crate) fn map_mut(&mut self, name: &'static str) -> Result<&mut Map, Error> {
+        self.ebpf.map_mut(name).ok_or(Error::ObjectLacks { what: "map", name })
+    }
+
+    /// A ring buffer of the object; once.
+    pub(crate) fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, Error> {
+        let map = self.ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
+        RingBuf::try_from(map).map_err(Error::table)
     }
 
     /// Attaches one site: its return first, so that no entry goes without one.
-    fn attach_site(&mut self, pid: Pid, target: &Target) -> Result<(), Error> {
+    fn attach_site(&mut self, scope: Scope, target: &Target) -> Result<(), Error> {
         let (enter, leave) = self.programs.of(target.site.role);
         if let Some(leave) = leave {
-            self.attach_program(leave, pid, target)?;
+            self.attach_program(leave, scope, target)?;
         }
-        self.attach_program(enter, pid, target)
+        self.attach_program(enter, scope, target)
     }
 
-    fn attach_program(&mut self, name: &'static str, pid: Pid, target: &Target) -> Result<(), Error> {
-        let cookie = Cookie {
-            process: SLOT,
-            signature: target.site.signature,
-            cfa_words: target.site.placement.cfa_words,
+    fn attach_program(&mut self, name: &'static str, scope: Scope, target: &Target) -> Result<(), Error> {
+        let (process, probed) = match scope {
+            Scope::Process { slot, thread } => (slot, UProbeScope::OneProcess(thread.number())),
+            Scope::File => (ProcessSlot::OF_WHOEVER_HITS, UProbeScope::AllProcesses),
         };
+        let cookie =
+            Cookie { process, signature: target.site.signature, cfa_words: target.site.placement.cfa_words };
         let point = UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(target.site.offset()),
             cookie: Some(cookie.encode()),
         };
-        let scope = UProbeScope::OneProcess(pid.number());
-        let link = object::uprobe(&mut self.ebpf, name)?
-            .attach(point, &target.file, scope)
-            .map_err(|source| Error::attach(pid, &target.site, source))?;
-        self.links.push((name, link));
+        let id = object::uprobe(&mut self.ebpf, name)?
+            .attach(point, &target.file, probed)
+            .map_err(|source| Error::attach(scope, &target.site, source))?;
+        self.links.push(Link { program: name, id, target: target.clone(), scope });
         Ok(())
     }
 }

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use aya::programs::{RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfLoader};
+use jjleak_common::stack::FIRST_ROW;
+use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
-use super::kernel_types::ReturnInstanceOffsets;
-use super::{Error, Programs};
+use super::kernel_types::{ReturnInstanceOffsets, TaskOffsets};
+use super::{Error, Missing, Programs, SizeFilter};
 
 /// The object that `cargo xtask build` compiled; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
@@ -23,6 +25,51 @@ pub struct Capacity {
     pub spill_entries: u32,
     /// log2 of the number of distinct stacks.
     pub stack_rows_log2: u32,
+    /// Bytes of new stacks' frames that can wait for the user side; a power of two of pages.
+    pub frame_bytes: u32,
+    /// Processes at a time, up to [`jjleak_common::process::MAX_PROCESSES`].
+    pub processes: u32,
+}
+
+/// How the kernel side is to work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How much it can hold.
+    pub capacity: Capacity,
+    /// Which programs run at the sites.
+    pub programs: Programs,
+    /// What is accounted.
+    pub sizes: SizeFilter,
+    /// Whose books are kept besides those of the processes that are named to it.
+    pub following: Following,
+    /// Whether its messages go to the log.
+    pub kernel_log: bool,
+}
+
+impl Settings {
+    /// What is used unless the user says otherwise.
+    #[must_use]
+    pub fn new(programs: Programs) -> Self {
+        Self {
+            capacity: Capacity::default(),
+            programs,
+            sizes: SizeFilter::default(),
+            following: Following::Nobody,
+            kernel_log: false,
+        }
+    }
+}
+
+/// Whose books are kept besides those of the processes that are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Following {
+    /// Nobody's.
+    Nobody,
+    /// Those of their children, and of these processes' children.
+    Children,
+    /// Those of their children, and of every process that begins to run a program: the user side looks at it then, and
+    /// lets go of it if it is not wanted.
+    Everyone,
 }
 
 impl Default for Capacity {
@@ -31,26 +78,38 @@ impl Default for Capacity {
             live_sets_log2: live::DEFAULT_SETS_LOG2,
             spill_entries: live::DEFAULT_SPILL_ENTRIES,
             stack_rows_log2: stack::DEFAULT_ROWS_LOG2,
+            frame_bytes: stack::DEFAULT_FRAME_BYTES,
+            processes: 1,
         }
     }
 }
 
 /// Loads maps and programs.
-pub(super) fn load(capacity: Capacity, programs: Programs, kernel_log: bool) -> Result<Ebpf, Error> {
+pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
     if OBJECT.is_empty() {
         return Err(Error::NoObject);
     }
+    let Settings { capacity, programs, sizes, following, kernel_log } = settings;
     let log_level = if kernel_log { u8::MAX } else { 0 };
+    let follow_forks = u8::from(following != Following::Nobody);
+    let adopt_execs = u8::from(following == Following::Everyone);
     let mut loader = EbpfLoader::new();
     loader
         // Task storage is not among the map types aya has a user-side type for; we need none.
         .allow_unsupported_maps()
         .override_global(names::LIVE_SETS_LOG2, &capacity.live_sets_log2, true)
         .override_global(names::STACK_ROWS_LOG2, &capacity.stack_rows_log2, true)
+        .override_global("FRAME_BYTES", &capacity.frame_bytes, true)
+        .override_global("MIN_SIZE", &sizes.min, true)
+        .override_global("MAX_SIZE", &sizes.max, true)
+        .override_global("FOLLOW_FORKS", &follow_forks, true)
+        .override_global("ADOPT_EXECS", &adopt_execs, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(names::LIVE, 1 << capacity.live_sets_log2)
         .map_max_entries(names::SPILL, capacity.spill_entries)
-        .map_max_entries(names::STACKS, 1 << capacity.stack_rows_log2);
+        .map_max_entries(names::STACKS, FIRST_ROW + (1 << capacity.stack_rows_log2))
+        .map_max_entries(names::FRAMES, capacity.frame_bytes)
+        .map_max_entries(names::MAPPINGS, TABLES_PER_PROCESS * capacity.processes);
     let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
     let (device, inode) = (namespace.dev(), namespace.ino());
     loader.override_global("PID_NAMESPACE_DEVICE", &device, true).override_global(
@@ -67,12 +126,34 @@ pub(super) fn load(capacity: Capacity, programs: Programs, kernel_log: bool) -> 
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
+    let offsets = task_offsets(following)?;
+    loader
+        .override_global("TASK_TGID", &offsets.tgid, true)
+        .override_global("TASK_MM", &offsets.mm, true)
+        .override_global("TASK_SIGNAL", &offsets.signal, true)
+        .override_global("SIGNAL_LIVE", &offsets.signal_live, true);
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
     for name in programs.names() {
         uprobe(&mut ebpf, name)?.load().map_err(|error| Error::verify(name, error))?;
     }
-    follow_exec(&mut ebpf)?;
+    follow(&mut ebpf, "process_exec", "sched_process_exec")?;
+    if following != Following::Nobody {
+        follow(&mut ebpf, "process_fork", "sched_process_fork")?;
+        follow(&mut ebpf, "process_exit", "sched_process_exit")?;
+    }
     Ok(ebpf)
+}
+
+/// Where the fields are that tell one process from another; only following needs them.
+fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
+    if following == Following::Nobody {
+        return Ok(TaskOffsets::default());
+    }
+    match TaskOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
+        Ok(Some(offsets)) => Ok(offsets),
+        Ok(None) => Err(Missing::TaskFields.into()),
+        Err(_) => Err(Missing::Btf.into()),
+    }
 }
 
 /// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that
@@ -94,15 +175,15 @@ fn return_instance_offsets() -> Option<ReturnInstanceOffsets> {
     }
 }
 
-/// Attaches the program that notices when a process replaces its program.
-fn follow_exec(ebpf: &mut Ebpf) -> Result<(), Error> {
-    let name = "process_exec";
+/// Attaches a program to a tracepoint of what happens to processes.
+fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Result<(), Error> {
     let program: &mut RawTracePoint = ebpf
         .program_mut(name)
         .and_then(|program| program.try_into().ok())
         .ok_or(Error::ObjectLacks { what: "raw tracepoint program", name })?;
     program.load().map_err(|error| Error::verify(name, error))?;
-    program.attach("sched_process_exec").map_err(|error| Error::Exec(Box::new(error)))?;
+    let attached = program.attach(tracepoint);
+    attached.map_err(|error| Error::Tracepoint { name: tracepoint, source: Box::new(error) })?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Whether this kernel and these privileges can do the job. Features are probed, not versions.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use aya::programs::ProgramType;
@@ -32,6 +33,12 @@ pub enum Missing {
     /// No per-probe data for BPF programs.
     #[error("this kernel's BPF has no bpf_get_attach_cookie helper")]
     AttachCookie,
+    /// Tasks look otherwise than known.
+    #[error("this kernel's type information does not tell where tasks keep their process (task_struct)")]
+    TaskFields,
+    /// In a container with PIDs of its own.
+    #[error("following processes needs the host's PIDs, and jjleak runs in a PID namespace of its own")]
+    PidNamespace,
 }
 
 impl Missing {
@@ -47,6 +54,10 @@ impl Missing {
                 "boot a kernel built with CONFIG_UPROBE_EVENTS=y and mount sysfs on /sys (in a container: mount the host's)"
             }
             Self::BpfLoop | Self::AttachCookie => "boot Linux 5.17 or newer",
+            Self::TaskFields => "profile processes one by one with -p, and report this kernel's version",
+            Self::PidNamespace => {
+                "run it on the host, or the container with --pid=host; -p PID without --follow works here"
+            }
         }
     }
 }
@@ -58,13 +69,19 @@ pub struct Host {
     pub sys: PathBuf,
     /// Where the status of the own process is read.
     pub status: PathBuf,
+    /// The own PID namespace.
+    pub pid_namespace: PathBuf,
 }
 
 impl Host {
     /// The host jjleak runs on.
     #[must_use]
     pub fn this() -> Self {
-        Self { sys: "/sys".into(), status: "/proc/self/status".into() }
+        Self {
+            sys: "/sys".into(),
+            status: "/proc/self/status".into(),
+            pid_namespace: "/proc/self/ns/pid".into(),
+        }
     }
 
     /// The first thing that is missing.
@@ -74,6 +91,14 @@ impl Host {
         require(self.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)?;
         require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)?;
         require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)
+    }
+
+    /// Whether what follows processes can run, too: the kernel side then knows processes by the PIDs of the initial
+    /// namespace, whose inode is the same everywhere (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
+    pub fn check_following(&self) -> Result<(), Missing> {
+        const INITIAL: u64 = 0xEFFF_FFFC;
+        let own = fs::metadata(&self.pid_namespace).map(|metadata| metadata.ino());
+        require(own.is_ok_and(|inode| inode == INITIAL), Missing::PidNamespace)
     }
 
     fn check_privileges(&self) -> Result<(), Missing> {
@@ -115,7 +140,8 @@ mod tests {
             fs::write(path, "8\n").unwrap();
         }
         let sys = root.path().to_owned();
-        (root, Host { sys, status })
+        let pid_namespace = root.path().join("pid_namespace");
+        (root, Host { sys, status, pid_namespace })
     }
 
     const BTF: &str = "kernel/btf/vmlinux";

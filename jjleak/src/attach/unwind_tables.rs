@@ -6,13 +6,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
 use jjleak_common::names;
-use jjleak_common::process::ImageId;
-use jjleak_common::unwind::{
-    MAX_MAPPINGS, Mapping, MappingKind, MappingTable, PAGES, ROWS, Row, TABLES_PER_PROCESS,
-};
+use jjleak_common::process::ProcessSlot;
+use jjleak_common::unwind::{MAX_MAPPINGS, Mapping, MappingTable, PAGES, ROWS, Row, TABLES_PER_PROCESS};
 
 use super::{Error, Mapped};
-use crate::processes::FileId;
+use crate::processes::FileVersion;
 use crate::unwind::ModuleRows;
 
 /// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
@@ -25,7 +23,7 @@ pub(super) struct UnwindTables {
     rows: Mapped<[Row; ROWS]>,
     pages: Mapped<[u32; PAGES]>,
     mappings: Mapped<MappingTable>,
-    modules: HashMap<FileId, Loaded>,
+    modules: HashMap<FileVersion, Loaded>,
     used_rows: usize,
     used_pages: usize,
     generation: u32,
@@ -46,7 +44,7 @@ pub struct CodeMapping {
     pub addresses: std::ops::Range<u64>,
     /// The file, and the address in it (as its program headers have it) that is mapped at the start; `None` for code
     /// that is in no file, or in one that cannot be read.
-    pub module: Option<(FileId, u64)>,
+    pub module: Option<(FileVersion, u64)>,
 }
 
 impl UnwindTables {
@@ -64,12 +62,12 @@ impl UnwindTables {
     }
 
     /// Whether a module's rows are there.
-    pub(super) fn has(&self, file: FileId) -> bool {
+    pub(super) fn has(&self, file: FileVersion) -> bool {
         self.modules.contains_key(&file)
     }
 
     /// Adds a module's rows. `Err` when there is no room for them: its code is then unwound by frame pointers.
-    pub(super) fn add(&mut self, file: FileId, module: &ModuleRows) -> Result<(), TablesFull> {
+    pub(super) fn add(&mut self, file: FileVersion, module: &ModuleRows) -> Result<(), TablesFull> {
         let fits =
             self.used_rows + module.rows().len() <= ROWS && self.used_pages + module.pages().len() <= PAGES;
         let (Some(rows), Some(pages), true) = (self.rows.get(0), self.pages.get(0), fits) else {
@@ -95,15 +93,16 @@ impl UnwindTables {
         Ok(())
     }
 
-    /// Writes what a process maps into the table of its two that is not in use, and returns that table's index and how
-    /// many mappings did not fit.
+    /// Writes what a process maps into the one of its two tables that is not in use, and returns that table's index and
+    /// how many mappings did not fit. A child that was born with its parent's mappings uses one of the parent's.
     pub(super) fn write(
         &mut self,
-        in_use: u32,
-        image: ImageId,
+        slot: ProcessSlot,
+        in_use: Option<u32>,
         code: &[CodeMapping],
     ) -> Result<(u32, usize), Error> {
-        let index = (in_use + 1) % TABLES_PER_PROCESS;
+        let first = u32::from(slot.0) * TABLES_PER_PROCESS;
+        let index = if in_use == Some(first) { first + 1 } else { first };
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
         self.generation = self.generation.wrapping_add(1);
@@ -119,7 +118,6 @@ impl UnwindTables {
                 write_volatile(places.add(place), *mapping);
             }
             write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
-            write_volatile(addr_of_mut!((*table).image), u64::from(image.0));
             // Only 16 bits of it fit the row cache's keys.
             write_volatile(addr_of_mut!((*table).generation), self.generation & 0xffff);
         }
@@ -137,18 +135,8 @@ impl UnwindTables {
                 text: begin.wrapping_sub(address).wrapping_add(loaded.text_start),
                 first_page: loaded.first_page,
                 pages: loaded.pages,
-                kind: MappingKind::Rows as u32,
-                reserved: 0,
             },
-            None => Mapping {
-                begin,
-                end,
-                text: begin,
-                first_page: 0,
-                pages: 0,
-                kind: MappingKind::FramePointers as u32,
-                reserved: 0,
-            },
+            None => Mapping { begin, end, text: begin, first_page: 0, pages: Mapping::WITHOUT_ROWS },
         }
     }
 }

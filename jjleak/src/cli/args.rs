@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ArgGroup, Parser};
+use regex::Regex;
 
 use super::Failure;
 use crate::analyze::{Selection, SortBy};
@@ -18,15 +19,35 @@ use crate::render::{Format, Value};
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
-    override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]..."
+    override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]..."
 )]
 #[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
     4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
-#[command(group = ArgGroup::new("target").required(true).args(["pid", "command", "argv"]))]
+#[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
 pub(super) struct Args {
-    /// Attach to the process with this PID
+    /// Attach to the process with this PID; can be given several times
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) pid: Option<u32>,
+    pub(super) pid: Vec<u32>,
+
+    /// Attach to every process whose name, or whose executable's path, matches, also to those that begin later
+    ///
+    /// The expression is one of Rust's regex crate. Every process that uses the same allocator pays for the probes.
+    #[arg(short, long, value_name = "REGEX")]
+    pub(super) name: Option<Regex>,
+
+    /// Attach to every process, also to those that begin later
+    #[arg(long)]
+    pub(super) system_wide: bool,
+
+    /// Account children, too, each in books of its own
+    ///
+    /// Every process that uses the same allocator pays for the probes.
+    #[arg(long, conflicts_with_all = ["name", "system_wide"])]
+    pub(super) follow: bool,
+
+    /// Most processes at a time with --follow, --name and --system-wide; each takes 33 KiB
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) max_processes: u32,
 
     /// Start this command, as the user who runs jjleak; quoted as in a shell, run without one
     #[arg(short, long, value_name = "STRING")]
@@ -85,18 +106,31 @@ pub(super) struct Args {
 }
 
 /// What to profile.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Subject {
-    /// A running process.
-    Pid(u32),
+    /// Running processes.
+    Pids(Vec<u32>),
+    /// Processes whose name matches, also later ones.
+    Named(Regex),
+    /// Every process, also later ones.
+    Everything,
     /// A command to start.
     Command(Vec<OsString>),
 }
 
 impl Args {
     pub(super) fn subject(&self) -> Result<Subject, Failure> {
-        if let Some(pid) = self.pid {
-            return Ok(Subject::Pid(pid));
+        if !self.pid.is_empty() {
+            let mut pids = self.pid.clone();
+            pids.sort_unstable();
+            pids.dedup();
+            return Ok(Subject::Pids(pids));
+        }
+        if let Some(name) = &self.name {
+            return Ok(Subject::Named(name.clone()));
+        }
+        if self.system_wide {
+            return Ok(Subject::Everything);
         }
         let Some(command) = &self.command else { return Ok(Subject::Command(self.argv.clone())) };
         let words =
@@ -141,7 +175,7 @@ mod tests {
     #[test]
     fn bcc_style_arguments_are_understood() {
         let args = parse("jjleak -p 42 10 3 -T 5 -z 16 -Z 4096").unwrap();
-        assert_eq!(args.subject().unwrap_or(Subject::Pid(0)), Subject::Pid(42));
+        assert!(matches!(args.subject(), Ok(Subject::Pids(pids)) if pids == [42]));
         assert_eq!((args.interval, args.count, args.top), (Duration::from_secs(10), Some(3), 5));
         assert_eq!(args.size_filter().ok(), Some(SizeFilter { min: 16, max: 4096 }));
     }
@@ -150,7 +184,7 @@ mod tests {
     fn a_command_keeps_its_own_arguments() {
         let args = parse("jjleak 1 2 -- prog -p 3 --out x").unwrap();
         let words = ["prog", "-p", "3", "--out", "x"].map(OsString::from).to_vec();
-        assert_eq!(args.subject().ok(), Some(Subject::Command(words)));
+        assert!(matches!(args.subject(), Ok(Subject::Command(command)) if command == words));
         assert_eq!((args.interval, args.count), (Duration::from_secs(1), Some(2)));
     }
 
@@ -158,7 +192,16 @@ mod tests {
     fn a_quoted_command_is_split_like_in_a_shell() {
         let args = Args::try_parse_from(["jjleak", "-c", "prog 'a b' c"]).unwrap();
         let words = ["prog", "a b", "c"].map(OsString::from).to_vec();
-        assert_eq!(args.subject().ok(), Some(Subject::Command(words)));
+        assert!(matches!(args.subject(), Ok(Subject::Command(command)) if command == words));
+    }
+
+    #[test]
+    fn several_processes_can_be_named_and_each_counts_once() {
+        let args = parse("jjleak -p 42 -p 7 -p 42 1").unwrap();
+        assert!(matches!(args.subject(), Ok(Subject::Pids(pids)) if pids == [7, 42]));
+        assert!(matches!(parse("jjleak -n ^java$ 1").unwrap().subject(), Ok(Subject::Named(_))));
+        assert!(matches!(parse("jjleak --system-wide 1").unwrap().subject(), Ok(Subject::Everything)));
+        assert!(parse("jjleak --follow 1 -- make -j2").unwrap().follow);
     }
 
     #[test]
@@ -172,6 +215,10 @@ mod tests {
             "jjleak -p 1 1 0",
             "jjleak -p 1 --format png",
             "jjleak -p 1 --sort colour",
+            "jjleak -p 1 --name x",
+            "jjleak --name [",
+            "jjleak --name x --follow",
+            "jjleak --system-wide --max-processes 0",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

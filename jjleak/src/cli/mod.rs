@@ -4,13 +4,12 @@
 //! one line of what to do.
 
 mod args;
-mod code;
 mod failure;
 mod notices;
 mod outputs;
 mod session;
 mod signals;
-mod target;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

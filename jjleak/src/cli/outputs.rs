@@ -1,5 +1,6 @@
 //! Where reports go.
 
+use std::cmp::Reverse;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,9 +9,12 @@ use jiff::tz::TimeZone;
 use super::Failure;
 use super::args::Args;
 use super::failure::OTHER;
-use crate::profile::Profile;
+use crate::profile::{Profile, Totals};
 use crate::render::{Format, Options, Value, render};
 use crate::store::{PendingFile, is_stream};
+
+/// Processes that a text report shows; the others are summed up.
+const MAX_SHOWN: usize = 10;
 
 /// The places of one run. Files are opened at once, so that a place that cannot be written to is known before
 /// anything is attached; they get their names at the end.
@@ -23,7 +27,7 @@ pub(super) struct Outputs {
     files: Vec<FinalFile>,
     /// What could not be written so far.
     failures: Vec<Failure>,
-    reports: u64,
+    texts: u64,
     options: Options,
 }
 
@@ -41,8 +45,8 @@ struct FinalFile {
 }
 
 impl Outputs {
-    /// Opens what the arguments ask for.
-    pub(super) fn open(args: &Args, pid: u32) -> Result<Self, Failure> {
+    /// Opens what the arguments ask for. Files are named after the process, if it is one.
+    pub(super) fn open(args: &Args, pid: Option<u32>) -> Result<Self, Failure> {
         let has = |format| args.format.contains(&format);
         let place = Place { out: args.out.as_deref(), pid, several: wants_several_files(args) };
         let mut outputs = Self {
@@ -50,7 +54,7 @@ impl Outputs {
             json_lines: None,
             files: Vec::new(),
             failures: Vec::new(),
-            reports: 0,
+            texts: 0,
             options: Options {
                 selection: args.selection(),
                 value: Value::Bytes,
@@ -81,16 +85,25 @@ impl Outputs {
     }
 
     /// Writes an interval's report. A place that fails gets no more of them, and keeps none from the others.
-    pub(super) fn report(&mut self, profile: &Profile) {
-        if let Err(failure) = self.print(profile) {
-            self.stdout.clear();
-            self.failures.extend(failure);
+    pub(super) fn report(&mut self, profiles: &[Profile]) {
+        let by_size = by_size(profiles);
+        let shown = &by_size[..by_size.len().min(MAX_SHOWN)];
+        for profile in shown {
+            self.print(profile, Format::Text);
         }
-        self.reports += 1;
-        if let Some(mut file) = self.json_lines.take() {
-            match append(&mut file, profile, Format::Json, &self.options) {
-                Ok(()) => self.json_lines = Some(file),
-                Err(failure) => self.failures.push(failure),
+        self.print_rest(&by_size[shown.len()..]);
+        self.report_ended(profiles);
+    }
+
+    /// Writes the report on processes that have ended to where nothing is left out.
+    pub(super) fn report_ended(&mut self, profiles: &[Profile]) {
+        for profile in profiles {
+            self.print(profile, Format::Json);
+            if let Some(mut file) = self.json_lines.take() {
+                match append(&mut file, profile, Format::Json, &self.options) {
+                    Ok(()) => self.json_lines = Some(file),
+                    Err(failure) => self.failures.push(failure),
+                }
             }
         }
     }
@@ -101,12 +114,19 @@ impl Outputs {
         somewhere && self.failures.is_empty()
     }
 
-    /// Writes the files.
-    pub(super) fn finish(self, profile: &Profile) -> Written {
+    /// Writes the files: one of each kind, in which several processes stand side by side.
+    pub(super) fn finish(self, profiles: &[Profile]) -> Written {
         let Self { json_lines, files, options, failures, .. } = self;
         let mut written = Written { files: Vec::new(), failures };
+        let merged = Profile::merge(by_size(profiles).into_iter());
         let rendered = files.into_iter().map(|FinalFile { format, value, mut file }| {
-            append(&mut file, profile, format, &Options { value, ..options.clone() })?;
+            let options = Options { value, ..options.clone() };
+            match format {
+                Format::Text => by_size(profiles)
+                    .into_iter()
+                    .try_for_each(|profile| append(&mut file, profile, format, &options))?,
+                _ => append(&mut file, &merged, format, &options)?,
+            }
             Ok(file)
         });
         for file in json_lines.map(Ok).into_iter().chain(rendered) {
@@ -118,21 +138,48 @@ impl Outputs {
         written
     }
 
-    /// Prints to stdout. Fails without a failure when a reader, such as `head`, has gone away.
-    fn print(&self, profile: &Profile) -> Result<(), Option<Failure>> {
-        for format in &self.stdout {
-            let mut report = render(profile, *format, &self.options).map_err(Failure::from)?;
-            // Only texts need a line between them.
-            if *format == Format::Text && self.reports > 0 {
-                report.insert(0, b'\n');
-            }
-            let mut stdout = io::stdout().lock();
-            stdout
-                .write_all(&report)
-                .and_then(|()| stdout.flush())
-                .map_err(|error| (error.kind() != ErrorKind::BrokenPipe).then(|| cannot_print(&error)))?;
+    /// Prints to stdout, if it takes this format. It gets nothing any more once a reader, such as `head`, has gone away.
+    fn print(&mut self, profile: &Profile, format: Format) {
+        if !self.stdout.contains(&format) {
+            return;
         }
-        Ok(())
+        match render(profile, format, &self.options) {
+            Ok(mut report) => {
+                // Only texts need a line between them.
+                if format == Format::Text && self.texts > 0 {
+                    report.insert(0, b'\n');
+                }
+                self.texts += u64::from(format == Format::Text);
+                self.write(&report);
+            }
+            Err(error) => {
+                self.stdout.clear();
+                self.failures.push(error.into());
+            }
+        }
+    }
+
+    /// Says what the text leaves out.
+    fn print_rest(&mut self, rest: &[&Profile]) {
+        let with_blocks = rest.iter().filter(|profile| profile.live().objects > 0).count();
+        if with_blocks > 0 && self.stdout.contains(&Format::Text) {
+            let live: Totals = rest.iter().map(|profile| profile.live()).sum();
+            let line = format!(
+                "\nand {with_blocks} more processes: {} bytes live in {} objects\n",
+                live.bytes, live.objects
+            );
+            self.write(line.as_bytes());
+        }
+    }
+
+    fn write(&mut self, report: &[u8]) {
+        let mut stdout = io::stdout().lock();
+        if let Err(error) = stdout.write_all(report).and_then(|()| stdout.flush()) {
+            self.stdout.clear();
+            if error.kind() != ErrorKind::BrokenPipe {
+                self.failures.push(cannot_print(&error));
+            }
+        }
     }
 
     fn add_file(&mut self, place: &Place<'_>, format: Format, value: Value) -> Result<(), Failure> {
@@ -140,6 +187,13 @@ impl Outputs {
         self.files.push(FinalFile { format, value, file });
         Ok(())
     }
+}
+
+/// Those that hold the most first.
+fn by_size(profiles: &[Profile]) -> Vec<&Profile> {
+    let mut sorted: Vec<_> = profiles.iter().collect();
+    sorted.sort_by_key(|profile| (Reverse(profile.live().bytes), profile.process.pid));
+    sorted
 }
 
 fn append(
@@ -166,7 +220,7 @@ fn wants_several_files(args: &Args) -> bool {
 /// How files are named.
 struct Place<'a> {
     out: Option<&'a Path>,
-    pid: u32,
+    pid: Option<u32>,
     several: bool,
 }
 
@@ -177,12 +231,15 @@ impl Place<'_> {
         Ok(if is_users_choice { PendingFile::named(&path)? } else { PendingFile::create(&path)? })
     }
 
-    /// In a folder: `jjleak-PID.svg`, `jjleak-PID.objects.svg`. A file name is taken as it is for a single file,
+    /// In a folder: `jjleak-PID.svg`, `jjleak-PID.objects.svg`, and `jjleak.svg` for several processes. A file name is taken as it is for a single file,
     /// and as the stem of several. A device or pipe takes everything.
     fn path(&self, format: Format, value: Value) -> PathBuf {
         let kind = if value == Value::Objects { "objects." } else { "" };
         let suffix = format!("{kind}{}", format.extension());
-        let in_folder = format!("jjleak-{}.{suffix}", self.pid);
+        let in_folder = match self.pid {
+            Some(pid) => format!("jjleak-{pid}.{suffix}"),
+            None => format!("jjleak.{suffix}"),
+        };
         match self.out {
             None => PathBuf::from(in_folder),
             Some(out) if out.is_dir() || out.as_os_str().as_encoded_bytes().ends_with(b"/") => {
@@ -204,7 +261,7 @@ mod tests {
     use super::*;
 
     fn name(out: Option<&str>, several: bool, format: Format, value: Value) -> String {
-        let place = Place { out: out.map(Path::new), pid: 42, several };
+        let place = Place { out: out.map(Path::new), pid: Some(42), several };
         place.path(format, value).to_str().unwrap().to_owned()
     }
 

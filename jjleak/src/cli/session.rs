@@ -1,11 +1,14 @@
 //! One profiling run: from the arguments to the final report.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use jjleak_common::counter::Counter;
-use jjleak_common::process::ImageId;
+use jjleak_common::process::ProcessSlot;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -15,36 +18,33 @@ use super::failure::{LOSS, OTHER};
 use super::notices::tell;
 use super::outputs::{Outputs, Written};
 use super::signals;
-use super::target::Allocators;
-use crate::attach::{self, Attachment, Capacity, FIRST_IMAGE, Misses, Programs, SizeFilter};
-use crate::collect::{self, Collector};
-use crate::processes::{
-    self, ExitWatch, Launch, Mapping, Pid, Process, Progress, Running, is_alive, living_thread,
-};
-use crate::profile::{ProcessInfo, ProcessKind, Profile};
+use super::watch::{Wanted, Watch};
+use crate::attach::{self, Following, Hints, Programs, Settings};
+use crate::processes::{Launch, Pid};
+use crate::profile::Profile;
 
-/// How often jjleak looks at what the process maps, so that its files stay known when it ends.
+/// How often jjleak looks at what the processes map, so that their files stay known when they end.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// From `-vv` on, the kernel side's messages are shown.
 const KERNEL_LOG_VERBOSITY: u8 = 2;
-/// Name of the mapping in which the kernel keeps its return-probe trampoline.
-const UPROBES: &str = "[uprobes]";
+/// Profiles of ended processes that are kept for the files at the end; those with the most live bytes.
+const MAX_CLOSED: usize = 64;
 
 /// Profiles what the arguments name.
 pub(super) fn profile(args: &Args) -> Result<(), Failure> {
     let subject = args.subject()?;
-    let filter = args.size_filter()?;
+    let settings = settings(args, &subject)?;
     attach::preflight().map_err(attach::Error::from)?;
+    if settings.following != Following::Nobody {
+        attach::preflight_following().map_err(attach::Error::from)?;
+    }
     let interrupt = signals::watch().map_err(|error| cannot_start("taking over signals", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| cannot_start("starting the runtime", &error))?;
     runtime.block_on(async {
-        let mut session = match subject {
-            Subject::Pid(pid) => Session::attach(args, pid, filter)?,
-            Subject::Command(words) => Session::launch(args, &words, filter)?,
-        };
+        let mut session = Session::begin(args, subject, settings)?;
         session.run(args, &interrupt).await?;
         session.finish(args)
     })
@@ -54,103 +54,91 @@ fn cannot_start(what: &str, error: &std::io::Error) -> Failure {
     Failure::new(OTHER, format!("{what} failed: {error}"), "check the limits of this session (ulimit -a)")
 }
 
-/// A process being profiled.
+fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
+    let mut settings = Settings::new(Programs::Accounting);
+    settings.sizes = args.size_filter()?;
+    settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
+    settings.following = match subject {
+        Subject::Named(_) | Subject::Everything => Following::Everyone,
+        Subject::Pids(_) | Subject::Command(_) if args.follow => Following::Children,
+        Subject::Pids(_) | Subject::Command(_) => Following::Nobody,
+    };
+    settings.capacity.processes = match subject {
+        Subject::Pids(pids) if !args.follow => u32::try_from(pids.len()).unwrap_or(u32::MAX),
+        Subject::Command(_) if !args.follow => 1,
+        _ => args.max_processes,
+    };
+    Ok(settings)
+}
+
+/// A profiling run.
 struct Session {
-    process: Process,
-    image: ImageId,
-    command: Option<Running>,
-    attachment: Attachment,
-    collector: Collector,
-    allocators: Allocators,
+    watch: Watch,
     outputs: Outputs,
-    exit: ExitWatch,
-    misses: Misses,
-    /// What the process mapped for execution when it was last looked at.
-    code: Vec<Mapping>,
-    /// The thread that the kernel finds the process by, how often it has ended, and how often another one has taken its
-    /// place by `exec`.
-    bound_to: Pid,
-    times_unbound: u64,
-    times_replaced: u64,
-    started_at: Timestamp,
-    ended: Option<String>,
-    last: Option<Profile>,
+    hints: Hints,
+    /// Last profiles of processes that have ended, and what is said of them at the end.
+    closed: Vec<Profile>,
+    endings: Vec<String>,
+    /// How many others have ended.
+    ended: usize,
+    /// Profiles at the end.
+    last: Vec<Profile>,
+    /// What was lost, by name.
+    losses: BTreeSet<String>,
 }
 
 impl Session {
-    /// Attaches to a running process.
-    fn attach(args: &Args, pid: u32, filter: SizeFilter) -> Result<Self, Failure> {
-        let known = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()))?;
-        let process = Process::open(known)?;
-        let exit = ExitWatch::new(known)?;
-        let thread = living_thread(known).ok_or(processes::Error::Gone(known))?;
-        let outputs = Outputs::open(args, pid)?;
-        let mut attachment = load(args)?;
-        let mut allocators = Allocators::none(known);
-        allocators.attach_new(FIRST_IMAGE, thread, &Mapping::all(thread)?, &mut attachment)?;
-        allocators.check()?;
-        attachment.arm(known, filter)?;
-        Self::begin(process, thread, None, attachment, allocators, outputs, exit)
-    }
-
-    /// Starts a command and attaches before its allocator runs.
-    fn launch(args: &Args, words: &[OsString], filter: SizeFilter) -> Result<Self, Failure> {
-        let mut attachment = load(args)?;
-        let mut launch = Launch::start(words)?;
-        let pid = launch.pid();
-        let outputs = Outputs::open(args, pid.number().get())?;
-        let exit = ExitWatch::new(pid)?;
-        let mut allocators = Allocators::none(pid);
-        attachment.arm(pid, filter)?;
-        loop {
-            allocators.attach_new(FIRST_IMAGE, pid, &Mapping::all(pid)?, &mut attachment)?;
-            if launch.advance()? == Progress::Loaded {
-                break;
+    fn begin(args: &Args, subject: Subject, settings: Settings) -> Result<Self, Failure> {
+        let wanted = match &subject {
+            Subject::Named(name) => Wanted::Named(name.clone()),
+            _ => Wanted::All,
+        };
+        let (watch, outputs) = match subject {
+            Subject::Pids(pids) => Self::attach(args, &pids, Watch::new(settings, wanted)?)?,
+            Subject::Command(words) => Self::launch(args, &words, Watch::new(settings, wanted)?)?,
+            Subject::Named(_) | Subject::Everything => {
+                let outputs = Outputs::open(args, None)?;
+                let mut watch = Watch::new(settings, wanted)?;
+                watch.attach_all()?;
+                (watch, outputs)
             }
-        }
-        allocators.check()?;
-        let process = Process::open(pid)?;
-        let command = launch.release()?;
-        Self::begin(process, pid, Some(command), attachment, allocators, outputs, exit)
+        };
+        tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
+        Self::with(watch, outputs)
     }
 
-    fn begin(
-        process: Process,
-        thread: Pid,
-        command: Option<Running>,
-        mut attachment: Attachment,
-        allocators: Allocators,
-        outputs: Outputs,
-        exit: ExitWatch,
-    ) -> Result<Self, Failure> {
-        tell(&format!(
-            "attached to {} (pid {}): {}; Ctrl-C for the final report",
-            process.comm,
-            process.pid,
-            allocators.describe(),
-        ));
-        let collector = Collector::new(&attachment)?;
-        let misses = attachment.misses()?;
-        let image = attachment.image()?;
-        let started_at = Timestamp::now();
-        let last = None;
+    /// Attaches to running processes.
+    fn attach(args: &Args, pids: &[u32], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
+        let known =
+            |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
+        let known = pids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+        for pid in &known {
+            crate::processes::Process::open(*pid)?;
+        }
+        let outputs = Outputs::open(args, <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
+        known.into_iter().try_for_each(|pid| watch.attach(pid))?;
+        Ok((watch, outputs))
+    }
+
+    /// Starts a command.
+    fn launch(args: &Args, words: &[OsString], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
+        let launch = Launch::start(words)?;
+        let outputs = Outputs::open(args, Some(launch.pid().number().get()))?;
+        watch.launch(launch)?;
+        Ok((watch, outputs))
+    }
+
+    fn with(mut watch: Watch, outputs: Outputs) -> Result<Self, Failure> {
+        let hints = watch.attachment_mut().hints()?;
         Ok(Self {
-            process,
-            image,
-            command,
-            attachment,
-            collector,
-            allocators,
+            watch,
             outputs,
-            exit,
-            misses,
-            code: Vec::new(),
-            bound_to: thread,
-            times_unbound: 0,
-            times_replaced: 0,
-            ended: None,
-            started_at,
-            last,
+            hints,
+            closed: Vec::new(),
+            endings: Vec::new(),
+            ended: 0,
+            last: Vec::new(),
+            losses: BTreeSet::new(),
         })
     }
 
@@ -159,161 +147,135 @@ impl Session {
         let mut reports = every(args.interval);
         let mut housekeeping = every(HOUSEKEEPING);
         let mut left = args.count.unwrap_or(u64::MAX);
+        let frames = readable(self.watch.collector_mut().frames_waiting())?;
         loop {
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
-                () = self.exit.wait() => {
-                    self.ended = Some(self.ending());
-                    break;
+                () = self.watch.next_ending() => {
+                    self.watch.look_at(&BTreeSet::new())?;
+                    // Where processes come and go, their books are closed together.
+                    if !self.watch.follows() || self.watch.have_all_ended() {
+                        self.close()?;
+                    }
+                    if self.watch.is_over() {
+                        return Ok(());
+                    }
                 }
-                () = self.misses.wait() => {
-                    if self.keep_up()? {
-                        self.misses.was_right();
-                    } else {
-                        self.misses.was_wrong();
+                slots = self.hints.wait() => self.follow(slots)?,
+                guard = frames.readable() => {
+                    self.watch.collector_mut().receive_frames();
+                    if let Ok(mut guard) = guard {
+                        guard.clear_ready();
                     }
                 }
                 _ = housekeeping.tick() => {
-                    self.keep_up()?;
+                    self.watch.look_at_all()?;
+                    self.close()?;
+                    if self.watch.is_over() {
+                        return Ok(());
+                    }
                 }
                 _ = reports.tick() => {
                     left -= 1;
                     if left == 0 {
                         break;
                     }
-                    let profile = self.take()?;
-                    self.outputs.report(&profile);
+                    let profiles = self.watch.profiles()?;
+                    self.outputs.report(&profiles);
                     if !self.outputs.is_wanted() {
                         break;
                     }
                 }
             }
         }
-        let profile = self.take()?;
-        self.outputs.report(&profile);
-        self.last = Some(profile);
+        self.last = self.watch.profiles()?;
+        self.outputs.report(&self.last);
+        Ok(())
+    }
+
+    /// Follows hints until they lead to nothing new.
+    fn follow(&mut self, mut slots: BTreeSet<ProcessSlot>) -> Result<(), Failure> {
+        if !self.watch.look_at(&slots)? {
+            self.hints.was_wrong();
+            return Ok(());
+        }
+        // What was hinted at meanwhile is known by now, but for what other processes hinted at.
+        let seen = slots.clone();
+        slots = self.hints.was_right();
+        slots.retain(|slot| !seen.contains(slot));
+        self.watch.look_at(&slots)?;
+        Ok(())
+    }
+
+    /// Closes the books of processes that have ended.
+    fn close(&mut self) -> Result<(), Failure> {
+        let profiles = self.watch.close()?;
+        if profiles.is_empty() {
+            return Ok(());
+        }
+        self.losses.extend(profiles.iter().flat_map(losses));
+        // Where every program of the host is followed, most that end are of no interest to anybody.
+        if self.watch.follows_everyone() {
+            self.ended += profiles.len();
+            self.outputs.report_ended(&profiles);
+            return Ok(());
+        }
+        for Profile { process, ended, .. } in &profiles {
+            let ended = ended.as_deref().unwrap_or_default();
+            self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
+        }
+        self.outputs.report(&profiles);
+        self.closed.extend(profiles);
+        self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
+        self.ended += self.closed.len().saturating_sub(MAX_CLOSED);
+        self.closed.truncate(MAX_CLOSED);
         Ok(())
     }
 
     /// Writes the files and says how it ended. The probes, which cost next to nothing from now on, are detached
     /// last: nobody has to wait for the report until the kernel is done with that.
-    fn finish(self, args: &Args) -> Result<(), Failure> {
-        let Self { process, command, attachment, outputs, last, .. } = self;
-        attachment.disarm()?;
-        let Some(profile) = last else { return Ok(()) };
-        match (&profile.ended, command) {
-            (Some(ended), _) => {
-                tell(&format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
-            }
-            (None, Some(_)) => tell(&format!("{} runs on as process {}", process.comm, process.pid)),
-            (None, None) => {}
+    fn finish(mut self, args: &Args) -> Result<(), Failure> {
+        self.watch.disarm()?;
+        self.endings.truncate(MAX_CLOSED);
+        self.endings.iter().for_each(|ending| tell(ending));
+        for (comm, pid) in self.watch.commands() {
+            tell(&format!("{comm} runs on as process {pid}"));
         }
-        let Written { files, failures } = outputs.finish(&profile);
+        if self.ended > 0 {
+            tell(&format!("{} processes that have ended are in no file but JSON reports", self.ended));
+        }
+        self.losses.extend(self.last.iter().flat_map(losses));
+        let profiles: Vec<_> = self.last.into_iter().chain(self.closed).collect();
+        let Written { files, failures } = self.outputs.finish(&profiles);
         for path in files {
             tell(&format!("wrote {}", path.display()));
         }
         Failure::all(failures)?;
-        if args.strict { check_losses(&profile) } else { Ok(()) }
-    }
-
-    /// How the process ended, as far as it can be known.
-    fn ending(&mut self) -> String {
-        let status = self.command.as_mut().and_then(Running::status);
-        status.map_or_else(|| "exit status unknown".to_owned(), |status| status.to_string())
-    }
-
-    /// Takes a profile. An `exec` in between would leave stacks of the new program to the names of the old one's files:
-    /// then it is taken again.
-    fn take(&mut self) -> Result<Profile, Failure> {
-        const ATTEMPTS: u32 = 3;
-        self.keep_up()?;
-        let mut snapshot = self.collector.snapshot(&self.attachment)?;
-        for _ in 1..ATTEMPTS {
-            if snapshot.image == self.image {
-                break;
-            }
-            self.keep_up()?;
-            snapshot = self.collector.snapshot(&self.attachment)?;
-        }
-        *snapshot.counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
-        let Self { allocators, collector, .. } = self;
-        let span = (self.started_at, Timestamp::now());
-        let mut profile =
-            Profile::build(&snapshot, info(&self.process), span, |row| allocators.name_stack(row, collector));
-        profile.ended.clone_from(&self.ended);
-        Ok(profile)
-    }
-
-    /// Keeps in step with what the process maps, and with the programs it runs; whether anything was new.
-    fn keep_up(&mut self) -> Result<bool, Failure> {
-        // Once it has ended its PID can be another process's.
-        if self.ended.is_some() {
-            return Ok(false);
-        }
-        let Some(thread) = living_thread(self.process.pid) else { return Ok(false) };
-        let image = self.attachment.image()?;
-        // A process that is about to end has no mappings any more: what is known stays.
-        let Ok(mappings) = Mapping::all(thread) else { return Ok(false) };
-        self.keep_bound(thread)?;
-        let code = executable(&mappings);
-        if image == self.image && code == self.code {
-            return Ok(false);
-        }
-        self.code = code;
-        if image != self.image {
-            self.image = image;
-            self.allocators.forget_modules();
-            self.process = Process::open(self.process.pid).unwrap_or_else(|_| self.process.clone());
-        }
-        if let Err(failure) = self.allocators.attach_new(image, thread, &mappings, &mut self.attachment) {
-            tracing::warn!("what the process has loaded since is not counted: {failure}");
-        }
-        if let Some(mapping) = mappings.iter().find(|mapping| mapping.path.as_os_str() == UPROBES) {
-            self.attachment.set_trampoline(image, mapping.addresses.start)?;
-        }
-        Ok(true)
-    }
-
-    /// Binds the probes to `thread` if the one they are bound to is gone: it has ended while others run on, or another
-    /// one has called `exec`, which ends all others.
-    fn keep_bound(&mut self, thread: Pid) -> Result<(), Failure> {
-        let counters = collect::counters(&self.attachment)?;
-        let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
-        let ended = !is_alive(self.process.pid, self.bound_to);
-        if replaced == self.times_replaced && !ended {
-            return Ok(());
-        }
-        self.times_replaced = replaced;
-        self.times_unbound += u64::from(ended);
-        self.bound_to = thread;
-        self.attachment.rebind(thread)?;
-        let pid = self.process.pid;
-        tracing::warn!(
-            "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
-        );
-        Ok(())
+        if args.strict { check(&self.losses) } else { Ok(()) }
     }
 }
 
-fn load(args: &Args) -> Result<Attachment, Failure> {
-    let kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
-    Ok(Attachment::load(Capacity::default(), Programs::Accounting, kernel_log)?)
+/// What a profile has lost, by name.
+fn losses(profile: &Profile) -> impl Iterator<Item = String> {
+    profile.lost.iter().filter(|(_, count)| **count > 0).map(|(name, _)| name.clone())
 }
 
 /// For `--strict`.
-fn check_losses(profile: &Profile) -> Result<(), Failure> {
-    let lost: Vec<_> =
-        profile.lost.iter().filter(|(_, count)| **count > 0).map(|(name, _)| name.as_str()).collect();
-    if lost.is_empty() {
+fn check(losses: &BTreeSet<String>) -> Result<(), Failure> {
+    if losses.is_empty() {
         return Ok(());
     }
-    let what = format!("the figures are not exact: {}", lost.join(", "));
+    let names: Vec<_> = losses.iter().map(String::as_str).collect();
+    let what = format!("the figures are not exact: {}", names.join(", "));
     Err(Failure::new(LOSS, what, "the report says what each loss means"))
 }
 
-fn executable(mappings: &[Mapping]) -> Vec<Mapping> {
-    mappings.iter().filter(|mapping| mapping.executable).cloned().collect()
+/// Tells when a descriptor can be read. It stays its owner's, and is open for as long as the run.
+fn readable(descriptor: RawFd) -> Result<AsyncFd<RawFd>, Failure> {
+    // SAFETY: the ring buffer that owns the descriptor lives as long as the run, and never exchanges it.
+    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }
+        .map_err(|error| cannot_start("waiting for stacks", &error.into()))
 }
 
 /// A timer whose first tick comes after one period.
@@ -321,14 +283,4 @@ fn every(period: Duration) -> Interval {
     let mut interval = interval_at(Instant::now() + period, period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
-}
-
-fn info(process: &Process) -> ProcessInfo {
-    ProcessInfo {
-        pid: process.pid.number().get(),
-        start_time: process.start_time,
-        comm: process.comm.clone(),
-        exe: process.exe.to_string_lossy().into_owned(),
-        kind: ProcessKind::Native,
-    }
 }

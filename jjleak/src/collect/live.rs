@@ -1,12 +1,13 @@
 //! Reads the table of live blocks. The protocol with its writers stands in `jjleak_common::live`.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
-use std::ptr::{addr_of, read_volatile};
-use std::sync::atomic::{Ordering, fence};
+use std::borrow::{Borrow, BorrowMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr::{addr_of, addr_of_mut, read_volatile};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use aya::maps::{HashMap, MapData, MapError};
 use jjleak_common::live::{Key, LiveSet, Record, WAYS};
+use jjleak_common::process::ImageId;
 
 use crate::attach::{Error, Mapped};
 
@@ -31,6 +32,18 @@ impl LiveBlocks {
         self.newest_ns = self.newest_ns.max(record.time_ns);
         self.objects += 1;
         self.bytes += record.size;
+    }
+
+    /// Adds blocks.
+    pub fn merge(&mut self, other: &Self) {
+        if self.objects == 0 || other.objects == 0 {
+            *self = if self.objects == 0 { *other } else { *self };
+            return;
+        }
+        self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
+        self.newest_ns = self.newest_ns.max(other.newest_ns);
+        self.objects += other.objects;
+        self.bytes += other.bytes;
     }
 }
 
@@ -74,6 +87,46 @@ fn spilled<T: Borrow<MapData>>(
         }
     }
     Ok(found)
+}
+
+/// Takes out the blocks of images that run no more. Others come and go meanwhile.
+pub(super) fn remove<T: BorrowMut<MapData>>(
+    table: &Mapped<LiveSet>,
+    mut spill: HashMap<T, u64, Record>,
+    dead: &BTreeSet<ImageId>,
+) -> Result<(), Error> {
+    for index in 0..table.len() {
+        let Some(set) = table.get(index) else { break };
+        for way in 0..WAYS {
+            // SAFETY: `set` is mapped for writing and `way` in bounds; the key is aligned, and both sides change it by
+            // atomic operations alone, but for the writer that has locked it.
+            let slot = unsafe { AtomicU64::from_ptr(addr_of_mut!((*set).keys[way])) };
+            let key = slot.load(Ordering::Relaxed);
+            if dead.contains(&Key(key).image()) {
+                // When another key is there now, somebody else has taken it out.
+                let _ = slot.compare_exchange(key, Key::EMPTY.0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+    let is_dead = |key: &u64| dead.contains(&Key(*key).image());
+    let spilled: BTreeSet<u64> = spill.keys().filter_map(Result::ok).filter(is_dead).collect();
+    for key in spilled {
+        match spill.remove(&key) {
+            Ok(()) => forget_spilled(table, Key(key)),
+            Err(MapError::KeyNotFound) => {}
+            Err(error) => return Err(Error::table(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Tells a block's set that it is no more in the spill.
+fn forget_spilled(table: &Mapped<LiveSet>, key: Key) {
+    let sets_log2 = table.len().checked_ilog2().unwrap_or_default();
+    if let Some(set) = table.get(key.set(sets_log2) as usize) {
+        // SAFETY: `set` is mapped for writing, and the number is aligned and only changed by atomic operations.
+        unsafe { AtomicU32::from_ptr(addr_of_mut!((*set).spilled)) }.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One way of a set; `None` when it holds no block. Reads again when a writer got in between.

@@ -1,22 +1,64 @@
-//! Reads the stack table and the frame storage.
+//! Reads the stack table.
 
-use std::collections::BTreeMap;
-use std::ptr::{addr_of, read_volatile};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
-use jjleak_common::process::ImageId;
-use jjleak_common::stack::{FRAME_WORDS, FrameStorage, LOST_ROW, MAX_FRAMES, StackRow, StackStatus};
+use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::stack::{FIRST_ROW, StackRow, lost_row};
 
-use super::{RawStack, StackUse};
+use super::StackUse;
 use crate::attach::Mapped;
 
-/// Every row of an image that is in use. The row of lost stacks is everybody's.
-pub(super) fn read(table: &Mapped<StackRow>, image: ImageId) -> BTreeMap<u32, StackUse> {
-    let rows = (0u32..).zip(0..table.len());
-    rows.filter_map(|(row, index)| Some((row, used(table.get(index)?, row, image)?))).collect()
+/// Every row in use of these images.
+pub(super) fn read(
+    table: &Mapped<StackRow>,
+    images: &[ImageId],
+) -> BTreeMap<ImageId, BTreeMap<u32, StackUse>> {
+    let mut stacks: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for image in images {
+        let lost = lost_row(image.slot());
+        let row = table.get(lost as usize).and_then(|row| Some((lost, used(row)?)));
+        stacks.insert(*image, row.into_iter().collect());
+    }
+    for (index, row) in rows(table) {
+        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
+        if let (Some(stacks), Some(used)) = (stacks.get_mut(&image), used(row)) {
+            stacks.insert(index, used);
+        }
+    }
+    stacks
 }
 
-fn used(row: *const StackRow, index: u32, image: ImageId) -> Option<StackUse> {
+/// Empties the rows of images that run no more, and returns them.
+pub(super) fn remove(table: &Mapped<StackRow>, dead: &BTreeSet<ImageId>) -> BTreeSet<u32> {
+    let mut removed = BTreeSet::new();
+    for (index, row) in rows(table) {
+        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
+        if dead.contains(&image) {
+            empty(row);
+            removed.insert(index);
+        }
+    }
+    removed
+}
+
+/// Empties the row for what has no stack.
+pub(super) fn reset_lost(table: &Mapped<StackRow>, slot: ProcessSlot) {
+    if let Some(row) = table.get(lost_row(slot) as usize) {
+        empty(row);
+    }
+}
+
+/// The rows that stacks can have.
+fn rows(table: &Mapped<StackRow>) -> impl Iterator<Item = (u32, *mut StackRow)> {
+    let rows = (FIRST_ROW..).zip(FIRST_ROW as usize..table.len());
+    rows.filter_map(|(row, index)| Some((row, table.get(index)?)))
+}
+
+fn used(row: *const StackRow) -> Option<StackUse> {
     // SAFETY: `row` is valid for reads (`Mapped::get`).
     let (hash, allocated_objects, allocated_bytes) = unsafe {
         (
@@ -25,40 +67,18 @@ fn used(row: *const StackRow, index: u32, image: ImageId) -> Option<StackUse> {
             read_volatile(addr_of!((*row).allocated_bytes)),
         )
     };
-    // SAFETY: as above.
-    let of_image = index == LOST_ROW || unsafe { read_volatile(addr_of!((*row).image)) } == image.0;
-    (of_image && allocated_objects != 0).then(|| StackUse {
-        hash,
-        allocated_objects,
-        allocated_bytes,
-        ..StackUse::default()
-    })
+    let used = StackUse { hash, allocated_objects, allocated_bytes, ..StackUse::default() };
+    (allocated_objects != 0).then_some(used)
 }
 
-/// The addresses of the stack in a row; `None` when they were not kept or are just being written.
-pub(super) fn addresses(
-    table: &Mapped<StackRow>,
-    storage: &Mapped<FrameStorage>,
-    row: u32,
-) -> Option<RawStack> {
-    if row == LOST_ROW {
-        return None;
-    }
-    let (row, storage) = (table.get(row as usize)?, storage.get(0)?);
-    // SAFETY: both are valid for reads (`Mapped::get`); the frames' range is checked against the storage.
+/// Makes a row free for another stack: the hash, by which the kernel side finds it free, goes last.
+fn empty(row: *mut StackRow) {
+    // SAFETY: the row is mapped for writing. No task of its image runs that could count for it.
     unsafe {
-        if read_volatile(addr_of!((*row).ready)) == 0 {
-            return None;
-        }
-        fence(Ordering::Acquire);
-        let start = read_volatile(addr_of!((*row).frames_at)) as usize;
-        let count = usize::from(read_volatile(addr_of!((*row).frame_count)));
-        let status = StackStatus::from_number(read_volatile(addr_of!((*row).status)))?;
-        if count > MAX_FRAMES || start > FRAME_WORDS - count {
-            return None;
-        }
-        let words = addr_of!((*storage).words).cast::<u64>();
-        let addresses = (start..start + count).map(|index| read_volatile(words.add(index))).collect();
-        Some(RawStack { status, addresses })
+        write_volatile(addr_of_mut!((*row).image), 0);
+        write_volatile(addr_of_mut!((*row).allocated_objects), 0);
+        write_volatile(addr_of_mut!((*row).allocated_bytes), 0);
+        fence(Ordering::Release);
+        write_volatile(addr_of_mut!((*row).hash), 0);
     }
 }

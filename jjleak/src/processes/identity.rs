@@ -48,6 +48,8 @@ pub struct Process {
     pub comm: String,
     /// Path of its executable, as it sees it.
     pub exe: PathBuf,
+    /// Its PID as it sees it itself, where that is another: it runs in a container.
+    pub container_pid: Option<Pid>,
 }
 
 impl Process {
@@ -71,7 +73,8 @@ impl Process {
             std::io::ErrorKind::NotFound if pid.proc_file("stat").exists() => Error::NoProgram(pid),
             _ => Error::read(pid, pid.proc_file("exe"), error),
         })?;
-        Ok(Self { pid, start_time, comm, exe })
+        let container_pid = innermost_pid(&status).filter(|own| *own != pid);
+        Ok(Self { pid, start_time, comm, exe, container_pid })
     }
 }
 
@@ -86,6 +89,12 @@ fn read(pid: Pid, name: &str) -> Result<String, Error> {
 fn thread_group(status: &str) -> Option<Pid> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     Pid::new(line.trim().parse().ok()?)
+}
+
+/// The last number in the `NSpid` line of `/proc/PID/status`: the PID in the innermost namespace.
+fn innermost_pid(status: &str) -> Option<Pid> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    Pid::new(line.split_ascii_whitespace().last()?.parse().ok()?)
 }
 
 /// Field 22 of `/proc/PID/stat`. The second field, the name in parentheses, may hold anything, parentheses too.
@@ -105,6 +114,12 @@ mod tests {
         assert_eq!(start_time(stat), Some(777));
         assert_eq!(start_time("42 (cut"), None);
         assert_eq!(start_time("42 (cut) S 1 2"), None);
+    }
+
+    #[test]
+    fn the_pid_in_a_container_is_the_innermost_one() {
+        assert_eq!(innermost_pid("Name:\tx\nNSpid:\t4711\t42\t7\n"), Pid::new(7));
+        assert_eq!(innermost_pid("Name:\tx\n"), None);
     }
 
     #[test]

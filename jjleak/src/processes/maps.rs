@@ -16,6 +16,16 @@ pub struct FileId {
     pub inode: u64,
 }
 
+/// A file as it was at one time. Numbers of files are given again, so that what is known of a file is kept by more than
+/// its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileVersion {
+    /// The file.
+    pub file: FileId,
+    /// When its content or status last changed, in seconds and nanoseconds.
+    pub changed: (i64, i64),
+}
+
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {

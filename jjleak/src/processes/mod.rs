@@ -11,12 +11,14 @@ mod launch;
 mod mapped_file;
 mod maps;
 mod modules;
+mod running;
 mod threads;
 
 pub use error::Error;
 pub use exit::ExitWatch;
 pub use identity::{Pid, Process};
 pub use launch::{Launch, Progress, Running};
-pub use maps::{FileId, Mapping, parse_maps};
-pub use modules::{Module, ModuleId, ModuleTable, Unopened};
+pub use maps::{FileId, FileVersion, Mapping, parse_maps};
+pub use modules::{Module, ModuleFiles, ModuleId, ModuleTable, Unopened};
+pub use running::running;
 pub use threads::{is_alive, living_thread};

@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::rc::{Rc, Weak};
 
 use super::headers::Headers;
-use super::{FileId, Mapping, Pid, mapped_file};
+use super::{FileId, FileVersion, Mapping, Pid, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
 /// what a hostile target maps can say that it is of any size.
@@ -18,7 +20,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct Module {
     /// Which file it is.
-    pub id: FileId,
+    pub version: FileVersion,
     /// Its path, as the process sees it.
     pub path: PathBuf,
     /// The open file: it stays readable when the process has ended or the path leads elsewhere.
@@ -27,6 +29,14 @@ pub struct Module {
 }
 
 impl Module {
+    fn open(pid: Pid, file_id: FileId, mapping: &Mapping) -> io::Result<Self> {
+        let file = mapped_file::open(pid, file_id, mapping)?;
+        let metadata = file.metadata()?;
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        let version = FileVersion { file: file_id, changed };
+        Ok(Self { version, path: mapping.path.clone(), headers: Headers::read(&file), file })
+    }
+
     /// A path that leads to the file for as long as this value lives.
     #[must_use]
     pub fn stable_path(&self) -> PathBuf {
@@ -62,6 +72,22 @@ impl Module {
     }
 }
 
+/// The mapped files of all processes, each opened once. While a file is open, no other gets its number.
+#[derive(Debug, Default)]
+pub struct ModuleFiles(HashMap<FileId, Weak<Module>>);
+
+impl ModuleFiles {
+    fn open(&mut self, pid: Pid, file: FileId, mapping: &Mapping) -> io::Result<Rc<Module>> {
+        if let Some(module) = self.0.get(&file).and_then(Weak::upgrade) {
+            return Ok(module);
+        }
+        let module = Rc::new(Module::open(pid, file, mapping)?);
+        self.0.retain(|_, module| module.strong_count() > 0);
+        self.0.insert(file, Rc::downgrade(&module));
+        Ok(module)
+    }
+}
+
 /// Index of a module in its [`ModuleTable`]; never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(usize);
@@ -73,10 +99,10 @@ struct Region {
     module: ModuleId,
 }
 
-/// Modules by address. Regions stay known after they were unmapped, until another file is mapped over them.
+/// One process's modules by address. Regions stay known after they were unmapped, until another file is mapped over them.
 #[derive(Debug, Default)]
 pub struct ModuleTable {
-    modules: Vec<Module>,
+    modules: Vec<Rc<Module>>,
     by_file: HashMap<FileId, ModuleId>,
     regions: BTreeMap<u64, Region>,
     unopened: BTreeMap<FileId, Unopened>,
@@ -94,13 +120,13 @@ pub struct Unopened {
 impl ModuleTable {
     /// Takes in what the process maps now; returns the modules that are new. Files that cannot be opened are
     /// left out: their addresses stay unknown, and show as such. They are tried once for as long as they are mapped.
-    pub fn refresh(&mut self, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {
+    pub fn refresh(&mut self, files: &mut ModuleFiles, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {
         let mut new = Vec::new();
         let mut tried = std::mem::take(&mut self.unopened);
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
             let Some(file_id) = mapping.file else { continue };
             let known = self.by_file.get(&file_id).copied();
-            if let Some(module) = known.or_else(|| self.open(pid, file_id, mapping, &mut tried)) {
+            if let Some(module) = known.or_else(|| self.open(files, pid, file_id, mapping, &mut tried)) {
                 if known.is_none() {
                     new.push(module);
                 }
@@ -118,6 +144,7 @@ impl ModuleTable {
     /// Opens a file that is not known. Those that were `tried` before are not tried again.
     fn open(
         &mut self,
+        files: &mut ModuleFiles,
         pid: Pid,
         id: FileId,
         mapping: &Mapping,
@@ -130,10 +157,10 @@ impl ModuleTable {
             self.unopened.insert(id, unopened);
             return None;
         }
-        let path = mapping.path.clone();
-        match mapped_file::open(pid, id, mapping) {
-            Ok(file) => Some(self.add(Module { id, path, headers: Headers::read(&file), file })),
+        match files.open(pid, id, mapping) {
+            Ok(module) => Some(self.add(module)),
             Err(error) => {
+                let path = mapping.path.clone();
                 tracing::warn!(path = %path.display(), %error, "cannot open mapped file");
                 self.unopened.insert(id, Unopened { path, error });
                 None
@@ -143,12 +170,12 @@ impl ModuleTable {
 
     /// The module with this ID.
     #[must_use]
-    pub fn get(&self, id: ModuleId) -> &Module {
+    pub fn get(&self, id: ModuleId) -> &Rc<Module> {
         &self.modules[id.0]
     }
 
     /// All modules.
-    pub fn iter(&self) -> impl Iterator<Item = (ModuleId, &Module)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ModuleId, &Rc<Module>)> {
         self.modules.iter().enumerate().map(|(index, module)| (ModuleId(index), module))
     }
 
@@ -168,9 +195,9 @@ impl ModuleTable {
         Some(start..end)
     }
 
-    fn add(&mut self, module: Module) -> ModuleId {
+    fn add(&mut self, module: Rc<Module>) -> ModuleId {
         let id = ModuleId(self.modules.len());
-        self.by_file.insert(module.id, id);
+        self.by_file.insert(module.version.file, id);
         self.modules.push(module);
         id
     }
@@ -218,7 +245,7 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let mappings = Mapping::all(pid).unwrap();
         let mut table = ModuleTable::default();
-        let new = table.refresh(pid, &mappings);
+        let new = table.refresh(&mut ModuleFiles::default(), pid, &mappings);
         (table, mappings, new)
     }
 
@@ -237,7 +264,19 @@ mod tests {
     fn a_second_look_finds_nothing_new() {
         let (mut table, mappings, first) = own_modules();
         assert!(!first.is_empty());
-        assert!(table.refresh(Pid::new(std::process::id()).unwrap(), &mappings).is_empty());
+        let mut files = ModuleFiles::default();
+        assert!(table.refresh(&mut files, Pid::new(std::process::id()).unwrap(), &mappings).is_empty());
+    }
+
+    #[test]
+    fn a_file_of_two_processes_is_opened_once() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mappings = Mapping::all(pid).unwrap();
+        let (mut files, mut one, mut other) =
+            (ModuleFiles::default(), ModuleTable::default(), ModuleTable::default());
+        let first = one.refresh(&mut files, pid, &mappings)[0];
+        let second = other.refresh(&mut files, pid, &mappings)[0];
+        assert!(Rc::ptr_eq(one.get(first), other.get(second)));
     }
 
     #[test]
@@ -257,10 +296,12 @@ mod tests {
         let zero = by_path(Path::new("/dev/zero"), fs::metadata("/dev/zero").unwrap().ino());
         let mut table = ModuleTable::default();
         for _ in 0..2 {
-            assert!(table.refresh(pid, &[zero.clone(), zero.clone()]).is_empty());
+            assert!(
+                table.refresh(&mut ModuleFiles::default(), pid, &[zero.clone(), zero.clone()]).is_empty()
+            );
             assert_eq!(table.unopened().count(), 1);
         }
-        table.refresh(pid, &[]);
+        table.refresh(&mut ModuleFiles::default(), pid, &[]);
         assert_eq!(table.unopened().count(), 0);
     }
 
@@ -269,8 +310,15 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let exe = std::env::current_exe().unwrap();
         let inode = fs::metadata(&exe).unwrap().ino();
-        assert_eq!(ModuleTable::default().refresh(pid, &[by_path(&exe, inode)]).len(), 1);
-        assert!(ModuleTable::default().refresh(pid, &[by_path(&exe, inode + 1)]).is_empty());
+        assert_eq!(
+            ModuleTable::default().refresh(&mut ModuleFiles::default(), pid, &[by_path(&exe, inode)]).len(),
+            1
+        );
+        assert!(
+            ModuleTable::default()
+                .refresh(&mut ModuleFiles::default(), pid, &[by_path(&exe, inode + 1)])
+                .is_empty()
+        );
     }
 
     #[test]
@@ -280,7 +328,7 @@ mod tests {
         file.as_file().set_len(1 << 40).unwrap();
         let mut table = ModuleTable::default();
         let huge = by_path(file.path(), file.as_file().metadata().unwrap().ino());
-        let [id] = table.refresh(pid, &[huge])[..] else { panic!("not opened") };
+        let [id] = table.refresh(&mut ModuleFiles::default(), pid, &[huge])[..] else { panic!("not opened") };
         assert_eq!(table.get(id).read().unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -85,6 +85,8 @@ mod tests {
             comm: "x".into(),
             exe: "/x".into(),
             kind: super::super::ProcessKind::Native,
+            forked_from: None,
+            container_pid: None,
         };
         let named = NamedStack { status: StackStatus::FramePointers, frames: Arc::from([]) };
         let span = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);

@@ -4,6 +4,7 @@
 //! [`crate::analyze`] ranks and [`crate::render`] writes. Knows nothing of BPF, /proc or clocks.
 
 mod build;
+mod merge;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,6 +69,11 @@ pub struct ProcessInfo {
     pub exe: String,
     /// What kind of program it runs.
     pub kind: ProcessKind,
+    /// PID of the process whose memory its own began as a copy of (`fork`): blocks from before are the other's, and in
+    /// no book of this one.
+    pub forked_from: Option<u32>,
+    /// Its PID as it sees it itself, where that is another.
+    pub container_pid: Option<u32>,
 }
 
 /// What kind of program a process runs.

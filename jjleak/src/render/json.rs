@@ -57,6 +57,12 @@ pub struct ProcessDocument {
     pub exe: String,
     /// `native` or `jvm`.
     pub kind: String,
+    /// The process whose memory its own began as a copy of (`fork`), until it runs another program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<u32>,
+    /// Its PID as it sees it itself, in a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_pid: Option<u32>,
 }
 
 /// Bytes and objects.
@@ -137,6 +143,8 @@ impl From<&ProcessInfo> for ProcessDocument {
             comm: process.comm.clone(),
             exe: process.exe.clone(),
             kind: process.kind.name().to_owned(),
+            forked_from: process.forked_from,
+            container_pid: process.container_pid,
         }
     }
 }

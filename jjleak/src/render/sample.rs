@@ -40,6 +40,8 @@ pub(crate) fn empty_profile() -> Profile {
             comm: "leaky".into(),
             exe: APP.into(),
             kind: ProcessKind::Native,
+            forked_from: None,
+            container_pid: None,
         },
         ended: None,
         lost: BTreeMap::new(),

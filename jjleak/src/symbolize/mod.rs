@@ -6,7 +6,7 @@
 mod frame;
 mod native;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jjleak_common::stack::StackStatus;
@@ -55,6 +55,11 @@ impl StackNames {
         let named = NamedStack { status: raw.status, frames };
         self.known.insert(row, named.clone());
         named
+    }
+
+    /// Forgets rows that are free for other stacks.
+    pub fn forget(&mut self, rows: &BTreeSet<u32>) {
+        self.known.retain(|row, _| !rows.contains(row));
     }
 }
 

@@ -6,14 +6,14 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
 use super::{Frame, FrameKind};
-use crate::processes::{FileId, Module, ModuleTable};
+use crate::processes::{FileVersion, Module, ModuleTable};
 
 /// Looks up native frames; remembers each code location.
 #[derive(Default)]
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     /// Frames by file and offset, without their address.
-    known: HashMap<(FileId, u64), Vec<Frame>>,
+    known: HashMap<(FileVersion, u64), Vec<Frame>>,
 }
 
 impl NativeSymbols {
@@ -21,7 +21,7 @@ impl NativeSymbols {
     /// probe was put than from debug information, which has internal names for them.
     pub(super) fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
         let frame = Frame { symbol: name.to_owned(), ..frame_in(module) };
-        self.known.insert((module.id, offset), vec![frame]);
+        self.known.insert((module.version, offset), vec![frame]);
     }
 
     /// Frames of a stack. The first address is an instruction that was executing; the others follow a call, so
@@ -44,7 +44,7 @@ impl NativeSymbols {
     /// The function at an offset of a file, preceded by those inlined into it, innermost first.
     fn locate(&mut self, module: &Module, offset: u64) -> &[Frame] {
         let symbolizer = &self.symbolizer;
-        self.known.entry((module.id, offset)).or_insert_with(|| {
+        self.known.entry((module.version, offset)).or_insert_with(|| {
             let base = frame_in(module);
             match lookup(symbolizer, module, offset) {
                 Some(symbol) => frames_of(&symbol, &base),

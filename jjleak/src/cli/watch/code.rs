@@ -1,4 +1,4 @@
-//! Keeps the kernel side's unwind tables in step with what the process maps.
+//! Keeps the kernel side's unwind tables in step with what the processes map.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -7,47 +7,45 @@ use std::{env, io};
 use jjleak_common::process::ImageId;
 use nix::unistd::Uid;
 
-use super::Failure;
-use crate::attach::{Attachment, CodeMapping};
-use crate::processes::{FileId, Mapping, ModuleTable, Pid};
+use crate::attach::{self, Attachment, CodeMapping};
+use crate::processes::{FileId, FileVersion, Mapping, ModuleTable, Pid};
 use crate::unwind::RowCache;
 
 /// Stands for the code that the kernel maps into every process (vdso(7)), which is in no file.
-const VDSO: FileId = FileId { device: (0, 0), inode: u64::MAX };
+const VDSO: FileVersion = FileVersion { file: FileId { device: (0, 0), inode: u64::MAX }, changed: (0, 0) };
 /// Where the kernel keeps what it maps for probes: its return trampoline is no code of the process.
 const UPROBES: &str = "[uprobes]";
 
-/// Follows one process's code.
+/// Follows the processes' code.
 pub(super) struct CodeFollower {
-    pid: Pid,
     cache: RowCache,
     /// Files without rows, so that they are tried once.
-    without_rows: HashSet<FileId>,
+    without_rows: HashSet<FileVersion>,
 }
 
 impl CodeFollower {
-    pub(super) fn new(pid: Pid) -> Self {
-        Self { pid, cache: RowCache::new(cache_folder()), without_rows: HashSet::new() }
+    pub(super) fn new() -> Self {
+        Self { cache: RowCache::new(cache_folder()), without_rows: HashSet::new() }
     }
 
     /// Adds the rows of modules that are new, and tells the unwinder where all code of `image` is.
     pub(super) fn follow(
         &mut self,
         image: ImageId,
+        thread: Pid,
         mappings: &[Mapping],
         modules: &ModuleTable,
         attachment: &mut Attachment,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), attach::Error> {
         let executable = || mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
-            if self.add(attachment, module.id, &module.path, module.build_id(), || module.read()) {
+            if self.add(attachment, module.version, &module.path, module.build_id(), || module.read()) {
                 added.push(&module.path);
             }
         }
         for vdso in executable().filter(|mapping| is_vdso(mapping)) {
-            let pid = self.pid;
-            self.add(attachment, VDSO, &vdso.path, "", || vdso.read(pid));
+            self.add(attachment, VDSO, &vdso.path, "", || vdso.read(thread));
         }
         let code: Vec<_> = executable()
             .filter(|mapping| mapping.path.as_os_str() != UPROBES)
@@ -72,7 +70,7 @@ impl CodeFollower {
     fn add(
         &mut self,
         attachment: &mut Attachment,
-        file: FileId,
+        file: FileVersion,
         path: &Path,
         build_id: &str,
         read: impl FnOnce() -> io::Result<Vec<u8>>,
@@ -111,11 +109,11 @@ fn is_vdso(mapping: &Mapping) -> bool {
 }
 
 /// The file behind a mapping, and the address in it of the mapping's start.
-fn place(mapping: &Mapping, modules: &ModuleTable) -> Option<(FileId, u64)> {
+fn place(mapping: &Mapping, modules: &ModuleTable) -> Option<(FileVersion, u64)> {
     if is_vdso(mapping) {
         return Some((VDSO, 0));
     }
     let (id, offset) = modules.find(mapping.addresses.start)?;
     let module = modules.get(id);
-    Some((module.id, module.address_of(offset)?))
+    Some((module.version, module.address_of(offset)?))
 }

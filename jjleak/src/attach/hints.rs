@@ -1,10 +1,11 @@
-//! Hints of the kernel side that the process maps code it does not know of.
+//! Hints of the kernel side that there is something to look at: a process maps code that is not known, runs another
+//! program, begins or ends.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use aya::Ebpf;
 use aya::maps::{MapData, RingBuf};
-use jjleak_common::names;
+use jjleak_common::process::ProcessSlot;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
@@ -17,37 +18,34 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The hints.
-pub struct Misses {
+pub struct Hints {
     ring: AsyncFd<RingBuf<MapData>>,
     not_before: Instant,
     pause: Duration,
 }
 
-impl Misses {
-    pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, Error> {
-        let name = names::MISSES;
-        let map = ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
-        let ring = RingBuf::try_from(map).map_err(Error::table)?;
+impl Hints {
+    pub(super) fn new(ring: RingBuf<MapData>) -> Result<Self, Error> {
         // SAFETY: a ring buffer owns its descriptor and never exchanges it.
         let ring = unsafe { AsyncFd::register(ring) }.map_err(|error| Error::Map(error.into()))?;
         Ok(Self { ring, not_before: Instant::now(), pause: SHORTEST_PAUSE })
     }
 
-    /// Waits until there is a reason to look at the process's mappings again. Can be dropped and called again.
-    pub async fn wait(&mut self) {
+    /// Waits until there is a reason to look, and at which processes. Can be dropped and called again.
+    pub async fn wait(&mut self) -> BTreeSet<ProcessSlot> {
         sleep_until(self.not_before).await;
         // An error means that the runtime is going down.
-        let Ok(mut guard) = self.ring.readable_mut().await else { return };
-        let ring = guard.get_inner_mut();
-        while ring.next().is_some() {}
+        let Ok(mut guard) = self.ring.readable_mut().await else { return BTreeSet::new() };
+        let slots = take(guard.get_inner_mut());
         guard.clear_ready();
+        slots
     }
 
-    /// The last hint led to something new. Hints from before it was known are dropped.
-    pub fn was_right(&mut self) {
+    /// The last hint led to something new. Hints from before it was known are dropped, unless they are of other
+    /// processes.
+    pub fn was_right(&mut self) -> BTreeSet<ProcessSlot> {
         self.pause = SHORTEST_PAUSE;
-        let ring = self.ring.get_mut();
-        while ring.next().is_some() {}
+        take(self.ring.get_mut())
     }
 
     /// The last hint led to nothing new.
@@ -55,4 +53,14 @@ impl Misses {
         self.not_before = Instant::now() + self.pause;
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
     }
+}
+
+/// The processes that the waiting hints are of. A record begins with the slot.
+fn take(ring: &mut RingBuf<MapData>) -> BTreeSet<ProcessSlot> {
+    let mut slots = BTreeSet::new();
+    while let Some(hint) = ring.next() {
+        let slot = hint.first_chunk::<2>().map(|bytes| u16::from_le_bytes(*bytes));
+        slots.extend(slot.map(ProcessSlot));
+    }
+    slots
 }

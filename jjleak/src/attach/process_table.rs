@@ -1,0 +1,217 @@
+//! The table of profiled processes, which both sides write: see `jjleak_common::process`.
+
+use std::ops::Range;
+use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
+use std::sync::atomic::{Ordering, fence};
+
+use aya::Ebpf;
+use aya::maps::{HashMap, MapData, MapError, Queue};
+use jjleak_common::names;
+use jjleak_common::process::{
+    ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange, Trampoline,
+    flag,
+};
+
+use super::{Error, Mapped};
+use crate::processes::Pid;
+
+/// The rows, mapped into memory, and the slots that are free.
+pub struct ProcessTable {
+    rows: Mapped<ProcessRow>,
+    tracked: HashMap<MapData, u32, u32>,
+    free: Queue<MapData, u32>,
+}
+
+/// What the table says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tracked {
+    /// Its slot.
+    pub slot: ProcessSlot,
+    /// Its PID.
+    pub pid: Pid,
+    /// The program image that is being accounted; a new one after each `exec`.
+    pub image: ImageId,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// The process that its memory is a copy of, until it runs another program.
+    pub forked_from: Option<Pid>,
+}
+
+impl ProcessTable {
+    /// Takes over the table of a loaded object, with room for some processes.
+    pub(super) fn new(ebpf: &mut Ebpf, max_processes: u32) -> Result<Self, Error> {
+        let mut take = |name| ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name });
+        let rows = Mapped::writable(&take(names::PROCESSES)?)?;
+        let tracked = HashMap::try_from(take(names::TRACKED)?).map_err(Error::table)?;
+        let mut free = Queue::try_from(take(names::FREE_SLOTS)?).map_err(Error::table)?;
+        for slot in 0..max_processes.min(MAX_PROCESSES) {
+            free.push(slot, 0).map_err(Error::table)?;
+        }
+        Ok(Self { rows, tracked, free })
+    }
+
+    /// Takes a slot for a process that runs already; `None` when all are taken.
+    pub fn reserve(&mut self) -> Result<Option<ProcessSlot>, Error> {
+        match self.free.pop(0) {
+            Ok(slot) => Ok(Some(ProcessSlot(u16::try_from(slot).unwrap_or_default()))),
+            Err(MapError::ElementNotFound) => Ok(None),
+            Err(error) => Err(Error::table(error)),
+        }
+    }
+
+    /// Gives a reserved slot to a process. Nothing is counted before [`Self::arm`].
+    pub fn assign(&mut self, slot: ProcessSlot, pid: Pid) -> Result<ImageId, Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for writing, and the kernel side reads nothing of it while it is not armed.
+        let image = unsafe {
+            let last = u32::try_from(read_volatile(addr_of!((*row).last_image))).unwrap_or_default();
+            let image = if last == 0 { ImageId::first(slot) } else { ImageId(last).next() };
+            write_volatile(addr_of_mut!((*row).last_image), u64::from(image.0));
+            write_volatile(addr_of_mut!((*row).pid), pid.number().get());
+            write_volatile(addr_of_mut!((*row).flags), 0);
+            write_volatile(addr_of_mut!((*row).parent), 0);
+            write_volatile(addr_of_mut!((*row).trampoline), 0);
+            write_volatile(addr_of_mut!((*row).mappings_image), 0);
+            write_volatile(addr_of_mut!((*row).text_image), 0);
+            write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
+            image
+        };
+        self.tracked.insert(pid.number().get(), u32::from(slot.0), 0).map_err(Error::table)?;
+        Ok(image)
+    }
+
+    /// Lets all probes of a process count from one instant on.
+    pub fn arm(&self, image: ImageId) -> Result<(), Error> {
+        let row = self.row(image.slot())?;
+        fence(Ordering::Release);
+        // SAFETY: the row is mapped for writing.
+        unsafe { write_volatile(addr_of_mut!((*row).image), u64::from(image.0)) };
+        Ok(())
+    }
+
+    /// Stops counting a process. Its probes are still there, but do nothing.
+    pub fn disarm(&mut self, slot: ProcessSlot) -> Result<(), Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for writing.
+        let pid = unsafe {
+            write_volatile(addr_of_mut!((*row).image), 0);
+            read_volatile(addr_of!((*row).pid))
+        };
+        match self.tracked.get(&pid, 0) {
+            // It can have ended, and another process can have its PID.
+            Ok(tracked) if tracked == u32::from(slot.0) => match self.tracked.remove(&pid) {
+                Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+                Err(error) => Err(Error::table(error)),
+            },
+            Ok(_) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(Error::table(error)),
+        }
+    }
+
+    /// Gives a slot back, once nothing is left of its last process in any table.
+    pub fn release(&mut self, slot: ProcessSlot) -> Result<(), Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for writing.
+        unsafe { write_volatile(addr_of_mut!((*row).state), ProcessState::Free as u32) };
+        fence(Ordering::Release);
+        self.free.push(u32::from(slot.0), 0).map_err(Error::table)
+    }
+
+    /// Every process in the table.
+    pub fn iter(&self) -> impl Iterator<Item = Tracked> {
+        (0..self.rows.len()).filter_map(|index| self.tracked(ProcessSlot(u16::try_from(index).ok()?)))
+    }
+
+    /// What the table says of the process in a slot; `None` when there is none.
+    #[must_use]
+    pub fn tracked(&self, slot: ProcessSlot) -> Option<Tracked> {
+        let row = self.row(slot).ok()?;
+        // SAFETY: the row is mapped for reading.
+        let (state, pid, image, flags, parent) = unsafe {
+            let state = read_volatile(addr_of!((*row).state));
+            fence(Ordering::Acquire);
+            (
+                ProcessState::from_number(state)?,
+                read_volatile(addr_of!((*row).pid)),
+                read_volatile(addr_of!((*row).image)),
+                read_volatile(addr_of!((*row).flags)),
+                read_volatile(addr_of!((*row).parent)),
+            )
+        };
+        (state != ProcessState::Free).then_some(())?;
+        Some(Tracked {
+            slot,
+            pid: Pid::new(pid)?,
+            image: ImageId(u32::try_from(image).ok()?),
+            ended: state == ProcessState::Ended,
+            forked_from: (flags & flag::FORKED != 0).then(|| Pid::new(parent)).flatten(),
+        })
+    }
+
+    /// The program image of a slot that is being accounted; number 0 when none is.
+    pub fn image(&self, slot: ProcessSlot) -> Result<ImageId, Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for reading.
+        let image = unsafe { read_volatile(addr_of!((*row).image)) };
+        // Only 17-bit values are ever written.
+        Ok(ImageId(u32::try_from(image).unwrap_or_default()))
+    }
+
+    /// Tells the accounting where the kernel put its return-probe trampoline in an image: the start of the mapping
+    /// named `[uprobes]`, which appears with the first hit.
+    pub fn set_trampoline(&self, image: ImageId, address: u64) -> Result<(), Error> {
+        let row = self.row(image.slot())?;
+        // SAFETY: the row is mapped for writing.
+        unsafe { write_volatile(addr_of_mut!((*row).trampoline), Trampoline::new(image, address).0) };
+        Ok(())
+    }
+
+    /// Tells the accounting where an image maps the allocators' code. With more allocators than it can tell apart
+    /// it goes without.
+    pub fn set_allocator_text(&self, image: ImageId, text: &[Range<u64>]) -> Result<(), Error> {
+        let row = self.row(image.slot())?;
+        let mut ranges = [TextRange::default(); MAX_ALLOCATORS];
+        for (range, text) in ranges.iter_mut().zip(text) {
+            *range = TextRange { start: text.start, end: text.end };
+        }
+        let known_for = if text.len() <= MAX_ALLOCATORS { u64::from(image.0) } else { 0 };
+        // SAFETY: the row is mapped for writing. The ranges count for no image while they are written.
+        unsafe {
+            write_volatile(addr_of_mut!((*row).text_image), 0);
+            fence(Ordering::Release);
+            write_volatile(addr_of_mut!((*row).allocator_text), ranges);
+            fence(Ordering::Release);
+            write_volatile(addr_of_mut!((*row).text_image), known_for);
+        }
+        Ok(())
+    }
+
+    /// The table of mappings that an image uses; `None` while it has none.
+    pub(super) fn mappings(&self, slot: ProcessSlot) -> Result<Option<u32>, Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for reading; tables are counted from 1.
+        let mappings = unsafe { read_volatile(addr_of!((*row).mappings)) };
+        Ok(u32::try_from(mappings).ok().and_then(|number| number.checked_sub(1)))
+    }
+
+    /// Lets an image use a table of mappings, which is whole.
+    pub(super) fn set_mappings(&self, image: ImageId, table: Option<u32>) -> Result<(), Error> {
+        let row = self.row(image.slot())?;
+        // SAFETY: the row is mapped for writing. No image uses any table while it changes.
+        unsafe {
+            write_volatile(addr_of_mut!((*row).mappings_image), 0);
+            fence(Ordering::Release);
+            write_volatile(addr_of_mut!((*row).mappings), table.map_or(0, |table| u64::from(table) + 1));
+            fence(Ordering::Release);
+            if table.is_some() {
+                write_volatile(addr_of_mut!((*row).mappings_image), u64::from(image.0));
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&self, slot: ProcessSlot) -> Result<*mut ProcessRow, Error> {
+        let lacks = Error::ObjectLacks { what: "row in map", name: names::PROCESSES };
+        self.rows.get(usize::from(slot.0)).ok_or(lacks)
+    }
+}

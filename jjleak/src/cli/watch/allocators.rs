@@ -1,0 +1,133 @@
+//! The allocators of the profiled processes: finds them in the files that are mapped, and attaches to them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::rc::Rc;
+
+use jjleak_common::process::ProcessSlot;
+
+use crate::allocators::{self, ModuleAllocators, ProfiledAllocator, find_sites};
+use crate::attach::{self, Attachment, Scope, Target};
+use crate::processes::{FileId, FileVersion, Module, ModuleTable};
+use crate::symbolize::StackNames;
+
+/// What has been looked for and attached to.
+#[derive(Default)]
+pub(super) struct Allocators {
+    /// What was found in each file.
+    found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
+    /// Files whose probes are in place, for one process or for all. Probes belong to the file, whatever becomes of its
+    /// content: they outlive its mapping and an `exec`.
+    attached: HashSet<(Option<ProcessSlot>, FileId)>,
+    /// They stay open: probes are attached anew through them.
+    modules: Vec<Rc<Module>>,
+}
+
+impl Allocators {
+    /// Attaches to the allocators in a module, once for each scope.
+    pub(super) fn attach(
+        &mut self,
+        module: &Rc<Module>,
+        scope: Scope,
+        names: &mut StackNames,
+        attachment: &mut Attachment,
+    ) -> Result<(), attach::Error> {
+        let slot = match scope {
+            Scope::Process { slot, .. } => Some(slot),
+            Scope::File => None,
+        };
+        if !self.attached.insert((slot, module.version.file)) {
+            return Ok(());
+        }
+        let found = self.find(module);
+        for allocator in found.iter() {
+            attachment.attach(scope, &targets(module, allocator))?;
+            for site in &allocator.sites {
+                names.set_function(module, site.offset(), &site.names.join("/"));
+            }
+        }
+        if !found.is_empty() {
+            self.modules.push(Rc::clone(module));
+        }
+        Ok(())
+    }
+
+    /// A process is gone, and its probes with it.
+    pub(super) fn forget(&mut self, slot: ProcessSlot) {
+        self.attached.retain(|(of, _)| *of != Some(slot));
+    }
+
+    /// Whether a module holds an allocator that is profiled.
+    pub(super) fn is_profiled(&self, module: &Module) -> bool {
+        self.found.get(&module.version).is_some_and(|found| !found.is_empty())
+    }
+
+    /// What is being counted in a process, for the user; empty when nothing is.
+    pub(super) fn describe(&self, modules: &ModuleTable) -> String {
+        let parts = modules.iter().flat_map(|(_, module)| {
+            let name = base_name(&module.path);
+            let found = self.found.get(&module.version).map_or(&[][..], |found| found);
+            found.iter().map(move |ProfiledAllocator { family, sites, .. }| {
+                let functions: usize = sites.iter().map(|site| site.names.len()).sum();
+                format!("{functions} functions of {family} in {name}")
+            })
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The allocators in a file; none in one that cannot be read, which the user is told.
+    fn find(&mut self, module: &Module) -> Rc<[ProfiledAllocator]> {
+        if let Some(found) = self.found.get(&module.version) {
+            return Rc::clone(found);
+        }
+        let found: Rc<[_]> = look_for(module).into();
+        self.found.insert(module.version, Rc::clone(&found));
+        found
+    }
+}
+
+fn look_for(module: &Module) -> Vec<ProfiledAllocator> {
+    let name = base_name(&module.path);
+    let elf = module.read().map_err(|error| error.to_string());
+    match elf.and_then(|elf| find_sites(&elf).map_err(|error| error.to_string())) {
+        Ok(ModuleAllocators { profiled, unknown_malloc }) => {
+            if unknown_malloc {
+                tracing::warn!(
+                    "{name} defines its own malloc: what it does not pass on to another is not counted"
+                );
+            }
+            for missing in profiled.iter().flat_map(|allocator| &allocator.missing) {
+                tracing::debug!("{name}: {} is not profiled: {}", missing.name, missing.reason);
+            }
+            profiled
+        }
+        Err(error) => {
+            tracing::warn!("{name}: cannot look for allocators: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// The families that jjleak knows, for the user.
+pub(super) fn known_families() -> String {
+    let known: BTreeSet<_> = allocators::profiled_families().collect();
+    known.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {
+    let file = module.stable_path();
+    for site in &allocator.sites {
+        tracing::info!(
+            "{} at file offset {:#x} ({:?}, {:+})",
+            site.names.join("/"),
+            site.offset(),
+            site.placement.stepping,
+            site.placement.delta,
+        );
+    }
+    allocator.sites.iter().map(|site| Target { file: file.clone(), site: site.clone() }).collect()
+}
+
+fn base_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

@@ -1,0 +1,434 @@
+//! The profiled processes: takes them in, keeps in step with them, and closes their books.
+//!
+//! In: processes by PID, commands, and what the kernel side tells of others. Out: profiles.
+
+mod allocators;
+mod code;
+mod dead;
+mod process;
+mod wanted;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use jjleak_common::counter::Counter;
+use jjleak_common::process::{ImageId, ProcessSlot};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::Failure;
+use super::failure::OTHER;
+use crate::attach::{Attachment, Following, Scope, Settings, Tracked};
+use crate::collect::Collector;
+use crate::processes::{
+    self, ExitWatch, Launch, Mapping, ModuleFiles, Pid, Process, Progress, is_alive, living_thread,
+};
+use crate::profile::Profile;
+use crate::symbolize::StackNames;
+use allocators::Allocators;
+use code::CodeFollower;
+use dead::Dead;
+use process::Watched;
+
+pub(super) use wanted::Wanted;
+
+/// Name of the mapping in which the kernel keeps its return-probe trampoline.
+const UPROBES: &str = "[uprobes]";
+
+/// The profiled processes.
+pub(super) struct Watch {
+    attachment: Attachment,
+    collector: Collector,
+    files: ModuleFiles,
+    allocators: Allocators,
+    code: CodeFollower,
+    names: StackNames,
+    following: Following,
+    wanted: Wanted,
+    processes: BTreeMap<ProcessSlot, Watched>,
+    dead: Dead,
+    /// Processes that have ended, as they do.
+    endings: (UnboundedSender<ProcessSlot>, UnboundedReceiver<ProcessSlot>),
+}
+
+impl Watch {
+    /// Loads the BPF programs. Needs a running tokio runtime.
+    pub(super) fn new(settings: Settings, wanted: Wanted) -> Result<Self, Failure> {
+        let mut attachment = Attachment::load(settings)?;
+        Ok(Self {
+            collector: Collector::new(&mut attachment)?,
+            attachment,
+            files: ModuleFiles::default(),
+            allocators: Allocators::default(),
+            code: CodeFollower::new(),
+            names: StackNames::default(),
+            following: settings.following,
+            wanted,
+            processes: BTreeMap::new(),
+            dead: Dead::default(),
+            endings: unbounded_channel(),
+        })
+    }
+
+    pub(super) const fn attachment_mut(&mut self) -> &mut Attachment {
+        &mut self.attachment
+    }
+
+    pub(super) const fn collector_mut(&mut self) -> &mut Collector {
+        &mut self.collector
+    }
+
+    /// Attaches to a running process.
+    pub(super) fn attach(&mut self, pid: Pid) -> Result<(), Failure> {
+        let process = Process::open(pid)?;
+        let exit = ExitWatch::new(pid)?;
+        let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
+        let (slot, mut watched) = self.enter(process)?;
+        let outcome = self.attach_running(&mut watched, thread);
+        self.processes.insert(slot, watched);
+        if let Err(failure) = outcome {
+            self.let_go(slot)?;
+            return Err(failure);
+        }
+        self.watch_exit(slot, exit);
+        Ok(())
+    }
+
+    fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
+        self.keep_code(watched, thread, &Mapping::all(thread)?)?;
+        if !self.is_counted(watched) && self.following != Following::Everyone {
+            return Err(watched.has_no_allocator());
+        }
+        Ok(self.attachment.processes().arm(watched.image)?)
+    }
+
+    /// Attaches to every process that is wanted and runs already. Those that end meanwhile, or that nothing can be
+    /// counted of, are passed over.
+    pub(super) fn attach_all(&mut self) -> Result<(), Failure> {
+        for process in processes::running() {
+            if self.wanted.is_wanted(&process) {
+                let pid = process.pid;
+                if let Err(failure) = self.attach(pid) {
+                    tracing::info!("process {pid} is not profiled: {failure}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a command and attaches before its allocator runs.
+    pub(super) fn launch(&mut self, mut launch: Launch) -> Result<(), Failure> {
+        let pid = launch.pid();
+        let exit = ExitWatch::new(pid)?;
+        let (slot, mut watched) = self.enter(Process::open(pid)?)?;
+        self.attachment.processes().arm(watched.image)?;
+        loop {
+            self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
+            if launch.advance()? == Progress::Loaded {
+                break;
+            }
+        }
+        if !self.is_counted(&watched) && self.following == Following::Nobody {
+            return Err(watched.has_no_allocator());
+        }
+        watched.process = Process::open(pid)?;
+        watched.command = Some(launch.release()?);
+        self.processes.insert(slot, watched);
+        self.watch_exit(slot, exit);
+        Ok(())
+    }
+
+    /// Takes a slot for a process.
+    fn enter(&mut self, process: Process) -> Result<(ProcessSlot, Watched), Failure> {
+        let table = self.attachment.processes_mut();
+        let Some(slot) = table.reserve()? else {
+            let what = format!("process {} is one too many: the process table is full", process.pid);
+            return Err(Failure::new(OTHER, what, "profile fewer, or raise --max-processes"));
+        };
+        let image = table.assign(slot, process.pid)?;
+        Ok((slot, Watched::new(process, image)))
+    }
+
+    fn watch_exit(&self, slot: ProcessSlot, exit: ExitWatch) {
+        let sender = self.endings.0.clone();
+        tokio::spawn(async move {
+            exit.wait().await;
+            // Nobody receives when jjleak is about to end itself.
+            let _ = sender.send(slot);
+        });
+    }
+
+    /// Waits until a process has ended. Can be dropped and called again.
+    pub(super) async fn next_ending(&mut self) {
+        // The sender is kept, so that the channel is never closed.
+        if let Some(slot) = self.endings.1.recv().await {
+            self.note_ending(slot);
+        }
+        while let Ok(slot) = self.endings.1.try_recv() {
+            self.note_ending(slot);
+        }
+    }
+
+    fn note_ending(&mut self, slot: ProcessSlot) {
+        if let Some(watched) = self.processes.get_mut(&slot)
+            && watched.ended.is_none()
+        {
+            watched.ended = Some(watched.ending());
+        }
+    }
+
+    /// Looks at the processes in these slots, and takes in those that are new; whether anything was.
+    pub(super) fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
+        let mut news = self.adopt_new()?;
+        for slot in slots {
+            news |= self.keep_up(*slot)?;
+        }
+        Ok(news)
+    }
+
+    /// Looks at all processes, and throws away what the dead ones have left.
+    pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
+        let slots: BTreeSet<_> = self.processes.keys().copied().collect();
+        self.look_at(&slots)?;
+        let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
+        self.names.forget(&rows);
+        Ok(())
+    }
+
+    /// Takes in the processes that the kernel side has begun to account; whether there were any.
+    fn adopt_new(&mut self) -> Result<bool, Failure> {
+        if self.following == Following::Nobody {
+            return Ok(false);
+        }
+        let known =
+            |tracked: &Tracked| self.processes.contains_key(&tracked.slot) || self.dead.has(tracked.slot);
+        let new: Vec<_> = self.attachment.processes().iter().filter(|tracked| !known(tracked)).collect();
+        for tracked in &new {
+            self.adopt(tracked)?;
+        }
+        Ok(!new.is_empty())
+    }
+
+    fn adopt(&mut self, tracked: &Tracked) -> Result<(), Failure> {
+        let (slot, pid) = (tracked.slot, tracked.pid);
+        let exit = ExitWatch::new(pid);
+        let process = Process::open(pid);
+        // Its PID is its own for as long as it runs.
+        let runs = self.attachment.processes().tracked(slot).is_some_and(|tracked| !tracked.ended);
+        let (process, exit) = match (process, exit) {
+            (Ok(process), Ok(exit)) if runs => (process, Some(exit)),
+            _ => (self.unknown(tracked), None),
+        };
+        if exit.is_some() && !self.wanted.is_wanted(&process) {
+            self.attachment.processes_mut().disarm(slot)?;
+            self.dead.add(tracked.image, Some(slot));
+            return Ok(());
+        }
+        let mut watched = Watched::new(process, tracked.image);
+        watched.forked_from = tracked.forked_from;
+        match exit {
+            Some(exit) => self.watch_exit(slot, exit),
+            None => watched.ended = Some(watched.ending()),
+        }
+        self.processes.insert(slot, watched);
+        self.keep_up(slot)?;
+        Ok(())
+    }
+
+    /// A process that was over before anybody could look at it. What it ran is known if it was its parent's program.
+    fn unknown(&self, tracked: &Tracked) -> Process {
+        let parent = self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from);
+        let of_parent = |process: &Process| (process.comm.clone(), process.exe.clone());
+        let (comm, exe) = parent.map(|parent| of_parent(&parent.process)).unwrap_or_default();
+        Process { pid: tracked.pid, start_time: 0, comm, exe, container_pid: None }
+    }
+
+    /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
+    fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
+        let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
+        let news = self.keep_up_with(&mut watched);
+        let is_wanted = watched.ended.is_some() || self.wanted.is_wanted(&watched.process);
+        self.processes.insert(slot, watched);
+        if !is_wanted {
+            self.let_go(slot)?;
+        }
+        news
+    }
+
+    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
+        // Once it has ended its PID can be another process's.
+        if watched.ended.is_some() {
+            return Ok(false);
+        }
+        let Some(thread) = living_thread(watched.pid()) else { return Ok(false) };
+        let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
+        // A process that is about to end has no mappings any more: what is known stays.
+        let Ok(mappings) = Mapping::all(thread) else { return Ok(false) };
+        self.keep_bound(watched, thread)?;
+        if tracked.image != watched.image {
+            self.dead.add(watched.image, None);
+            watched.begin_image(&tracked);
+        } else if executable(&mappings).eq(&watched.code) {
+            return Ok(false);
+        }
+        if let Err(failure) = self.keep_code(watched, thread, &mappings) {
+            tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
+        }
+        if let Some(mapping) = mappings.iter().find(|mapping| mapping.path.as_os_str() == UPROBES) {
+            self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes in what a process maps: what stacks need first, for the process runs on, and looking for allocators takes
+    /// longer.
+    fn keep_code(&mut self, watched: &mut Watched, thread: Pid, mappings: &[Mapping]) -> Result<(), Failure> {
+        watched.code = executable(mappings).cloned().collect();
+        watched.modules.refresh(&mut self.files, thread, mappings);
+        let image = watched.image;
+        self.code.follow(image, thread, mappings, &watched.modules, &mut self.attachment)?;
+        let scope = match self.following {
+            Following::Nobody => Scope::Process { slot: watched.slot(), thread },
+            Following::Children | Following::Everyone => Scope::File,
+        };
+        if self.following == Following::Nobody {
+            watched.bound_to.get_or_insert(thread);
+        }
+        for (_, module) in watched.modules.iter() {
+            self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
+        }
+        let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
+        let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
+        Ok(self.attachment.processes().set_allocator_text(image, &text)?)
+    }
+
+    /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
+    /// or another one has called `exec`, which ends all others.
+    fn keep_bound(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
+        let Some(bound_to) = watched.bound_to else { return Ok(()) };
+        let counters = self.collector.counters(watched.slot());
+        let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
+        let ended = !is_alive(watched.pid(), bound_to);
+        if replaced == watched.times_replaced && !ended {
+            return Ok(());
+        }
+        watched.times_replaced = replaced;
+        watched.times_unbound += u64::from(ended);
+        watched.bound_to = Some(thread);
+        self.attachment.rebind(watched.slot(), thread)?;
+        let pid = watched.pid();
+        tracing::warn!(
+            "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
+        );
+        Ok(())
+    }
+
+    fn is_counted(&self, watched: &Watched) -> bool {
+        watched.modules.iter().any(|(_, module)| self.allocators.is_profiled(module))
+    }
+
+    /// Stops accounting a process.
+    fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Failure> {
+        if let Some(watched) = self.processes.remove(&slot) {
+            self.attachment.processes_mut().disarm(slot)?;
+            self.allocators.forget(slot);
+            self.dead.add(watched.image, Some(slot));
+        }
+        Ok(())
+    }
+
+    /// Takes profiles of all processes. An `exec` in between would leave stacks of the new program to the names of the
+    /// old one's files: then they are taken again.
+    pub(super) fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
+        const ATTEMPTS: u32 = 3;
+        self.look_at_all()?;
+        for _ in 1..ATTEMPTS {
+            let profiles = self.take(|_| true)?;
+            if self.processes.values().all(|watched| self.is_current(watched)) {
+                return Ok(profiles);
+            }
+            self.look_at_all()?;
+        }
+        self.take(|_| true)
+    }
+
+    fn is_current(&self, watched: &Watched) -> bool {
+        let image = self.attachment.processes().image(watched.slot());
+        watched.ended.is_some() || image.is_ok_and(|image| image == watched.image)
+    }
+
+    /// Closes the books of processes that have ended: their last profiles.
+    pub(super) fn close(&mut self) -> Result<Vec<Profile>, Failure> {
+        let ended = |watched: &Watched| watched.ended.is_some();
+        let slots: Vec<_> =
+            self.processes.iter().filter(|(_, watched)| ended(watched)).map(|(slot, _)| *slot).collect();
+        if slots.is_empty() {
+            return Ok(Vec::new());
+        }
+        let profiles = self.take(ended)?;
+        slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
+        Ok(profiles)
+    }
+
+    fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
+        let Self { processes, collector, attachment, names, .. } = self;
+        let images: Vec<ImageId> =
+            processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
+        let mut snapshots = collector.snapshots(attachment, &images)?;
+        let now = Timestamp::now();
+        let profiles = processes.values().filter_map(|watched| {
+            let mut snapshot = snapshots.remove(&watched.image)?;
+            watched.complete(&mut snapshot.counters);
+            let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
+            let mut profile = Profile::build(&snapshot, watched.info(), (watched.since, now), name);
+            profile.ended.clone_from(&watched.ended);
+            Some(profile)
+        });
+        Ok(profiles.collect())
+    }
+
+    /// Whether there is nobody left to profile, and nobody to come.
+    pub(super) fn is_over(&self) -> bool {
+        self.processes.is_empty() && self.following != Following::Everyone
+    }
+
+    /// Whether all that are known have ended.
+    pub(super) fn have_all_ended(&self) -> bool {
+        self.processes.values().all(|watched| watched.ended.is_some())
+    }
+
+    pub(super) fn follows_everyone(&self) -> bool {
+        self.following == Following::Everyone
+    }
+
+    /// Whether more processes than those that were named can be among the profiled ones.
+    pub(super) fn follows(&self) -> bool {
+        self.following != Following::Nobody
+    }
+
+    /// What is being counted, for the user.
+    pub(super) fn describe(&self) -> String {
+        let describe = |watched: &Watched| {
+            let counted = self.allocators.describe(&watched.modules);
+            format!("{} (pid {}): {counted}", watched.process.comm, watched.pid())
+        };
+        match self.following {
+            Following::Everyone => format!("{} processes", self.processes.len()),
+            _ => self.processes.values().map(describe).collect::<Vec<_>>().join("; "),
+        }
+    }
+
+    /// Who runs on, for the user; nothing of processes that were not started by jjleak.
+    pub(super) fn commands(&self) -> impl Iterator<Item = (&str, Pid)> {
+        let started = self.processes.values().filter(|watched| watched.command.is_some());
+        started.map(|watched| (watched.process.comm.as_str(), watched.pid()))
+    }
+
+    /// Stops counting. Dropping it detaches the probes.
+    pub(super) fn disarm(&mut self) -> Result<(), Failure> {
+        Ok(self.attachment.disarm()?)
+    }
+}
+
+fn executable(mappings: &[Mapping]) -> impl Iterator<Item = &Mapping> {
+    mappings.iter().filter(|mapping| mapping.executable)
+}

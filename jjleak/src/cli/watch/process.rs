@@ -1,0 +1,140 @@
+//! One profiled process.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+use jiff::Timestamp;
+use jjleak_common::counter::Counter;
+use jjleak_common::process::{ImageId, ProcessSlot};
+
+use super::allocators::known_families;
+use crate::attach::Tracked;
+use crate::cli::Failure;
+use crate::cli::failure::{OTHER, allowance};
+use crate::processes::{Mapping, ModuleTable, Pid, Process, Running, Unopened};
+use crate::profile::{ProcessInfo, ProcessKind};
+
+/// What is known of a process that is being profiled.
+pub(super) struct Watched {
+    pub(super) process: Process,
+    pub(super) image: ImageId,
+    /// The process that its memory is a copy of, until it runs another program.
+    pub(super) forked_from: Option<Pid>,
+    pub(super) command: Option<Running>,
+    pub(super) modules: ModuleTable,
+    /// What the process mapped for execution when it was last looked at.
+    pub(super) code: Vec<Mapping>,
+    pub(super) since: Timestamp,
+    /// How it ended, once it has.
+    pub(super) ended: Option<String>,
+    /// The thread that the kernel finds the process by, if its probes are its own, how often it has ended, and how often
+    /// another one has taken its place by `exec`.
+    pub(super) bound_to: Option<Pid>,
+    pub(super) times_unbound: u64,
+    pub(super) times_replaced: u64,
+}
+
+impl Watched {
+    pub(super) fn new(process: Process, image: ImageId) -> Self {
+        Self {
+            process,
+            image,
+            forked_from: None,
+            command: None,
+            modules: ModuleTable::default(),
+            code: Vec::new(),
+            since: Timestamp::now(),
+            ended: None,
+            bound_to: None,
+            times_unbound: 0,
+            times_replaced: 0,
+        }
+    }
+
+    pub(super) const fn slot(&self) -> ProcessSlot {
+        self.image.slot()
+    }
+
+    pub(super) const fn pid(&self) -> Pid {
+        self.process.pid
+    }
+
+    /// The process runs another program: what it mapped before is gone.
+    pub(super) fn begin_image(&mut self, tracked: &Tracked) {
+        self.image = tracked.image;
+        self.forked_from = tracked.forked_from;
+        self.modules = ModuleTable::default();
+        self.process = Process::open(self.pid()).unwrap_or_else(|_| self.process.clone());
+    }
+
+    /// How the process ended, as far as it can be known.
+    pub(super) fn ending(&mut self) -> String {
+        let status = self.command.as_mut().and_then(Running::status);
+        status.map_or_else(|| "exit status unknown".to_owned(), |status| status.to_string())
+    }
+
+    /// Adds what the user side has counted.
+    pub(super) fn complete(&self, counters: &mut BTreeMap<Counter, u64>) {
+        *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
+    }
+
+    pub(super) fn info(&self) -> ProcessInfo {
+        let number = |pid: Pid| pid.number().get();
+        ProcessInfo {
+            pid: number(self.pid()),
+            start_time: self.process.start_time,
+            comm: self.process.comm.clone(),
+            exe: self.process.exe.to_string_lossy().into_owned(),
+            kind: ProcessKind::Native,
+            forked_from: self.forked_from.map(number),
+            container_pid: self.process.container_pid.map(number),
+        }
+    }
+
+    /// Why nothing of the process is counted.
+    pub(super) fn has_no_allocator(&self) -> Failure {
+        let pid = self.pid();
+        let known = known_families();
+        let mut what = format!("process {pid} maps no allocator that jjleak knows");
+        let mut remedy =
+            format!("profile a process that uses {known}; a static executable needs its symbol table");
+        if let Some(Unopened { path, error }) = self.modules.unopened().next() {
+            let (number, path) = (self.modules.unopened().count(), path.display());
+            what = format!("{what}; {number} of its files cannot be opened, such as {path}: {error}");
+            if error.kind() == ErrorKind::PermissionDenied {
+                allowance().clone_into(&mut remedy);
+            }
+        }
+        Failure::new(OTHER, what, remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::processes::{FileId, ModuleFiles};
+
+    #[test]
+    fn a_process_without_an_allocator_is_told_from_one_whose_files_cannot_be_opened() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
+        let told = watched.has_no_allocator().to_string();
+        assert!(told.ends_with("maps no allocator that jjleak knows"), "{told}");
+        let gone = Mapping {
+            addresses: 0..4096,
+            executable: true,
+            file_offset: 0,
+            file: Some(FileId { device: (0, 0), inode: 1 }),
+            path: PathBuf::from("/nonexistent/libc.so.6"),
+            deleted: false,
+        };
+        watched.modules.refresh(&mut ModuleFiles::default(), pid, &[gone]);
+        let told = watched.has_no_allocator().to_string();
+        assert!(
+            told.contains("1 of its files cannot be opened, such as /nonexistent/libc.so.6: No such"),
+            "{told}"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! The frames of stacks: the kernel side sends them once, when it sees a stack for the first time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::{AsRawFd, RawFd};
+
+use aya::maps::{MapData, RingBuf};
+use jjleak_common::stack::{MAX_FRAMES, StackRecord, StackStatus};
+
+use super::RawStack;
+
+/// What was sent so far, by row of the stack table.
+pub(super) struct Frames {
+    ring: RingBuf<MapData>,
+    received: HashMap<u32, RawStack>,
+}
+
+impl Frames {
+    pub(super) fn new(ring: RingBuf<MapData>) -> Self {
+        Self { ring, received: HashMap::new() }
+    }
+
+    /// Takes in what is waiting.
+    pub(super) fn receive(&mut self) {
+        while let Some(record) = self.ring.next() {
+            self.received.extend(parse(&record));
+        }
+    }
+
+    pub(super) fn of_row(&self, row: u32) -> Option<&RawStack> {
+        self.received.get(&row)
+    }
+
+    pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
+        self.received.retain(|row, _| !rows.contains(row));
+    }
+}
+
+impl AsRawFd for Frames {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
+/// A [`StackRecord`] that is cut to its frames.
+fn parse(record: &[u8]) -> Option<(u32, RawStack)> {
+    let (header, frames) = record.split_at_checked(StackRecord::HEADER_BYTES)?;
+    let word = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let row = word(std::mem::offset_of!(StackRecord, row))?;
+    let count = word(std::mem::offset_of!(StackRecord, frame_count))? as usize;
+    let status = word(std::mem::offset_of!(StackRecord, status))?;
+    let status = StackStatus::from_number(u8::try_from(status).ok()?)?;
+    let (words, _) = frames.as_chunks::<8>();
+    if count > MAX_FRAMES || words.len() < count {
+        return None;
+    }
+    let addresses = words[..count].iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    Some((row, RawStack { status, addresses }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(frame_count: u32, status: u32, frames: &[u64]) -> Vec<u8> {
+        let header = [9u64.to_ne_bytes().to_vec()]
+            .into_iter()
+            .chain([77, 1, frame_count, status].map(|word| word.to_ne_bytes().to_vec()));
+        header.chain(frames.iter().map(|frame| frame.to_ne_bytes().to_vec())).flatten().collect()
+    }
+
+    #[test]
+    fn a_record_gives_its_row_status_and_frames() {
+        let complete = StackStatus::Complete;
+        let expected = RawStack { status: complete, addresses: vec![0x10, 0x20] };
+        assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some((77, expected)));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_is_left_out() {
+        assert_eq!(parse(&record(3, 1, &[0x10, 0x20])), None);
+        assert_eq!(parse(&record(1, 99, &[0x10])), None);
+        assert_eq!(parse(&record(0, 1, &[])[..20]), None);
+    }
+}
