@@ -117,8 +117,11 @@ pub struct ProcessRow {
     pub flags: u32,
     /// PID of the process whose memory this one's is a copy of; 0 after `exec`, and when that is not known.
     pub parent: u32,
-    /// When it began to be accounted, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When it began to be accounted, in nanoseconds of `CLOCK_MONOTONIC`; the kernel side's to write.
     pub since_ns: u64,
+    /// Name of the thread that ran `exec` or `fork`, ended by a 0; the kernel side's to write. Some processes are over
+    /// before the user side can ask for theirs.
+    pub comm: [u8; COMM_BYTES],
     /// A [`Trampoline`]; 0 while unknown.
     pub trampoline: u64,
     /// 1 + index of the process's current [`crate::unwind::MappingTable`]; 0 while it has none.
@@ -131,6 +134,9 @@ pub struct ProcessRow {
     /// there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
 }
+
+/// Bytes of a thread's name (`TASK_COMM_LEN` in include/linux/sched.h).
+pub const COMM_BYTES: usize = 16;
 
 /// Bits of [`ProcessRow::flags`].
 pub mod flag {
@@ -187,7 +193,9 @@ impl TextRange {
     }
 }
 
-const _: () = assert!(size_of::<ProcessRow>() == 72 + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8);
+const _: () = assert!(
+    size_of::<ProcessRow>() == 72 + COMM_BYTES + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8
+);
 
 // SAFETY: integers only, no padding (asserted above), every bit pattern valid.
 #[cfg(feature = "user")]

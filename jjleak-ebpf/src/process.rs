@@ -11,12 +11,14 @@ use aya_ebpf::{
     bindings::bpf_pidns_info,
     helpers::{
         bpf_get_current_pid_tgid,
-        generated::{bpf_get_current_task, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns},
+        generated::{
+            bpf_get_current_comm, bpf_get_current_task, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns,
+        },
     },
 };
 use jjleak_common::{
     counter::Counter,
-    process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange, flag},
+    process::{COMM_BYTES, ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, ProcessState, TextRange, flag},
 };
 
 use crate::{
@@ -111,6 +113,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32) {
             return;
         }
         write_volatile(addr_of_mut!((*row).flags), 0);
+        name(row);
         begin(row, ImageId(image as u32).next());
     }
     let slot = ProcessSlot(slot as u16);
@@ -160,6 +163,7 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
         let image = if last == 0 { ImageId::first(slot) } else { ImageId(last as u32).next() };
         (*row).pid = tgid;
         (*row).since_ns = bpf_ktime_get_ns();
+        name(row);
         (*row).flags = 0;
         (*row).parent = 0;
         (*row).trampoline = 0;
@@ -203,6 +207,16 @@ unsafe fn inherit(row: *mut ProcessRow, parent: *const ProcessRow, image: ImageI
             (*row).text_image = image.0 as u64;
         }
     }
+}
+
+/// Notes the current thread's name.
+///
+/// # Safety
+/// `row` is a map value.
+#[inline(always)]
+unsafe fn name(row: *mut ProcessRow) {
+    // SAFETY: as promised by the caller; the helper writes no more than it is given.
+    unsafe { bpf_get_current_comm(addr_of_mut!((*row).comm).cast(), COMM_BYTES as u32) };
 }
 
 /// Arms a process for a new image.

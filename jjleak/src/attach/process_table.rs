@@ -8,8 +8,8 @@ use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, Queue};
 use jjleak_common::names;
 use jjleak_common::process::{
-    ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange, Trampoline,
-    flag,
+    COMM_BYTES, ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange,
+    Trampoline, flag,
 };
 
 use super::{Error, Mapped};
@@ -35,6 +35,17 @@ pub struct Tracked {
     pub ended: bool,
     /// The process that its memory is a copy of, until it runs another program.
     pub forked_from: Option<Pid>,
+    /// Its name when the kernel side took it in, or when it last ran another program.
+    pub comm: [u8; COMM_BYTES],
+}
+
+impl Tracked {
+    /// Its name, as text.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_BYTES);
+        String::from_utf8_lossy(&self.comm[..end]).into_owned()
+    }
 }
 
 impl ProcessTable {
@@ -127,7 +138,7 @@ impl ProcessTable {
     pub fn tracked(&self, slot: ProcessSlot) -> Option<Tracked> {
         let row = self.row(slot).ok()?;
         // SAFETY: the row is mapped for reading.
-        let (state, pid, image, flags, parent) = unsafe {
+        let (state, pid, image, flags, parent, comm) = unsafe {
             let state = read_volatile(addr_of!((*row).state));
             fence(Ordering::Acquire);
             (
@@ -136,6 +147,7 @@ impl ProcessTable {
                 read_volatile(addr_of!((*row).image)),
                 read_volatile(addr_of!((*row).flags)),
                 read_volatile(addr_of!((*row).parent)),
+                read_volatile(addr_of!((*row).comm)),
             )
         };
         (state != ProcessState::Free).then_some(())?;
@@ -145,6 +157,7 @@ impl ProcessTable {
             image: ImageId(u32::try_from(image).ok()?),
             ended: state == ProcessState::Ended,
             forked_from: (flags & flag::FORKED != 0).then(|| Pid::new(parent)).flatten(),
+            comm,
         })
     }
 

@@ -234,12 +234,11 @@ impl Watch {
         Ok(())
     }
 
-    /// A process that was over before anybody could look at it. What it ran is known if it was its parent's program.
+    /// A process that was over before anybody could look at it. Its program's path is known if it was its parent's.
     fn unknown(&self, tracked: &Tracked) -> Process {
         let parent = self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from);
-        let of_parent = |process: &Process| (process.comm.clone(), process.exe.clone());
-        let (comm, exe) = parent.map(|parent| of_parent(&parent.process)).unwrap_or_default();
-        Process { pid: tracked.pid, start_time: 0, comm, exe, container_pid: None }
+        let exe = parent.map(|parent| parent.process.exe.clone()).unwrap_or_default();
+        Process { pid: tracked.pid, start_time: 0, comm: tracked.name(), exe, container_pid: None }
     }
 
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
