@@ -21,6 +21,7 @@ mod endings;
 mod escapes;
 mod families;
 mod filters;
+mod following;
 mod formats;
 mod launches;
 mod places;

@@ -21,6 +21,12 @@ fn a_child_that_shares_memory_and_runs_another_program_leaves_the_books_alone() 
 }
 
 #[test]
+fn a_child_that_shares_memory_is_booked_where_its_heap_is() {
+    require_bpf!();
+    assert_nothing_lost(&assert_exact("vfork_allocating"));
+}
+
+#[test]
 fn a_new_program_in_the_same_process_has_new_books() {
     require_bpf!();
     let mut ledger = Ledger::start();

@@ -118,6 +118,17 @@ pub struct Unopened {
 }
 
 impl ModuleTable {
+    /// The table of a process that began as a copy of this one's.
+    #[must_use]
+    pub fn of_child(&self) -> Self {
+        Self {
+            modules: self.modules.clone(),
+            by_file: self.by_file.clone(),
+            regions: self.regions.clone(),
+            unopened: BTreeMap::new(),
+        }
+    }
+
     /// Takes in what the process maps now; returns the modules that are new. Files that cannot be opened are
     /// left out: their addresses stay unknown, and show as such. They are tried once for as long as they are mapped.
     pub fn refresh(&mut self, files: &mut ModuleFiles, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {

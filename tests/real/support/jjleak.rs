@@ -165,6 +165,12 @@ impl Ended {
         self.reports().pop().unwrap_or_else(|| panic!("no report, but {:#?}", self.stderr))
     }
 
+    /// The last JSON report on a process.
+    pub(crate) fn report_on(&self, pid: u32) -> Document {
+        let mut reports = self.reports().into_iter().filter(|report| report.process.pid == pid);
+        reports.next_back().unwrap_or_else(|| panic!("no report on {pid}, but {:#?}", self.stderr))
+    }
+
     /// Names of the files in the folder it ran in, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
         names_in(self.folder.path())

@@ -98,6 +98,19 @@ impl Ledger {
         self.expect_done();
     }
 
+    /// Has the process fork: from now on its child, whose PID this is, does what is asked for.
+    pub(crate) fn fork(&mut self) -> u32 {
+        self.ask("fork");
+        let said = self.stdout.next(SOON);
+        said.strip_prefix("child ").unwrap_or_else(|| panic!("no child, but {said}")).parse().unwrap()
+    }
+
+    /// Ends the child: from now on its parent does what is asked for.
+    pub(crate) fn end_child(&mut self) {
+        self.ask("exit 0");
+        assert_eq!(self.stdout.next(SOON), "parent");
+    }
+
     /// Has the process execute the program anew.
     pub(crate) fn exec(&mut self) {
         self.ask("exec");

@@ -225,6 +225,9 @@ impl Watch {
         }
         let mut watched = Watched::new(process, tracked.image);
         watched.forked_from = tracked.forked_from;
+        if let Some(parent) = self.parent(tracked) {
+            watched.modules = parent.modules.of_child();
+        }
         match exit {
             Some(exit) => self.watch_exit(slot, exit),
             None => watched.ended = Some(watched.ending()),
@@ -236,9 +239,13 @@ impl Watch {
 
     /// A process that was over before anybody could look at it. Its program's path is known if it was its parent's.
     fn unknown(&self, tracked: &Tracked) -> Process {
-        let parent = self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from);
-        let exe = parent.map(|parent| parent.process.exe.clone()).unwrap_or_default();
+        let exe = self.parent(tracked).map(|parent| parent.process.exe.clone()).unwrap_or_default();
         Process { pid: tracked.pid, start_time: 0, comm: tracked.name(), exe, container_pid: None }
+    }
+
+    /// The process that a process's memory is a copy of.
+    fn parent(&self, tracked: &Tracked) -> Option<&Watched> {
+        self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from)
     }
 
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.

@@ -1,0 +1,158 @@
+//! Several processes at once: those that were named, their children, and those that begin while jjleak runs. Each has
+//! books of its own.
+
+use std::path::Path;
+
+use jjleak::render::json::Document;
+
+use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::ledger::Ledger;
+use crate::support::privilege::require_bpf;
+
+/// The report must equal what a forked child has booked: what it frees of its parent's is inherited.
+fn assert_reported_of_child(books: &Books, report: &Document) {
+    let of_child = Books { unknown_frees: 0, ..books.clone() };
+    of_child.assert_reported(report);
+    assert_eq!(report.notes["inherited_free"], books.unknown_frees);
+    assert_nothing_lost(report);
+}
+
+/// A copy of the ledger program with a name that no other process has.
+fn ledger_named(folder: &Path, name: &str) -> Ledger {
+    let copy = compile::copy(compile::ledger(), folder);
+    let path = folder.join(name);
+    std::fs::rename(copy, &path).unwrap();
+    Ledger::start_as(&path)
+}
+
+#[test]
+fn processes_that_are_named_together_have_books_of_their_own() {
+    require_bpf!();
+    let (mut one, mut other) = (Ledger::start(), Ledger::start());
+    let (first, second) = (one.pid(), other.pid());
+
+    let jjleak =
+        Jjleak::attached(["-p", &first.to_string(), "-p", &second.to_string(), "--format", "json,svg"]);
+    one.open_books();
+    other.open_books();
+    one.run("malloc");
+    other.run("calloc");
+    let (of_one, of_other) = (one.books(), other.books());
+    one.exit(0);
+    other.run("calloc");
+    let of_other_later = other.books();
+    let ended = jjleak.interrupt().assert_done();
+
+    of_one.assert_reported(&ended.report_on(first));
+    of_other_later.assert_reported(&ended.report_on(second));
+    assert_ne!(of_other, of_other_later);
+    assert_eq!(ended.report_on(first).ended.as_deref(), Some("exit status unknown"));
+    assert_eq!(ended.files(), ["jjleak.svg"]);
+    let svg = std::fs::read_to_string(ended.file("jjleak.svg")).unwrap();
+    for pid in [first, second] {
+        assert!(svg.contains(&format!("ledger (pid {pid})")), "no frame for process {pid}");
+    }
+}
+
+#[test]
+fn a_followed_child_has_books_of_its_own_and_knows_what_it_inherited() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("free_earlier");
+
+    let jjleak = ledger.attach(&["--follow", "--format", "json"]);
+    ledger.run("malloc");
+    let of_parent = ledger.books();
+    let child = ledger.fork();
+    ledger.open_books();
+    ledger.run("free_earlier");
+    ledger.run("calloc");
+    let of_child = ledger.books();
+    ledger.end_child();
+    let parent = ledger.pid();
+    let ended = jjleak.interrupt().assert_done();
+
+    assert!(of_child.unknown_frees > 0, "the child frees nothing that it has inherited");
+    assert_reported_of_child(&of_child, &ended.report_on(child));
+    of_parent.assert_reported(&ended.report_on(parent));
+    assert_eq!(ended.report_on(child).process.forked_from, Some(parent));
+}
+
+#[test]
+fn children_of_children_and_the_programs_they_run_are_followed() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+
+    let jjleak = ledger.attach(&["--follow", "--format", "json"]);
+    let child = ledger.fork();
+    ledger.open_books();
+    ledger.run("malloc");
+    let of_child = ledger.books();
+    let grandchild = ledger.fork();
+    ledger.exec();
+    ledger.run("calloc");
+    let of_grandchild = ledger.books();
+    ledger.end_child();
+    ledger.end_child();
+    let ended = jjleak.interrupt().assert_done();
+
+    assert_reported_of_child(&of_child, &ended.report_on(child));
+    let report = ended.report_on(grandchild);
+    assert_eq!((report.process.forked_from, report.notes["exec"]), (None, 1));
+    of_grandchild.assert_reported(&report);
+}
+
+#[test]
+fn a_child_that_shares_memory_is_booked_where_its_heap_is_also_when_it_is_followed() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+
+    let jjleak = ledger.attach(&["--follow", "--format", "json"]);
+    ledger.run("vfork_allocating");
+    ledger.run("vfork");
+    let report = jjleak.interrupt().assert_done().report_on(ledger.pid());
+
+    ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
+}
+
+#[test]
+fn a_command_and_its_children_are_followed_from_their_first_allocation_to_their_end() {
+    require_bpf!();
+    let early = compile::early().to_str().unwrap();
+
+    let ended =
+        Ended::of(["--follow", "--format", "json", "--", "sh", "-c", &format!("{early} 3; {early} 4")])
+            .assert_done();
+
+    let early_ones: Vec<_> =
+        ended.reports().into_iter().filter(|report| report.process.comm == "early").collect();
+    assert_eq!(early_ones.len(), 2, "{:#?}", ended.stderr);
+    let books = Books::parse(ended.stdout.lines());
+    for report in early_ones {
+        assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+        assert_nothing_lost(&report);
+    }
+}
+
+#[test]
+fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_matches() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut earlier = ledger_named(folder.path(), "jjleak-wanted");
+
+    let jjleak = Jjleak::attached(["--name", "/jjleak-wanted$", "--format", "json"]);
+    earlier.open_books();
+    earlier.run("malloc");
+    let mut later = ledger_named(folder.path(), "jjleak-wanted");
+    later.run("calloc");
+    let mut unwanted = Ledger::start();
+    unwanted.run("malloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    earlier.books().assert_reported(&ended.report_on(earlier.pid()));
+    later.books().assert_reported(&ended.report_on(later.pid()));
+    assert!(ended.reports().iter().all(|report| report.process.pid != unwanted.pid()));
+}
