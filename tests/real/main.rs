@@ -15,6 +15,7 @@ mod support;
 
 mod calls;
 mod completeness;
+mod containers;
 mod depths;
 mod edges;
 mod endings;
@@ -29,5 +30,7 @@ mod processes;
 mod programs;
 mod refusals;
 mod stacks;
+mod states;
 mod threads;
+mod turnover;
 mod verifier;

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -29,6 +29,16 @@ pub(crate) fn exit(child: &mut Child, limit: Duration, who: &str) -> ExitStatus 
 /// Waits until there is something to read.
 pub(crate) fn readable(pipe: &impl AsFd, limit: Duration, what: &str) {
     assert!(ready(pipe, limit), "nothing came through {what} within {limit:?}");
+}
+
+/// Waits until something that can only be looked at is as it should be.
+pub(crate) fn until(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < limit, "{what} did not come within {limit:?}");
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
 }
 
 fn ready(descriptor: &impl AsFd, limit: Duration) -> bool {

@@ -75,6 +75,10 @@ impl Jjleak {
         self
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Waits for a line of stderr that starts like this.
     pub(crate) fn wait_for(&mut self, start: &str) -> String {
         self.stderr.skip_to(start, SOON)

@@ -18,6 +18,7 @@ use super::process::Process;
 
 pub(crate) struct Ledger {
     process: Process,
+    pid: u32,
     stdin: ChildStdin,
     stdout: Lines,
 }
@@ -47,13 +48,22 @@ impl Ledger {
     fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
-        let mut ledger = Self { process, stdin, stdout: Lines::of("the ledger program", stdout) };
+        let pid = process.id();
+        let mut ledger = Self { process, pid, stdin, stdout: Lines::of("the ledger program", stdout) };
         assert_eq!(ledger.stdout.next(SOON), "ready");
         ledger
     }
 
+    /// Starts the program by a command that has it as its only child.
+    pub(crate) fn spawn_in(command: &mut Command) -> Self {
+        let ledger = Self::spawn(command);
+        let parent = ledger.pid;
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        Self { pid: children.trim().parse().unwrap(), ..ledger }
+    }
+
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
     }
 
     /// Prepares a scenario with what must be there before jjleak attaches.

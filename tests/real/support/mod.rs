@@ -12,3 +12,4 @@ pub(crate) mod privilege;
 pub(crate) mod probes;
 pub(crate) mod process;
 pub(crate) mod return_probes;
+pub(crate) mod tables;

@@ -46,6 +46,11 @@ macro_rules! require {
     };
 }
 
+/// Whether the run has time for what takes minutes (`cargo xtask test --long`).
+pub(crate) fn is_long() -> bool {
+    env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
+}
+
 pub(crate) use {require, require_bpf, require_library, require_program};
 
 /// Why BPF cannot be used, if so.

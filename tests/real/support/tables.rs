@@ -1,0 +1,62 @@
+//! What a running jjleak holds in its BPF maps, looked at from outside.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use aya::maps::{Array, Map, MapData, MapInfo};
+use aya::programs::loaded_programs;
+use jjleak_common::live::{LiveSet, WAYS};
+use jjleak_common::process::{ProcessRow, ProcessState};
+use jjleak_common::stack::StackRow;
+
+/// A value of a map, as bytes mean it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Value<T>(T);
+
+// SAFETY: only used for the ABI's types: integers without padding, of which every bit pattern is valid.
+unsafe impl<T: Copy + 'static> aya::Pod for Value<T> {}
+
+/// How much is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InUse {
+    pub(crate) processes: usize,
+    pub(crate) blocks: usize,
+    pub(crate) stacks: usize,
+}
+
+impl InUse {
+    /// Of the jjleak with this PID.
+    pub(crate) fn by(pid: u32) -> Self {
+        let rows = values::<ProcessRow>(pid, "PROCESSES");
+        let sets = values::<LiveSet>(pid, "LIVE");
+        let stacks = values::<StackRow>(pid, "STACKS");
+        Self {
+            processes: rows.iter().filter(|row| row.state != ProcessState::Free as u32).count(),
+            blocks: sets.iter().map(|set| (0..WAYS).filter(|way| set.keys[*way] != 0).count()).sum(),
+            stacks: stacks.iter().filter(|row| row.hash != 0).count(),
+        }
+    }
+}
+
+/// All values of an array that the programs of a process use.
+fn values<T: Copy + 'static>(pid: u32, name: &str) -> Vec<T> {
+    let named = |id: &u32| MapInfo::from_id(*id).is_ok_and(|info| info.name_as_str() == Some(name));
+    let id = maps(pid).into_iter().find(named).unwrap_or_else(|| panic!("process {pid} has no map {name}"));
+    let map = Map::Array(MapData::from_id(id).unwrap());
+    let array: Array<_, Value<T>> = Array::try_from(map).unwrap();
+    array.iter().map(|value| value.unwrap().0).collect()
+}
+
+/// The maps that the programs of a process use.
+fn maps(pid: u32) -> BTreeSet<u32> {
+    let programs: BTreeSet<u32> = fs::read_dir(format!("/proc/{pid}/fdinfo"))
+        .unwrap()
+        .filter_map(|entry| {
+            let text = fs::read_to_string(entry.ok()?.path()).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok()
+        })
+        .collect();
+    let loaded = loaded_programs().filter_map(Result::ok).filter(|program| programs.contains(&program.id()));
+    loaded.filter_map(|program| program.map_ids().ok().flatten()).flatten().collect()
+}

@@ -1,0 +1,93 @@
+//! Processes that come and go while jjleak runs: nothing of them stays.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::support::books::losses;
+use crate::support::bounded::{self, LONG};
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::lines::Lines;
+use crate::support::privilege::{is_long, require_bpf};
+use crate::support::process::Process;
+use crate::support::tables::InUse;
+
+/// Processes that come and go one after the other: some hundred a second.
+const CHILDREN: u32 = 300;
+const MANY_CHILDREN: u32 = 6000;
+
+/// Runs a program again and again, each time in a new process, until told to end.
+struct Turnover {
+    process: Process,
+    stdout: Lines,
+}
+
+impl Turnover {
+    fn start() -> Self {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "while read times; do i=0; while [ $i -lt $times ]; do $0 >/dev/null; i=$((i+1)); done; echo done; done"]);
+        command.arg(compile::early()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        let stdout = Lines::of("the shell", process.stdout.take().unwrap());
+        Self { process, stdout }
+    }
+
+    fn run(&mut self, times: u32) {
+        use std::io::Write;
+        writeln!(self.process.stdin.as_mut().unwrap(), "{times}").unwrap();
+        assert_eq!(self.stdout.next(LONG * 4), "done");
+    }
+}
+
+/// Memory of a process in KiB.
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Waits until only one process is in the tables.
+fn settle(jjleak: u32) -> InUse {
+    let mut in_use = InUse::by(jjleak);
+    bounded::until(LONG, "the end of all children's books", || {
+        in_use = InUse::by(jjleak);
+        in_use.processes == 1
+    });
+    in_use
+}
+
+fn turn_over(children: u32) -> Ended {
+    let mut turnover = Turnover::start();
+    let pid = turnover.process.id().to_string();
+    let jjleak = Jjleak::attached(["-p", &pid, "--follow", "3600", "--format", "json"]);
+    turnover.run(children / 3);
+    let (before, memory) = (settle(jjleak.pid()), resident(jjleak.pid()));
+
+    turnover.run(children);
+    let after = settle(jjleak.pid());
+
+    // The shell's own blocks come and go; one child holds more than a thousand at its end.
+    assert!(after.blocks < before.blocks + 500, "blocks stay: {after:?} after {before:?}");
+    assert!(after.stacks < before.stacks + 100, "stacks stay: {after:?} after {before:?}");
+    let grown = resident(jjleak.pid()).saturating_sub(memory);
+    assert!(grown < 8 << 10, "jjleak has grown by {grown} KiB");
+    jjleak.interrupt().assert_done()
+}
+
+#[test]
+fn processes_that_come_and_go_leave_nothing_behind() {
+    require_bpf!();
+    let children = if is_long() { MANY_CHILDREN } else { CHILDREN };
+
+    let ended = turn_over(children);
+
+    let reports = ended.reports();
+    let of_children: Vec<_> = reports.iter().filter(|report| report.process.comm == "early").collect();
+    let expected = usize::try_from(children + children / 3).unwrap();
+    assert_eq!(of_children.len(), expected, "not every child has its report");
+    let first = of_children[0];
+    for report in of_children {
+        assert_eq!((report.live, report.allocated), (first.live, first.allocated));
+        assert!(losses(report).is_empty(), "{:?}", losses(report));
+    }
+}
