@@ -40,6 +40,11 @@ impl Failure {
         failures.into_iter().next().map_or(Ok(()), |first| Err(Self { what, ..first }))
     }
 
+    /// Whether there is nobody to profile.
+    pub(super) const fn is_missing_target(&self) -> bool {
+        self.code == NO_TARGET
+    }
+
     /// Tells the user.
     pub(super) fn report(&self) -> ExitCode {
         tell(&self.what);

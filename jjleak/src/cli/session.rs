@@ -99,7 +99,7 @@ impl Session {
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(args, None)?;
                 let mut watch = Watch::new(settings, wanted)?;
-                watch.attach_all()?;
+                watch.attach_all();
                 (watch, outputs)
             }
         };
