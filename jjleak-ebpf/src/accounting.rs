@@ -74,12 +74,19 @@ impl Books {
     #[inline(always)]
     fn is_from_allocator(&self, slot: u64) -> bool {
         // SAFETY: points into a map value.
+        if unsafe { read_volatile(addr_of!((*self.row).text_image)) } != self.image.0 as u64 {
+            return true;
+        }
+        read_user_word(slot).is_some_and(|caller| self.is_allocator_text(caller))
+    }
+
+    /// Whether an address is in an allocator's code; true while that code's place is not known.
+    #[inline(always)]
+    fn is_allocator_text(&self, address: u64) -> bool {
+        // SAFETY: points into a map value.
         unsafe {
-            if read_volatile(addr_of!((*self.row).text_image)) != self.image.0 as u64 {
-                return true;
-            }
-            let Some(caller) = read_user_word(slot) else { return false };
-            (*self.row).allocator_text.iter().any(|text| text.contains(caller))
+            read_volatile(addr_of!((*self.row).text_image)) != self.image.0 as u64
+                || (*self.row).allocator_text.iter().any(|text| text.contains(address))
         }
     }
 
@@ -90,6 +97,26 @@ impl Books {
         let trampoline = unsafe { read_volatile(addr_of!((*self.row).trampoline)) };
         Trampoline(trampoline).is_in(word, self.image)
     }
+}
+
+/// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of the thread's
+/// allocation call in progress. Only judges: a record that it takes for stale stays, since the next allocation call shows
+/// it anyway.
+#[inline(always)]
+pub(crate) fn is_part_of_allocation(
+    image: ImageId,
+    row: *const ProcessRow,
+    stack_pointer: u64,
+    caller: u64,
+) -> bool {
+    let Some(pending) = PENDING.get() else { return false };
+    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    let pending = unsafe { &*pending };
+    let books = Books { slot: image.slot(), image, row };
+    let may_nest = pending.has(flag::RUNNING) && stack_pointer <= pending.cfa;
+    let intact = may_nest && books.holds_trampoline(pending.cfa - 8);
+    let from_allocator = intact && books.is_allocator_text(caller);
+    pending.nesting(image.0 as u64, stack_pointer, intact, from_allocator) == Nesting::Nested
 }
 
 /// A function that gives a new block was called.

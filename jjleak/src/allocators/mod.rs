@@ -53,6 +53,21 @@ pub struct ProfiledAllocator {
     pub missing: Vec<MissingFunction>,
 }
 
+impl ProfiledAllocator {
+    /// Whether the code at an offset of the file is in one of its functions.
+    #[must_use]
+    pub fn holds(&self, offset: u64) -> bool {
+        let distance = |site: &ProbeSite| offset.checked_sub(site.function_offset);
+        self.sites.iter().any(|site| distance(site).is_some_and(|distance| distance < site.function_length))
+    }
+
+    /// Whether a library that holds it is there for nothing else, unlike a C library.
+    #[must_use]
+    pub fn is_all_of_its_library(&self) -> bool {
+        !families::is_c_library(self.family)
+    }
+}
+
 /// A function of a family that cannot be probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingFunction {
@@ -138,8 +153,9 @@ fn locate<'data>(
 impl Located<'_> {
     fn place(self, sealed: u64) -> ProbeSite {
         let Self { names, role, signature, function } = self;
+        let function_length = function.body.bytes().len() as u64;
         let placement = placement::place(function.body, role, signature, sealed);
-        ProbeSite { names, role, signature, placement, function_offset: function.offset }
+        ProbeSite { names, role, signature, placement, function_offset: function.offset, function_length }
     }
 }
 

@@ -73,6 +73,10 @@ pub(super) struct Args {
     #[arg(short = 'Z', long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true)]
     pub(super) max_size: u64,
 
+    /// Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use
+    #[arg(long)]
+    pub(super) mmap: bool,
+
     /// Number of stacks in text reports
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,

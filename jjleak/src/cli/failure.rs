@@ -123,6 +123,10 @@ impl From<attach::Error> for Failure {
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
             ),
+            E::KernelTypes(_) | E::Follow { .. } => (
+                PREFLIGHT,
+                "leave --mmap out, or boot a kernel built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_FTRACE_SYSCALLS=y",
+            ),
             E::Attach { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),

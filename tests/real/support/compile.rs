@@ -114,8 +114,19 @@ const BOOKKEEPING: &[&str] =
     &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 10] =
-    ["books", "sites", "calls", "crowds", "depths", "escapes", "jemalloc", "main", "processes", "threads"];
+const LEDGER: [&str; 11] = [
+    "books",
+    "sites",
+    "calls",
+    "crowds",
+    "depths",
+    "escapes",
+    "jemalloc",
+    "main",
+    "mappings",
+    "processes",
+    "threads",
+];
 
 fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     compile_with("cc", name, sources, flags)

@@ -6,10 +6,12 @@ mod allocators;
 mod code;
 mod dead;
 mod entry;
+mod mappings;
 mod process;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::RawFd;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -17,7 +19,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
-use crate::attach::{Attachment, Following, Scope, Settings};
+use crate::attach::{Attachment, Drained, Following, Scope, Settings};
 use crate::collect::Collector;
 use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
 use crate::profile::Profile;
@@ -25,6 +27,7 @@ use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
+use mappings::Mappings;
 use process::Watched;
 
 pub(super) use wanted::Wanted;
@@ -36,6 +39,7 @@ const UPROBES: &str = "[uprobes]";
 pub(super) struct Watch {
     attachment: Attachment,
     collector: Collector,
+    mappings: Mappings,
     files: ModuleFiles,
     allocators: Allocators,
     code: CodeFollower,
@@ -52,8 +56,10 @@ impl Watch {
     /// Loads the BPF programs. Needs a running tokio runtime.
     pub(super) fn new(settings: Settings, wanted: Wanted) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
+        let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
+            mappings,
             attachment,
             files: ModuleFiles::default(),
             allocators: Allocators::default(),
@@ -73,6 +79,16 @@ impl Watch {
 
     pub(super) const fn collector_mut(&mut self) -> &mut Collector {
         &mut self.collector
+    }
+
+    /// A descriptor that is readable when memory was mapped or unmapped; none when that is not followed.
+    pub(super) fn mappings_waiting(&self) -> Option<RawFd> {
+        self.mappings.waiting()
+    }
+
+    /// Takes in what was mapped and unmapped.
+    pub(super) fn receive_mappings(&mut self) -> Drained {
+        self.mappings.receive()
     }
 
     /// Waits until a process has ended. Can be dropped and called again.
@@ -107,6 +123,8 @@ impl Watch {
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.look_at(&slots)?;
+        self.mappings.receive();
+        self.mappings.forget(&self.dead.images());
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
         Ok(())
@@ -240,7 +258,8 @@ impl Watch {
     }
 
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
-        let Self { processes, collector, attachment, names, .. } = self;
+        let Self { processes, collector, attachment, names, mappings, allocators, .. } = self;
+        mappings.receive();
         let images: Vec<ImageId> =
             processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
         let mut snapshots = collector.snapshots(attachment, &images)?;
@@ -248,6 +267,9 @@ impl Watch {
         let profiles = processes.values().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
             watched.complete(&mut snapshot.counters);
+            let exe = &watched.process.exe;
+            mappings
+                .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile = Profile::build(&snapshot, watched.info(), (watched.since, now), name);
             profile.ended.clone_from(&watched.ended);
