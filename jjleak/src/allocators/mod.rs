@@ -17,6 +17,10 @@ use self::{
     symbols::{Function, Image},
 };
 use jjleak_common::cookie::Signature;
+use std::ops::Range;
+
+/// The functions by which a program maps memory itself.
+const MAPPING_FUNCTIONS: &[&str] = &["mmap", "mmap64", "mremap", "sbrk", "brk"];
 
 /// Why a file's allocator could not be looked for.
 #[derive(Debug, thiserror::Error)]
@@ -51,20 +55,22 @@ pub struct ProfiledAllocator {
     pub sites: Vec<ProbeSite>,
     /// The family's functions that cannot be probed in this file.
     pub missing: Vec<MissingFunction>,
+    /// Offsets of the functions by which a program itself maps memory, where the file has them: tcmalloc takes the place of
+    /// the C library's.
+    pub mapping_functions: Vec<Range<u64>>,
 }
 
 impl ProfiledAllocator {
-    /// Whether the code at an offset of the file is in one of its functions.
+    /// Whether the code at an offset of the file is the allocator's: in one of its functions, or, where the file is a
+    /// library that is there for nothing else, anywhere but in the functions by which a program itself maps memory. The
+    /// allocator's functions jump to others that have no names.
     #[must_use]
-    pub fn holds(&self, offset: u64) -> bool {
+    pub fn holds(&self, offset: u64, is_library: bool) -> bool {
         let distance = |site: &ProbeSite| offset.checked_sub(site.function_offset);
-        self.sites.iter().any(|site| distance(site).is_some_and(|distance| distance < site.function_length))
-    }
-
-    /// Whether a library that holds it is there for nothing else, unlike a C library.
-    #[must_use]
-    pub fn is_all_of_its_library(&self) -> bool {
-        !families::is_c_library(self.family)
+        let in_function = |site| distance(site).is_some_and(|distance| distance < site.function_length);
+        let is_mapping = || self.mapping_functions.iter().any(|function| function.contains(&offset));
+        self.sites.iter().any(in_function)
+            || is_library && !families::is_c_library(self.family) && !is_mapping()
     }
 }
 
@@ -99,7 +105,11 @@ pub enum MissingReason {
 
 /// Finds the allocators in an ELF file, and where to probe them.
 pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
-    let image = Image::parse(elf, families::MALLOCX, families::all_names)?;
+    let names = |prefixes: &[String]| {
+        let mapping = MAPPING_FUNCTIONS.iter().map(|name| (*name).to_owned());
+        families::all_names(prefixes).into_iter().chain(mapping).collect()
+    };
+    let image = Image::parse(elf, families::MALLOCX, names)?;
     let mut located = Vec::new();
     let mut found = Vec::new();
     for held in families::held(&image) {
@@ -110,11 +120,13 @@ pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
     // What is known of one allocator's code helps to prove the sites of all.
     let ranges: Vec<_> = located.iter().map(|located| located.function.range()).collect();
     let sealed = placement::sealed_against(image.code(), &ranges);
+    let mapping_functions = mapping_functions(&image);
     let mut sites = located.into_iter().zip(sealed).map(|(found, sealed)| found.place(sealed));
     let profiled = found.into_iter().map(|(family, located, missing)| ProfiledAllocator {
         family,
         sites: sites.by_ref().take(located.len()).collect(),
         missing,
+        mapping_functions: mapping_functions.clone(),
     });
     let profiled: Vec<_> = profiled.filter(|allocator| !allocator.sites.is_empty()).collect();
     let unknown_malloc = profiled.is_empty() && families::replaces_malloc(&image);
@@ -124,6 +136,13 @@ pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
 /// The names of all families that [`find_sites`] knows.
 pub fn profiled_families() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.name)
+}
+
+/// Where the functions are by which a program maps memory.
+fn mapping_functions(image: &Image<'_>) -> Vec<Range<u64>> {
+    let definitions = MAPPING_FUNCTIONS.iter().flat_map(|name| image.definitions(name));
+    let functions = definitions.filter_map(|definition| image.function(*definition).ok());
+    functions.map(|function| function.offset..function.offset + function.body.bytes().len() as u64).collect()
 }
 
 /// A function with all its names, before its probe site is chosen.

@@ -65,17 +65,14 @@ impl Allocators {
 
     /// Whether a stack of a process goes through an allocator. The kernel side knows of allocation calls in progress; this
     /// is for others that map memory: `free`, which makes a heap for a thread whose first call it is, and functions that
-    /// cannot be followed. All of a library that is there to allocate is the allocator's: its functions jump to others
-    /// that have no names. In a C library and in an executable, only the functions themselves are.
+    /// cannot be followed.
     pub(super) fn are_in(&self, stack: &RawStack, modules: &ModuleTable, exe: &Path) -> bool {
         let is_allocators = |address: &u64| {
             // After a call, which can be a function's last instruction.
             let Some((id, offset)) = modules.find(address.saturating_sub(1)) else { return false };
             let module = modules.get(id);
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
-            found.iter().any(|allocator| {
-                allocator.is_all_of_its_library() && module.path != exe || allocator.holds(offset)
-            })
+            found.iter().any(|allocator| allocator.holds(offset, module.path != exe))
         };
         stack.addresses.iter().any(is_allocators)
     }
