@@ -172,13 +172,11 @@ fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
 
 /// Where a process's break is; without that, `brk` is not followed.
 fn break_offsets() -> BreakOffsets {
-    match BreakOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
-        Ok(Some(offsets)) => offsets,
-        Ok(None) | Err(_) => {
-            tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
-            BreakOffsets::default()
-        }
+    if let Ok(Some(offsets)) = BreakOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
+        return offsets;
     }
+    tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
+    BreakOffsets::default()
 }
 
 /// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that

@@ -24,6 +24,7 @@ use crate::render::{Format, Value};
 #[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
     4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct Args {
     /// Attach to the process with this PID; can be given several times
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,5 +1,7 @@
 //! How processes come to be profiled: by their PID, as a command, or because the kernel side has taken them in.
 
+use std::sync::Arc;
+
 use jjleak_common::process::ProcessSlot;
 
 use super::Watch;
@@ -15,14 +17,13 @@ impl Watch {
         let process = Process::open(pid)?;
         let exit = ExitWatch::new(pid)?;
         let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
-        let (slot, mut watched) = self.enter(process)?;
+        let (slot, mut watched) = self.enter(process, exit)?;
         let outcome = self.attach_running(&mut watched, thread);
         self.processes.insert(slot, watched);
         if let Err(failure) = outcome {
             self.let_go(slot)?;
             return Err(failure);
         }
-        self.watch_exit(slot, exit);
         Ok(())
     }
 
@@ -51,7 +52,7 @@ impl Watch {
     pub(in crate::cli) fn launch(&mut self, mut launch: Launch) -> Result<(), Failure> {
         let pid = launch.pid();
         let exit = ExitWatch::new(pid)?;
-        let (slot, mut watched) = self.enter(Process::open(pid)?)?;
+        let (slot, mut watched) = self.enter(Process::open(pid)?, exit)?;
         self.attachment.processes().arm(watched.image)?;
         loop {
             self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
@@ -65,28 +66,31 @@ impl Watch {
         watched.process = Process::open(pid)?;
         watched.command = Some(launch.release()?);
         self.processes.insert(slot, watched);
-        self.watch_exit(slot, exit);
         Ok(())
     }
 
     /// Takes a slot for a process.
-    fn enter(&mut self, process: Process) -> Result<(ProcessSlot, Watched), Failure> {
+    fn enter(&mut self, process: Process, exit: ExitWatch) -> Result<(ProcessSlot, Watched), Failure> {
         let table = self.attachment.processes_mut();
         let Some(slot) = table.reserve()? else {
             let what = format!("process {} is one too many: the process table is full", process.pid);
             return Err(Failure::new(OTHER, what, "profile fewer, or raise --max-processes"));
         };
         let image = table.assign(slot, process.pid)?;
-        Ok((slot, Watched::new(process, image)))
+        let mut watched = Watched::new(process, image);
+        watched.exit = Some(self.watch_exit(slot, exit));
+        Ok((slot, watched))
     }
 
-    fn watch_exit(&self, slot: ProcessSlot, exit: ExitWatch) {
-        let sender = self.endings.0.clone();
+    fn watch_exit(&self, slot: ProcessSlot, exit: ExitWatch) -> Arc<ExitWatch> {
+        let exit = Arc::new(exit);
+        let (sender, watch) = (self.endings.0.clone(), Arc::clone(&exit));
         tokio::spawn(async move {
-            exit.wait().await;
+            watch.wait().await;
             // Nobody receives when jjleak is about to end itself.
             let _ = sender.send(slot);
         });
+        exit
     }
 
     /// Takes in the processes that the kernel side has begun to account; whether there were any.
@@ -124,7 +128,7 @@ impl Watch {
             watched.modules = parent.modules.of_child();
         }
         match exit {
-            Some(exit) => self.watch_exit(slot, exit),
+            Some(exit) => watched.exit = Some(self.watch_exit(slot, exit)),
             None => watched.ended = Some(watched.ending()),
         }
         self.processes.insert(slot, watched);

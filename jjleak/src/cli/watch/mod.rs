@@ -102,11 +102,10 @@ impl Watch {
         }
     }
 
+    /// The process that was in this slot has ended; by now another one can be there.
     fn note_ending(&mut self, slot: ProcessSlot) {
-        if let Some(watched) = self.processes.get_mut(&slot)
-            && watched.ended.is_none()
-        {
-            watched.ended = Some(watched.ending());
+        if let Some(watched) = self.processes.get_mut(&slot) {
+            watched.runs();
         }
     }
 
@@ -143,14 +142,14 @@ impl Watch {
     }
 
     fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
-        // Once it has ended its PID can be another process's.
-        if watched.ended.is_some() {
+        let thread = living_thread(watched.pid());
+        // A process that is about to end has no mappings any more: what is known stays.
+        let mappings = thread.and_then(|thread| Mapping::all(thread).ok());
+        if !watched.runs() {
             return Ok(false);
         }
-        let Some(thread) = living_thread(watched.pid()) else { return Ok(false) };
+        let (Some(thread), Some(mappings)) = (thread, mappings) else { return Ok(false) };
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
-        // A process that is about to end has no mappings any more: what is known stays.
-        let Ok(mappings) = Mapping::all(thread) else { return Ok(false) };
         self.keep_bound(watched, thread)?;
         if tracked.image != watched.image {
             self.dead.add(watched.image, None);
