@@ -249,12 +249,9 @@ pub(crate) fn slot_of_caller() -> Option<ProcessSlot> {
     Some(ProcessSlot(slot as u16))
 }
 
-/// The current process's break; `None` when it cannot be read.
+/// The current process's break; `None` when it cannot be read. Only for kernels of which [`knows_breaks`] is true.
 #[inline(always)]
 pub(crate) fn current_break() -> Option<u64> {
-    if !knows_breaks() {
-        return None;
-    }
     // SAFETY: has no preconditions.
     let task = unsafe { bpf_get_current_task() } as *const c_void;
     let memory = field::<u64>(task, TASK_MM.load())?;
