@@ -22,7 +22,7 @@ pub struct Pending {
     pub reserved: u8,
     /// Flags, see [`flag`].
     pub flags: u8,
-    /// The record of the block being resized, taken out of the table at entry and put back if the call fails.
+    /// The record of the block being resized, which stays in the table until the outcome is known.
     pub old: Record,
 }
 
@@ -40,6 +40,8 @@ pub mod flag {
     pub const POINTEE: u8 = 16;
     /// The size filters leave this call out.
     pub const FILTERED: u8 = 32;
+    /// Sampling leaves this call out.
+    pub const UNSAMPLED: u8 = 64;
 }
 
 const _: () = assert!(size_of::<Pending>() == 64 && align_of::<Pending>() == 8);

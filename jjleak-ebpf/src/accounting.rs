@@ -19,7 +19,7 @@ use crate::{
     memory::{opaque, read_user_word},
     process,
     registers::Hit,
-    stack,
+    sampling, stack, trace,
 };
 
 /// An armed process, as one hit sees it.
@@ -53,9 +53,12 @@ impl Books {
         count(self.slot, counter);
     }
 
-    /// A block was freed that is not in the books.
+    /// A block was freed that is not in the books. When not all are meant to be there, that means nothing.
     #[inline(always)]
     fn count_unknown_free(&self) {
+        if sampling::is_on() {
+            return;
+        }
         // SAFETY: points into a map value.
         let forked = unsafe { (*self.row).flags } & process_flag::FORKED != 0;
         self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });
@@ -129,8 +132,8 @@ pub(crate) fn enter_allocate(hit: &Hit) {
     }
 }
 
-/// A function that turns a block into another one was called: the block leaves the table now, before the
-/// allocator can give its address to somebody else.
+/// A function that turns a block into another one was called. The block stays in the table until the outcome is known,
+/// marked, for the allocator can give its address to somebody else in the meantime.
 #[inline(always)]
 pub(crate) fn enter_resize(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -142,7 +145,7 @@ pub(crate) fn enter_resize(hit: &Hit) {
     }
     let pointer = hit.arg(signature.pointer);
     if pointer != 0 {
-        if let Some(old) = live::remove(books.key(pointer)) {
+        if let Some(old) = live::suspend(books.key(pointer)) {
             pending.old = old;
             flags |= flag::HAS_OLD;
         }
@@ -176,14 +179,21 @@ fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
 #[inline(always)]
 fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
-    let filtered = filters_out(size);
+    let left_out = if filters_out(size) {
+        flag::FILTERED
+    } else if sampling::leaves_out(size) {
+        flag::UNSAMPLED
+    } else {
+        0
+    };
     pending.cfa = hit.cfa();
     pending.image = books.image.0 as u64;
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.nested = 0;
-    pending.stack = if filtered { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
-    pending.flags = flags | flag::RUNNING | if filtered { flag::FILTERED } else { 0 };
+    pending.stack =
+        if left_out != 0 { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
+    pending.flags = flags | left_out | flag::RUNNING;
 }
 
 /// The size the caller asked for; `u64::MAX` when the product overflows, which the allocator refuses.
@@ -243,11 +253,14 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
         return;
     };
     if block != 0 {
-        release_old(books, pending);
-        book(books, pending, block);
+        trace_old(books, pending);
+        // The new block first: a snapshot must not find neither.
+        let time_ns = book(books, pending, block);
+        release_old(books, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
-            release_old(books, pending);
+            trace_old(books, pending);
+            release_old(books, pending, live::NOW);
         } else if pending.has(flag::HAS_OLD) {
             restore(books, pending);
         }
@@ -266,30 +279,51 @@ fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
     }
 }
 
-/// The block that was resized is gone.
+/// The block that was resized is gone, since `time_ns`.
 #[inline(always)]
-fn release_old(books: &Books, pending: &Pending) {
-    if pending.has(flag::RESIZE) && !pending.has(flag::HAS_OLD) && pending.pointer != 0 {
+fn release_old(books: &Books, pending: &Pending, time_ns: u64) {
+    if !pending.has(flag::RESIZE) || pending.pointer == 0 {
+        return;
+    }
+    if pending.has(flag::HAS_OLD) {
+        live::conclude(books.key(pending.pointer), &pending.old, time_ns);
+    } else {
         books.count_unknown_free();
+    }
+}
+
+/// Tells of the end of the block that was resized, before the new one, which can have its address; unless the allocator
+/// has called its own `free` for it.
+#[inline(always)]
+fn trace_old(books: &Books, pending: &Pending) {
+    if trace::is_on() && pending.has(flag::HAS_OLD) && live::holds(books.key(pending.pointer), &pending.old) {
+        trace::freed(books.slot, pending.pointer, pending.old.size);
     }
 }
 
 /// The block that should be resized is still there.
 #[inline(always)]
 fn restore(books: &Books, pending: &Pending) {
-    enter_block(books.key(pending.pointer), &pending.old);
+    live::resume(books.key(pending.pointer), &pending.old);
 }
 
+/// Enters the new block; the time it begins at.
 #[inline(always)]
-fn book(books: &Books, pending: &Pending, block: u64) {
+fn book(books: &Books, pending: &Pending, block: u64) -> u64 {
     if pending.has(flag::FILTERED) {
         books.count(Counter::Filtered);
-        return;
+        return live::NOW;
+    }
+    if pending.has(flag::UNSAMPLED) {
+        books.count(Counter::Unsampled);
+        return live::NOW;
     }
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
     stack::count_allocation(pending.stack, pending.size);
     enter_block(books.key(block), &Record { size: pending.size, time_ns, stack: pending.stack, reserved: 0 });
+    trace::allocated(books.slot, block, pending.size);
+    time_ns
 }
 
 #[inline(always)]
@@ -298,7 +332,10 @@ fn enter_block(key: Key, record: &Record) {
     match live::insert(key, record) {
         Inserted::New => {}
         Inserted::Replaced => count(slot, Counter::MissedFree),
-        Inserted::Full => count(slot, Counter::LiveTableFull),
+        Inserted::Full => {
+            count(slot, Counter::LiveTableFull);
+            count_many(slot, Counter::LiveTableFullBytes, record.size);
+        }
     }
 }
 
@@ -311,8 +348,10 @@ pub(crate) fn free(hit: &Hit) {
         return;
     }
     let Some(books) = Books::of(hit) else { return };
-    if live::remove(books.key(block)).is_none() {
-        free_absent(&books, hit, block);
+    if let Some(record) = live::remove(books.key(block)) {
+        trace::freed(books.slot, block, record.size);
+    } else if !sampling::is_on() {
+        free_absent(&books, hit);
     }
 }
 
@@ -326,18 +365,10 @@ pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
 
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
-fn free_absent(books: &Books, hit: &Hit, block: u64) {
+fn free_absent(books: &Books, hit: &Hit) {
     if let Some(pending) = PENDING.get() {
         // SAFETY: task storage belongs to the current task, which is busy with this very probe.
         let pending = unsafe { &mut *pending };
-        if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 && pending.pointer == block {
-            // The block being resized, which left the table at entry. Whether the resizing call frees it or was
-            // abandoned, the block is gone and must not be put back.
-            release_old(books, pending);
-            pending.pointer = 0;
-            pending.flags &= !flag::HAS_OLD;
-            return;
-        }
         // Made by an allocation call in progress, of a block that is the allocator's own.
         if books.nesting(pending, hit.cfa()) == Nesting::Nested {
             return;

@@ -13,6 +13,7 @@
 
 mod support;
 
+mod bcc;
 mod calls;
 mod completeness;
 mod containers;
@@ -26,12 +27,16 @@ mod following;
 mod formats;
 mod launches;
 mod mappings;
+mod overflow;
 mod places;
 mod processes;
 mod programs;
 mod refusals;
+mod sampling;
+mod snapshots;
 mod stacks;
 mod states;
 mod threads;
 mod turnover;
 mod verifier;
+mod views;

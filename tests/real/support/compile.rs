@@ -114,7 +114,7 @@ const BOOKKEEPING: &[&str] =
     &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 11] = [
+const LEDGER: [&str; 13] = [
     "books",
     "sites",
     "calls",
@@ -125,6 +125,8 @@ const LEDGER: [&str; 11] = [
     "main",
     "mappings",
     "processes",
+    "steady",
+    "tables",
     "threads",
 ];
 
