@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::books::losses;
-use crate::support::ledger::assert_exact;
+use crate::support::books::{Books, losses};
+use crate::support::ledger::{assert_exact, reported_and_booked};
 use crate::support::privilege::require_bpf;
 
 /// Tests that play a scenario in which so many calls are abandoned.
@@ -26,4 +26,17 @@ abandoned! {
     calls_from_deeper_frames_count_after_a_jump: "deeper", 1;
     a_block_whose_realloc_was_abandoned_lives_on: "escaped_realloc", 2;
     a_block_whose_realloc_was_abandoned_can_be_freed: "free_after_escaped_realloc", 1;
+}
+
+#[test]
+fn a_block_lives_on_when_the_thread_that_was_resizing_it_is_gone() {
+    require_bpf!();
+    let (report, books) = reported_and_booked("thread_ends_in_realloc", &["--format", "json"]);
+
+    let site = &books.sites["site_malloc"];
+    let mut reported = Books::of(&report);
+    // What the C library allocates for the thread itself.
+    reported.sites.retain(|name, _| name.starts_with("site_"));
+    assert_eq!((site.live_objects, site.live_bytes), (1, 100));
+    assert_eq!(reported, books);
 }

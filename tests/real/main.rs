@@ -18,6 +18,7 @@ mod calls;
 mod completeness;
 mod containers;
 mod depths;
+mod differential;
 mod edges;
 mod endings;
 mod escapes;

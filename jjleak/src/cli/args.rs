@@ -10,7 +10,7 @@ use regex::Regex;
 
 use super::Failure;
 use crate::analyze::{Selection, SortBy};
-use crate::attach::{Capacity, Settings, SizeFilter};
+use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Format, Value};
 
@@ -115,15 +115,16 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(live::MAX_BLOCKS)))]
     pub(super) max_live: u32,
 
-    /// Different stacks that find room, 50 to 100 bytes each
-    #[arg(long, value_name = "N", default_value_t = stack::DEFAULT_STACKS, help_heading = "Capacities")]
+    /// Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed]
+    #[arg(long, value_name = "N", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
-    pub(super) max_stacks: u32,
+    pub(super) max_stacks: Option<u32>,
 
-    /// Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two
-    #[arg(long, value_name = "BYTES", default_value_t = stack::DEFAULT_FRAME_BYTES, help_heading = "Capacities")]
+    /// Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default:
+    /// 4194304; four times that where processes are followed]
+    #[arg(long, value_name = "BYTES", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
-    pub(super) frame_buffer: u32,
+    pub(super) frame_buffer: Option<u32>,
 
     /// Number of stacks in text reports
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
@@ -157,6 +158,9 @@ pub(super) struct Args {
     #[arg(short, long, action = ArgAction::Count)]
     pub(super) verbose: u8,
 }
+
+/// Room for stacks where processes are followed, in multiples of that for one process.
+const WHERE_FOLLOWED: u32 = 4;
 
 /// What to profile.
 #[derive(Debug)]
@@ -200,10 +204,12 @@ impl Args {
 
     /// Has the kernel side do what the arguments ask for.
     pub(super) fn apply(&self, settings: &mut Settings) {
+        // Each process has stacks of its own, and one that has ended keeps them for a while.
+        let processes = if settings.following == Following::Nobody { 1 } else { WHERE_FOLLOWED };
         settings.capacity = Capacity {
             blocks: self.max_live,
-            stacks: self.max_stacks,
-            frame_bytes: self.frame_buffer,
+            stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * processes),
+            frame_bytes: self.frame_buffer.unwrap_or(stack::DEFAULT_FRAME_BYTES * processes),
             ..settings.capacity
         };
         settings.sampling = self.sampling();

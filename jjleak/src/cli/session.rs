@@ -61,7 +61,6 @@ fn cannot_start(what: &str, error: &io::Error) -> Failure {
 fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
     let mut settings = Settings::new(Programs::Accounting);
     settings.sizes = args.size_filter()?;
-    args.apply(&mut settings);
     settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
     settings.mappings = args.mmap;
     settings.following = match subject {
@@ -74,6 +73,7 @@ fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
         Subject::Command(_) if !args.follow => 1,
         _ => args.max_processes,
     };
+    args.apply(&mut settings);
     Ok(settings)
 }
 

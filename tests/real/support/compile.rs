@@ -45,6 +45,12 @@ pub(crate) fn orphan() -> &'static Path {
     })
 }
 
+/// The program whose threads allocate at random and write down what they do.
+pub(crate) fn differential() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("differential", &["differential.c".to_owned()], BOOKKEEPING))
+}
+
 /// The program whose main thread ends before the others.
 pub(crate) fn headless() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -5,7 +5,7 @@ use std::fs;
 
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::loaded_programs;
-use jjleak_common::live::{LiveSet, WAYS};
+use jjleak_common::live::{Key, LiveSet, WAYS};
 use jjleak_common::process::{ProcessRow, ProcessState};
 use jjleak_common::stack::StackRow;
 
@@ -37,6 +37,16 @@ impl InUse {
             stacks: stacks.iter().filter(|row| row.hash != 0).count(),
         }
     }
+}
+
+/// Address and size of every live block in the table of the jjleak with this PID; of those in the spill, nothing.
+pub(crate) fn blocks(pid: u32) -> Vec<(u64, u64)> {
+    let in_set = |set: LiveSet| {
+        (0..WAYS)
+            .filter(move |way| set.keys[*way] != 0)
+            .map(move |way| (Key(set.keys[way]).address(), set.sizes[way]))
+    };
+    values::<LiveSet>(pid, "LIVE").into_iter().flat_map(in_set).collect()
 }
 
 /// All values of an array that the programs of a process use.
