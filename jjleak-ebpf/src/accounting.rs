@@ -9,13 +9,13 @@ use jjleak_common::{
     counter::Counter,
     live::{Key, Record},
     pending::{Nesting, Pending, flag},
-    process::{ImageId, ProcessRow, ProcessSlot, Trampoline, flag as process_flag},
+    process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, Trampoline, flag as process_flag},
     stack::lost_row,
 };
 
 use crate::{
     live::{self, Inserted},
-    maps::{PENDING, PROCESSES, count, count_many, filters_out},
+    maps::{CALLS, PROCESSES, count, count_many, filters_out},
     memory::{opaque, read_user_word},
     process,
     registers::Hit,
@@ -61,31 +61,71 @@ impl Books {
         self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });
     }
 
-    /// What a call with this CFA is to the thread's pending call.
+    /// What a call with this CFA is to one that may be pending.
     #[inline(always)]
     fn nesting(&self, pending: &Pending, cfa: u64) -> Nesting {
         let may_nest = pending.has(flag::RUNNING) && cfa <= pending.cfa;
-        let intact = may_nest && self.holds_trampoline(pending.cfa - 8);
-        let from_allocator = intact && self.is_from_allocator(cfa - 8);
+        let intact = may_nest && self.is_intact(pending);
+        let from_allocator = intact && self.is_from_allocator(pending, cfa - 8);
         pending.nesting(self.image.0 as u64, cfa, intact, from_allocator)
     }
 
-    /// Whether a return slot leads into an allocator's code; true while that code's place is not known.
+    /// Whether the pending call's return slot still holds what it held at entry.
     #[inline(always)]
-    fn is_from_allocator(&self, slot: u64) -> bool {
-        // SAFETY: points into a map value.
-        unsafe {
-            if read_volatile(addr_of!((*self.row).text_image)) != self.image.0 as u64 {
-                return true;
-            }
-            let Some(caller) = read_user_word(slot) else { return false };
-            (*self.row).allocator_text.iter().any(|text| text.contains(caller))
+    fn is_intact(&self, pending: &Pending) -> bool {
+        let slot = pending.cfa - 8;
+        if pending.ends_at_exits() {
+            read_user_word(slot) == Some(pending.return_address)
+        } else {
+            self.holds_trampoline(slot)
         }
+    }
+
+    /// Whether a return slot leads into code that may have made the call for the pending one: that of any allocator,
+    /// true while that code's place is not known. An exception leaves the record of the call that threw it behind; so
+    /// that it mutes nothing, only calls by the same allocator are taken for that call's own.
+    #[inline(always)]
+    fn is_from_allocator(&self, pending: &Pending, slot: u64) -> bool {
+        if !self.knows_allocators() {
+            return !pending.ends_at_exits();
+        }
+        let Some(caller) = read_user_word(slot) else { return false };
+        if self.is_trampoline(caller) {
+            // A muted call has jumped on to another function, and the return probe is its.
+            return true;
+        }
+        let allocator = self.allocator_at(caller);
+        allocator < MAX_ALLOCATORS as u8 && (!pending.ends_at_exits() || allocator == pending.allocator)
+    }
+
+    #[inline(always)]
+    fn knows_allocators(&self) -> bool {
+        // SAFETY: points into a map value.
+        unsafe { read_volatile(addr_of!((*self.row).text_image)) == self.image.0 as u64 }
+    }
+
+    /// Which allocator's code is at an address; `MAX_ALLOCATORS` when none's is.
+    #[inline(always)]
+    fn allocator_at(&self, address: u64) -> u8 {
+        let mut index = 0;
+        while index < MAX_ALLOCATORS {
+            // SAFETY: points into a map value; the index is within the array.
+            if unsafe { (*self.row).allocator_text[index].contains(address) } {
+                break;
+            }
+            index += 1;
+        }
+        index as u8
     }
 
     #[inline(always)]
     fn holds_trampoline(&self, slot: u64) -> bool {
         let Some(word) = read_user_word(slot) else { return false };
+        self.is_trampoline(word)
+    }
+
+    #[inline(always)]
+    fn is_trampoline(&self, word: u64) -> bool {
         // SAFETY: points into a map value.
         let trampoline = unsafe { read_volatile(addr_of!((*self.row).trampoline)) };
         Trampoline(trampoline).is_in(word, self.image)
@@ -123,24 +163,108 @@ pub(crate) fn enter_resize(hit: &Hit) {
     begin(&books, hit, pending, flags);
 }
 
-/// The thread's pending record, when this call is the one that counts.
+/// A function that resizes a block where it is was called.
+#[inline(always)]
+pub(crate) fn enter_resize_in_place(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(pending) = enter(&books, hit) else { return };
+    let mut flags = flag::RESIZE | flag::IN_PLACE;
+    if let Some(old) = live::remove(books.key(hit.arg(hit.cookie.signature.pointer))) {
+        pending.old = old;
+        flags |= flag::HAS_OLD;
+    }
+    pending.extra = hit.arg(hit.cookie.signature.extra);
+    begin(&books, hit, pending, flags);
+}
+
+/// A function that gives a new block or throws was called. A return probe would end the program when it throws, so
+/// its exits are probed.
+#[inline(always)]
+pub(crate) fn enter_throwing(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(return_address) = read_user_word(hit.cfa() - 8) else {
+        books.count(Counter::ResultUnreadable);
+        return;
+    };
+    if let Some(pending) = enter(&books, hit) {
+        begin(&books, hit, pending, 0);
+        pending.return_address = return_address;
+        pending.allocator =
+            if books.knows_allocators() { books.allocator_at(hit.instruction_pointer()) } else { u8::MAX };
+    }
+}
+
+/// A function that may throw is about to return, or another one that has come to share its code.
+#[inline(always)]
+pub(crate) fn exit(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(calls) = CALLS.get() else { return };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let calls = unsafe { &mut *calls };
+    if ends(&books, hit, &calls.current) {
+        settle(&books, &calls.current, hit.returned());
+        calls.current.flags = 0;
+    } else if ends(&books, hit, &calls.outer) {
+        if calls.current.has(flag::RUNNING) {
+            drop_stale(&books, hit, &mut calls.current);
+        }
+        settle(&books, &calls.outer, hit.returned());
+        calls.outer.flags = 0;
+    }
+}
+
+/// Whether this exit is the pending call's.
+#[inline(always)]
+fn ends(books: &Books, hit: &Hit, pending: &Pending) -> bool {
+    pending.has(flag::RUNNING)
+        && pending.ends_at_exits()
+        && pending.cfa == hit.cfa()
+        && pending.image == books.image.0 as u64
+        && books.is_intact(pending)
+}
+
+/// Where to note this call, when it is one that counts.
 #[inline(always)]
 fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
-    let Some(pending) = PENDING.get_or_create() else {
+    let Some(calls) = CALLS.get_or_create() else {
         books.count(Counter::PendingFull);
         return None;
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-    let pending = unsafe { &mut *pending };
-    match books.nesting(pending, hit.cfa()) {
-        Nesting::Outermost => Some(pending),
+    let calls = unsafe { &mut *calls };
+    if is_nested(books, hit, &mut calls.outer) {
+        return None;
+    }
+    match books.nesting(&calls.current, hit.cfa()) {
+        Nesting::Outermost => {}
         Nesting::Nested => {
-            pending.nested += 1;
-            None
+            calls.current.nested += 1;
+            return None;
+        }
+        Nesting::CalledBack => {
+            if calls.outer.has(flag::RUNNING) {
+                // A new handler within a new handler: only one of them is kept.
+                books.count(Counter::StalePending);
+            }
+            calls.outer = calls.current;
+        }
+        Nesting::Stale => drop_stale(books, hit, &mut calls.current),
+    }
+    Some(&mut calls.current)
+}
+
+/// Whether a call is made by the one that has called the program back, and only that one counts.
+#[inline(always)]
+fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
+    match books.nesting(outer, hit.cfa()) {
+        Nesting::Outermost | Nesting::CalledBack => false,
+        Nesting::Nested => {
+            outer.nested += 1;
+            true
         }
         Nesting::Stale => {
-            drop_stale(books, hit, pending);
-            Some(pending)
+            drop_stale(books, hit, outer);
+            false
         }
     }
 }
@@ -154,6 +278,7 @@ fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     pending.image = books.image.0 as u64;
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
+    pending.return_address = 0;
     pending.nested = 0;
     pending.stack = if filtered { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
     pending.flags = flags | flag::RUNNING | if filtered { flag::FILTERED } else { 0 };
@@ -175,7 +300,7 @@ fn requested_size(hit: &Hit) -> u64 {
 /// An allocation call will never return. What it was resizing is as it was, for all we know.
 #[inline(always)]
 fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
-    books.count(Counter::StalePending);
+    books.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
     count_many(books.slot, Counter::MutedCall, pending.nested as u64);
     debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
     if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 {
@@ -188,42 +313,72 @@ fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
 #[inline(always)]
 pub(crate) fn leave(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
-    let Some(pending) = PENDING.get() else {
+    let Some(calls) = CALLS.get() else {
         books.count(Counter::ReturnWithoutEntry);
         return;
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-    let pending = unsafe { &mut *pending };
+    let calls = unsafe { &mut *calls };
     let stack_pointer = hit.stack_pointer();
-    if !pending.has(flag::RUNNING) {
-        // Functions that call each other in tail position return together: the first return settled it.
-        if pending.cfa != stack_pointer {
-            books.count(Counter::ReturnWithoutEntry);
+    let current = &mut calls.current;
+    if current.has(flag::RUNNING) {
+        if stack_pointer < current.cfa {
+            leave_nested(current, hit);
+        } else if stack_pointer == current.cfa && !current.ends_at_exits() {
+            settle(&books, current, hit.returned());
+            current.flags = 0;
+        } else {
+            drop_stale(&books, hit, current);
         }
-    } else if stack_pointer == pending.cfa {
-        settle(&books, pending, hit.returned());
-        pending.flags = 0;
-    } else if stack_pointer > pending.cfa {
-        drop_stale(&books, hit, pending);
+    } else if calls.outer.has(flag::RUNNING) && stack_pointer < calls.outer.cfa {
+        leave_nested(&mut calls.outer, hit);
+    } else if current.cfa != stack_pointer {
+        // Functions that call each other in tail position return together: the first return settled it.
+        books.count(Counter::ReturnWithoutEntry);
+    }
+}
+
+/// A call that was muted as a part of another one returned. Where it failed, nothing was muted.
+#[inline(always)]
+fn leave_nested(outer: &mut Pending, hit: &Hit) {
+    if outer.ends_at_exits() && outer.nested > 0 && hit.returned() == 0 {
+        outer.nested -= 1;
     }
 }
 
 /// The outermost call returned: books its outcome.
 #[inline(always)]
 fn settle(books: &Books, pending: &Pending, returned: u64) {
+    if pending.has(flag::IN_PLACE) {
+        settle_in_place(books, pending, returned);
+        return;
+    }
     let Some(block) = new_block(pending, returned) else {
         books.count(Counter::ResultUnreadable);
         return;
     };
     if block != 0 {
         release_old(books, pending);
-        book(books, pending, block);
+        book(books, pending, block, pending.size);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
             release_old(books, pending);
         } else if pending.has(flag::HAS_OLD) {
             restore(books, pending);
         }
+    }
+}
+
+/// A block was resized where it is, if it is now as large as was asked for. Of what it may have beyond that it has
+/// what there was room for.
+#[inline(always)]
+fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
+    if real_size >= pending.size {
+        release_old(books, pending);
+        let most = pending.size.saturating_add(pending.extra);
+        book(books, pending, pending.pointer, if real_size < most { real_size } else { most });
+    } else if pending.has(flag::HAS_OLD) {
+        restore(books, pending);
     }
 }
 
@@ -254,15 +409,15 @@ fn restore(books: &Books, pending: &Pending) {
 }
 
 #[inline(always)]
-fn book(books: &Books, pending: &Pending, block: u64) {
+fn book(books: &Books, pending: &Pending, block: u64, size: u64) {
     if pending.has(flag::FILTERED) {
         books.count(Counter::Filtered);
         return;
     }
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
-    stack::count_allocation(pending.stack, pending.size);
-    enter_block(books.key(block), &Record { size: pending.size, time_ns, stack: pending.stack, reserved: 0 });
+    stack::count_allocation(pending.stack, size);
+    enter_block(books.key(block), &Record { size, time_ns, stack: pending.stack, reserved: 0 });
 }
 
 #[inline(always)]
@@ -300,9 +455,10 @@ pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
 fn free_absent(books: &Books, hit: &Hit, block: u64) {
-    if let Some(pending) = PENDING.get() {
+    if let Some(calls) = CALLS.get() {
         // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-        let pending = unsafe { &mut *pending };
+        let calls = unsafe { &mut *calls };
+        let pending = &mut calls.current;
         if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 && pending.pointer == block {
             // The block being resized, which left the table at entry. Whether the resizing call frees it or was
             // abandoned, the block is gone and must not be put back.
@@ -312,7 +468,10 @@ fn free_absent(books: &Books, hit: &Hit, block: u64) {
             return;
         }
         // Made by an allocation call in progress, of a block that is the allocator's own.
-        if books.nesting(pending, hit.cfa()) == Nesting::Nested {
+        let cfa = hit.cfa();
+        if books.nesting(pending, cfa) == Nesting::Nested
+            || books.nesting(&calls.outer, cfa) == Nesting::Nested
+        {
             return;
         }
     }

@@ -12,7 +12,7 @@ use aya_ebpf::{
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
     live::{DEFAULT_SETS_LOG2, DEFAULT_SPILL_ENTRIES, LiveSet, Record},
-    pending::Pending,
+    pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
     stack::{DEFAULT_FRAME_BYTES, DEFAULT_ROWS_LOG2, FIRST_ROW, StackRow},
     unwind::{self, MappingTable},
@@ -57,7 +57,7 @@ pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_C
 #[map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
 #[btf_map]
-pub(crate) static PENDING: TaskStorage<Pending> = TaskStorage::new();
+pub(crate) static CALLS: TaskStorage<Calls> = TaskStorage::new();
 
 #[unsafe(no_mangle)]
 static LIVE_SETS_LOG2: Global<u32> = Global::new(DEFAULT_SETS_LOG2);

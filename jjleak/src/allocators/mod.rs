@@ -3,6 +3,7 @@
 //! In: the bytes of an ELF file that a process maps. Out: which allocator it holds, and for a family that
 //! jjleak profiles the [`ProbeSite`]s. Pure: no process and no kernel is asked.
 
+mod exits;
 mod families;
 mod placement;
 mod site;
@@ -10,13 +11,16 @@ mod symbols;
 #[cfg(test)]
 mod test_elf;
 
+pub use exits::Unproven;
 pub use site::{Placement, ProbeSite, Role, Stepping};
 
 use self::{
+    exits::{Exits, Follower, NO_RETURN},
     families::{FAMILIES, Held},
     symbols::{Function, Image},
 };
 use jjleak_common::cookie::Signature;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Why a file's allocator could not be looked for.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +51,24 @@ pub struct ModuleAllocators {
 pub struct ProfiledAllocator {
     /// The name users know it by.
     pub family: &'static str,
-    /// One site a function; aliases share theirs.
+    /// One site a function; aliases share theirs. Those at which functions return come first.
     pub sites: Vec<ProbeSite>,
     /// The family's functions that cannot be probed in this file.
     pub missing: Vec<MissingFunction>,
 }
 
+impl ProfiledAllocator {
+    /// The sites at which functions are called.
+    pub fn functions(&self) -> impl Iterator<Item = &ProbeSite> {
+        self.sites.iter().filter(|site| site.role != Role::Exit)
+    }
+}
+
 /// A function of a family that cannot be probed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingFunction {
     /// Its usual name.
-    pub name: &'static str,
+    pub name: String,
     /// Why not.
     pub reason: MissingReason,
 }
@@ -80,30 +91,109 @@ pub enum MissingReason {
     /// It shares its code with a function of another meaning.
     #[error("its code is also another function's")]
     Shared,
+    /// It is not known how it ends: it is only seen to be called.
+    #[error("its calls are not followed: {0}")]
+    Unproven(Unproven),
 }
 
 /// Finds the allocators in an ELF file, and where to probe them.
 pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
-    let image = Image::parse(elf, families::MALLOCX, families::all_names)?;
+    let names = |prefixes: &[String]| {
+        let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
+        families::all_names(prefixes).into_iter().chain(no_return).collect()
+    };
+    let image = Image::parse(elf, families::MALLOCX, names)?;
     let mut located = Vec::new();
     let mut found = Vec::new();
-    for held in families::held(&image) {
-        let first = located.len();
-        let missing = locate(&image, &held, &mut located);
-        found.push((held.family.name, first..located.len(), missing));
+    for (index, held) in families::held(&image).into_iter().enumerate() {
+        let missing = locate(&image, &held, index, &mut located);
+        found.push(ProfiledAllocator { family: held.family.name, sites: Vec::new(), missing });
+    }
+    let exits = resolve_ends(&image, &mut located, &mut found);
+    for (allocator, site) in exits {
+        found[allocator].sites.push(site);
     }
     // What is known of one allocator's code helps to prove the sites of all.
     let ranges: Vec<_> = located.iter().map(|located| located.function.range()).collect();
     let sealed = placement::sealed_against(image.code(), &ranges);
-    let mut sites = located.into_iter().zip(sealed).map(|(found, sealed)| found.place(sealed));
-    let profiled = found.into_iter().map(|(family, located, missing)| ProfiledAllocator {
-        family,
-        sites: sites.by_ref().take(located.len()).collect(),
-        missing,
+    for (located, sealed) in located.into_iter().zip(sealed) {
+        found[located.allocator].sites.push(located.place(sealed));
+    }
+    found.retain(|allocator| !allocator.sites.is_empty());
+    let unknown_malloc = found.is_empty() && families::replaces_malloc(&image);
+    Ok(ModuleAllocators { profiled: found, unknown_malloc })
+}
+
+/// Finds the exits of functions that may throw, and drops functions that only pass on to others. Returns the exits,
+/// each with the index of its allocator.
+fn resolve_ends(
+    image: &Image<'_>,
+    located: &mut Vec<Located<'_>>,
+    found: &mut [ProfiledAllocator],
+) -> Vec<(usize, ProbeSite)> {
+    if !located.iter().any(|it| it.may_pass_on || it.role == Role::AllocateOrThrow) {
+        return Vec::new();
+    }
+    let follower = Follower::new(image);
+    merge_aliases(&follower, located);
+    let entries = |located: &[Located<'_>], wanted: fn(Role) -> bool| -> HashSet<u64> {
+        located.iter().filter(|it| wanted(it.role)).map(|it| it.function.address).collect()
+    };
+    let frees = entries(located, |role| role == Role::Free);
+    located.retain(|it| {
+        let passes_on = |exits: Exits| !exits.known.is_empty() || exits.leaves_file;
+        !it.may_pass_on || !follower.exits(it.function.address, &frees).is_ok_and(passes_on)
     });
-    let profiled: Vec<_> = profiled.filter(|allocator| !allocator.sites.is_empty()).collect();
-    let unknown_malloc = profiled.is_empty() && families::replaces_malloc(&image);
-    Ok(ModuleAllocators { profiled, unknown_malloc })
+    let accounted = entries(located, Role::accounts_allocation);
+    let mut returns: BTreeMap<u64, (usize, Vec<String>)> = BTreeMap::new();
+    for it in located.iter_mut().filter(|it| it.role == Role::AllocateOrThrow) {
+        match follower.exits(it.function.address, &accounted) {
+            Ok(exits) if !exits.leaves_file => {
+                for at in exits.returns {
+                    let (_, names) = returns.entry(at).or_insert_with(|| (it.allocator, Vec::new()));
+                    names.extend(it.names.iter().cloned());
+                }
+            }
+            unproven => {
+                it.role = Role::UnseenAllocation;
+                let reason = MissingReason::Unproven(unproven.err().unwrap_or(Unproven::LeavesFile));
+                found[it.allocator].missing.push(MissingFunction { name: it.names[0].clone(), reason });
+            }
+        }
+    }
+    let site = |(at, (allocator, names))| Some((allocator, exit_site(image, at, names)?));
+    returns.into_iter().filter_map(site).collect()
+}
+
+/// The probe site of a return instruction.
+fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<ProbeSite> {
+    Some(ProbeSite {
+        names,
+        role: Role::Exit,
+        signature: families::NOTHING,
+        placement: Placement { delta: 0, cfa_words: 1, stepping: Stepping::SingleStep },
+        function_offset: image.offset_of(address)?,
+    })
+}
+
+/// Functions that consist of a jump to another one that means the same are that function.
+fn merge_aliases(follower: &Follower<'_, '_>, located: &mut Vec<Located<'_>>) {
+    let mut index = 0;
+    while index < located.len() {
+        let it = &located[index];
+        let target = follower.alias_of(it.function.address).filter(|target| *target != it.function.address);
+        let same = |other: &Located<'_>| {
+            target == Some(other.function.address) && (other.role, other.signature) == (it.role, it.signature)
+        };
+        let Some(target) = located.iter().position(same) else {
+            index += 1;
+            continue;
+        };
+        let names = located[index].names.clone();
+        let known: BTreeSet<_> = located[target].names.iter().cloned().collect();
+        located[target].names.extend(names.into_iter().filter(|name| !known.contains(name)));
+        located.remove(index);
+    }
 }
 
 /// The names of all families that [`find_sites`] knows.
@@ -113,6 +203,9 @@ pub fn profiled_families() -> impl Iterator<Item = &'static str> {
 
 /// A function with all its names, before its probe site is chosen.
 struct Located<'data> {
+    /// Index of its allocator among those found.
+    allocator: usize,
+    may_pass_on: bool,
     names: Vec<String>,
     role: Role,
     signature: Signature,
@@ -124,12 +217,13 @@ struct Located<'data> {
 fn locate<'data>(
     image: &Image<'data>,
     held: &Held,
+    allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Vec<MissingFunction> {
     let mut missing = Vec::new();
     for (row, names) in held.functions() {
-        if let Err(reason) = locate_row(image, row, &names, located) {
-            missing.push(MissingFunction { name: row.names[0], reason });
+        if let Err(reason) = locate_row(image, row, &names, allocator, located) {
+            missing.push(MissingFunction { name: row.names[0].to_owned(), reason });
         }
     }
     missing
@@ -137,7 +231,7 @@ fn locate<'data>(
 
 impl Located<'_> {
     fn place(self, sealed: u64) -> ProbeSite {
-        let Self { names, role, signature, function } = self;
+        let Self { names, role, signature, function, .. } = self;
         let placement = placement::place(function.body, role, signature, sealed);
         ProbeSite { names, role, signature, placement, function_offset: function.offset }
     }
@@ -149,13 +243,14 @@ fn locate_row<'data>(
     image: &Image<'data>,
     row: &families::Function,
     names: &[String],
+    allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Result<(), MissingReason> {
     let mut added = false;
     let mut reason = MissingReason::Undefined;
     for name in names {
         for &symbol in image.definitions(name) {
-            match image.function(symbol).and_then(|function| add(function, name, row, located)) {
+            match image.function(symbol).and_then(|function| add(function, name, row, allocator, located)) {
                 Ok(()) => added = true,
                 Err(why_not) => reason = why_not,
             }
@@ -168,16 +263,19 @@ fn add<'data>(
     function: Function<'data>,
     name: &str,
     row: &families::Function,
+    allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Result<(), MissingReason> {
-    let &families::Function { role, signature, .. } = row;
+    let &families::Function { role, signature, may_pass_on, .. } = row;
     let Some(known) = located.iter_mut().find(|known| known.function.address == function.address) else {
-        located.push(Located { names: vec![name.to_owned()], role, signature, function });
+        let names = vec![name.to_owned()];
+        located.push(Located { allocator, may_pass_on, names, role, signature, function });
         return Ok(());
     };
     if (known.role, known.signature) != (role, signature) {
         return Err(MissingReason::Shared);
     }
+    known.may_pass_on &= may_pass_on;
     if !known.names.iter().any(|known| known == name) {
         known.names.push(name.to_owned());
     }

@@ -5,7 +5,7 @@
 
 use super::{Error, MissingReason, placement::Body};
 use object::{
-    LittleEndian,
+    LittleEndian, Object, Relocation, RelocationTarget,
     elf::{self, FileHeader64, Sym64},
     read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
 };
@@ -32,6 +32,7 @@ type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>>;
 
 /// The symbols and the executable code of a file.
 pub(super) struct Image<'data> {
+    file: Elf<'data>,
     code: Vec<Segment<'data>>,
     definitions: HashMap<String, Vec<Definition>>,
     prefixes: Vec<String>,
@@ -42,6 +43,15 @@ struct Segment<'data> {
     address: u64,
     offset: u64,
     bytes: &'data [u8],
+}
+
+/// A function that is called by way of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Callee {
+    /// One of the file's own, at this address.
+    Own(u64),
+    /// Another file's, of this name.
+    Other(String),
 }
 
 /// A defined symbol.
@@ -61,6 +71,12 @@ pub(super) struct Function<'data> {
     pub(super) offset: u64,
     /// Its code.
     pub(super) body: Body<'data>,
+}
+
+impl Definition {
+    pub(super) const fn address(self) -> u64 {
+        self.address
+    }
 }
 
 impl Function<'_> {
@@ -90,7 +106,37 @@ impl<'data> Image<'data> {
         for table in tables {
             collect_definitions(table, &mut definitions);
         }
-        Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes })
+        Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes, file })
+    }
+
+    /// Where the file's code finds the functions that it calls by way of memory which the dynamic linker fills.
+    pub(super) fn linkage(&self) -> HashMap<u64, Callee> {
+        let table = self.file.elf_dynamic_symbol_table();
+        let relocations = self.file.dynamic_relocations().into_iter().flatten();
+        let callee = |relocation: &Relocation| {
+            let RelocationTarget::Symbol(index) = relocation.target() else { return None };
+            let symbol = table.symbol(index).ok()?;
+            if !symbol.is_undefined(LittleEndian) {
+                return Some(Callee::Own(symbol.st_value.get(LittleEndian)));
+            }
+            let name = table.symbol_name(LittleEndian, symbol).ok()?;
+            Some(Callee::Other(String::from_utf8_lossy(name).into_owned()))
+        };
+        relocations.filter_map(|(slot, relocation)| Some((slot, callee(&relocation)?))).collect()
+    }
+
+    /// Code from an address on, to the end of its segment; none outside of the code.
+    pub(super) fn code_from(&self, address: u64) -> &'data [u8] {
+        let segment = self.code.iter().find(|segment| segment.contains(address));
+        let rest =
+            segment.and_then(|segment| segment.bytes.get(usize::try_from(address - segment.address).ok()?..));
+        rest.unwrap_or_default()
+    }
+
+    /// The offset in the file of code at an address.
+    pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
+        let segment = self.code.iter().find(|segment| segment.contains(address))?;
+        Some(segment.offset + (address - segment.address))
     }
 
     /// What stands before the mark in the names of the symbols that end with it.

@@ -10,6 +10,18 @@ pub(crate) fn ledger() -> &'static Path {
     PATH.get_or_init(|| compile("ledger", &LEDGER.map(|unit| format!("ledger/{unit}.c")), BOOKKEEPING))
 }
 
+/// The same program with C++'s operators, in a program of C++.
+pub(crate) fn cplusplus_ledger() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let sources = LEDGER.map(|unit| format!("ledger/{unit}.c"));
+        let sources = [&sources[..], &["ledger/operators.cpp".to_owned()]].concat();
+        // Each file in its own language.
+        let flags = [CPLUSPLUS, &BOOKKEEPING[1..], &["-Wl,--no-as-needed", "-lstdc++"]].concat();
+        compile("cplusplus-ledger", &sources, &flags)
+    })
+}
+
 /// The same program with musl inside instead of a C library beside it.
 pub(crate) fn musl_ledger() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
@@ -112,6 +124,9 @@ pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {
 /// As the fixtures' comments ask for: optimized, but with frame pointers and every call to the allocator as written.
 const BOOKKEEPING: &[&str] =
     &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
+
+/// What tells the ledger program that it has the scenarios of C++.
+const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
 const LEDGER: [&str; 10] =

@@ -5,17 +5,17 @@
 //! function of a family is another row in `functions`.
 
 mod functions;
+mod mimalloc;
 #[cfg(test)]
 mod tests;
 
-pub(super) use functions::Function;
+pub(super) use functions::{Function, NOTHING};
 
 use std::slice;
 
 use super::symbols::Image;
-use functions::{
-    GOOGLE_TCMALLOC_NEW, JEMALLOC, JEMALLOC_NEW, MIMALLOC, TCMALLOC_NEW, ZERO_FREES, ZERO_RESIZES,
-};
+use functions::{GOOGLE_TCMALLOC, JEMALLOC, OPERATORS, TCMALLOC, ZERO_FREES, ZERO_RESIZES};
+use mimalloc::MIMALLOC;
 
 /// Allocators that come from the same project and share its function names.
 #[derive(Debug)]
@@ -70,30 +70,30 @@ pub(super) const FAMILIES: &[Family] = &[
         told: Told::AnyPrefix(JEMALLOC_MARKS),
         prefixed: &[ZERO_FREES, JEMALLOC],
         own: &[],
-        operators: JEMALLOC_NEW,
+        operators: OPERATORS,
     },
     Family {
         // gperftools.
         name: "tcmalloc",
         told: Told::Malloc { name: "tc_malloc", prefix: "tc_" },
         prefixed: &[ZERO_FREES],
-        own: TCMALLOC_NEW,
-        operators: &[],
+        own: TCMALLOC,
+        operators: OPERATORS,
     },
     Family {
         // Google's newer one, which shares no code with it.
         name: "tcmalloc",
         told: Told::Malloc { name: "TCMallocInternalMalloc", prefix: "TCMallocInternal" },
         prefixed: &[ZERO_FREES],
-        own: GOOGLE_TCMALLOC_NEW,
-        operators: &[],
+        own: GOOGLE_TCMALLOC,
+        operators: OPERATORS,
     },
     Family {
         name: "mimalloc",
         told: Told::Malloc { name: "mi_malloc", prefix: "mi_" },
         prefixed: &[ZERO_RESIZES],
         own: MIMALLOC,
-        operators: &[],
+        operators: OPERATORS,
     },
     Family {
         name: "musl",
@@ -193,7 +193,8 @@ impl Held {
         });
         let replaces_malloc = self.prefixes.iter().any(String::is_empty);
         let operators = if replaces_malloc { self.family.operators } else { &[] };
-        let own = self.family.own.iter().chain(operators);
+        // Operators first: they are what people know them by.
+        let own = operators.iter().chain(self.family.own);
         prefixed.chain(own.map(|row| (row, row.names.iter().map(|&name| name.to_owned()).collect())))
     }
 }

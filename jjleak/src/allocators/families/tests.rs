@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::allocators::{
-    ModuleAllocators, find_sites,
+    ModuleAllocators, Role, find_sites,
     test_elf::{self, Symbol, function},
 };
 
@@ -27,7 +27,8 @@ fn found(names: &[&'static str]) -> ModuleAllocators {
 /// Each family with the names of its functions.
 fn functions(names: &[&'static str]) -> Vec<(&'static str, Vec<String>)> {
     let names_of = |sites: &[crate::allocators::ProbeSite]| {
-        sites.iter().flat_map(|site| site.names.iter().cloned()).collect()
+        let functions = sites.iter().filter(|site| site.role != Role::Exit);
+        functions.flat_map(|site| site.names.iter().cloned()).collect()
     };
     let found = found(names).profiled;
     found.iter().map(|allocator| (allocator.family, names_of(&allocator.sites))).collect()

@@ -42,8 +42,8 @@ impl Allocators {
         let found = self.find(module);
         for allocator in found.iter() {
             attachment.attach(scope, &targets(module, allocator))?;
-            for site in &allocator.sites {
-                names.set_function(module, site.offset(), &site.names.join("/"));
+            for site in allocator.functions() {
+                names.set_function(module, site.offset(), &site.label());
             }
         }
         if !found.is_empty() {
@@ -67,9 +67,9 @@ impl Allocators {
         let parts = modules.iter().flat_map(|(_, module)| {
             let name = base_name(&module.path);
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
-            found.iter().map(move |ProfiledAllocator { family, sites, .. }| {
-                let functions: usize = sites.iter().map(|site| site.names.len()).sum();
-                format!("{functions} functions of {family} in {name}")
+            found.iter().map(move |allocator| {
+                let functions: usize = allocator.functions().map(|site| site.names.len()).sum();
+                format!("{functions} functions of {} in {name}", allocator.family)
             })
         });
         parts.collect::<Vec<_>>().join(", ")
