@@ -1,11 +1,12 @@
 //! Allocators other than glibc's: exact where they are followed, and where they are not, no target is harmed and the
 //! report says so.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::books::{Books, assert_nothing_lost, losses};
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
@@ -116,6 +117,35 @@ fn a_resize_in_place_is_exact() {
 
     ledger.books().assert_reported(&report);
     assert_nothing_lost(&report);
+}
+
+#[test]
+fn mimallocs_and_tcmallocs_own_functions_are_exact() {
+    for library in [MIMALLOC, TCMALLOC] {
+        require_library!(library);
+        let mut ledger = Ledger::start_preloading(library);
+
+        ledger.set_up("own");
+        let jjleak = ledger.attach(&["--format", "json"]);
+        ledger.run("own");
+        let report = jjleak.interrupt().assert_done().report();
+
+        ledger.books().assert_reported(&report);
+        assert_nothing_lost(&report);
+    }
+}
+
+#[test]
+fn a_heap_that_is_destroyed_is_counted_as_not_followed() {
+    require_library!(MIMALLOC);
+    let mut ledger = Ledger::start_preloading(MIMALLOC);
+
+    ledger.set_up("heap_destroy");
+    let jjleak = ledger.attach(&["--format", "json"]);
+    ledger.run("heap_destroy");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_eq!(losses(&report), BTreeMap::from([("unseen_free", 1)]));
 }
 
 /// Plays scenarios of C++ under one jjleak. What throwing an exception allocates is accounted, too, under the C++

@@ -129,8 +129,9 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 10] =
-    ["books", "sites", "calls", "crowds", "depths", "escapes", "jemalloc", "main", "processes", "threads"];
+const LEDGER: [&str; 11] = [
+    "books", "sites", "calls", "crowds", "depths", "escapes", "jemalloc", "main", "own", "processes", "threads",
+];
 
 fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     compile_with("cc", name, sources, flags)
