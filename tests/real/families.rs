@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
 use crate::support::bounded::{LONG, SOON};
-use crate::support::compile;
+use crate::support::compile::{self, LedgerBuild};
 use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
-use crate::support::privilege::{require_library, require_program};
+use crate::support::privilege::{require_archive, require_bpf, require_library, require_program};
 use crate::support::process::Process;
 
 const JEMALLOC: &str = "libjemalloc.so.2";
@@ -92,10 +92,79 @@ fn a_preloaded_mimalloc_is_exact() {
 }
 
 #[test]
-fn a_static_program_with_musl_is_exact() {
+fn musl_is_exact_beside_a_program_and_inside() {
     require_program!("musl-gcc");
 
-    assert_exact(Ledger::start_as(compile::musl_ledger()), SCENARIOS, &["of musl in musl-ledger"]);
+    let program = compile::ledger_as(LedgerBuild::Musl);
+    assert_exact(Ledger::start_as(&program), SCENARIOS, &["of musl in libc.so"]);
+    let program = compile::ledger_as(LedgerBuild::StaticMusl);
+    assert_exact(Ledger::start_as(&program), SCENARIOS, &["of musl in ledger-StaticMusl"]);
+}
+
+#[test]
+fn a_static_program_with_glibc_is_exact() {
+    require_bpf!();
+    for build in [LedgerBuild::Static, LedgerBuild::StaticPie] {
+        let program = compile::ledger_as(build);
+        assert_exact(Ledger::start_as(&program), SCENARIOS, &[&format!("of glibc in ledger-{build:?}")]);
+    }
+}
+
+#[test]
+fn an_allocator_linked_into_a_program_is_exact() {
+    for (build, archive, family) in [
+        (LedgerBuild::Jemalloc, "libjemalloc_pic.a", "jemalloc"),
+        (LedgerBuild::Tcmalloc, "libtcmalloc_minimal.a", "tcmalloc"),
+    ] {
+        require_archive!(archive);
+        let program = compile::ledger_as(build);
+        let scenarios = [SCENARIOS, &["operators"]].concat();
+        let attached_to = format!("of {family} in ledger-{build:?}");
+        assert_exact(Ledger::start_as(&program), &scenarios, &[&attached_to, "of glibc in libc.so.6"]);
+    }
+}
+
+/// Plays what a program in Rust does: in total, its report must equal the program's books.
+fn assert_rust_exact(command: &mut Command, attached_to: &[&str]) {
+    let mut ledger = Ledger::spawn(command);
+    ledger.run("warm-up");
+    let jjleak = ledger.attach(&["--format", "json"]);
+    ledger.run("work");
+    let ended = jjleak.interrupt().assert_done();
+    let report = ended.report();
+
+    let books = ledger.books();
+    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert!(books.live().objects > 500);
+    assert_nothing_lost(&report);
+    assert_attached_to(&ended, attached_to);
+}
+
+#[test]
+fn jemalloc_in_a_rust_program_is_exact_under_its_prefix() {
+    require_bpf!();
+    let program = compile::rust_ledger(false);
+
+    let attached_to = ["of jemalloc in rust-ledger", "of glibc in libc.so.6"];
+    assert_rust_exact(&mut Command::new(program), &attached_to);
+}
+
+#[test]
+fn jemalloc_in_a_rust_program_is_exact_in_the_place_of_malloc() {
+    require_bpf!();
+    let program = compile::rust_ledger(true);
+
+    assert_rust_exact(&mut Command::new(program), &["of jemalloc in rust-ledger"]);
+}
+
+#[test]
+fn three_allocators_in_one_process_are_exact() {
+    require_library!(MIMALLOC);
+    let program = compile::rust_ledger(false);
+
+    let attached_to =
+        ["of jemalloc in rust-ledger", "of mimalloc in libmimalloc.so.2", "of glibc in libc.so.6"];
+    assert_rust_exact(Command::new(program).env("LD_PRELOAD", MIMALLOC), &attached_to);
 }
 
 #[test]

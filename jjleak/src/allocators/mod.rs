@@ -102,7 +102,7 @@ pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
         families::all_names(prefixes).into_iter().chain(no_return).collect()
     };
-    let image = Image::parse(elf, families::MALLOCX, names)?;
+    let image = Image::parse(elf, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
     let mut located = Vec::new();
     let mut found = Vec::new();
     for (index, held) in families::held(&image).into_iter().enumerate() {

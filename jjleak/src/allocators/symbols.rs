@@ -35,7 +35,16 @@ pub(super) struct Image<'data> {
     file: Elf<'data>,
     code: Vec<Segment<'data>>,
     definitions: HashMap<String, Vec<Definition>>,
-    prefixes: Vec<String>,
+    prefixes: Prefixes,
+}
+
+/// What stands before two names in the names of a file's functions.
+#[derive(Debug, Default)]
+pub(super) struct Prefixes {
+    /// Before a public function's.
+    pub(super) of_api: Vec<String>,
+    /// Before an internal function's.
+    pub(super) of_internals: Vec<String>,
 }
 
 /// An executable segment.
@@ -60,6 +69,8 @@ pub(super) struct Definition {
     address: u64,
     size: u64,
     kind: elf::SymbolType,
+    /// Other files cannot bind to it: linkers make hidden symbols of static executables local.
+    local: bool,
 }
 
 /// A function and its place in the file.
@@ -88,10 +99,11 @@ impl Function<'_> {
 
 impl<'data> Image<'data> {
     /// Reads the file, and of its symbols those with the names that `names` gives for the prefixes under which the
-    /// file defines `mark`.
+    /// file defines `public`. Prefixes of `internal` are found, too.
     pub(super) fn parse(
         data: &'data [u8],
-        mark: &str,
+        public: &str,
+        internal: &str,
         names: impl FnOnce(&[String]) -> Vec<String>,
     ) -> Result<Self, Error> {
         let file = Elf::parse(data).map_err(Error::Parse)?;
@@ -100,12 +112,14 @@ impl<'data> Image<'data> {
             return Err(Error::Machine(machine.0));
         }
         let tables = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
-        let prefixes = prefixes(tables, mark);
+        let prefixes =
+            Prefixes { of_api: prefixes(tables, public), of_internals: prefixes(tables, internal) };
         let mut definitions: HashMap<_, _> =
-            names(&prefixes).into_iter().map(|name| (name, Vec::new())).collect();
+            names(&prefixes.of_api).into_iter().map(|name| (name, Vec::new())).collect();
         for table in tables {
             collect_definitions(table, &mut definitions);
         }
+        definitions.values_mut().for_each(drop_doubtful);
         Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes, file })
     }
 
@@ -139,8 +153,8 @@ impl<'data> Image<'data> {
         Some(segment.offset + (address - segment.address))
     }
 
-    /// What stands before the mark in the names of the symbols that end with it.
-    pub(super) fn prefixes(&self) -> &[String] {
+    /// What stands before the two names that were asked for.
+    pub(super) fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
 
@@ -153,6 +167,11 @@ impl<'data> Image<'data> {
     /// Whether the file defines the name.
     pub(super) fn defines(&self, name: &str) -> bool {
         !self.definitions(name).is_empty()
+    }
+
+    /// Whether other files can bind to the file's definition of the name.
+    pub(super) fn exports(&self, name: &str) -> bool {
+        self.definitions(name).iter().any(|definition| !definition.local)
     }
 
     /// Every definition of the name.
@@ -193,7 +212,7 @@ impl Segment<'_> {
     }
 }
 
-/// Adds the defined global symbols of a table under the names that are already keys.
+/// Adds the defined symbols of a table under the names that are already keys.
 fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Vec<Definition>>) {
     for (name, symbol) in defined(table) {
         let Some(known) = definitions.get_mut(name) else {
@@ -203,10 +222,21 @@ fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Ve
             address: symbol.st_value.get(LittleEndian),
             size: symbol.st_size.get(LittleEndian),
             kind: symbol.st_type(),
+            local: symbol.is_local(),
         };
         if known.len() < MAX_DEFINITIONS && !known.contains(&definition) {
             known.push(definition);
         }
+    }
+}
+
+/// A name is the global symbol's. Without one it is the local function's, if there is just one: a program may have
+/// many local functions of one name, of which none is meant.
+fn drop_doubtful(definitions: &mut Vec<Definition>) {
+    if definitions.iter().any(|definition| !definition.local) {
+        definitions.retain(|definition| !definition.local);
+    } else if definitions.iter().any(|definition| definition.address != definitions[0].address) {
+        definitions.clear();
     }
 }
 
@@ -218,9 +248,12 @@ fn prefixes(tables: [&Symbols<'_>; 2], mark: &str) -> Vec<String> {
     prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()
 }
 
-/// The defined global symbols of a table, by name.
+/// The defined symbols of a table, by name; of local ones the functions.
 fn defined<'data>(table: &Symbols<'data>) -> impl Iterator<Item = (&'data str, &'data Sym64<LittleEndian>)> {
-    let symbols = table.iter().filter(|symbol| !symbol.is_undefined(LittleEndian) && !symbol.is_local());
+    let symbols = table.iter().filter(|symbol| {
+        let counts = !symbol.is_local() || symbol.st_type() == elf::STT_FUNC;
+        counts && !symbol.is_undefined(LittleEndian)
+    });
     symbols.filter_map(|symbol| {
         // A name that cannot be read is the name of no allocator.
         let name = table.symbol_name(LittleEndian, symbol).ok()?;

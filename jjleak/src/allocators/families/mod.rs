@@ -55,7 +55,10 @@ pub(super) const MALLOC: &str = "malloc";
 /// The name that jemalloc's functions' prefix is read from.
 pub(super) const MALLOCX: &str = "mallocx";
 
-/// What a file with jemalloc in it defines under one prefix, in all versions since 3.5. A wrapper around `mallocx` may
+/// A function inside of jemalloc, in all versions since 3.0, behind its private namespace.
+pub(super) const JEMALLOC_INTERNAL: &str = "je_arena_boot";
+
+/// What a file with all of jemalloc in it defines under one prefix, in all versions since 3.5. A wrapper around `mallocx` may
 /// be called `my_mallocx`; it has no reason to wrap these all.
 const JEMALLOC_MARKS: &[&str] = &[MALLOCX, "nallocx", "mallctl", "mallctlnametomib", "mallctlbymib"];
 
@@ -114,7 +117,7 @@ pub(super) const FAMILIES: &[Family] = &[
 
 /// Whether the file's `malloc` takes the place of the C library's.
 pub(super) fn replaces_malloc(image: &Image<'_>) -> bool {
-    image.defines(MALLOC) && image.defines("free") && !image.defines(DYNAMIC_LINKER)
+    image.exports(MALLOC) && image.exports("free") && !image.defines(DYNAMIC_LINKER)
 }
 
 /// The families that a file holds.
@@ -164,12 +167,22 @@ impl Told {
                 prefixes.into_iter().filter(is_own).map(|(_, prefix)| prefix.to_owned()).collect()
             }
             Self::AnyPrefix(marks) => {
-                let is_held =
-                    |prefix: &&String| marks.iter().all(|mark| image.defines(&format!("{prefix}{mark}")));
-                image.prefixes().iter().filter(is_held).cloned().collect()
+                let is_held = |prefix: &&String| {
+                    marks.iter().all(|mark| image.defines(&format!("{prefix}{mark}")))
+                        || has_internals(prefix, &image.prefixes().of_internals)
+                };
+                image.prefixes().of_api.iter().filter(is_held).cloned().collect()
             }
         }
     }
+}
+
+/// Whether jemalloc's internal functions, behind one of these namespaces, are those of the public functions with this
+/// prefix. Linkers leave out of an executable what it does not call, and so most of the marks.
+fn has_internals(prefix: &str, namespaces: &[String]) -> bool {
+    // jemalloc's configure takes a namespace and a prefix. "je_" is a usual prefix, and always part of the namespace.
+    let namespace = prefix.strip_suffix("je_").unwrap_or(prefix);
+    prefix.is_empty() && !namespaces.is_empty() || namespaces.iter().any(|known| known == namespace)
 }
 
 impl Held {

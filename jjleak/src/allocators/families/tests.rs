@@ -60,6 +60,14 @@ fn any_prefix_of_jemalloc_is_found() {
 }
 
 #[test]
+fn jemalloc_is_found_where_the_linker_has_left_out_what_is_not_called() {
+    assert_eq!(families(&["_rjem_malloc", "_rjem_mallocx", "_rjem_je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(families(&["je_malloc", "je_mallocx", "je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(families(&["malloc", "mallocx", "_rjem_je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(families(&["site_malloc", "site_mallocx", "je_arena_boot"]), [""; 0], "a wrapper");
+}
+
+#[test]
 fn a_wrapper_around_jemalloc_is_no_jemalloc() {
     assert_eq!(families(&["site_malloc", "site_mallocx", "site_rallocx", "site_free"]), [""; 0]);
 }
