@@ -155,7 +155,7 @@ impl Program {
         let mut modules = ModuleTable::default();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {
             let module = modules.get(id);
-            for allocator in find_sites(&module.read()?)?.profiled {
+            for allocator in find_sites(&module.read()?, &[])?.profiled {
                 let targets =
                     allocator.sites.into_iter().map(|site| Target { file: module.stable_path(), site });
                 attachment.attach(scope, &targets.collect::<Vec<_>>())?;

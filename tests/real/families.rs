@@ -2,6 +2,7 @@
 //! report says so.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -215,6 +216,96 @@ fn a_heap_that_is_destroyed_is_counted_as_not_followed() {
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(losses(&report), BTreeMap::from([("unseen_free", 1)]));
+}
+
+/// Plays one scenario under jjleak with these options: its report must equal the program's books.
+fn assert_exact_with(options: &[&str], scenario: &str) {
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&[options, &["--format", "json"]].concat());
+    ledger.run(scenario);
+    let report = jjleak.interrupt().assert_done().report();
+
+    ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
+}
+
+#[test]
+fn functions_with_a_prefix_are_exact() {
+    require_bpf!();
+
+    assert_exact_with(&["-S", "own_"], "prefixed");
+}
+
+/// The fixture's pool.
+const POOL: &str = r#"
+[[allocator]]
+name = "pool"
+file = "ledger"
+
+[[allocator.function]]
+name = "pool_get"
+role = "allocate"
+size = 2
+
+[[allocator.function]]
+name = "pool_array"
+role = "allocate"
+size = 2
+count = 3
+may_throw = true    # It does not, and is followed by its exits all the same.
+
+[[allocator.function]]
+name = "pool_place"
+role = "allocate"
+size = 1
+pointer = 2
+result = "pointee"
+
+[[allocator.function]]
+name = "pool_change"
+role = "resize"
+size = 2
+pointer = 3
+
+[[allocator.function]]
+name = "pool_put"
+role = "free"
+pointer = 2
+"#;
+
+#[test]
+fn functions_that_a_table_names_are_exact() {
+    require_bpf!();
+    let table = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&table, POOL).unwrap();
+
+    assert_exact_with(&["--allocators", table.path().to_str().unwrap()], "pool");
+}
+
+#[test]
+fn a_wrong_table_is_refused_with_its_line() {
+    let table = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&table, POOL.replace("role = \"free\"", "role = \"release\"")).unwrap();
+
+    let ended = Ended::of(["-p", "1", "--allocators", table.path().to_str().unwrap()]);
+
+    assert_eq!(ended.status.code(), Some(2));
+    let told = ended.stderr.join("\n");
+    assert!(told.contains("line 33: unknown variant `release`"), "{told}");
+    assert!(told.contains("correct the table as docs/allocators.md describes it"), "{told}");
+}
+
+#[test]
+fn one_file_alone_is_profiled() {
+    require_library!(JEMALLOC);
+    let mut ledger = Ledger::start_preloading(JEMALLOC);
+
+    let jjleak = ledger.attach(&["-O", "libc.so.6", "--format", "json"]);
+    ledger.run("malloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    assert_eq!(ended.report().allocated.objects, 0, "malloc is jemalloc's");
+    assert_attached_to(&ended, &["functions of glibc in libc.so.6;"]);
 }
 
 /// Plays scenarios of C++ under one jjleak. What throwing an exception allocates is accounted, too, under the C++

@@ -5,6 +5,7 @@
 
 mod exits;
 mod families;
+mod named;
 mod placement;
 mod site;
 mod symbols;
@@ -12,6 +13,7 @@ mod symbols;
 mod test_elf;
 
 pub use exits::Unproven;
+pub use named::{NamedAllocator, NamedFunction, Place, TableError, is_file};
 pub use site::{Placement, ProbeSite, Role, Stepping};
 
 use self::{
@@ -50,7 +52,7 @@ pub struct ModuleAllocators {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfiledAllocator {
     /// The name users know it by.
-    pub family: &'static str,
+    pub family: String,
     /// One site a function; aliases share theirs. Those at which functions return come first.
     pub sites: Vec<ProbeSite>,
     /// The family's functions that cannot be probed in this file.
@@ -96,18 +98,25 @@ pub enum MissingReason {
     Unproven(Unproven),
 }
 
-/// Finds the allocators in an ELF file, and where to probe them.
-pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
+/// Finds the allocators in an ELF file, and where to probe them: those that the user has `named`, and the known
+/// families.
+pub fn find_sites(elf: &[u8], named: &[&NamedAllocator]) -> Result<ModuleAllocators, Error> {
     let names = |prefixes: &[String]| {
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
-        families::all_names(prefixes).into_iter().chain(no_return).collect()
+        let named = named.iter().flat_map(|allocator| &allocator.functions);
+        let named = named.flat_map(|function| function.names().iter().cloned());
+        families::all_names(prefixes).into_iter().chain(no_return).chain(named).collect()
     };
     let image = Image::parse(elf, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
     let mut located = Vec::new();
     let mut found = Vec::new();
-    for (index, held) in families::held(&image).into_iter().enumerate() {
-        let missing = locate(&image, &held, index, &mut located);
-        found.push(ProfiledAllocator { family: held.family.name, sites: Vec::new(), missing });
+    for allocator in named {
+        let missing = locate_named(&image, allocator, found.len(), &mut located);
+        found.push(ProfiledAllocator { family: allocator.name.clone(), sites: Vec::new(), missing });
+    }
+    for held in families::held(&image) {
+        let missing = locate(&image, &held, found.len(), &mut located);
+        found.push(ProfiledAllocator { family: held.family.name.to_owned(), sites: Vec::new(), missing });
     }
     let exits = resolve_ends(&image, &mut located, &mut found);
     for (allocator, site) in exits {
@@ -212,6 +221,14 @@ struct Located<'data> {
     function: Function<'data>,
 }
 
+/// What a function means to the books.
+#[derive(Clone, Copy)]
+struct Meaning {
+    role: Role,
+    signature: Signature,
+    may_pass_on: bool,
+}
+
 /// Adds the functions of a family to `located`, but for those that another one has claimed. Returns what cannot be
 /// probed.
 fn locate<'data>(
@@ -222,8 +239,38 @@ fn locate<'data>(
 ) -> Vec<MissingFunction> {
     let mut missing = Vec::new();
     for (row, names) in held.functions() {
-        if let Err(reason) = locate_row(image, row, &names, allocator, located) {
+        let &families::Function { role, signature, may_pass_on, .. } = row;
+        let meaning = Meaning { role, signature, may_pass_on };
+        if let Err(reason) = locate_names(image, meaning, &names, allocator, located) {
             missing.push(MissingFunction { name: row.names[0].to_owned(), reason });
+        }
+    }
+    missing
+}
+
+/// The same for an allocator that the user has named.
+fn locate_named<'data>(
+    image: &Image<'data>,
+    named: &NamedAllocator,
+    allocator: usize,
+    located: &mut Vec<Located<'data>>,
+) -> Vec<MissingFunction> {
+    let mut missing = Vec::new();
+    for NamedFunction { place, role, signature } in &named.functions {
+        let meaning = Meaning { role: *role, signature: *signature, may_pass_on: false };
+        let (name, outcome) = match place {
+            Place::Names(names) => {
+                (names[0].clone(), locate_names(image, meaning, names, allocator, located))
+            }
+            Place::Address(address) => {
+                let name = format!("{address:#x}");
+                let function = image.function_at(*address);
+                let outcome = function.and_then(|function| add(function, &name, meaning, allocator, located));
+                (name, outcome)
+            }
+        };
+        if let Err(reason) = outcome {
+            missing.push(MissingFunction { name, reason });
         }
     }
     missing
@@ -237,11 +284,11 @@ impl Located<'_> {
     }
 }
 
-/// Adds the row's functions to `located`, or its names to the ones that are there at the same address.
-/// Fails when not one of its names can be probed.
-fn locate_row<'data>(
+/// Adds the functions with these names to `located`, or the names to the ones that are there at the same address.
+/// Fails when not one of the names can be probed.
+fn locate_names<'data>(
     image: &Image<'data>,
-    row: &families::Function,
+    meaning: Meaning,
     names: &[String],
     allocator: usize,
     located: &mut Vec<Located<'data>>,
@@ -250,7 +297,8 @@ fn locate_row<'data>(
     let mut reason = MissingReason::Undefined;
     for name in names {
         for &symbol in image.definitions(name) {
-            match image.function(symbol).and_then(|function| add(function, name, row, allocator, located)) {
+            match image.function(symbol).and_then(|function| add(function, name, meaning, allocator, located))
+            {
                 Ok(()) => added = true,
                 Err(why_not) => reason = why_not,
             }
@@ -262,11 +310,11 @@ fn locate_row<'data>(
 fn add<'data>(
     function: Function<'data>,
     name: &str,
-    row: &families::Function,
+    meaning: Meaning,
     allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Result<(), MissingReason> {
-    let &families::Function { role, signature, may_pass_on, .. } = row;
+    let Meaning { role, signature, may_pass_on } = meaning;
     let Some(known) = located.iter_mut().find(|known| known.function.address == function.address) else {
         let names = vec![name.to_owned()];
         located.push(Located { allocator, may_pass_on, names, role, signature, function });

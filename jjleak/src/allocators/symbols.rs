@@ -200,6 +200,11 @@ impl<'data> Image<'data> {
         Ok(Function { address: symbol.address, offset: segment.offset + distance, body })
     }
 
+    /// The function at an address; its length is not known.
+    pub(super) fn function_at(&self, address: u64) -> Result<Function<'data>, MissingReason> {
+        self.function(Definition { address, size: 0, kind: elf::STT_FUNC, local: false })
+    }
+
     /// Address and bytes of each executable segment.
     pub(super) fn code(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
         self.code.iter().map(|segment| (segment.address, segment.bytes))

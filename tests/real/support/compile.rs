@@ -184,7 +184,7 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 11] = [
+const LEDGER: [&str; 12] = [
     "books",
     "sites",
     "calls",
@@ -194,6 +194,7 @@ const LEDGER: [&str; 11] = [
     "jemalloc",
     "main",
     "own",
+    "pools",
     "processes",
     "threads",
 ];

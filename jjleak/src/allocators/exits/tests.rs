@@ -9,7 +9,7 @@ fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
     let mut symbols: Vec<_> = ["malloc", "tc_malloc"].map(|name| function(name, 0, 1)).into();
     symbols.push(function("_Znwm", 1, length));
     symbols.extend(more.iter().map(|&Symbol { name, at, size, kind }| Symbol { name, at, size, kind }));
-    find_sites(&test_elf::elf(&code, &symbols)).unwrap().profiled.remove(0)
+    find_sites(&test_elf::elf(&code, &symbols), &[]).unwrap().profiled.remove(0)
 }
 
 /// Distances of the exits from `operator new`.

@@ -57,7 +57,7 @@ pub(super) const BLOCK_FIRST: Signature = Signature { pointer: Some(ARG0), ..NOT
 
 /// The functions of allocators whose `realloc(p, 0)` frees `p` and returns null: glibc, tcmalloc, and jemalloc
 /// unless its option `zero_realloc` says otherwise. When a block comes back all the same, it is booked.
-pub(super) const ZERO_FREES: &[Function] = &c_functions(true);
+pub(in crate::allocators) const ZERO_FREES: &[Function] = &c_functions(true);
 
 /// The functions of allocators whose `realloc(p, 0)` gives a block of no bytes: musl and mimalloc.
 pub(super) const ZERO_RESIZES: &[Function] = &c_functions(false);

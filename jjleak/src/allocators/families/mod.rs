@@ -9,7 +9,7 @@ mod mimalloc;
 #[cfg(test)]
 mod tests;
 
-pub(super) use functions::{Function, NOTHING};
+pub(super) use functions::{Function, NOTHING, ZERO_FREES as C_FUNCTIONS};
 
 use std::slice;
 

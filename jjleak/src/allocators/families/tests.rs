@@ -21,20 +21,20 @@ fn found(names: &[&'static str]) -> ModuleAllocators {
         names.split('=').map(|name| function(name, at(index), CODE.len() as u64)).collect()
     };
     let symbols: Vec<_> = names.iter().enumerate().flat_map(aliases).collect();
-    find_sites(&test_elf::elf(&code, &symbols)).unwrap()
+    find_sites(&test_elf::elf(&code, &symbols), &[]).unwrap()
 }
 
 /// Each family with the names of its functions.
-fn functions(names: &[&'static str]) -> Vec<(&'static str, Vec<String>)> {
+fn functions(names: &[&'static str]) -> Vec<(String, Vec<String>)> {
     let names_of = |sites: &[crate::allocators::ProbeSite]| {
         let functions = sites.iter().filter(|site| site.role != Role::Exit);
         functions.flat_map(|site| site.names.iter().cloned()).collect()
     };
     let found = found(names).profiled;
-    found.iter().map(|allocator| (allocator.family, names_of(&allocator.sites))).collect()
+    found.iter().map(|allocator| (allocator.family.clone(), names_of(&allocator.sites))).collect()
 }
 
-fn families(names: &[&'static str]) -> Vec<&'static str> {
+fn families(names: &[&'static str]) -> Vec<String> {
     functions(names).into_iter().map(|(family, _)| family).collect()
 }
 
@@ -55,8 +55,14 @@ fn any_prefix_of_jemalloc_is_found() {
     let rust = ["_rjem_malloc", "_rjem_mallocx", "_rjem_nallocx", RUST_MALLCTL];
     let own = ["my_malloc", "my_mallocx", "my_nallocx", "my_mallctl=my_mallctlnametomib=my_mallctlbymib"];
 
-    assert_eq!(functions(&rust), [("jemalloc", rust[..2].iter().map(|&name| name.to_owned()).collect())]);
-    assert_eq!(functions(&own), [("jemalloc", own[..2].iter().map(|&name| name.to_owned()).collect())]);
+    assert_eq!(
+        functions(&rust),
+        [("jemalloc".to_owned(), rust[..2].iter().map(|&name| name.to_owned()).collect())]
+    );
+    assert_eq!(
+        functions(&own),
+        [("jemalloc".to_owned(), own[..2].iter().map(|&name| name.to_owned()).collect())]
+    );
 }
 
 #[test]

@@ -6,14 +6,15 @@ use std::rc::Rc;
 
 use jjleak_common::process::ProcessSlot;
 
-use crate::allocators::{self, ModuleAllocators, ProfiledAllocator, find_sites};
+use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator};
 use crate::attach::{self, Attachment, Scope, Target};
+use crate::cli::choice::Choice;
 use crate::processes::{FileId, FileVersion, Module, ModuleTable};
 use crate::symbolize::StackNames;
 
 /// What has been looked for and attached to.
-#[derive(Default)]
 pub(super) struct Allocators {
+    choice: Choice,
     /// What was found in each file.
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
     /// Files whose probes are in place, for one process or for all. Probes belong to the file, whatever becomes of its
@@ -24,6 +25,14 @@ pub(super) struct Allocators {
 }
 
 impl Allocators {
+    pub(super) fn new(choice: Choice) -> Self {
+        Self { choice, found: HashMap::new(), attached: HashSet::new(), modules: Vec::new() }
+    }
+
+    pub(super) const fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
     /// Attaches to the allocators in a module, once for each scope.
     pub(super) fn attach(
         &mut self,
@@ -80,24 +89,31 @@ impl Allocators {
         if let Some(found) = self.found.get(&module.version) {
             return Rc::clone(found);
         }
-        let found: Rc<[_]> = look_for(module).into();
+        let found: Rc<[_]> = look_for(module, &self.choice).into();
         self.found.insert(module.version, Rc::clone(&found));
         found
     }
 }
 
-fn look_for(module: &Module) -> Vec<ProfiledAllocator> {
+fn look_for(module: &Module, choice: &Choice) -> Vec<ProfiledAllocator> {
     let name = base_name(&module.path);
     let elf = module.read().map_err(|error| error.to_string());
-    match elf.and_then(|elf| find_sites(&elf).map_err(|error| error.to_string())) {
+    match elf.and_then(|elf| choice.find_in(&module.path, &elf).map_err(|error| error.to_string())) {
         Ok(ModuleAllocators { profiled, unknown_malloc }) => {
             if unknown_malloc {
                 tracing::warn!(
                     "{name} defines its own malloc: what it does not pass on to another is not counted"
                 );
             }
-            for missing in profiled.iter().flat_map(|allocator| &allocator.missing) {
-                tracing::debug!("{name}: {} is not profiled: {}", missing.name, missing.reason);
+            for allocator in &profiled {
+                let explicit = choice.is_explicit(&allocator.family);
+                for MissingFunction { name: function, reason } in &allocator.missing {
+                    if explicit {
+                        tracing::warn!("{name}: {function} is not profiled: {reason}");
+                    } else {
+                        tracing::debug!("{name}: {function} is not profiled: {reason}");
+                    }
+                }
             }
             profiled
         }

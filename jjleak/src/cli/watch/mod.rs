@@ -16,6 +16,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
+use super::choice::Choice;
 use super::failure::OTHER;
 use crate::attach::{Attachment, Following, Scope, Settings, Tracked};
 use crate::collect::Collector;
@@ -52,13 +53,13 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Loads the BPF programs. Needs a running tokio runtime.
-    pub(super) fn new(settings: Settings, wanted: Wanted) -> Result<Self, Failure> {
+    pub(super) fn new(settings: Settings, wanted: Wanted, choice: Choice) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
             attachment,
             files: ModuleFiles::default(),
-            allocators: Allocators::default(),
+            allocators: Allocators::new(choice),
             code: CodeFollower::new(),
             names: StackNames::default(),
             following: settings.following,
@@ -96,7 +97,7 @@ impl Watch {
     fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
         self.keep_code(watched, thread, &Mapping::all(thread)?)?;
         if !self.is_counted(watched) && self.following != Following::Everyone {
-            return Err(watched.has_no_allocator());
+            return Err(watched.has_no_allocator(self.allocators.choice()));
         }
         Ok(self.attachment.processes().arm(watched.image)?)
     }
@@ -128,7 +129,7 @@ impl Watch {
             }
         }
         if !self.is_counted(&watched) && self.following == Following::Nobody {
-            return Err(watched.has_no_allocator());
+            return Err(watched.has_no_allocator(self.allocators.choice()));
         }
         watched.process = Process::open(pid)?;
         watched.command = Some(launch.release()?);
