@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
@@ -216,6 +217,69 @@ fn a_heap_that_is_destroyed_is_counted_as_not_followed() {
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(losses(&report), BTreeMap::from([("unseen_free", 1)]));
+}
+
+/// Runs a program of binutils in a folder.
+fn binutils(folder: &Path, command: &str) {
+    let mut words = command.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).current_dir(folder).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+/// The call sites are not named: the program has no symbols. In total, its report must equal its books.
+fn assert_totals_exact(program: &Path) {
+    let mut ledger = Ledger::start_as(program);
+    let jjleak = ledger.attach(&["--format", "json"]);
+    for scenario in SCENARIOS.iter().filter(|scenario| **scenario != "realloc_earlier") {
+        ledger.run(scenario);
+    }
+    let report = jjleak.interrupt().assert_done().report();
+
+    let books = ledger.books();
+    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert_nothing_lost(&report);
+}
+
+#[test]
+fn a_stripped_executable_is_exact_by_its_separate_debug_file() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
+    let name = program.file_name().unwrap().to_str().unwrap();
+    fs::create_dir(folder.path().join(".debug")).unwrap();
+    binutils(folder.path(), &format!("objcopy --only-keep-debug {name} .debug/symbols.debug"));
+    binutils(folder.path(), &format!("objcopy --strip-all --add-gnu-debuglink=.debug/symbols.debug {name}"));
+
+    assert_totals_exact(&program);
+}
+
+#[test]
+fn a_stripped_executable_is_exact_by_its_mini_debug_info() {
+    require_program!("xz");
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
+    let name = program.file_name().unwrap().to_str().unwrap();
+    binutils(folder.path(), &format!("objcopy --only-keep-debug --remove-section=.debug_* {name} mini"));
+    binutils(folder.path(), "xz --check=crc64 mini");
+    binutils(folder.path(), &format!("objcopy --strip-all --add-section=.gnu_debugdata=mini.xz {name}"));
+
+    assert_totals_exact(&program);
+}
+
+#[test]
+fn a_stripped_executable_without_symbols_is_refused_with_what_to_do() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
+    binutils(folder.path(), &format!("strip {}", program.file_name().unwrap().to_str().unwrap()));
+    let ledger = Ledger::start_as(&program);
+
+    let ended = Ended::of(["-p", &ledger.pid().to_string()]);
+
+    assert_eq!(ended.status.code(), Some(1));
+    let told = ended.stderr.join("\n");
+    assert!(told.contains("maps no allocator that jjleak knows"), "{told}");
+    assert!(told.contains("install its debug symbols, or name its functions (--allocators)"), "{told}");
 }
 
 /// Plays one scenario under jjleak with these options: its report must equal the program's books.

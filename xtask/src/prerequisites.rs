@@ -46,6 +46,7 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("perl", "perl"),
     program("python3", "python3"),
     program("sqlite3", "sqlite3"),
+    program("xz", "xz-utils"),
     program("musl-gcc", "musl-tools"),
     library("libjemalloc.so.2", "libjemalloc2"),
     archive("libjemalloc_pic.a", "libjemalloc-dev"),

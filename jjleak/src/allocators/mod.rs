@@ -5,6 +5,7 @@
 
 mod exits;
 mod families;
+mod mini_debug;
 mod named;
 mod placement;
 mod site;
@@ -46,6 +47,17 @@ pub struct ModuleAllocators {
     pub profiled: Vec<ProfiledAllocator>,
     /// Whether the file defines a `malloc` that belongs to no known family: a preloaded wrapper, say.
     pub unknown_malloc: bool,
+    /// Whether it is an executable from which the symbol table was taken: a debug file can tell more.
+    pub stripped: bool,
+}
+
+/// What is known of a file besides its content.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hints<'a> {
+    /// Allocators that the user has named, which it may hold.
+    pub named: &'a [&'a NamedAllocator],
+    /// The content of its separate debug file.
+    pub debug_file: Option<&'a [u8]>,
 }
 
 /// An allocator with its probe sites.
@@ -98,16 +110,16 @@ pub enum MissingReason {
     Unproven(Unproven),
 }
 
-/// Finds the allocators in an ELF file, and where to probe them: those that the user has `named`, and the known
-/// families.
-pub fn find_sites(elf: &[u8], named: &[&NamedAllocator]) -> Result<ModuleAllocators, Error> {
+/// Finds the allocators in an ELF file, and where to probe them: those that the user has named, and the known families.
+pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Error> {
+    let Hints { named, debug_file } = hints;
     let names = |prefixes: &[String]| {
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
         let named = named.iter().flat_map(|allocator| &allocator.functions);
         let named = named.flat_map(|function| function.names().iter().cloned());
         families::all_names(prefixes).into_iter().chain(no_return).chain(named).collect()
     };
-    let image = Image::parse(elf, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
+    let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
     let mut located = Vec::new();
     let mut found = Vec::new();
     for allocator in named {
@@ -130,7 +142,7 @@ pub fn find_sites(elf: &[u8], named: &[&NamedAllocator]) -> Result<ModuleAllocat
     }
     found.retain(|allocator| !allocator.sites.is_empty());
     let unknown_malloc = found.is_empty() && families::replaces_malloc(&image);
-    Ok(ModuleAllocators { profiled: found, unknown_malloc })
+    Ok(ModuleAllocators { profiled: found, unknown_malloc, stripped: image.is_stripped_executable() })
 }
 
 /// Finds the exits of functions that may throw, and drops functions that only pass on to others. Returns the exits,

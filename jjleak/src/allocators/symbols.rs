@@ -3,9 +3,9 @@
 //! The file belongs to the profiled process, so nothing in it is trusted: sizes and offsets are checked, and
 //! work is bounded by the file's length.
 
-use super::{Error, MissingReason, placement::Body};
+use super::{Error, MissingReason, mini_debug, placement::Body};
 use object::{
-    LittleEndian, Object, Relocation, RelocationTarget,
+    LittleEndian, Object, ObjectSection, Relocation, RelocationTarget,
     elf::{self, FileHeader64, Sym64},
     read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
 };
@@ -13,6 +13,9 @@ use std::{
     collections::{BTreeSet, HashMap},
     ops::Range,
 };
+
+/// The section with mini debug info.
+const MINI_DEBUG_INFO: &[u8] = b".gnu_debugdata";
 
 /// Longest function that is looked at as a whole; malloc is some 800 bytes long, mallocs with everything
 /// inlined a few thousand. The size comes from the file and bounds the work.
@@ -100,8 +103,11 @@ impl Function<'_> {
 impl<'data> Image<'data> {
     /// Reads the file, and of its symbols those with the names that `names` gives for the prefixes under which the
     /// file defines `public`. Prefixes of `internal` are found, too.
+    ///
+    /// `debug_file` is another file with symbols of this one.
     pub(super) fn parse(
         data: &'data [u8],
+        debug_file: Option<&[u8]>,
         public: &str,
         internal: &str,
         names: impl FnOnce(&[String]) -> Vec<String>,
@@ -111,9 +117,15 @@ impl<'data> Image<'data> {
         if machine != elf::EM_X86_64 {
             return Err(Error::Machine(machine.0));
         }
-        let tables = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
+        let mini = file.section_by_name_bytes(MINI_DEBUG_INFO).and_then(|section| section.data().ok());
+        let mini = mini.and_then(mini_debug::unpack);
+        // One that is damaged has no symbols.
+        let more = [mini.as_deref(), debug_file].into_iter().flatten();
+        let more: Vec<_> = more.filter_map(|elf| Elf::parse(elf).ok()).collect();
+        let own = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
+        let tables: Vec<_> = own.into_iter().chain(more.iter().map(ElfFile::elf_symbol_table)).collect();
         let prefixes =
-            Prefixes { of_api: prefixes(tables, public), of_internals: prefixes(tables, internal) };
+            Prefixes { of_api: prefixes(&tables, public), of_internals: prefixes(&tables, internal) };
         let mut definitions: HashMap<_, _> =
             names(&prefixes.of_api).into_iter().map(|name| (name, Vec::new())).collect();
         for table in tables {
@@ -151,6 +163,27 @@ impl<'data> Image<'data> {
     pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
         let segment = self.code.iter().find(|segment| segment.contains(address))?;
         Some(segment.offset + (address - segment.address))
+    }
+
+    /// Whether it is an executable from which the symbol table was taken.
+    pub(super) fn is_stripped_executable(&self) -> bool {
+        let header = self.file.elf_header();
+        let interpreted =
+            || self.file.elf_program_headers().iter().any(|it| it.p_type(LittleEndian) == elf::PT_INTERP);
+        let pie = || header.e_type.get(LittleEndian) == elf::ET_DYN && !self.has_name();
+        let executable = header.e_type.get(LittleEndian) == elf::ET_EXEC || interpreted() || pie();
+        executable && self.file.elf_symbol_table().is_empty()
+    }
+
+    /// Whether other files can ask for it by a name (`DT_SONAME`), as they do for libraries.
+    fn has_name(&self) -> bool {
+        let dynamic = self
+            .file
+            .elf_program_headers()
+            .iter()
+            .find_map(|header| header.dynamic(LittleEndian, self.file.data()).ok().flatten());
+        let tags = dynamic.into_iter().flatten().map(|entry| entry.d_tag.get(LittleEndian));
+        tags.into_iter().any(|tag| tag == elf::DT_SONAME)
     }
 
     /// What stands before the two names that were asked for.
@@ -246,8 +279,8 @@ fn drop_doubtful(definitions: &mut Vec<Definition>) {
 }
 
 /// What stands before the mark in the names of functions.
-fn prefixes(tables: [&Symbols<'_>; 2], mark: &str) -> Vec<String> {
-    let symbols = tables.into_iter().flat_map(defined);
+fn prefixes(tables: &[&Symbols<'_>], mark: &str) -> Vec<String> {
+    let symbols = tables.iter().copied().flat_map(defined);
     let functions = symbols.filter(|(_, symbol)| symbol.st_type() == elf::STT_FUNC);
     let prefixes: BTreeSet<_> = functions.filter_map(|(name, _)| name.strip_suffix(mark)).collect();
     prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use super::args::Args;
 use super::failure::USAGE;
-use crate::allocators::{self, ModuleAllocators, NamedAllocator, find_sites, is_file};
+use crate::allocators::{self, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
 
 /// Largest table of allocators that is read; a function takes some 80 bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
@@ -32,17 +32,22 @@ impl Choice {
         Ok(Self { only: args.obj.clone(), named })
     }
 
-    /// The allocators in the file with this path and content.
-    pub(super) fn find_in(&self, path: &Path, elf: &[u8]) -> Result<ModuleAllocators, allocators::Error> {
+    /// The allocators in the file with this path and content, of which there may be a debug file.
+    pub(super) fn find_in(
+        &self,
+        path: &Path,
+        elf: &[u8],
+        debug_file: Option<&[u8]>,
+    ) -> Result<ModuleAllocators, allocators::Error> {
         let is_only = self.only.as_deref().map(|only| is_file(only, path));
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
-        let mut found = find_sites(elf, &named)?;
+        let mut found = find_sites(elf, Hints { named: &named, debug_file })?;
         if is_only == Some(false) {
             // What the table says of other files holds all the same.
             found.profiled.retain(|allocator| named.iter().any(|named| named.name == allocator.family));
         } else if is_only == Some(true) && found.profiled.is_empty() {
             // It is no known family, and has been asked for.
-            found = find_sites(elf, &[&NamedAllocator::with_prefix("", None)])?;
+            found = find_sites(elf, Hints { named: &[&NamedAllocator::with_prefix("", None)], debug_file })?;
         }
         for named in named.iter().filter(|named| named.explicit && named.file.is_some()) {
             if !found.profiled.iter().any(|allocator| allocator.family == named.name) {

@@ -1,6 +1,6 @@
 use super::Unproven;
 use crate::allocators::test_elf::{self, CODE_ADDRESS, CODE_OFFSET, Symbol, function};
-use crate::allocators::{MissingReason, ProbeSite, ProfiledAllocator, Role, find_sites};
+use crate::allocators::{Hints, MissingReason, ProbeSite, ProfiledAllocator, Role, find_sites};
 
 /// `ret`, then `_Znwm` at 1. A file with them is tcmalloc's.
 fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
@@ -9,7 +9,7 @@ fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
     let mut symbols: Vec<_> = ["malloc", "tc_malloc"].map(|name| function(name, 0, 1)).into();
     symbols.push(function("_Znwm", 1, length));
     symbols.extend(more.iter().map(|&Symbol { name, at, size, kind }| Symbol { name, at, size, kind }));
-    find_sites(&test_elf::elf(&code, &symbols), &[]).unwrap().profiled.remove(0)
+    find_sites(&test_elf::elf(&code, &symbols), Hints::default()).unwrap().profiled.remove(0)
 }
 
 /// Distances of the exits from `operator new`.

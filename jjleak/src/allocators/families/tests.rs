@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::allocators::{
-    ModuleAllocators, Role, find_sites,
+    Hints, ModuleAllocators, Role, find_sites,
     test_elf::{self, Symbol, function},
 };
 
@@ -21,7 +21,7 @@ fn found(names: &[&'static str]) -> ModuleAllocators {
         names.split('=').map(|name| function(name, at(index), CODE.len() as u64)).collect()
     };
     let symbols: Vec<_> = names.iter().enumerate().flat_map(aliases).collect();
-    find_sites(&test_elf::elf(&code, &symbols), &[]).unwrap()
+    find_sites(&test_elf::elf(&code, &symbols), Hints::default()).unwrap()
 }
 
 /// Each family with the names of its functions.
@@ -82,7 +82,7 @@ fn a_wrapper_around_jemalloc_is_no_jemalloc() {
 fn glibc_names_in_other_allocators_do_not_make_them_glibc() {
     let wrapper = found(&["malloc", "free", "__libc_malloc", "__libc_memalign", "__libc_free"]);
 
-    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true });
+    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true, stripped: false });
     assert_eq!(families(&["malloc=tc_malloc=__libc_malloc", "free=__libc_free"]), ["tcmalloc"]);
 }
 
@@ -117,7 +117,7 @@ fn operators_belong_to_jemalloc_only_where_malloc_does() {
 
 #[test]
 fn a_c_library_without_malloc_is_no_allocator() {
-    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false };
+    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: false };
 
     assert_eq!(found(&["gnu_get_libc_version"]), absent);
     assert_eq!(found(&["_dlstart", "free"]), absent);

@@ -97,9 +97,8 @@ impl Allocators {
 
 fn look_for(module: &Module, choice: &Choice) -> Vec<ProfiledAllocator> {
     let name = base_name(&module.path);
-    let elf = module.read().map_err(|error| error.to_string());
-    match elf.and_then(|elf| choice.find_in(&module.path, &elf).map_err(|error| error.to_string())) {
-        Ok(ModuleAllocators { profiled, unknown_malloc }) => {
+    match find_in(module, choice) {
+        Ok(ModuleAllocators { profiled, unknown_malloc, .. }) => {
             if unknown_malloc {
                 tracing::warn!(
                     "{name} defines its own malloc: what it does not pass on to another is not counted"
@@ -122,6 +121,20 @@ fn look_for(module: &Module, choice: &Choice) -> Vec<ProfiledAllocator> {
             Vec::new()
         }
     }
+}
+
+/// The allocators in a file; by its debug file, if it is an executable that was stripped.
+fn find_in(module: &Module, choice: &Choice) -> Result<ModuleAllocators, String> {
+    let elf = module.read().map_err(|error| error.to_string())?;
+    let find = |debug_file: Option<&[u8]>| {
+        choice.find_in(&module.path, &elf, debug_file).map_err(|error| error.to_string())
+    };
+    let found = find(None)?;
+    if !found.stripped || !found.profiled.is_empty() {
+        return Ok(found);
+    }
+    let Some(debug_file) = module.read_debug_file(&elf) else { return Ok(found) };
+    find(Some(&debug_file))
 }
 
 /// The families that jjleak knows, for the user.
