@@ -19,6 +19,8 @@
 #[cfg(target_arch = "bpf")]
 mod accounting;
 #[cfg(target_arch = "bpf")]
+mod books;
+#[cfg(target_arch = "bpf")]
 mod live;
 #[cfg(target_arch = "bpf")]
 mod maps;

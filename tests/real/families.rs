@@ -2,13 +2,11 @@
 //! report says so.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::books::{assert_nothing_lost, losses};
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile::{self, LedgerBuild};
 use crate::support::jjleak::{Ended, Jjleak};
@@ -17,12 +15,12 @@ use crate::support::lines::Lines;
 use crate::support::privilege::{require_archive, require_bpf, require_library, require_program};
 use crate::support::process::Process;
 
-const JEMALLOC: &str = "libjemalloc.so.2";
-const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
-const MIMALLOC: &str = "libmimalloc.so.2";
+pub(crate) const JEMALLOC: &str = "libjemalloc.so.2";
+pub(crate) const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
+pub(crate) const MIMALLOC: &str = "libmimalloc.so.2";
 
 /// Every function and the corners of its contract.
-const SCENARIOS: &[&str] = &[
+pub(crate) const SCENARIOS: &[&str] = &[
     "malloc",
     "malloc_zero",
     "malloc_fail",
@@ -62,7 +60,7 @@ fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: &[&str]) {
     assert_attached_to(&ended, attached_to);
 }
 
-fn assert_attached_to(ended: &Ended, allocators: &[&str]) {
+pub(crate) fn assert_attached_to(ended: &Ended, allocators: &[&str]) {
     let line = ended.stderr.iter().find(|line| line.starts_with("jjleak: attached")).unwrap();
     for allocator in allocators {
         assert!(line.contains(allocator), "not attached to {allocator}: {line}");
@@ -217,222 +215,6 @@ fn a_heap_that_is_destroyed_is_counted_as_not_followed() {
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(losses(&report), BTreeMap::from([("unseen_free", 1)]));
-}
-
-/// Runs a program of binutils in a folder.
-fn binutils(folder: &Path, command: &str) {
-    let mut words = command.split(' ');
-    let status = Command::new(words.next().unwrap()).args(words).current_dir(folder).status().unwrap();
-    assert!(status.success(), "{command}");
-}
-
-/// The call sites are not named: the program has no symbols. In total, its report must equal its books.
-fn assert_totals_exact(program: &Path) {
-    let mut ledger = Ledger::start_as(program);
-    let jjleak = ledger.attach(&["--format", "json"]);
-    for scenario in SCENARIOS.iter().filter(|scenario| **scenario != "realloc_earlier") {
-        ledger.run(scenario);
-    }
-    let report = jjleak.interrupt().assert_done().report();
-
-    let books = ledger.books();
-    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
-    assert_nothing_lost(&report);
-}
-
-#[test]
-fn a_stripped_executable_is_exact_by_its_separate_debug_file() {
-    require_bpf!();
-    let folder = tempfile::tempdir().unwrap();
-    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
-    let name = program.file_name().unwrap().to_str().unwrap();
-    fs::create_dir(folder.path().join(".debug")).unwrap();
-    binutils(folder.path(), &format!("objcopy --only-keep-debug {name} .debug/symbols.debug"));
-    binutils(folder.path(), &format!("objcopy --strip-all --add-gnu-debuglink=.debug/symbols.debug {name}"));
-
-    assert_totals_exact(&program);
-}
-
-#[test]
-fn a_stripped_executable_is_exact_by_its_mini_debug_info() {
-    require_program!("xz");
-    let folder = tempfile::tempdir().unwrap();
-    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
-    let name = program.file_name().unwrap().to_str().unwrap();
-    binutils(folder.path(), &format!("objcopy --only-keep-debug --remove-section=.debug_* {name} mini"));
-    binutils(folder.path(), "xz --check=crc64 mini");
-    binutils(folder.path(), &format!("objcopy --strip-all --add-section=.gnu_debugdata=mini.xz {name}"));
-
-    assert_totals_exact(&program);
-}
-
-#[test]
-fn a_stripped_executable_without_symbols_is_refused_with_what_to_do() {
-    require_bpf!();
-    let folder = tempfile::tempdir().unwrap();
-    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
-    binutils(folder.path(), &format!("strip {}", program.file_name().unwrap().to_str().unwrap()));
-    let ledger = Ledger::start_as(&program);
-
-    let ended = Ended::of(["-p", &ledger.pid().to_string()]);
-
-    assert_eq!(ended.status.code(), Some(1));
-    let told = ended.stderr.join("\n");
-    assert!(told.contains("maps no allocator that jjleak knows"), "{told}");
-    assert!(told.contains("install its debug symbols, or name its functions (--allocators)"), "{told}");
-}
-
-/// Plays one scenario under jjleak with these options: its report must equal the program's books.
-fn assert_exact_with(options: &[&str], scenario: &str) {
-    let mut ledger = Ledger::start();
-    let jjleak = ledger.attach(&[options, &["--format", "json"]].concat());
-    ledger.run(scenario);
-    let report = jjleak.interrupt().assert_done().report();
-
-    ledger.books().assert_reported(&report);
-    assert_nothing_lost(&report);
-}
-
-#[test]
-fn functions_with_a_prefix_are_exact() {
-    require_bpf!();
-
-    assert_exact_with(&["-S", "own_"], "prefixed");
-}
-
-/// The fixture's pool.
-const POOL: &str = r#"
-[[allocator]]
-name = "pool"
-file = "ledger"
-
-[[allocator.function]]
-name = "pool_get"
-role = "allocate"
-size = 2
-
-[[allocator.function]]
-name = "pool_array"
-role = "allocate"
-size = 2
-count = 3
-may_throw = true    # It does not, and is followed by its exits all the same.
-
-[[allocator.function]]
-name = "pool_place"
-role = "allocate"
-size = 1
-pointer = 2
-result = "pointee"
-
-[[allocator.function]]
-name = "pool_change"
-role = "resize"
-size = 2
-pointer = 3
-
-[[allocator.function]]
-name = "pool_put"
-role = "free"
-pointer = 2
-"#;
-
-#[test]
-fn functions_that_a_table_names_are_exact() {
-    require_bpf!();
-    let table = tempfile::NamedTempFile::new().unwrap();
-    fs::write(&table, POOL).unwrap();
-
-    assert_exact_with(&["--allocators", table.path().to_str().unwrap()], "pool");
-}
-
-#[test]
-fn a_wrong_table_is_refused_with_its_line() {
-    let table = tempfile::NamedTempFile::new().unwrap();
-    fs::write(&table, POOL.replace("role = \"free\"", "role = \"release\"")).unwrap();
-
-    let ended = Ended::of(["-p", "1", "--allocators", table.path().to_str().unwrap()]);
-
-    assert_eq!(ended.status.code(), Some(2));
-    let told = ended.stderr.join("\n");
-    assert!(told.contains("line 33: unknown variant `release`"), "{told}");
-    assert!(told.contains("correct the table as docs/allocators.md describes it"), "{told}");
-}
-
-#[test]
-fn one_file_alone_is_profiled() {
-    require_library!(JEMALLOC);
-    let mut ledger = Ledger::start_preloading(JEMALLOC);
-
-    let jjleak = ledger.attach(&["-O", "libc.so.6", "--format", "json"]);
-    ledger.run("malloc");
-    let ended = jjleak.interrupt().assert_done();
-
-    assert_eq!(ended.report().allocated.objects, 0, "malloc is jemalloc's");
-    assert_attached_to(&ended, &["functions of glibc in libc.so.6;"]);
-}
-
-/// Plays scenarios of C++ under one jjleak. What throwing an exception allocates is accounted, too, under the C++
-/// library's function, and stands not in the program's books. Returns how many exceptions there were.
-fn assert_operators_exact(library: &str, scenarios: &[&str]) -> u64 {
-    let mut ledger = Ledger::start_as_preloading(compile::cplusplus_ledger(), library);
-    let jjleak = ledger.attach(&["--format", "json"]);
-    for scenario in scenarios {
-        ledger.run(scenario);
-    }
-    let report = jjleak.interrupt().assert_done().report();
-
-    let mut reported = Books::of(&report);
-    let thrown = reported.sites.remove("__cxa_allocate_exception").unwrap_or_default();
-    assert_eq!(reported, ledger.books(), "under {library}");
-    assert_eq!(thrown.live_objects, 0, "under {library}");
-    assert_nothing_lost(&report);
-    thrown.allocated_objects
-}
-
-#[test]
-fn operator_new_and_delete_are_exact_in_all_their_forms() {
-    for library in [JEMALLOC, TCMALLOC, MIMALLOC] {
-        require_library!(library);
-        assert_operators_exact(library, &["operators"]);
-    }
-}
-
-/// Debian's mimalloc, built as C, aborts instead of throwing, and knows no new handler.
-#[test]
-fn operator_new_that_throws_or_calls_back_is_exact() {
-    for library in [JEMALLOC, TCMALLOC] {
-        require_library!(library);
-        assert_eq!(assert_operators_exact(library, &["operators_handler"]), 0);
-        assert!(assert_operators_exact(library, &["operators_throw"]) > 0);
-        assert!(assert_operators_exact(library, &["operators_handler_throws"]) > 0);
-    }
-}
-
-/// A return probe on an `operator new` that throws would end the program: the unwinder does not know the kernel's
-/// trampoline that stands for the return address.
-#[test]
-fn bad_alloc_can_be_caught_while_jjleak_is_attached() {
-    for library in [JEMALLOC, TCMALLOC] {
-        require_library!(library);
-        let mut command = Command::new(compile::exhaustion());
-        command.env("LD_PRELOAD", library).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Process::spawn(&mut command);
-        let mut stdin = process.stdin.take().unwrap();
-        let mut stdout = Lines::of("exhaustion", process.stdout.take().unwrap());
-        assert_eq!(stdout.next(SOON), "ready");
-
-        let jjleak = Jjleak::attached(["-p", &process.id().to_string(), "--format", "json"]);
-        writeln!(stdin).unwrap();
-        for line in ["caught bad_alloc", "caught bad_alloc", "caught bad_alloc", "done"] {
-            assert_eq!(stdout.next(LONG), line, "under {library}");
-        }
-        let report = jjleak.interrupt().assert_done().report();
-        drop(stdin);
-
-        assert_eq!(process.end(SOON).code(), Some(0), "under {library}");
-        assert_nothing_lost(&report);
-    }
 }
 
 /// Some 32 MiB of values, beside which what redis needs for a connection is nothing.

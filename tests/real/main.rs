@@ -25,6 +25,8 @@ mod filters;
 mod following;
 mod formats;
 mod launches;
+mod named;
+mod operators;
 mod places;
 mod processes;
 mod programs;

@@ -82,7 +82,7 @@ fn a_wrapper_around_jemalloc_is_no_jemalloc() {
 fn glibc_names_in_other_allocators_do_not_make_them_glibc() {
     let wrapper = found(&["malloc", "free", "__libc_malloc", "__libc_memalign", "__libc_free"]);
 
-    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true, stripped: false });
+    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true, stripped: true });
     assert_eq!(families(&["malloc=tc_malloc=__libc_malloc", "free=__libc_free"]), ["tcmalloc"]);
 }
 
@@ -117,7 +117,7 @@ fn operators_belong_to_jemalloc_only_where_malloc_does() {
 
 #[test]
 fn a_c_library_without_malloc_is_no_allocator() {
-    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: false };
+    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: true };
 
     assert_eq!(found(&["gnu_get_libc_version"]), absent);
     assert_eq!(found(&["_dlstart", "free"]), absent);
