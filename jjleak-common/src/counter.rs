@@ -74,9 +74,9 @@ counters! {
     InheritedFree = "inherited_free", Note;
     /// A process that should be profiled was not, because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
-    /// All blocks of a heap were freed at once (mimalloc's mi_heap_destroy), which is not followed; they stand as live.
+    /// All blocks of a heap of mimalloc's were freed at once, which is not followed; they stand as live.
     UnseenFree = "unseen_free", Loss;
-    /// An operator new ended without returning, as it does when it throws bad_alloc: it allocated nothing.
+    /// An operator new ended without returning, as it does when it throws an exception: it allocated nothing.
     Thrown = "thrown", Note;
     /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
     Exec = "exec", Note;

@@ -263,12 +263,12 @@ fn locate<'data>(
 /// The same for an allocator that the user has named.
 fn locate_named<'data>(
     image: &Image<'data>,
-    named: &NamedAllocator,
+    user_named: &NamedAllocator,
     allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Vec<MissingFunction> {
     let mut missing = Vec::new();
-    for NamedFunction { place, role, signature } in &named.functions {
+    for NamedFunction { place, role, signature } in &user_named.functions {
         let meaning = Meaning { role: *role, signature: *signature, may_pass_on: false };
         let (name, outcome) = match place {
             Place::Names(names) => {

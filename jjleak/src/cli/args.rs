@@ -78,7 +78,7 @@ pub(super) struct Args {
     #[arg(short = 'O', long, value_name = "PATH")]
     pub(super) obj: Option<PathBuf>,
 
-    /// Profile functions with this prefix, too: PREFIXmalloc, PREFIXfree and so on
+    /// Profile functions with this prefix, too: those of malloc(3) with it in front
     #[arg(short = 'S', long, value_name = "PREFIX", value_parser = NonEmptyStringValueParser::new())]
     pub(super) symbols_prefix: Option<String>,
 

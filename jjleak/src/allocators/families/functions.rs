@@ -169,7 +169,7 @@ pub(super) const TCMALLOC: &[Function] = &[
     ),
 ];
 
-/// The same in Google's newer tcmalloc (tcmalloc/libc_override_gcc_and_weak.h).
+/// The same in Google's newer tcmalloc (`tcmalloc/libc_override_gcc_and_weak.h`).
 pub(super) const GOOGLE_TCMALLOC: &[Function] = &[
     Function::new(
         &[
