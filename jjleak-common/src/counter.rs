@@ -78,6 +78,12 @@ counters! {
     UnseenFree = "unseen_free", Loss;
     /// An operator new ended without returning, as it does when it throws an exception: it allocated nothing.
     Thrown = "thrown", Note;
+    /// A system call that maps or unmaps memory was not followed because the ring buffer to jjleak was full; mappings are missing, or stand although they are gone.
+    MappingEventLost = "mapping_event_lost", Loss;
+    /// A mapping was not recorded because jjleak keeps no more of them; its bytes are missing.
+    MappingTableFull = "mapping_table_full", Loss;
+    /// A mapping was made inside an allocator and is not counted as such: what is allocated from it is.
+    MappingOfAllocator = "mapping_of_allocator", Note;
     /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
     Exec = "exec", Note;
     /// An allocation was left out by the size filters.

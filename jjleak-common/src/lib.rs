@@ -7,6 +7,7 @@
 //! - [`cookie`]: how a probe site tells the one BPF program of its role which registers to read.
 //! - [`process`]: one row per profiled process: armed or not, which program image it runs.
 //! - [`live`]: the table of live allocations.
+//! - [`mapping`]: system calls that map and unmap memory.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
 //! - [`unwind`]: tables that lead from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
@@ -20,6 +21,7 @@
 pub mod cookie;
 pub mod counter;
 pub mod live;
+pub mod mapping;
 pub mod pending;
 pub mod process;
 pub mod stack;
@@ -49,6 +51,8 @@ pub mod names {
     pub const MAPPINGS: &str = "MAPPINGS";
     /// Ring buffer of [`crate::unwind::Hint`].
     pub const HINTS: &str = "HINTS";
+    /// Ring buffer of [`crate::mapping::Event`].
+    pub const MAPPING_EVENTS: &str = "MAPPING_EVENTS";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: log2 of the number of sets in [`LIVE`].

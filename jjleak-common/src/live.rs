@@ -43,7 +43,6 @@ impl Key {
     /// The image that allocated the block.
     #[inline(always)]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "17 bits remain after the shift")]
     pub const fn image(self) -> ImageId {
         ImageId((self.0 >> ADDRESS_BITS) as u32)
     }

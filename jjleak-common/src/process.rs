@@ -55,7 +55,6 @@ impl ImageId {
     /// The slot of its process.
     #[inline(always)]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the slot's bits")]
     pub const fn slot(self) -> ProcessSlot {
         ProcessSlot((self.0 >> Self::GENERATION_BITS & (MAX_PROCESSES - 1)) as u16)
     }

@@ -7,6 +7,7 @@ use jjleak_common::{
     counter::Counter,
     live::{Key, Record},
     pending::{Nesting, Pending, flag},
+    process::{ImageId, ProcessRow},
     stack::lost_row,
 };
 
@@ -18,6 +19,23 @@ use crate::{
     registers::Hit,
     stack,
 };
+
+/// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
+/// thread's allocation calls in progress. Only judges: a record that it takes for stale stays, since the next allocation
+/// call shows it anyway.
+#[inline(always)]
+pub(crate) fn is_part_of_allocation(
+    image: ImageId,
+    row: *const ProcessRow,
+    stack_pointer: u64,
+    caller: u64,
+) -> bool {
+    let Some(calls) = CALLS.get() else { return false };
+    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    let calls = unsafe { &*calls };
+    let books = Books { slot: image.slot(), image, row };
+    books.makes(&calls.current, stack_pointer, caller) || books.makes(&calls.outer, stack_pointer, caller)
+}
 
 /// A function that gives a new block was called.
 #[inline(always)]

@@ -64,6 +64,15 @@ impl Books {
         pending.nesting(self.image.0 as u64, cfa, intact, from_allocator)
     }
 
+    /// Whether a pending call makes a system call with this stack pointer, by a function that returns to `caller`.
+    #[inline(always)]
+    pub(crate) fn makes(&self, pending: &Pending, stack_pointer: u64, caller: u64) -> bool {
+        let may_nest = pending.has(flag::RUNNING) && stack_pointer <= pending.cfa;
+        let intact = may_nest && self.is_intact(pending);
+        let from_allocator = intact && self.is_allocator_text(pending, caller);
+        pending.nesting(self.image.0 as u64, stack_pointer, intact, from_allocator) == Nesting::Nested
+    }
+
     /// Whether the pending call's return slot still holds what it held at entry.
     #[inline(always)]
     pub(crate) fn is_intact(&self, pending: &Pending) -> bool {
@@ -84,11 +93,17 @@ impl Books {
             return !pending.ends_at_exits();
         }
         let Some(caller) = read_user_word(slot) else { return false };
-        if self.is_trampoline(caller) {
-            // A muted call has jumped on to another function, and the return probe is its.
+        // A muted call may have jumped on to another function, and the return probe is its.
+        self.is_trampoline(caller) || self.is_allocator_text(pending, caller)
+    }
+
+    /// Whether an address is in code that may make calls for the pending one.
+    #[inline(always)]
+    fn is_allocator_text(&self, pending: &Pending, address: u64) -> bool {
+        if !self.knows_allocators() {
             return true;
         }
-        let allocator = self.allocator_at(caller);
+        let allocator = self.allocator_at(address);
         allocator < MAX_ALLOCATORS as u8 && (!pending.ends_at_exits() || allocator == pending.allocator)
     }
 

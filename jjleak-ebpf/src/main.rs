@@ -4,9 +4,10 @@
 //!
 //! - `accounting`: what an entry, a return and a free do to the books.
 //! - `live`: the table of live blocks.
+//! - `mapping`: tells of system calls that map and unmap memory.
 //! - `process`: what happens to a process as a whole.
 //! - `stack`: takes the caller's stack and finds its row.
-//! - `maps`, `memory`, `registers`: the kernel's side of things.
+//! - `maps`, `memory`, `registers`, `syscall`: the kernel's side of things.
 //!
 //! On any other target than BPF this is an empty program, so that the workspace checks without a BPF toolchain.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
@@ -23,6 +24,8 @@ mod books;
 #[cfg(target_arch = "bpf")]
 mod live;
 #[cfg(target_arch = "bpf")]
+mod mapping;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod memory;
@@ -34,6 +37,8 @@ mod programs;
 mod registers;
 #[cfg(target_arch = "bpf")]
 mod stack;
+#[cfg(target_arch = "bpf")]
+mod syscall;
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}

@@ -12,6 +12,7 @@ use aya_ebpf::{
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
     live::{DEFAULT_SETS_LOG2, DEFAULT_SPILL_ENTRIES, LiveSet, Record},
+    mapping::UNUSED_RING_BYTES,
     pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
     stack::{DEFAULT_FRAME_BYTES, DEFAULT_ROWS_LOG2, FIRST_ROW, StackRow},
@@ -52,6 +53,8 @@ pub(crate) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entri
 /// Hints are no more than that: a few pages of them are plenty, and what is lost is found at the next look.
 #[map]
 pub(crate) static HINTS: RingBuf = RingBuf::with_byte_size(16 << 10, 0);
+#[map]
+pub(crate) static MAPPING_EVENTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 #[map]
 pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_COUNTERS + 1, BPF_F_MMAPABLE);
 #[map]

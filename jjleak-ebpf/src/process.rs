@@ -43,6 +43,9 @@ static TASK_SIGNAL: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SIGNAL_LIVE: Global<u64> = Global::new(0);
 
+#[unsafe(no_mangle)]
+static MM_BRK: Global<u64> = Global::new(0);
+
 /// Whether children of profiled processes are profiled.
 #[unsafe(no_mangle)]
 static FOLLOW_FORKS: Global<u8> = Global::new(0);
@@ -236,6 +239,32 @@ unsafe fn begin(row: *mut ProcessRow, image: ImageId) {
 #[inline(always)]
 fn field<T: Copy>(structure: *const c_void, offset: u64) -> Option<T> {
     read_kernel(structure as u64 + offset)
+}
+
+/// The slot of the current process; `None` when it is not profiled.
+#[inline(always)]
+pub(crate) fn slot_of_caller() -> Option<ProcessSlot> {
+    // SAFETY: points into a map value.
+    let slot = unsafe { *TRACKED.get_ptr(&current_process()?)? };
+    Some(ProcessSlot(slot as u16))
+}
+
+/// The current process's break; `None` when it cannot be read.
+#[inline(always)]
+pub(crate) fn current_break() -> Option<u64> {
+    if !knows_breaks() {
+        return None;
+    }
+    // SAFETY: has no preconditions.
+    let task = unsafe { bpf_get_current_task() } as *const c_void;
+    let memory = field::<u64>(task, TASK_MM.load())?;
+    field(memory as *const c_void, MM_BRK.load())
+}
+
+/// Whether this kernel tells where a process's break is.
+#[inline(always)]
+pub(crate) fn knows_breaks() -> bool {
+    MM_BRK.load() != 0
 }
 
 /// The current process's PID in the user side's namespace; `None` when it has none there.

@@ -2,12 +2,12 @@
 
 use aya_ebpf::{
     helpers::bpf_get_current_pid_tgid,
-    macros::{raw_tracepoint, uprobe, uretprobe},
-    programs::{ProbeContext, RawTracePointContext, RetProbeContext},
+    macros::{fentry, fexit, raw_tracepoint, uprobe, uretprobe},
+    programs::{FEntryContext, FExitContext, ProbeContext, RawTracePointContext, RetProbeContext},
 };
-use jjleak_common::counter::Counter;
+use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{accounting, process, registers::Hit};
+use crate::{accounting, mapping, process, registers::Hit, syscall::Syscall};
 
 /// Entry of a function that gives a new block.
 #[uprobe]
@@ -69,6 +69,83 @@ pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
 #[uprobe]
 pub(crate) fn unseen_free_enter(ctx: ProbeContext) -> u32 {
     accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenFree);
+    0
+}
+
+/// A process is about to map memory.
+#[fentry]
+pub(crate) fn mmap_enter(ctx: FEntryContext) -> i32 {
+    mapping::enter(&Syscall::new(&ctx), Call::Map);
+    0
+}
+
+/// A process has mapped memory.
+#[fexit]
+pub(crate) fn mmap_leave(ctx: FExitContext) -> i32 {
+    mapping::leave(&Syscall::new(&ctx), Call::Map, ctx.arg(1));
+    0
+}
+
+/// A process is about to unmap memory.
+#[fentry]
+pub(crate) fn munmap_enter(ctx: FEntryContext) -> i32 {
+    mapping::enter(&Syscall::new(&ctx), Call::Unmap);
+    0
+}
+
+/// A process has unmapped memory.
+#[fexit]
+pub(crate) fn munmap_leave(ctx: FExitContext) -> i32 {
+    mapping::leave(&Syscall::new(&ctx), Call::Unmap, ctx.arg(1));
+    0
+}
+
+/// A process is about to move or resize a mapping.
+#[fentry]
+pub(crate) fn mremap_enter(ctx: FEntryContext) -> i32 {
+    mapping::enter(&Syscall::new(&ctx), Call::Remap);
+    0
+}
+
+/// A process has moved or resized a mapping.
+#[fexit]
+pub(crate) fn mremap_leave(ctx: FExitContext) -> i32 {
+    mapping::leave(&Syscall::new(&ctx), Call::Remap, ctx.arg(1));
+    0
+}
+
+/// A process is about to move its break.
+#[fentry]
+pub(crate) fn brk_enter(ctx: FEntryContext) -> i32 {
+    mapping::enter(&Syscall::new(&ctx), Call::Break);
+    0
+}
+
+/// A process has moved its break.
+#[fexit]
+pub(crate) fn brk_leave(ctx: FExitContext) -> i32 {
+    mapping::leave(&Syscall::new(&ctx), Call::Break, ctx.arg(1));
+    0
+}
+
+/// Any system call begins: for kernels that do not let BPF programs sit at functions.
+#[raw_tracepoint(tracepoint = "sys_enter")]
+pub(crate) fn syscall_enter(ctx: RawTracePointContext) -> i32 {
+    // include/trace/events/syscalls.h: (regs, number)
+    if let Some(call) = Call::of_x86_64(ctx.arg(1)) {
+        mapping::enter(&Syscall::new(&ctx), call);
+    }
+    0
+}
+
+/// Any system call has returned.
+#[raw_tracepoint(tracepoint = "sys_exit")]
+pub(crate) fn syscall_leave(ctx: RawTracePointContext) -> i32 {
+    // include/trace/events/syscalls.h: (regs, result)
+    let syscall = Syscall::new(&ctx);
+    if let Some(call) = syscall.number().and_then(Call::of_x86_64) {
+        mapping::leave(&syscall, call, ctx.arg(1));
+    }
     0
 }
 

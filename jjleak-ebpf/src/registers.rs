@@ -12,6 +12,13 @@ pub(crate) struct Hit {
     pub(crate) cookie: Cookie,
 }
 
+/// Where a thread is in its code.
+pub(crate) struct Registers {
+    pub(crate) instruction_pointer: u64,
+    pub(crate) stack_pointer: u64,
+    pub(crate) frame_pointer: u64,
+}
+
 impl EbpfContext for Hit {
     fn as_ptr(&self) -> *mut c_void {
         self.regs.cast_mut().cast()

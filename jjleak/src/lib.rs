@@ -9,6 +9,7 @@
 //! | [`unwind`] | mapped files | rows: how the kernel side gets from each frame to its caller |
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
+//! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
@@ -23,6 +24,7 @@ pub mod analyze;
 pub mod attach;
 pub mod cli;
 pub mod collect;
+pub mod mappings;
 pub mod processes;
 pub mod profile;
 pub mod render;

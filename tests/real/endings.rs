@@ -10,7 +10,7 @@ use crate::support::books::assert_nothing_lost;
 use crate::support::jjleak::Jjleak;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
-use crate::support::probes::Text;
+use crate::support::probes::{self, Text};
 
 /// A report every hour: none comes before the final one.
 const NO_INTERVAL: &str = "3600";
@@ -37,6 +37,7 @@ fn count_ends_the_run_and_every_interval_has_its_report() {
 
 #[test]
 fn a_signal_brings_the_final_report_and_the_files() {
+    let _quiet = probes::quiet();
     require_bpf!();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let mut ledger = Ledger::start();
@@ -55,6 +56,7 @@ fn a_signal_brings_the_final_report_and_the_files() {
 
 #[test]
 fn a_second_signal_makes_jjleak_leave_at_once() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -77,6 +79,7 @@ fn a_second_signal_makes_jjleak_leave_at_once() {
 
 #[test]
 fn a_jjleak_that_is_killed_leaves_no_probe_and_no_file() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -136,6 +139,7 @@ fn a_target_that_is_killed_gets_its_final_report_with_names() {
 
 #[test]
 fn probes_are_in_the_target_while_jjleak_runs_and_gone_after() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -214,6 +218,7 @@ fn strict_passes_when_nothing_is_lost_and_fails_when_something_is() {
 
 #[test]
 fn a_busy_target_can_be_attached_to_again_and_again() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);

@@ -25,6 +25,7 @@ mod filters;
 mod following;
 mod formats;
 mod launches;
+mod mappings;
 mod named;
 mod operators;
 mod places;

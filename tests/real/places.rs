@@ -8,10 +8,11 @@ use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
-use crate::support::probes::Text;
+use crate::support::probes::{self, Text};
 
 #[test]
 fn a_folder_that_is_missing_or_closed_is_known_before_attaching() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -53,6 +54,7 @@ fn a_full_disk_leaves_no_file() {
 
 #[test]
 fn a_full_stdout_is_a_failure_and_keeps_no_file_from_being_written() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);

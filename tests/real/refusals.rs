@@ -14,7 +14,7 @@ use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::{self, require_bpf};
-use crate::support::probes::Text;
+use crate::support::probes::{self, Text};
 use crate::support::process::Process;
 
 /// Runs jjleak after a shell command, in a private mount namespace.
@@ -29,6 +29,7 @@ fn jjleak_after(shell_command: &str, arguments: &[&str]) -> Ended {
 
 #[test]
 fn a_user_without_privileges_is_told_to_use_sudo() {
+    let _quiet = probes::quiet();
     let mut ledger = Ledger::start();
     // The build's folders may be closed to other users.
     let folder = TempDir::new().unwrap();
@@ -57,6 +58,7 @@ fn a_user_without_privileges_is_told_to_use_sudo() {
 
 #[test]
 fn a_kernel_without_btf_is_refused() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
@@ -69,6 +71,7 @@ fn a_kernel_without_btf_is_refused() {
 
 #[test]
 fn a_kernel_without_uprobes_is_refused() {
+    let _quiet = probes::quiet();
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);

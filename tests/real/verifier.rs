@@ -12,7 +12,7 @@ const CEILING: u32 = 100_000;
 fn programs_stay_far_below_what_the_verifier_follows() {
     require_bpf!();
     for (programs, largest) in [(Programs::Accounting, "resize_enter"), (Programs::Bare, "bare_enter")] {
-        let settings = Settings { following: Following::Everyone, ..Settings::new(programs) };
+        let settings = Settings { following: Following::Everyone, mappings: true, ..Settings::new(programs) };
         let attachment = Attachment::load(settings).unwrap();
 
         let counts = attachment.verified_instructions();

@@ -26,7 +26,7 @@ pub(crate) use walk::hint;
 use crate::{
     maps::{SCRATCH, STACKS, count},
     memory::{add, swap},
-    registers::Hit,
+    registers::{Hit, Registers},
 };
 
 /// Words of the stack that are copied at a time: 2 KiB hold a typical stack of 20 frames.
@@ -79,11 +79,42 @@ pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> 
         count(image.slot(), Counter::ScratchBusy);
         return lost_row(image.slot());
     };
-    walk::walk(scratch, image, process, hit);
+    walk::from_call(scratch, image, process, hit);
     let row = intern::intern(scratch, image);
+    release(scratch);
+    row
+}
+
+/// The stack of a system call.
+pub(crate) struct SyscallStack {
+    /// Index of its row.
+    pub(crate) row: u32,
+    /// Return address of the function that made the system call; where that is not known, as in code without call frame
+    /// information, the address in the function itself.
+    pub(crate) caller: u64,
+}
+
+/// Walks the stack of the system call that the current thread is in.
+#[inline(always)]
+pub(crate) fn capture_syscall(image: ImageId, process: *const ProcessRow, at: &Registers) -> SyscallStack {
+    let Some(scratch) = claim() else {
+        count(image.slot(), Counter::ScratchBusy);
+        return SyscallStack { row: lost_row(image.slot()), caller: at.instruction_pointer };
+    };
+    walk::from_syscall(scratch, image, process, at);
+    let row = intern::intern(scratch, image);
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let caller = unsafe {
+        if (*scratch).walk.frame_count > 1 { (*scratch).record.frames[1] } else { at.instruction_pointer }
+    };
+    release(scratch);
+    SyscallStack { row, caller }
+}
+
+#[inline(always)]
+fn release(scratch: *mut Scratch) {
     // SAFETY: points into a map value.
     unsafe { write_volatile(addr_of_mut!((*scratch).claimed), 0) };
-    row
 }
 
 #[inline(always)]

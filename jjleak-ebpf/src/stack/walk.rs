@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
-    registers::Hit,
+    registers::{Hit, Registers},
 };
 
 /// A frame larger than the default stack limit is no frame.
@@ -43,36 +43,69 @@ struct Loop {
 /// How a step ended: with the caller's frame, or for good.
 type Step = Result<(), StackStatus>;
 
-/// Walks the stack into `scratch`.
+/// Walks the stack of the call that `hit` is the entry of into `scratch`.
 #[inline(always)]
-pub(super) fn walk(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow, hit: &Hit) {
+pub(super) fn from_call(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow, hit: &Hit) {
     let cfa = hit.cfa();
+    begin(scratch, image, cfa, hit.frame_pointer(), 1);
+    push(scratch, hit.instruction_pointer());
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    walk.stack_pointer = cfa;
-    walk.frame_pointer = hit.frame_pointer();
-    walk.after_call = 1;
+    let Some(return_address) = word(scratch, cfa - 8) else {
+        walk.status = StackStatus::Fault as u64;
+        return;
+    };
+    walk.instruction_pointer = return_address;
+    go(scratch, image, process);
+}
+
+/// Walks the stack of the system call that the current thread is in into `scratch`. The instruction pointer is after the
+/// instruction that made it, and no call: that frame's row is the one of the instruction pointer itself.
+#[inline(always)]
+pub(super) fn from_syscall(
+    scratch: *mut Scratch,
+    image: ImageId,
+    process: *const ProcessRow,
+    at: &Registers,
+) {
+    begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    unsafe { (*scratch).walk.instruction_pointer = at.instruction_pointer };
+    go(scratch, image, process);
+}
+
+/// Begins a walk.
+#[inline(always)]
+fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointer: u64, after_call: u64) {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    walk.stack_pointer = stack_pointer;
+    walk.frame_pointer = frame_pointer;
+    walk.after_call = after_call;
     walk.unproven = 0;
     walk.window_bytes = 0;
     walk.return_instance = 0;
     walk.hash = StackHash::new(image.0 as u64);
     walk.frame_count = 0;
     walk.status = StackStatus::TooDeep as u64;
-    push(scratch, hit.instruction_pointer());
-    let Some(return_address) = word(scratch, cfa - 8) else {
-        walk.status = StackStatus::Fault as u64;
-        return;
-    };
-    walk.instruction_pointer = return_address;
+}
+
+/// Goes from frame to frame.
+#[inline(always)]
+fn go(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow) {
     match tables(process, image) {
         Some(tables) => {
             let mut context = Loop { scratch, tables };
             // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
             unsafe { bpf_loop(MAX_FRAMES as u32 - 1, step as *mut c_void, (&raw mut context).cast(), 0) };
         }
-        None => walk.status = unknown_code(scratch) as u64,
+        None => {
+            let status = unknown_code(scratch) as u64;
+            // SAFETY: `scratch` is a map value that is ours while claimed.
+            unsafe { (*scratch).walk.status = status };
+        }
     }
-    // SAFETY: as above.
+    // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &(*scratch).walk };
     if walk.status == StackStatus::NoMapping as u64 {
         hint(image.slot(), walk.instruction_pointer);
@@ -229,13 +262,13 @@ fn finished(walk: &Walk) -> StackStatus {
     if walk.unproven == 0 { StackStatus::Complete } else { StackStatus::FramePointers }
 }
 
-/// The instruction pointer is in no mapping. The caller of the allocation function is a frame all the same: it has
-/// just called. Any other address may be garbage.
+/// The instruction pointer is in no mapping. The code that made a system call and the caller of an allocation function are
+/// frames all the same: they have just run. Any other address may be garbage.
 #[inline(always)]
 fn unknown_code(scratch: *mut Scratch) -> StackStatus {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    if walk.frame_count == 1 {
+    if walk.frame_count <= 1 {
         push(scratch, walk.instruction_pointer);
     }
     StackStatus::NoMapping

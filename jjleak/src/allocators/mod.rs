@@ -24,6 +24,10 @@ use self::{
 };
 use jjleak_common::cookie::Signature;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
+
+/// The functions by which a program maps memory itself.
+const MAPPING_FUNCTIONS: &[&str] = &["mmap", "mmap64", "mremap", "sbrk", "brk"];
 
 /// Why a file's allocator could not be looked for.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +73,23 @@ pub struct ProfiledAllocator {
     pub sites: Vec<ProbeSite>,
     /// The family's functions that cannot be probed in this file.
     pub missing: Vec<MissingFunction>,
+    /// Offsets of the functions by which a program itself maps memory, where the file has them: tcmalloc takes the place of
+    /// the C library's.
+    pub mapping_functions: Vec<Range<u64>>,
+}
+
+impl ProfiledAllocator {
+    /// Whether the code at an offset of the file is the allocator's: in one of its functions, or, where the file is a
+    /// library that is there for nothing else, anywhere but in the functions by which a program itself maps memory. The
+    /// allocator's functions jump to others that have no names.
+    #[must_use]
+    pub fn holds(&self, offset: u64, is_library: bool) -> bool {
+        let distance = |site: &ProbeSite| offset.checked_sub(site.function_offset);
+        let in_function = |site| distance(site).is_some_and(|distance| distance < site.function_length);
+        let is_mapping = || self.mapping_functions.iter().any(|function| function.contains(&offset));
+        self.sites.iter().any(in_function)
+            || is_library && !families::is_c_library(&self.family) && !is_mapping()
+    }
 }
 
 impl ProfiledAllocator {
@@ -117,18 +138,30 @@ pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Erro
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
         let named = named.iter().flat_map(|allocator| &allocator.functions);
         let named = named.flat_map(|function| function.names().iter().cloned());
-        families::all_names(prefixes).into_iter().chain(no_return).chain(named).collect()
+        let mapping = MAPPING_FUNCTIONS.iter().map(|&name| name.to_owned());
+        families::all_names(prefixes).into_iter().chain(no_return).chain(mapping).chain(named).collect()
     };
     let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
+    let mapping_functions = mapping_functions(&image);
     let mut located = Vec::new();
     let mut found = Vec::new();
     for allocator in named {
         let missing = locate_named(&image, allocator, found.len(), &mut located);
-        found.push(ProfiledAllocator { family: allocator.name.clone(), sites: Vec::new(), missing });
+        found.push(ProfiledAllocator {
+            family: allocator.name.clone(),
+            sites: Vec::new(),
+            missing,
+            mapping_functions: mapping_functions.clone(),
+        });
     }
     for held in families::held(&image) {
         let missing = locate(&image, &held, found.len(), &mut located);
-        found.push(ProfiledAllocator { family: held.family.name.to_owned(), sites: Vec::new(), missing });
+        found.push(ProfiledAllocator {
+            family: held.family.name.to_owned(),
+            sites: Vec::new(),
+            missing,
+            mapping_functions: mapping_functions.clone(),
+        });
     }
     let exits = resolve_ends(&image, &mut located, &mut found);
     for (allocator, site) in exits {
@@ -194,6 +227,7 @@ fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<Prob
         signature: families::NOTHING,
         placement: Placement { delta: 0, cfa_words: 1, stepping: Stepping::SingleStep },
         function_offset: image.offset_of(address)?,
+        function_length: 1,
     })
 }
 
@@ -220,6 +254,13 @@ fn merge_aliases(follower: &Follower<'_, '_>, located: &mut Vec<Located<'_>>) {
 /// The names of all families that [`find_sites`] knows.
 pub fn profiled_families() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.name)
+}
+
+/// Where the functions are by which a program maps memory.
+fn mapping_functions(image: &Image<'_>) -> Vec<Range<u64>> {
+    let definitions = MAPPING_FUNCTIONS.iter().flat_map(|name| image.definitions(name));
+    let functions = definitions.filter_map(|definition| image.function(*definition).ok());
+    functions.map(|function| function.offset..function.offset + function.body.bytes().len() as u64).collect()
 }
 
 /// A function with all its names, before its probe site is chosen.
@@ -291,8 +332,9 @@ fn locate_named<'data>(
 impl Located<'_> {
     fn place(self, sealed: u64) -> ProbeSite {
         let Self { names, role, signature, function, .. } = self;
+        let function_length = function.body.bytes().len() as u64;
         let placement = placement::place(function.body, role, signature, sealed);
-        ProbeSite { names, role, signature, placement, function_offset: function.offset }
+        ProbeSite { names, role, signature, placement, function_offset: function.offset, function_length }
     }
 }
 

@@ -49,6 +49,8 @@ pub struct ProbeSite {
     pub placement: Placement,
     /// Offset in the file of the function's first instruction.
     pub function_offset: u64,
+    /// Bytes of it that are known: all, or the first instruction's where the symbol has no size.
+    pub function_length: u64,
 }
 
 impl ProbeSite {

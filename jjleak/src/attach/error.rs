@@ -1,8 +1,8 @@
 //! What can go wrong when attaching.
 
-use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
+use aya::{BtfError, EbpfError};
 
 use super::{Missing, Scope};
 use crate::allocators::ProbeSite;
@@ -57,6 +57,18 @@ pub enum Error {
         #[source]
         source: Box<ProgramError>,
     },
+    /// The kernel's type information cannot be read.
+    #[error("reading the kernel's type information failed")]
+    KernelTypes(#[source] Box<BtfError>),
+    /// System calls could not be followed.
+    #[error("following system calls at {place} in the kernel failed")]
+    Follow {
+        /// Name of the function or tracepoint.
+        place: &'static str,
+        /// Why.
+        #[source]
+        source: Box<ProgramError>,
+    },
     /// The own PID namespace is not known.
     #[error("looking at /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),
@@ -85,6 +97,10 @@ impl Error {
             other => std::io::Error::other(other),
         };
         Self::Verify { name, source }
+    }
+
+    pub(super) fn follow(place: &'static str, source: ProgramError) -> Self {
+        Self::Follow { place, source: Box::new(source) }
     }
 
     pub(super) fn attach(scope: Scope, site: &ProbeSite, source: ProgramError) -> Self {

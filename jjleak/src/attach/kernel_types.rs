@@ -56,6 +56,24 @@ impl TaskOffsets {
     }
 }
 
+/// Offsets of the fields that lead to a process's break.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct BreakOffsets {
+    pub(super) task_mm: u64,
+    pub(super) mm_brk: u64,
+}
+
+impl BreakOffsets {
+    /// Reads them; `None` when the kernel's structures look otherwise.
+    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
+        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
+    }
+
+    fn find(btf: &Btf<'_>) -> Option<Self> {
+        Some(Self { task_mm: btf.offset("task_struct", "mm")?, mm_brk: btf.offset("mm_struct", "brk")? })
+    }
+}
+
 /// The parts of a BTF blob.
 struct Btf<'a> {
     types: &'a [u8],
@@ -64,6 +82,9 @@ struct Btf<'a> {
 
 const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+/// How deep structures without a name are followed; `mm_struct` has one level.
+const MAX_NESTED: u32 = 2;
 
 impl<'a> Btf<'a> {
     fn parse(data: &'a [u8]) -> Option<Self> {
@@ -80,31 +101,61 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Offset in bytes of a field of a structure.
+    /// Offset in bytes of a field of a structure; also of one in a structure without a name inside of it.
     fn offset(&self, structure: &str, field: &str) -> Option<u64> {
-        let mut at = 0;
-        while let (Some(name), Some(info)) = (read_u32(self.types, at), read_u32(self.types, at + 4)) {
-            let (kind, count) = (info >> 24 & 31, info as usize & 0xffff);
-            if kind == KIND_STRUCT && self.is_named(name, structure) {
-                // With the top bit set, the low 24 bits of a member's offset are the offset.
-                let mask = if info >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
-                return (0..count).find_map(|index| self.member(at + 12 + index * 12, field, mask));
-            }
-            at += 12 + payload(kind, count)?;
-        }
-        None
+        let (at, _) = self.headers().find(|&(at, info)| {
+            let name = read_u32(self.types, at);
+            kind(info) == KIND_STRUCT && name.is_some_and(|name| self.is_named(name, structure))
+        })?;
+        self.offset_in(at, field, MAX_NESTED)
     }
 
-    fn member(&self, at: usize, field: &str, mask: u32) -> Option<u64> {
-        let name = read_u32(self.types, at)?;
-        let bits = read_u32(self.types, at + 8)? & mask;
-        self.is_named(name, field).then_some(u64::from(bits / 8))
+    /// Offset in bytes of a field of the structure or union whose header is at `at`.
+    fn offset_in(&self, at: usize, field: &str, depth: u32) -> Option<u64> {
+        let info = read_u32(self.types, at + 4)?;
+        // With the top bit set, the low 24 bits of a member's offset are the offset.
+        let mask = if info >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
+        (0..count(info)).find_map(|index| {
+            let member = at + 12 + index * 12;
+            let (name, inner) = (read_u32(self.types, member)?, read_u32(self.types, member + 4)?);
+            let offset = u64::from((read_u32(self.types, member + 8)? & mask) / 8);
+            if self.is_named(name, field) {
+                return Some(offset);
+            }
+            if !self.is_named(name, "") || depth == 0 {
+                return None;
+            }
+            let (inner, info) = self.headers().nth((inner as usize).checked_sub(1)?)?;
+            let is_composite = [KIND_STRUCT, KIND_UNION].contains(&kind(info));
+            is_composite.then(|| self.offset_in(inner, field, depth - 1))?.map(|inside| offset + inside)
+        })
+    }
+
+    /// Where each type's header is, and its second word, in the order of their numbers, from 1 on.
+    fn headers(&self) -> impl Iterator<Item = (usize, u32)> {
+        let mut next = Some(0);
+        std::iter::from_fn(move || {
+            let at = next?;
+            let info = read_u32(self.types, at + 4)?;
+            next = payload(kind(info), count(info)).map(|payload| at + 12 + payload);
+            Some((at, info))
+        })
     }
 
     fn is_named(&self, offset: u32, name: &str) -> bool {
         let tail = self.strings.get(offset as usize..).unwrap_or_default();
         tail.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
+}
+
+/// A type's kind, from the second word of its header.
+const fn kind(info: u32) -> u32 {
+    info >> 24 & 31
+}
+
+/// How many members it has.
+const fn count(info: u32) -> usize {
+    info as usize & 0xffff
 }
 
 /// Bytes that follow a type's header of 12 bytes; `None` for a kind that this does not know.
@@ -119,7 +170,7 @@ fn payload(kind: u32, count: usize) -> Option<usize> {
         // ENUM, FUNC_PROTO
         6 | 13 => count * 8,
         // STRUCT, UNION, DATASEC, ENUM64
-        KIND_STRUCT | 5 | 15 | 19 => count * 12,
+        KIND_STRUCT | KIND_UNION | 15 | 19 => count * 12,
         _ => return None,
     })
 }
@@ -167,6 +218,7 @@ mod tests {
         let vmlinux = Path::new("/sys/kernel/btf/vmlinux");
         if vmlinux.exists() {
             assert!(ReturnInstanceOffsets::read(vmlinux).unwrap().is_some());
+            assert!(BreakOffsets::read(vmlinux).unwrap().is_some_and(|offsets| offsets.mm_brk != 0));
             assert!(TaskOffsets::read(vmlinux).unwrap().is_some());
         }
     }

@@ -8,6 +8,7 @@ mod hints;
 mod kernel_log;
 mod kernel_types;
 mod mapped;
+mod mapping_events;
 mod object;
 mod preflight;
 mod process_table;
@@ -32,6 +33,7 @@ use unwind_tables::UnwindTables;
 pub use error::Error;
 pub use hints::Hints;
 pub(crate) use mapped::Mapped;
+pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
 pub use preflight::{Host, Missing};
 pub use process_table::{ProcessTable, Tracked};
@@ -195,6 +197,11 @@ impl Attachment {
     /// The kernel side's hints that there is something to look at; once. Needs a running tokio runtime.
     pub fn hints(&mut self) -> Result<Hints, Error> {
         Hints::new(self.ring(names::HINTS)?)
+    }
+
+    /// What the kernel side tells of mappings, if the settings ask for it; once.
+    pub fn mapping_events(&mut self) -> Result<MappingEvents, Error> {
+        Ok(MappingEvents::new(self.ring(names::MAPPING_EVENTS)?))
     }
 
     /// A map of the object, for [`crate::collect`].

@@ -6,12 +6,13 @@ use std::path::Path;
 
 use aya::programs::{RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfLoader};
+use jjleak_common::mapping::{RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::stack::FIRST_ROW;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
-use super::kernel_types::{ReturnInstanceOffsets, TaskOffsets};
-use super::{Error, Missing, Programs, SizeFilter};
+use super::kernel_types::{BreakOffsets, ReturnInstanceOffsets, TaskOffsets};
+use super::{Error, Missing, Programs, SizeFilter, mapping_events};
 
 /// The object that `cargo xtask build` compiled; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
@@ -42,6 +43,8 @@ pub struct Settings {
     pub sizes: SizeFilter,
     /// Whose books are kept besides those of the processes that are named to it.
     pub following: Following,
+    /// Whether system calls that map and unmap memory are followed, for [`super::Attachment::mapping_events`].
+    pub mappings: bool,
     /// Whether its messages go to the log.
     pub kernel_log: bool,
 }
@@ -55,6 +58,7 @@ impl Settings {
             programs,
             sizes: SizeFilter::default(),
             following: Following::Nobody,
+            mappings: false,
             kernel_log: false,
         }
     }
@@ -89,7 +93,7 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
     if OBJECT.is_empty() {
         return Err(Error::NoObject);
     }
-    let Settings { capacity, programs, sizes, following, kernel_log } = settings;
+    let Settings { capacity, programs, sizes, following, mappings, kernel_log } = settings;
     let log_level = if kernel_log { u8::MAX } else { 0 };
     let follow_forks = u8::from(following != Following::Nobody);
     let adopt_execs = u8::from(following == Following::Everyone);
@@ -109,6 +113,7 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         .map_max_entries(names::SPILL, capacity.spill_entries)
         .map_max_entries(names::STACKS, FIRST_ROW + (1 << capacity.stack_rows_log2))
         .map_max_entries(names::FRAMES, capacity.frame_bytes)
+        .map_max_entries(names::MAPPING_EVENTS, if mappings { RING_BYTES } else { UNUSED_RING_BYTES })
         .map_max_entries(names::MAPPINGS, TABLES_PER_PROCESS * capacity.processes);
     let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
     let (device, inode) = (namespace.dev(), namespace.ino());
@@ -126,15 +131,24 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
-    let offsets = task_offsets(following)?;
+    let breaks = if mappings { break_offsets() } else { BreakOffsets::default() };
+    let mut offsets = task_offsets(following)?;
+    if mappings {
+        offsets.mm = breaks.task_mm;
+    }
     loader
         .override_global("TASK_TGID", &offsets.tgid, true)
         .override_global("TASK_MM", &offsets.mm, true)
+        .override_global("MM_BRK", &breaks.mm_brk, true)
         .override_global("TASK_SIGNAL", &offsets.signal, true)
         .override_global("SIGNAL_LIVE", &offsets.signal_live, true);
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
     for name in programs.names() {
         uprobe(&mut ebpf, name)?.load().map_err(|error| Error::verify(name, error))?;
+    }
+    // Now: what is loaded needs every map, and some are taken out soon.
+    if mappings {
+        mapping_events::follow(&mut ebpf)?;
     }
     follow(&mut ebpf, "process_exec", "sched_process_exec")?;
     if following != Following::Nobody {
@@ -154,6 +168,15 @@ fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
         Ok(None) => Err(Missing::TaskFields.into()),
         Err(_) => Err(Missing::Btf.into()),
     }
+}
+
+/// Where a process's break is; without that, `brk` is not followed.
+fn break_offsets() -> BreakOffsets {
+    if let Ok(Some(offsets)) = BreakOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
+        return offsets;
+    }
+    tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
+    BreakOffsets::default()
 }
 
 /// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that

@@ -94,7 +94,7 @@ impl Host {
     }
 
     /// Whether what follows processes can run, too: the kernel side then knows processes by the PIDs of the initial
-    /// namespace, whose inode is the same everywhere (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
+    /// namespace, whose inode is the same everywhere (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
     pub fn check_following(&self) -> Result<(), Missing> {
         const INITIAL: u64 = 0xEFFF_FFFC;
         let own = fs::metadata(&self.pid_namespace).map(|metadata| metadata.ino());

@@ -25,6 +25,7 @@ use crate::render::{Format, Value};
 #[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
     4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct Args {
     /// Attach to the process with this PID; can be given several times
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
@@ -85,6 +86,10 @@ pub(super) struct Args {
     /// Profile the functions that this table names, too; can be given several times (docs/allocators.md)
     #[arg(long, value_name = "FILE")]
     pub(super) allocators: Vec<PathBuf>,
+
+    /// Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use
+    #[arg(long)]
+    pub(super) mmap: bool,
 
     /// Number of stacks in text reports
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]

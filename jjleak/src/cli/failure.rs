@@ -40,6 +40,11 @@ impl Failure {
         failures.into_iter().next().map_or(Ok(()), |first| Err(Self { what, ..first }))
     }
 
+    /// Whether there is nobody to profile.
+    pub(super) const fn is_missing_target(&self) -> bool {
+        self.code == NO_TARGET
+    }
+
     /// Tells the user.
     pub(super) fn report(&self) -> ExitCode {
         tell(&self.what);
@@ -117,6 +122,10 @@ impl From<attach::Error> for Failure {
             E::Load(_) | E::Verify { .. } | E::Tracepoint { .. } => (
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
+            ),
+            E::KernelTypes(_) | E::Follow { .. } => (
+                PREFLIGHT,
+                "leave --mmap out, or boot a kernel built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_FTRACE_SYSCALLS=y",
             ),
             E::Attach { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),

@@ -163,12 +163,10 @@ impl Outputs {
     fn print_rest(&mut self, rest: &[&Profile]) {
         let with_blocks = rest.iter().filter(|profile| profile.live().objects > 0).count();
         if with_blocks > 0 && self.stdout.contains(&Format::Text) {
-            let live: Totals = rest.iter().map(|profile| profile.live()).sum();
-            let line = format!(
-                "\nand {with_blocks} more processes: {} bytes live in {} objects\n",
-                live.bytes, live.objects
-            );
-            self.write(line.as_bytes());
+            let Totals { bytes, objects } = rest.iter().map(|profile| profile.live()).sum();
+            let text =
+                format!("\nand {with_blocks} more processes: {bytes} bytes live in {objects} objects\n");
+            self.write(text.as_bytes());
         }
     }
 

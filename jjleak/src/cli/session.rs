@@ -3,13 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::future::pending;
+use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use jjleak_common::process::ProcessSlot;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Failure;
@@ -20,7 +23,7 @@ use super::notices::tell;
 use super::outputs::{Outputs, Written};
 use super::signals;
 use super::watch::{Wanted, Watch};
-use crate::attach::{self, Following, Hints, Programs, Settings};
+use crate::attach::{self, Drained, Following, Hints, Programs, Settings};
 use crate::processes::{Launch, Pid};
 use crate::profile::Profile;
 
@@ -52,7 +55,7 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
     })
 }
 
-fn cannot_start(what: &str, error: &std::io::Error) -> Failure {
+fn cannot_start(what: &str, error: &io::Error) -> Failure {
     Failure::new(OTHER, format!("{what} failed: {error}"), "check the limits of this session (ulimit -a)")
 }
 
@@ -60,6 +63,7 @@ fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
     let mut settings = Settings::new(Programs::Accounting);
     settings.sizes = args.size_filter()?;
     settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
+    settings.mappings = args.mmap;
     settings.following = match subject {
         Subject::Named(_) | Subject::Everything => Following::Everyone,
         Subject::Pids(_) | Subject::Command(_) if args.follow => Following::Children,
@@ -101,7 +105,7 @@ impl Session {
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(args, None)?;
                 let mut watch = Watch::new(settings, wanted, choice)?;
-                watch.attach_all()?;
+                watch.attach_all();
                 (watch, outputs)
             }
         };
@@ -150,6 +154,7 @@ impl Session {
         let mut housekeeping = every(HOUSEKEEPING);
         let mut left = args.count.unwrap_or(u64::MAX);
         let frames = readable(self.watch.collector_mut().frames_waiting())?;
+        let mappings = self.watch.mappings_waiting().map(readable).transpose()?;
         loop {
             tokio::select! {
                 biased;
@@ -187,6 +192,15 @@ impl Session {
                     self.outputs.report(&profiles);
                     if !self.outputs.is_wanted() {
                         break;
+                    }
+                }
+                // Last: a process that maps and unmaps all the time must not keep reports from being made.
+                guard = ready(mappings.as_ref()) => {
+                    let drained = self.watch.receive_mappings();
+                    match guard {
+                        Ok(mut guard) if drained == Drained::Empty => guard.clear_ready(),
+                        // There is always more: timers and signals must have their turn.
+                        _ => yield_now().await,
                     }
                 }
             }
@@ -278,6 +292,14 @@ fn readable(descriptor: RawFd) -> Result<AsyncFd<RawFd>, Failure> {
     // SAFETY: the ring buffer that owns the descriptor lives as long as the run, and never exchanges it.
     unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }
         .map_err(|error| cannot_start("waiting for stacks", &error.into()))
+}
+
+/// Waits until a descriptor can be read; for ever when there is none.
+async fn ready(descriptor: Option<&AsyncFd<RawFd>>) -> io::Result<AsyncFdReadyGuard<'_, RawFd>> {
+    match descriptor {
+        Some(descriptor) => descriptor.readable().await,
+        None => pending().await,
+    }
 }
 
 /// A timer whose first tick comes after one period.

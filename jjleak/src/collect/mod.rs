@@ -6,6 +6,7 @@
 mod counters;
 mod frames;
 mod live;
+mod mappings;
 mod stacks;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

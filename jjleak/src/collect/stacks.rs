@@ -52,6 +52,13 @@ pub(super) fn reset_lost(table: &Mapped<StackRow>, slot: ProcessSlot) {
     }
 }
 
+/// The identity of the stack in a row; 0 when there is none.
+pub(super) fn hash(table: &Mapped<StackRow>, row: u32) -> u64 {
+    let row = table.get(row as usize);
+    // SAFETY: `row` is valid for reads (`Mapped::get`).
+    row.map_or(0, |row| unsafe { read_volatile(addr_of!((*row).hash)) })
+}
+
 /// The rows that stacks can have.
 fn rows(table: &Mapped<StackRow>) -> impl Iterator<Item = (u32, *mut StackRow)> {
     let rows = (FIRST_ROW..).zip(FIRST_ROW as usize..table.len());

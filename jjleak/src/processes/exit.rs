@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
@@ -24,6 +25,14 @@ impl ExitWatch {
         let watch =
             unsafe { AsyncFd::register(fd) }.map_err(|error| Error::Watch { pid, source: error.into() })?;
         Ok(Self(watch))
+    }
+
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut events = [PollFd::new(self.0.get_ref(), PollFlags::IN)];
+        // An error would mean that the descriptor is none: nothing is known then.
+        poll(&mut events, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for the end of the process.

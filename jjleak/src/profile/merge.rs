@@ -20,7 +20,9 @@ impl Profile {
             merged.taken_at = merged.taken_at.max(profile.taken_at);
             merged.unknown_frees += profile.unknown_frees;
             for (counts, more) in [(&mut merged.lost, &profile.lost), (&mut merged.notes, &profile.notes)] {
-                more.iter().for_each(|(name, count)| *counts.entry(name.clone()).or_default() += count);
+                for (name, count) in more {
+                    *counts.entry(name.clone()).or_default() += count;
+                }
             }
             merged.stacks.extend(profile.stacks.iter().map(|stack| below(&profile.process, stack)));
         }

@@ -1,8 +1,9 @@
 //! Compiles the fixtures, each once a run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The program that keeps its own books and is driven by a test.
 pub(crate) fn ledger() -> &'static Path {
@@ -23,7 +24,7 @@ pub(crate) fn cplusplus_ledger() -> &'static Path {
 }
 
 /// How else the ledger program is built: with other C libraries and allocators, beside it and inside.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LedgerBuild {
     /// With glibc inside, at a fixed address.
     Static,
@@ -39,8 +40,15 @@ pub(crate) enum LedgerBuild {
     Tcmalloc,
 }
 
-/// The ledger program built in another way; not remembered, so each test builds its own.
+/// The ledger program built in another way.
 pub(crate) fn ledger_as(build: LedgerBuild) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<LedgerBuild, PathBuf>> = Mutex::new(BTreeMap::new());
+    // A test that could not build it leaves nothing behind that others could not use.
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry(build).or_insert_with(|| build_ledger(build)).clone()
+}
+
+fn build_ledger(build: LedgerBuild) -> PathBuf {
     // The kernel's headers stand beside glibc's, and come after musl's.
     const HEADERS: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
     let mut sources = LEDGER.map(|unit| format!("ledger/{unit}.c")).to_vec();
@@ -184,7 +192,7 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 12] = [
+const LEDGER: [&str; 13] = [
     "books",
     "sites",
     "calls",
@@ -193,6 +201,7 @@ const LEDGER: [&str; 12] = [
     "escapes",
     "jemalloc",
     "main",
+    "mappings",
     "own",
     "pools",
     "processes",

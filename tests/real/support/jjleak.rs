@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::RwLockWriteGuard;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -15,6 +16,7 @@ use tempfile::TempDir;
 
 use super::bounded::{self, LONG, SOON};
 use super::lines::Lines;
+use super::probes;
 use super::process::Process;
 
 /// The program under test.
@@ -29,7 +31,12 @@ pub(crate) struct Jjleak {
     stderr: Lines,
     stdout: Output,
     folder: TempDir,
+    /// Held while it may have probes in processes of other tests.
+    everywhere: Option<RwLockWriteGuard<'static, ()>>,
 }
+
+/// Options by which jjleak puts probes into processes that are not named to it.
+const WIDE: [&str; 4] = ["--follow", "--name", "-n", "--system-wide"];
 
 enum Output {
     /// Being read; all of it comes when its last writer is gone.
@@ -62,11 +69,13 @@ impl Jjleak {
 
     fn spawn(mut command: Command, output: impl FnOnce(ChildStdout) -> Output) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let is_wide = command.get_args().any(|argument| WIDE.iter().any(|wide| argument == *wide));
+        let everywhere = is_wide.then(probes::everywhere);
         command.current_dir(folder.path()).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut process = Process::spawn(&mut command);
         let stderr = Lines::of("jjleak", process.stderr.take().unwrap());
         let stdout = process.stdout.take().map_or(Output::Elsewhere, output);
-        Self { process, stderr, stdout, folder }
+        Self { process, stderr, stdout, folder, everywhere }
     }
 
     /// Waits until jjleak says that it has attached.
@@ -120,6 +129,7 @@ impl Jjleak {
             Output::Unread(_) | Output::Elsewhere => Vec::new(),
         };
         let stdout = String::from_utf8(stdout).unwrap();
+        drop(self.everywhere);
         Ended { status, stdout, stderr: self.stderr.all(SOON), folder: self.folder }
     }
 }

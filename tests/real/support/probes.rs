@@ -2,8 +2,22 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::ledger::Ledger;
+
+/// Some runs of jjleak put probes into every process of the host. Tests that look for probes wait for them.
+static EVERYWHERE: RwLock<()> = RwLock::new(());
+
+/// While this is held, no test puts probes into processes that are not its own.
+pub(crate) fn quiet() -> RwLockReadGuard<'static, ()> {
+    EVERYWHERE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While this is held, no test looks for probes.
+pub(crate) fn everywhere() -> RwLockWriteGuard<'static, ()> {
+    EVERYWHERE.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Bytes that are compared of each function: every probe site is in a function's first block.
 const LENGTH: usize = 64;
@@ -26,7 +40,7 @@ impl Text {
 
     /// Fails unless the process's functions are what they were.
     pub(crate) fn assert_unchanged(&self, ledger: &mut Ledger) {
-        assert_eq!(Self::of(ledger), *self, "probes are left in the target");
+        assert_eq!(self.changed(&Self::of(ledger)), [""; 0], "probes are left in the target");
     }
 
     /// Names of the functions that differ.

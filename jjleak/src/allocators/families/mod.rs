@@ -115,6 +115,11 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
+/// Whether a family is a C library's own allocator.
+pub(super) fn is_c_library(family: &str) -> bool {
+    ["musl", "glibc"].contains(&family)
+}
+
 /// Whether the file's `malloc` takes the place of the C library's.
 pub(super) fn replaces_malloc(image: &Image<'_>) -> bool {
     image.exports(MALLOC) && image.exports("free") && !image.defines(DYNAMIC_LINKER)

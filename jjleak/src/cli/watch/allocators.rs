@@ -9,6 +9,7 @@ use jjleak_common::process::ProcessSlot;
 use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator};
 use crate::attach::{self, Attachment, Scope, Target};
 use crate::cli::choice::Choice;
+use crate::collect::RawStack;
 use crate::processes::{FileId, FileVersion, Module, ModuleTable};
 use crate::symbolize::StackNames;
 
@@ -69,6 +70,20 @@ impl Allocators {
     /// Whether a module holds an allocator that is profiled.
     pub(super) fn is_profiled(&self, module: &Module) -> bool {
         self.found.get(&module.version).is_some_and(|found| !found.is_empty())
+    }
+
+    /// Whether a stack of a process goes through an allocator. The kernel side knows of allocation calls in progress; this
+    /// is for others that map memory: `free`, which makes a heap for a thread whose first call it is, and functions that
+    /// cannot be followed.
+    pub(super) fn are_in(&self, stack: &RawStack, modules: &ModuleTable, exe: &Path) -> bool {
+        let is_allocators = |address: &u64| {
+            // After a call, which can be a function's last instruction.
+            let Some((id, offset)) = modules.find(address.saturating_sub(1)) else { return false };
+            let module = modules.get(id);
+            let found = self.found.get(&module.version).map_or(&[][..], |found| found);
+            found.iter().any(|allocator| allocator.holds(offset, module.path != exe))
+        };
+        stack.addresses.iter().any(is_allocators)
     }
 
     /// What is being counted in a process, for the user; empty when nothing is.

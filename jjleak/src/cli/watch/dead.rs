@@ -31,6 +31,11 @@ impl Dead {
         self.0.iter().any(|remains| remains.slot == Some(slot))
     }
 
+    /// The images.
+    pub(super) fn images(&self) -> BTreeSet<ImageId> {
+        self.0.iter().map(|remains| remains.image).collect()
+    }
+
     /// Throws away what they have left, and returns the rows of their stacks.
     pub(super) fn sweep(
         &mut self,
@@ -40,8 +45,7 @@ impl Dead {
         if self.0.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let images: BTreeSet<_> = self.0.iter().map(|remains| remains.image).collect();
-        let rows = collector.forget(attachment, &images)?;
+        let rows = collector.forget(attachment, &self.images())?;
         for remains in &mut self.0 {
             remains.sweeps += 1;
         }

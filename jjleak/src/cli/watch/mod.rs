@@ -5,10 +5,13 @@
 mod allocators;
 mod code;
 mod dead;
+mod entry;
+mod mappings;
 mod process;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::RawFd;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -17,17 +20,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
-use super::failure::OTHER;
-use crate::attach::{Attachment, Following, Scope, Settings, Tracked};
+use crate::attach::{Attachment, Drained, Following, Scope, Settings};
 use crate::collect::Collector;
-use crate::processes::{
-    self, ExitWatch, Launch, Mapping, ModuleFiles, Pid, Process, Progress, is_alive, living_thread,
-};
+use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
 use crate::profile::Profile;
 use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
+use mappings::Mappings;
 use process::Watched;
 
 pub(super) use wanted::Wanted;
@@ -39,6 +40,7 @@ const UPROBES: &str = "[uprobes]";
 pub(super) struct Watch {
     attachment: Attachment,
     collector: Collector,
+    mappings: Mappings,
     files: ModuleFiles,
     allocators: Allocators,
     code: CodeFollower,
@@ -55,8 +57,10 @@ impl Watch {
     /// Loads the BPF programs. Needs a running tokio runtime.
     pub(super) fn new(settings: Settings, wanted: Wanted, choice: Choice) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
+        let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
+            mappings,
             attachment,
             files: ModuleFiles::default(),
             allocators: Allocators::new(choice),
@@ -78,84 +82,14 @@ impl Watch {
         &mut self.collector
     }
 
-    /// Attaches to a running process.
-    pub(super) fn attach(&mut self, pid: Pid) -> Result<(), Failure> {
-        let process = Process::open(pid)?;
-        let exit = ExitWatch::new(pid)?;
-        let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
-        let (slot, mut watched) = self.enter(process)?;
-        let outcome = self.attach_running(&mut watched, thread);
-        self.processes.insert(slot, watched);
-        if let Err(failure) = outcome {
-            self.let_go(slot)?;
-            return Err(failure);
-        }
-        self.watch_exit(slot, exit);
-        Ok(())
+    /// A descriptor that is readable when memory was mapped or unmapped; none when that is not followed.
+    pub(super) fn mappings_waiting(&self) -> Option<RawFd> {
+        self.mappings.waiting()
     }
 
-    fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
-        self.keep_code(watched, thread, &Mapping::all(thread)?)?;
-        if !self.is_counted(watched) && self.following != Following::Everyone {
-            return Err(watched.has_no_allocator(self.allocators.choice()));
-        }
-        Ok(self.attachment.processes().arm(watched.image)?)
-    }
-
-    /// Attaches to every process that is wanted and runs already. Those that end meanwhile, or that nothing can be
-    /// counted of, are passed over.
-    pub(super) fn attach_all(&mut self) -> Result<(), Failure> {
-        for process in processes::running() {
-            if self.wanted.is_wanted(&process) {
-                let pid = process.pid;
-                if let Err(failure) = self.attach(pid) {
-                    tracing::info!("process {pid} is not profiled: {failure}");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts a command and attaches before its allocator runs.
-    pub(super) fn launch(&mut self, mut launch: Launch) -> Result<(), Failure> {
-        let pid = launch.pid();
-        let exit = ExitWatch::new(pid)?;
-        let (slot, mut watched) = self.enter(Process::open(pid)?)?;
-        self.attachment.processes().arm(watched.image)?;
-        loop {
-            self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
-            if launch.advance()? == Progress::Loaded {
-                break;
-            }
-        }
-        if !self.is_counted(&watched) && self.following == Following::Nobody {
-            return Err(watched.has_no_allocator(self.allocators.choice()));
-        }
-        watched.process = Process::open(pid)?;
-        watched.command = Some(launch.release()?);
-        self.processes.insert(slot, watched);
-        self.watch_exit(slot, exit);
-        Ok(())
-    }
-
-    /// Takes a slot for a process.
-    fn enter(&mut self, process: Process) -> Result<(ProcessSlot, Watched), Failure> {
-        let table = self.attachment.processes_mut();
-        let Some(slot) = table.reserve()? else {
-            let what = format!("process {} is one too many: the process table is full", process.pid);
-            return Err(Failure::new(OTHER, what, "profile fewer, or raise --max-processes"));
-        };
-        let image = table.assign(slot, process.pid)?;
-        Ok((slot, Watched::new(process, image)))
-    }
-
-    fn watch_exit(&self, slot: ProcessSlot, exit: ExitWatch) {
-        let sender = self.endings.0.clone();
-        tokio::spawn(async move {
-            exit.wait().await;
-            // Nobody receives when jjleak is about to end itself.
-            let _ = sender.send(slot);
-        });
+    /// Takes in what was mapped and unmapped.
+    pub(super) fn receive_mappings(&mut self) -> Drained {
+        self.mappings.receive()
     }
 
     /// Waits until a process has ended. Can be dropped and called again.
@@ -169,11 +103,10 @@ impl Watch {
         }
     }
 
+    /// The process that was in this slot has ended; by now another one can be there.
     fn note_ending(&mut self, slot: ProcessSlot) {
-        if let Some(watched) = self.processes.get_mut(&slot)
-            && watched.ended.is_none()
-        {
-            watched.ended = Some(watched.ending());
+        if let Some(watched) = self.processes.get_mut(&slot) {
+            watched.runs();
         }
     }
 
@@ -190,63 +123,11 @@ impl Watch {
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.look_at(&slots)?;
+        self.mappings.receive();
+        self.mappings.forget(&self.dead.images());
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
         Ok(())
-    }
-
-    /// Takes in the processes that the kernel side has begun to account; whether there were any.
-    fn adopt_new(&mut self) -> Result<bool, Failure> {
-        if self.following == Following::Nobody {
-            return Ok(false);
-        }
-        let known =
-            |tracked: &Tracked| self.processes.contains_key(&tracked.slot) || self.dead.has(tracked.slot);
-        let new: Vec<_> = self.attachment.processes().iter().filter(|tracked| !known(tracked)).collect();
-        for tracked in &new {
-            self.adopt(tracked)?;
-        }
-        Ok(!new.is_empty())
-    }
-
-    fn adopt(&mut self, tracked: &Tracked) -> Result<(), Failure> {
-        let (slot, pid) = (tracked.slot, tracked.pid);
-        let exit = ExitWatch::new(pid);
-        let process = Process::open(pid);
-        // Its PID is its own for as long as it runs.
-        let runs = self.attachment.processes().tracked(slot).is_some_and(|tracked| !tracked.ended);
-        let (process, exit) = match (process, exit) {
-            (Ok(process), Ok(exit)) if runs => (process, Some(exit)),
-            _ => (self.unknown(tracked), None),
-        };
-        if exit.is_some() && !self.wanted.is_wanted(&process) {
-            self.attachment.processes_mut().disarm(slot)?;
-            self.dead.add(tracked.image, Some(slot));
-            return Ok(());
-        }
-        let mut watched = Watched::new(process, tracked.image);
-        watched.forked_from = tracked.forked_from;
-        if let Some(parent) = self.parent(tracked) {
-            watched.modules = parent.modules.of_child();
-        }
-        match exit {
-            Some(exit) => self.watch_exit(slot, exit),
-            None => watched.ended = Some(watched.ending()),
-        }
-        self.processes.insert(slot, watched);
-        self.keep_up(slot)?;
-        Ok(())
-    }
-
-    /// A process that was over before anybody could look at it. Its program's path is known if it was its parent's.
-    fn unknown(&self, tracked: &Tracked) -> Process {
-        let exe = self.parent(tracked).map(|parent| parent.process.exe.clone()).unwrap_or_default();
-        Process { pid: tracked.pid, start_time: 0, comm: tracked.name(), exe, container_pid: None }
-    }
-
-    /// The process that a process's memory is a copy of.
-    fn parent(&self, tracked: &Tracked) -> Option<&Watched> {
-        self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from)
     }
 
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
@@ -262,14 +143,14 @@ impl Watch {
     }
 
     fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
-        // Once it has ended its PID can be another process's.
-        if watched.ended.is_some() {
+        let thread = living_thread(watched.pid());
+        // A process that is about to end has no mappings any more: what is known stays.
+        let mappings = thread.and_then(|thread| Mapping::all(thread).ok());
+        if !watched.runs() {
             return Ok(false);
         }
-        let Some(thread) = living_thread(watched.pid()) else { return Ok(false) };
+        let (Some(thread), Some(mappings)) = (thread, mappings) else { return Ok(false) };
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
-        // A process that is about to end has no mappings any more: what is known stays.
-        let Ok(mappings) = Mapping::all(thread) else { return Ok(false) };
         self.keep_bound(watched, thread)?;
         if tracked.image != watched.image {
             self.dead.add(watched.image, None);
@@ -377,7 +258,8 @@ impl Watch {
     }
 
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
-        let Self { processes, collector, attachment, names, .. } = self;
+        let Self { processes, collector, attachment, names, mappings, allocators, .. } = self;
+        mappings.receive();
         let images: Vec<ImageId> =
             processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
         let mut snapshots = collector.snapshots(attachment, &images)?;
@@ -385,6 +267,9 @@ impl Watch {
         let profiles = processes.values().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
             watched.complete(&mut snapshot.counters);
+            let exe = &watched.process.exe;
+            mappings
+                .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile = Profile::build(&snapshot, watched.info(), (watched.since, now), name);
             profile.ended.clone_from(&watched.ended);

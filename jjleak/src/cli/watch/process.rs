@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -12,7 +13,7 @@ use crate::attach::Tracked;
 use crate::cli::Failure;
 use crate::cli::choice::Choice;
 use crate::cli::failure::{OTHER, allowance};
-use crate::processes::{Mapping, ModuleTable, Pid, Process, Running, Unopened};
+use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
 
 /// What is known of a process that is being profiled.
@@ -26,6 +27,8 @@ pub(super) struct Watched {
     /// What the process mapped for execution when it was last looked at.
     pub(super) code: Vec<Mapping>,
     pub(super) since: Timestamp,
+    /// Holds on to the process; `None` when it was over before anybody could.
+    pub(super) exit: Option<Arc<ExitWatch>>,
     /// How it ended, once it has.
     pub(super) ended: Option<String>,
     /// The thread that the kernel finds the process by, if its probes are its own, how often it has ended, and how often
@@ -45,6 +48,7 @@ impl Watched {
             modules: ModuleTable::default(),
             code: Vec::new(),
             since: Timestamp::now(),
+            exit: None,
             ended: None,
             bound_to: None,
             times_unbound: 0,
@@ -66,6 +70,14 @@ impl Watched {
         self.forked_from = tracked.forked_from;
         self.modules = ModuleTable::default();
         self.process = Process::open(self.pid()).unwrap_or_else(|_| self.process.clone());
+    }
+
+    /// Whether it runs; its PID can be another process's otherwise. How it ended is noted.
+    pub(super) fn runs(&mut self) -> bool {
+        if self.ended.is_none() && self.exit.as_ref().is_none_or(|exit| exit.has_ended()) {
+            self.ended = Some(self.ending());
+        }
+        self.ended.is_none()
     }
 
     /// How the process ended, as far as it can be known.

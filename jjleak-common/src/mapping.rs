@@ -1,0 +1,98 @@
+//! System calls that change what a process maps, as the kernel side tells of them.
+//!
+//! A call can tell twice: when it is entered, if it may take something away, and when it is left, if it gave something or
+//! failed. What it takes away is told before the kernel does it, so that an address that another thread is given next is
+//! never removed by this call; what it gives is told after. The rules are the user side's.
+
+use crate::process::ImageId;
+
+/// A system call that can map or unmap memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Call {
+    /// `mmap(address, length, protection, flags)`.
+    Map = 0,
+    /// `munmap(address, length)`.
+    Unmap = 1,
+    /// `mremap(old_address, old_length, new_length, flags, new_address)`.
+    Remap = 2,
+    /// `brk(address)`; the second argument is the break before the call.
+    Break = 3,
+}
+
+impl Call {
+    /// The call with this system call number of x86-64 (`arch/x86/entry/syscalls/syscall_64.tbl`); `None` for any other call.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_x86_64(number: u64) -> Option<Self> {
+        match number {
+            9 => Some(Self::Map),
+            11 => Some(Self::Unmap),
+            12 => Some(Self::Break),
+            25 => Some(Self::Remap),
+            _ => None,
+        }
+    }
+
+    /// The call with this number; `None` for a number no call has.
+    #[must_use]
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Map),
+            1 => Some(Self::Unmap),
+            2 => Some(Self::Remap),
+            3 => Some(Self::Break),
+            _ => None,
+        }
+    }
+}
+
+/// Arguments that are told of: those of `mremap`, which has the most that matter.
+pub const ARGUMENTS: usize = 5;
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Event {
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// The call's arguments.
+    pub arguments: [u64; ARGUMENTS],
+    /// What the call returned; 0 while it has not.
+    pub result: i64,
+    /// The image the call was made in.
+    pub image: ImageId,
+    /// The thread, to pair the two events of a call.
+    pub thread: u32,
+    /// Row of the call's stack in the stack table, if it gave memory.
+    pub stack: u32,
+    /// A [`Call`].
+    pub call: u8,
+    /// Flags, see [`flag`].
+    pub flags: u8,
+    /// Explicit padding, always 0.
+    pub reserved: u16,
+}
+
+/// Bits of [`Event::flags`].
+pub mod flag {
+    /// The call has returned.
+    pub const LEFT: u8 = 1;
+    /// The call is part of an allocation call that is followed.
+    pub const NESTED: u8 = 2;
+}
+
+const _: () = assert!(size_of::<Event>() == 72 && align_of::<Event>() == 8);
+
+/// `MAP_FIXED` (include/uapi/asm-generic/mman-common.h): what was mapped in the place is unmapped.
+pub const MAP_FIXED: u64 = 0x10;
+/// `MAP_ANONYMOUS`: no file is mapped.
+pub const MAP_ANONYMOUS: u64 = 0x20;
+
+/// Size of the ring buffer in bytes when mappings are followed, a power of two: 58,000 events. A thread that does nothing
+/// else maps and unmaps some hundred thousand times a second, so that they last for the tenths of a second that naming many
+/// new stacks takes.
+pub const RING_BYTES: u32 = 4 << 20;
+
+/// Size of the ring buffer when mappings are not followed: the smallest there is.
+pub const UNUSED_RING_BYTES: u32 = 4096;

@@ -1,0 +1,116 @@
+//! Tells the user side of system calls that map and unmap memory. Decides nothing that can be decided there.
+
+use core::ptr::{addr_of, read_volatile};
+
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns},
+};
+use jjleak_common::{
+    counter::Counter,
+    mapping::{Call, Event, MAP_ANONYMOUS, MAP_FIXED, flag},
+    process::{ImageId, ProcessRow},
+    stack::lost_row,
+};
+
+use crate::{
+    accounting,
+    maps::{MAPPING_EVENTS, PROCESSES, count},
+    process, stack,
+    syscall::{self, Syscall},
+};
+
+/// The profiled process that made a call.
+struct Caller {
+    image: ImageId,
+    row: *const ProcessRow,
+}
+
+impl Caller {
+    /// `None` when the current process is not profiled, or not armed.
+    #[inline(always)]
+    fn current() -> Option<Self> {
+        let row = PROCESSES.get_ptr(process::slot_of_caller()?.0 as u32)?;
+        // SAFETY: points into a map value.
+        let image = unsafe { read_volatile(addr_of!((*row).image)) };
+        if image == 0 { None } else { Some(Self { image: ImageId(image as u32), row }) }
+    }
+}
+
+/// A call begins: tells of it if it may take memory away, or if its arguments alone will not tell what it gave.
+#[inline(always)]
+pub(crate) fn enter(syscall: &Syscall, call: Call) {
+    let Some(caller) = Caller::current() else { return };
+    let Some(user) = syscall.user() else {
+        count(caller.image.slot(), Counter::MappingEventLost);
+        return;
+    };
+    let mut arguments = syscall::arguments(&user);
+    match call {
+        Call::Map if arguments[3] & MAP_FIXED == 0 => return,
+        // A question only.
+        Call::Break if arguments[0] == 0 => return,
+        Call::Break => {
+            let Some(current) = process::current_break() else { return };
+            arguments[1] = current;
+        }
+        _ => {}
+    }
+    tell(&caller, call, arguments, 0, lost_row(caller.image.slot()), 0);
+}
+
+/// A call has returned.
+#[inline(always)]
+pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
+    let Some(caller) = Caller::current() else { return };
+    let Some(user) = syscall.user() else {
+        count(caller.image.slot(), Counter::MappingEventLost);
+        return;
+    };
+    let arguments = syscall::arguments(&user);
+    let failed = result < 0;
+    match call {
+        // Nothing was told at its beginning, and nothing has come of it that counts.
+        Call::Map if arguments[3] & MAP_FIXED == 0 && (failed || arguments[3] & MAP_ANONYMOUS == 0) => return,
+        // As its beginning has told.
+        Call::Unmap if !failed => return,
+        Call::Break if arguments[0] == 0 || !process::knows_breaks() => return,
+        _ => {}
+    }
+    let gives = match call {
+        Call::Map => !failed && arguments[3] & MAP_ANONYMOUS != 0,
+        Call::Remap => !failed,
+        Call::Break => true,
+        Call::Unmap => false,
+    };
+    let (row, flags) = if gives { origin(&caller, &user) } else { (lost_row(caller.image.slot()), 0) };
+    tell(&caller, call, arguments, result, row, flags | flag::LEFT);
+}
+
+/// The stack of a call, and whether an allocator made it.
+#[inline(always)]
+fn origin(caller: &Caller, user: &pt_regs) -> (u32, u8) {
+    let at = syscall::origin(user);
+    let stack = stack::capture_syscall(caller.image, caller.row, &at);
+    let nested = accounting::is_part_of_allocation(caller.image, caller.row, at.stack_pointer, stack.caller);
+    (stack.row, if nested { flag::NESTED } else { 0 })
+}
+
+#[inline(always)]
+fn tell(caller: &Caller, call: Call, arguments: [u64; 5], result: i64, stack: u32, flags: u8) {
+    let event = Event {
+        // SAFETY: has no preconditions.
+        time_ns: unsafe { bpf_ktime_get_ns() },
+        arguments,
+        result,
+        image: caller.image,
+        thread: bpf_get_current_pid_tgid() as u32,
+        stack,
+        call: call as u8,
+        flags,
+        reserved: 0,
+    };
+    if MAPPING_EVENTS.output::<Event>(&event, 0).is_err() {
+        count(caller.image.slot(), Counter::MappingEventLost);
+    }
+}

@@ -1,0 +1,45 @@
+//! A system call of x86-64: its arguments and the user registers that it was made with.
+
+use core::mem::offset_of;
+
+use aya_ebpf::{EbpfContext, bindings::pt_regs};
+
+use crate::{memory::read_kernel, registers::Registers};
+
+/// A system call, seen at the kernel function that does it, `long __x64_sys_NAME(const struct pt_regs *)`
+/// (arch/x86/include/asm/syscall_wrapper.h), or at the tracepoints for all of them. The registers are the user's.
+pub(crate) struct Syscall {
+    registers: *const pt_regs,
+}
+
+impl Syscall {
+    #[inline(always)]
+    pub(crate) fn new<C: EbpfContext>(ctx: &C) -> Self {
+        // SAFETY: the context of a program at a function's entry or exit begins with the function's arguments.
+        Self { registers: unsafe { *ctx.as_ptr().cast::<*const pt_regs>() } }
+    }
+
+    /// Which system call it is; `None` when that cannot be read.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> Option<u64> {
+        read_kernel(self.registers as u64 + offset_of!(pt_regs, orig_rax) as u64)
+    }
+
+    /// The user's registers; `None` when they cannot be read.
+    #[inline(always)]
+    pub(crate) fn user(&self) -> Option<pt_regs> {
+        read_kernel(self.registers as u64)
+    }
+}
+
+/// The first arguments of a system call, in their order.
+#[inline(always)]
+pub(crate) fn arguments(user: &pt_regs) -> [u64; 5] {
+    [user.rdi, user.rsi, user.rdx, user.r10, user.r8]
+}
+
+/// Where the call was made from.
+#[inline(always)]
+pub(crate) fn origin(user: &pt_regs) -> Registers {
+    Registers { instruction_pointer: user.rip, stack_pointer: user.rsp, frame_pointer: user.rbp }
+}

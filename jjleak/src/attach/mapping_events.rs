@@ -1,0 +1,125 @@
+//! The kernel side's account of system calls that map and unmap memory.
+//!
+//! Its programs sit at the entry and the exit of the kernel's functions for these system calls. Where a kernel does not
+//! allow that, they sit at the tracepoints for all system calls, which slows down every call of the host.
+
+use std::error::Error as _;
+use std::os::fd::{AsRawFd, RawFd};
+
+use aya::maps::{MapData, RingBuf};
+use aya::programs::{FEntry, FExit, Program, RawTracePoint};
+use aya::{Btf, Ebpf};
+use jjleak_common::mapping::{Event, RING_BYTES};
+
+use super::Error;
+
+/// The kernel's functions for the system calls, as x86-64 names them (`__SYSCALL_DEFINEx` in
+/// `arch/x86/include/asm/syscall_wrapper.h`), and our programs at their entry and exit.
+const X86_64_FUNCTIONS: &[(&str, &str, &str)] = &[
+    ("__x64_sys_mmap", "mmap_enter", "mmap_leave"),
+    ("__x64_sys_munmap", "munmap_enter", "munmap_leave"),
+    ("__x64_sys_mremap", "mremap_enter", "mremap_leave"),
+    ("__x64_sys_brk", "brk_enter", "brk_leave"),
+];
+
+/// Most events taken at once: all that the buffer can hold. A busy process adds new ones all the time.
+const MAX_TAKEN: usize = RING_BYTES as usize / size_of::<Event>();
+
+/// The events.
+pub struct MappingEvents {
+    ring: RingBuf<MapData>,
+}
+
+/// How taking events ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// There are no more.
+    Empty,
+    /// As many were taken as the buffer can hold.
+    Enough,
+}
+
+impl MappingEvents {
+    pub(super) const fn new(ring: RingBuf<MapData>) -> Self {
+        Self { ring }
+    }
+
+    /// A descriptor that is readable when there are events.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    /// Takes all events of what has happened until now, in their order.
+    pub fn take(&mut self, mut each: impl FnMut(&Event)) -> Drained {
+        for _ in 0..MAX_TAKEN {
+            let Some(bytes) = self.ring.next() else { return Drained::Empty };
+            if let Some(event) = decode(&bytes) {
+                each(&event);
+            }
+        }
+        Drained::Enough
+    }
+}
+
+/// An event of the ring buffer; `None` for anything else.
+fn decode(bytes: &[u8]) -> Option<Event> {
+    // SAFETY: as long as an event, which has integers only, so that any bytes are one.
+    (bytes.len() == size_of::<Event>()).then(|| unsafe { bytes.as_ptr().cast::<Event>().read_unaligned() })
+}
+
+/// Attaches the programs. They tell nothing of processes that are not armed.
+pub(super) fn follow(ebpf: &mut Ebpf) -> Result<(), Error> {
+    let Err(error) = follow_functions(ebpf) else { return Ok(()) };
+    tracing::warn!(
+        "this kernel does not let jjleak follow its functions for mmap alone: every system call on this host takes longer as \
+         long as jjleak runs"
+    );
+    tracing::info!(%error, source = error.source(), "the reason");
+    for &(_, enter, leave) in X86_64_FUNCTIONS {
+        // What has not been loaded cannot be unloaded.
+        let _ = find::<FEntry>(ebpf, enter)?.unload();
+        let _ = find::<FExit>(ebpf, leave)?.unload();
+    }
+    follow_all_calls(ebpf)
+}
+
+/// At the kernel's functions for the calls that matter: nothing else takes longer.
+fn follow_functions(ebpf: &mut Ebpf) -> Result<(), Error> {
+    let btf = Btf::from_sys_fs().map_err(|source| Error::KernelTypes(Box::new(source)))?;
+    // Entries are attached first: an exit whose entry was not seen tells too late of what is taken away.
+    for &(function, enter, leave) in X86_64_FUNCTIONS {
+        let program: &mut FEntry = find(ebpf, enter)?;
+        program.load(function, &btf).map_err(|error| Error::follow(function, error))?;
+        let program: &mut FExit = find(ebpf, leave)?;
+        program.load(function, &btf).map_err(|error| Error::follow(function, error))?;
+    }
+    for &(function, enter, _) in X86_64_FUNCTIONS {
+        let program: &mut FEntry = find(ebpf, enter)?;
+        program.attach().map_err(|error| Error::follow(function, error))?;
+    }
+    for &(function, _, leave) in X86_64_FUNCTIONS {
+        let program: &mut FExit = find(ebpf, leave)?;
+        program.attach().map_err(|error| Error::follow(function, error))?;
+    }
+    Ok(())
+}
+
+/// At the beginning and the end of all system calls.
+fn follow_all_calls(ebpf: &mut Ebpf) -> Result<(), Error> {
+    for (tracepoint, name) in [("sys_enter", "syscall_enter"), ("sys_exit", "syscall_leave")] {
+        let program: &mut RawTracePoint = find(ebpf, name)?;
+        program.load().map_err(|error| Error::verify(name, error))?;
+        program.attach(tracepoint).map_err(|error| Error::follow(tracepoint, error))?;
+    }
+    Ok(())
+}
+
+/// A program of the object.
+fn find<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, Error>
+where
+    &'a mut T: TryFrom<&'a mut Program>,
+{
+    let program = ebpf.program_mut(name).and_then(|program| program.try_into().ok());
+    program.ok_or(Error::ObjectLacks { what: "program of the right type", name })
+}

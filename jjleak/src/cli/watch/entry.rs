@@ -1,0 +1,149 @@
+//! How processes come to be profiled: by their PID, as a command, or because the kernel side has taken them in.
+
+use std::sync::Arc;
+
+use jjleak_common::process::ProcessSlot;
+
+use super::Watch;
+use super::process::Watched;
+use crate::attach::{Following, Tracked};
+use crate::cli::Failure;
+use crate::cli::failure::OTHER;
+use crate::processes::{self, ExitWatch, Launch, Mapping, Pid, Process, Progress, living_thread};
+
+impl Watch {
+    /// Attaches to a running process.
+    pub(in crate::cli) fn attach(&mut self, pid: Pid) -> Result<(), Failure> {
+        let process = Process::open(pid)?;
+        let exit = ExitWatch::new(pid)?;
+        let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
+        let (slot, mut watched) = self.enter(process, exit)?;
+        let outcome = self.attach_running(&mut watched, thread);
+        self.processes.insert(slot, watched);
+        if let Err(failure) = outcome {
+            self.let_go(slot)?;
+            return Err(failure);
+        }
+        Ok(())
+    }
+
+    fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
+        self.keep_code(watched, thread, &Mapping::all(thread)?)?;
+        if !self.is_counted(watched) && self.following != Following::Everyone {
+            return Err(watched.has_no_allocator(self.allocators.choice()));
+        }
+        Ok(self.attachment.processes().arm(watched.image)?)
+    }
+
+    /// Attaches to every process that is wanted and runs already. Those that end meanwhile are passed over, and the user is
+    /// told of those that cannot be attached to.
+    pub(in crate::cli) fn attach_all(&mut self) {
+        for process in processes::running() {
+            if self.wanted.is_wanted(&process)
+                && let Err(failure) = self.attach(process.pid)
+                && !failure.is_missing_target()
+            {
+                tracing::warn!("process {} is not profiled: {failure}", process.pid);
+            }
+        }
+    }
+
+    /// Starts a command and attaches before its allocator runs.
+    pub(in crate::cli) fn launch(&mut self, mut launch: Launch) -> Result<(), Failure> {
+        let pid = launch.pid();
+        let exit = ExitWatch::new(pid)?;
+        let (slot, mut watched) = self.enter(Process::open(pid)?, exit)?;
+        self.attachment.processes().arm(watched.image)?;
+        loop {
+            self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
+            if launch.advance()? == Progress::Loaded {
+                break;
+            }
+        }
+        if !self.is_counted(&watched) && self.following == Following::Nobody {
+            return Err(watched.has_no_allocator(self.allocators.choice()));
+        }
+        watched.process = Process::open(pid)?;
+        watched.command = Some(launch.release()?);
+        self.processes.insert(slot, watched);
+        Ok(())
+    }
+
+    /// Takes a slot for a process.
+    fn enter(&mut self, process: Process, exit: ExitWatch) -> Result<(ProcessSlot, Watched), Failure> {
+        let table = self.attachment.processes_mut();
+        let Some(slot) = table.reserve()? else {
+            let what = format!("process {} is one too many: the process table is full", process.pid);
+            return Err(Failure::new(OTHER, what, "profile fewer, or raise --max-processes"));
+        };
+        let image = table.assign(slot, process.pid)?;
+        let mut watched = Watched::new(process, image);
+        watched.exit = Some(self.watch_exit(slot, exit));
+        Ok((slot, watched))
+    }
+
+    fn watch_exit(&self, slot: ProcessSlot, exit: ExitWatch) -> Arc<ExitWatch> {
+        let exit = Arc::new(exit);
+        let (sender, watch) = (self.endings.0.clone(), Arc::clone(&exit));
+        tokio::spawn(async move {
+            watch.wait().await;
+            // Nobody receives when jjleak is about to end itself.
+            let _ = sender.send(slot);
+        });
+        exit
+    }
+
+    /// Takes in the processes that the kernel side has begun to account; whether there were any.
+    pub(super) fn adopt_new(&mut self) -> Result<bool, Failure> {
+        if self.following == Following::Nobody {
+            return Ok(false);
+        }
+        let known =
+            |tracked: &Tracked| self.processes.contains_key(&tracked.slot) || self.dead.has(tracked.slot);
+        let new: Vec<_> = self.attachment.processes().iter().filter(|tracked| !known(tracked)).collect();
+        for tracked in &new {
+            self.adopt(tracked)?;
+        }
+        Ok(!new.is_empty())
+    }
+
+    fn adopt(&mut self, tracked: &Tracked) -> Result<(), Failure> {
+        let (slot, pid) = (tracked.slot, tracked.pid);
+        let exit = ExitWatch::new(pid);
+        let process = Process::open(pid);
+        // Its PID is its own for as long as it runs.
+        let runs = self.attachment.processes().tracked(slot).is_some_and(|tracked| !tracked.ended);
+        let (process, exit) = match (process, exit) {
+            (Ok(process), Ok(exit)) if runs => (process, Some(exit)),
+            _ => (self.unknown(tracked), None),
+        };
+        if exit.is_some() && !self.wanted.is_wanted(&process) {
+            self.attachment.processes_mut().disarm(slot)?;
+            self.dead.add(tracked.image, Some(slot));
+            return Ok(());
+        }
+        let mut watched = Watched::new(process, tracked.image);
+        watched.forked_from = tracked.forked_from;
+        if let Some(parent) = self.parent(tracked) {
+            watched.modules = parent.modules.of_child();
+        }
+        match exit {
+            Some(exit) => watched.exit = Some(self.watch_exit(slot, exit)),
+            None => watched.ended = Some(watched.ending()),
+        }
+        self.processes.insert(slot, watched);
+        self.keep_up(slot)?;
+        Ok(())
+    }
+
+    /// A process that was over before anybody could look at it. Its program's path is known if it was its parent's.
+    fn unknown(&self, tracked: &Tracked) -> Process {
+        let exe = self.parent(tracked).map(|parent| parent.process.exe.clone()).unwrap_or_default();
+        Process { pid: tracked.pid, start_time: 0, comm: tracked.name(), exe, container_pid: None }
+    }
+
+    /// The process that a process's memory is a copy of.
+    fn parent(&self, tracked: &Tracked) -> Option<&Watched> {
+        self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from)
+    }
+}

@@ -1,0 +1,69 @@
+//! Follows the anonymous mappings of the profiled processes, for `--mmap`.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::RawFd;
+
+use jjleak_common::process::ImageId;
+
+use super::Failure;
+use crate::attach::{Attachment, Drained, MappingEvents, SizeFilter};
+use crate::collect::{Collector, RawStack, Snapshot};
+use crate::mappings::MappingBooks;
+
+/// The mappings of each image, or nothing without `--mmap`.
+pub(super) struct Mappings(Option<Followed>);
+
+struct Followed {
+    events: MappingEvents,
+    sizes: SizeFilter,
+    books: HashMap<ImageId, MappingBooks>,
+}
+
+impl Mappings {
+    /// Follows the mappings of armed processes if they are `wanted`, which the attachment must have been told.
+    pub(super) fn follow(
+        wanted: bool,
+        sizes: SizeFilter,
+        attachment: &mut Attachment,
+    ) -> Result<Self, Failure> {
+        if !wanted {
+            return Ok(Self(None));
+        }
+        let events = attachment.mapping_events()?;
+        Ok(Self(Some(Followed { events, sizes, books: HashMap::new() })))
+    }
+
+    /// A descriptor that is readable when something has happened; none without `--mmap`.
+    pub(super) fn waiting(&self) -> Option<RawFd> {
+        self.0.as_ref().map(|followed| followed.events.descriptor())
+    }
+
+    /// Enters what has happened.
+    pub(super) fn receive(&mut self) -> Drained {
+        let Some(Followed { events, sizes, books }) = &mut self.0 else { return Drained::Empty };
+        events.take(|event| {
+            books.entry(event.image).or_insert_with(|| MappingBooks::new(*sizes)).enter(event);
+        })
+    }
+
+    /// Adds what is mapped to a snapshot that has just been taken, but for the mappings of stacks that
+    /// `is_in_allocator`.
+    pub(super) fn add_to(
+        &self,
+        snapshot: &mut Snapshot,
+        collector: &Collector,
+        is_in_allocator: impl Fn(&RawStack) -> bool,
+    ) {
+        let Some(Followed { books, .. }) = &self.0 else { return };
+        if let Some(books) = books.get(&snapshot.image) {
+            collector.add_mappings(snapshot, books, is_in_allocator);
+        }
+    }
+
+    /// Throws away what images had mapped that run no more.
+    pub(super) fn forget(&mut self, dead: &BTreeSet<ImageId>) {
+        if let Some(Followed { books, .. }) = &mut self.0 {
+            books.retain(|image, _| !dead.contains(image));
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Mappings in a snapshot, beside the blocks.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use jjleak_common::counter::Counter;
+use jjleak_common::live::Record;
+
+use super::{Collector, LiveBlocks, RawStack, Snapshot, StackUse, merge_rows, stacks};
+use crate::mappings::{Allocated, MappingBooks};
+
+impl Collector {
+    /// Adds the mappings in the books of a snapshot's image to it, but for those of stacks that go through an allocator:
+    /// what is allocated from them is counted.
+    pub fn add_mappings(
+        &self,
+        snapshot: &mut Snapshot,
+        books: &MappingBooks,
+        is_in_allocator: impl Fn(&RawStack) -> bool,
+    ) {
+        let is_in_allocator = |row| self.stack(row).is_some_and(&is_in_allocator);
+        add(snapshot, books, is_in_allocator, |row| stacks::hash(&self.stacks, row));
+    }
+}
+
+fn add(
+    snapshot: &mut Snapshot,
+    books: &MappingBooks,
+    is_in_allocator: impl Fn(u32) -> bool,
+    hash: impl Fn(u32) -> u64,
+) {
+    let mut live: BTreeMap<u32, LiveBlocks> = BTreeMap::new();
+    for mapped in books.mapped() {
+        let record = Record { size: mapped.bytes, time_ns: mapped.time_ns, stack: mapped.stack, reserved: 0 };
+        live.entry(mapped.stack).or_default().add(&record);
+    }
+    let mut tally = books.tally();
+    for (row, Allocated { objects, bytes }) in books.allocated() {
+        if is_in_allocator(row) {
+            tally.of_allocators += objects;
+            continue;
+        }
+        let new = || StackUse { hash: hash(row), ..StackUse::default() };
+        let used = snapshot.stacks.entry(row).or_insert_with(new);
+        used.allocated_objects += objects;
+        used.allocated_bytes += bytes;
+        if let Some(mapped) = live.remove(&row) {
+            used.live.merge(&mapped);
+        }
+    }
+    snapshot.stacks = merge_rows(mem::take(&mut snapshot.stacks));
+    for (counter, count) in [
+        (Counter::Filtered, tally.filtered),
+        (Counter::MappingOfAllocator, tally.of_allocators),
+        (Counter::MappingTableFull, tally.unbooked),
+    ] {
+        *snapshot.counters.entry(counter).or_default() += count;
+    }
+}

@@ -1,0 +1,333 @@
+use std::collections::BTreeMap;
+
+use jjleak_common::process::ImageId;
+use proptest::prelude::*;
+
+use super::*;
+
+const BASE: u64 = 0x7f00_0000_0000;
+const FAILED: i64 = -12;
+
+fn page(number: u64) -> u64 {
+    BASE + number * PAGE
+}
+
+fn event(call: Call, arguments: [u64; 5]) -> Event {
+    Event {
+        time_ns: 0,
+        arguments,
+        result: 0,
+        image: ImageId(1),
+        thread: 1,
+        stack: 0,
+        call: call as u8,
+        flags: 0,
+        reserved: 0,
+    }
+}
+
+/// A call with all it tells, at once.
+fn play(books: &mut MappingBooks, call: Call, arguments: [u64; 5], result: i64, stack: u32) {
+    if call != Call::Map || arguments[3] & MAP_FIXED != 0 {
+        books.enter(&event(call, arguments));
+    }
+    if call == Call::Unmap && result == 0 {
+        return;
+    }
+    let told = if call == Call::Break { [arguments[0], 0, 0, 0, 0] } else { arguments };
+    books.enter(&Event { result, stack, flags: flag::LEFT, ..event(call, told) });
+}
+
+fn map(books: &mut MappingBooks, at: u64, pages: u64, stack: u32) {
+    let arguments = [0, pages * PAGE, 3, MAP_ANONYMOUS, 0];
+    play(books, Call::Map, arguments, page(at).cast_signed(), stack);
+}
+
+fn unmap(books: &mut MappingBooks, at: u64, pages: u64) {
+    play(books, Call::Unmap, [page(at), pages * PAGE, 0, 0, 0], 0, 0);
+}
+
+fn remap(books: &mut MappingBooks, old: Range<u64>, new: Range<u64>, flags: u64, stack: u32) {
+    let arguments =
+        [page(old.start), (old.end - old.start) * PAGE, (new.end - new.start) * PAGE, flags, page(new.start)];
+    play(books, Call::Remap, arguments, page(new.start).cast_signed(), stack);
+}
+
+fn books() -> MappingBooks {
+    MappingBooks::new(SizeFilter::default())
+}
+
+/// Ranges as pages: first, number, stack.
+fn ranges(books: &MappingBooks) -> Vec<(u64, u64, u32)> {
+    let pieces = books.ranges.iter().map(|piece| {
+        let Range { start, end } = piece.range;
+        ((start - BASE) / PAGE, (end - start) / PAGE, piece.allocation.stack)
+    });
+    pieces.collect()
+}
+
+#[test]
+fn a_mapping_takes_whole_pages() {
+    let mut books = books();
+    play(&mut books, Call::Map, [0, 100, 3, MAP_ANONYMOUS, 0], page(0).cast_signed(), 7);
+    assert_eq!(ranges(&books), [(0, 1, 7)]);
+    assert_eq!(books.allocated().collect::<Vec<_>>(), [(7, Allocated { objects: 1, bytes: PAGE })]);
+}
+
+#[test]
+fn huge_pages_are_whole_too() {
+    let huge = MAP_ANONYMOUS | MAP_HUGETLB;
+    assert_eq!(pages(0, 1, huge), 0..2 << 20);
+    assert_eq!(pages(0, 1, huge | 30 << HUGE_SHIFT), 0..1 << 30);
+    assert_eq!(pages(PAGE, u64::MAX, 0), PAGE..PAGE);
+}
+
+#[test]
+fn unmapping_the_middle_leaves_two_ranges() {
+    let mut books = books();
+    map(&mut books, 0, 10, 7);
+    unmap(&mut books, 3, 2);
+    assert_eq!(ranges(&books), [(0, 3, 7), (5, 5, 7)]);
+}
+
+#[test]
+fn unmapping_goes_across_ranges_and_holes() {
+    let mut books = books();
+    map(&mut books, 0, 3, 1);
+    map(&mut books, 4, 2, 2);
+    map(&mut books, 6, 3, 3);
+    unmap(&mut books, 2, 5);
+    assert_eq!(ranges(&books), [(0, 2, 1), (7, 2, 3)]);
+}
+
+#[test]
+fn a_call_that_fails_puts_back_what_it_would_have_taken_as_if_nothing_had_been() {
+    let mut books = books();
+    map(&mut books, 0, 10, 7);
+    for (call, arguments) in [
+        (Call::Unmap, [page(3), 2 * PAGE, 0, 0, 0]),
+        (Call::Map, [page(4), PAGE, 3, MAP_FIXED | MAP_ANONYMOUS, 0]),
+        (Call::Remap, [page(0), 2 * PAGE, PAGE, MREMAP_FIXED, page(5)]),
+    ] {
+        play(&mut books, call, arguments, FAILED, 9);
+        assert_eq!(ranges(&books), [(0, 10, 7)]);
+    }
+}
+
+#[test]
+fn an_address_that_another_thread_is_given_while_it_is_unmapped_is_its_own() {
+    let mut books = books();
+    map(&mut books, 0, 2, 7);
+    let arguments = [page(0), 2 * PAGE, 0, 0, 0];
+    books.enter(&event(Call::Unmap, arguments));
+    let map = Event {
+        thread: 2,
+        stack: 8,
+        result: page(0).cast_signed(),
+        flags: flag::LEFT,
+        ..event(Call::Map, [0, PAGE, 3, MAP_ANONYMOUS, 0])
+    };
+    books.enter(&map);
+    books.enter(&Event { flags: flag::LEFT, ..event(Call::Unmap, arguments) });
+    assert_eq!(ranges(&books), [(0, 1, 8)]);
+}
+
+#[test]
+fn a_fixed_mapping_replaces_what_is_there_and_a_file_replaces_it_by_nothing() {
+    let mut books = books();
+    map(&mut books, 0, 10, 7);
+    let fixed = |at, flags| [page(at), PAGE, 3, MAP_FIXED | flags, 0];
+    play(&mut books, Call::Map, fixed(2, MAP_ANONYMOUS), page(2).cast_signed(), 8);
+    play(&mut books, Call::Map, fixed(5, 0), page(5).cast_signed(), 9);
+    assert_eq!(ranges(&books), [(0, 2, 7), (2, 1, 8), (3, 2, 7), (6, 4, 7)]);
+}
+
+#[test]
+fn a_mapping_that_is_moved_and_grows_is_its_last_callers() {
+    let mut books = books();
+    map(&mut books, 0, 4, 7);
+    remap(&mut books, 0..4, 20..26, 1, 8);
+    assert_eq!(ranges(&books), [(20, 6, 8)]);
+    assert_eq!(books.allocated().last(), Some((8, Allocated { objects: 1, bytes: 6 * PAGE })));
+    remap(&mut books, 20..26, 20..21, 0, 9);
+    assert_eq!(ranges(&books), [(20, 1, 9)]);
+}
+
+#[test]
+fn a_part_of_a_mapping_can_be_moved_over_another() {
+    let mut books = books();
+    map(&mut books, 0, 4, 7);
+    map(&mut books, 10, 4, 8);
+    remap(&mut books, 1..2, 11..12, MREMAP_FIXED | 1, 9);
+    assert_eq!(ranges(&books), [(0, 1, 7), (2, 2, 7), (10, 1, 8), (11, 1, 9), (12, 2, 8)]);
+}
+
+#[test]
+fn holes_in_what_is_moved_stay_holes() {
+    let mut books = books();
+    map(&mut books, 1, 1, 7);
+    map(&mut books, 3, 1, 7);
+    remap(&mut books, 0..4, 20..25, 1, 9);
+    assert_eq!(ranges(&books), [(21, 1, 9), (23, 2, 9)]);
+}
+
+#[test]
+fn what_is_moved_without_being_unmapped_is_there_twice() {
+    let mut books = books();
+    map(&mut books, 0, 2, 7);
+    remap(&mut books, 0..2, 20..22, MREMAP_DONTUNMAP | 1, 9);
+    assert_eq!(ranges(&books), [(0, 2, 7), (20, 2, 9)]);
+    remap(&mut books, 0..0, 30..32, 1, 9);
+    assert_eq!(ranges(&books), [(0, 2, 7), (20, 2, 9), (30, 2, 9)]);
+}
+
+#[test]
+fn memory_that_is_not_in_the_books_does_not_enter_them_by_being_moved() {
+    let mut books = books();
+    remap(&mut books, 0..4, 20..30, 1, 8);
+    assert_eq!(ranges(&books), []);
+}
+
+#[test]
+fn the_break_grows_and_shrinks_by_bytes() {
+    let mut books = books();
+    let mut move_break = |from: u64, to: u64, result: u64, stack| {
+        play(
+            &mut books,
+            Call::Break,
+            [BASE + to, BASE + from, 0, 0, 0],
+            (BASE + result).cast_signed(),
+            stack,
+        );
+        books.mapped().map(|mapped| (mapped.stack, mapped.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(move_break(100, 300, 300, 1), [(1, 200)]);
+    assert_eq!(move_break(300, 350, 350, 2), [(1, 200), (2, 50)]);
+    // No memory: the break stays.
+    assert_eq!(move_break(350, 1 << 40, 350, 2), [(1, 200), (2, 50)]);
+    assert_eq!(move_break(350, 200, 200, 3), [(1, 100)]);
+    // Below the start of the heap: refused.
+    assert_eq!(move_break(200, 0, 200, 3), [(1, 100)]);
+}
+
+#[test]
+fn a_break_whose_beginning_was_not_seen_gives_nothing() {
+    let mut books = books();
+    let left = event(Call::Break, [BASE + 100, 0, 0, 0, 0]);
+    books.enter(&Event { result: (BASE + 100).cast_signed(), flags: flag::LEFT, ..left });
+    assert_eq!(ranges(&books), []);
+}
+
+#[test]
+fn what_allocators_map_is_counted_by_the_blocks_in_it() {
+    let mut books = books();
+    let left = event(Call::Map, [0, PAGE, 3, MAP_ANONYMOUS, 0]);
+    books.enter(&Event { result: page(0).cast_signed(), flags: flag::LEFT | flag::NESTED, ..left });
+    assert_eq!((ranges(&books), books.tally().of_allocators), (vec![], 1));
+}
+
+#[test]
+fn filters_go_by_the_size_of_a_mapping() {
+    let mut books = MappingBooks::new(SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
+    for pages in 1..5 {
+        map(&mut books, pages * 10, pages, 7);
+    }
+    assert_eq!((ranges(&books), books.tally().filtered), (vec![(20, 2, 7), (30, 3, 7)], 2));
+}
+
+const PAGES: u64 = 32;
+
+/// What a process does to the first pages of its address space.
+#[derive(Debug, Clone)]
+enum Action {
+    Map(Range<u64>),
+    MapFile(Range<u64>),
+    Unmap(Range<u64>),
+    FailToUnmap(Range<u64>),
+    Move(Range<u64>, Range<u64>),
+}
+
+fn some_pages() -> impl Strategy<Value = Range<u64>> {
+    (0..PAGES, 1..8u64).prop_map(|(start, length)| start..(start + length).min(PAGES))
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        4 => some_pages().prop_map(Action::Map),
+        1 => some_pages().prop_map(Action::MapFile),
+        3 => some_pages().prop_map(Action::Unmap),
+        1 => some_pages().prop_map(Action::FailToUnmap),
+        2 => (some_pages(), some_pages())
+            .prop_filter("the kernel refuses to move onto itself", |(old, new)| old.end <= new.start || new.end <= old.start)
+            .prop_map(|(old, new)| Action::Move(old, new)),
+    ]
+}
+
+/// A page that is mapped: by which call, and at which place of what that call gave.
+type Model = BTreeMap<u64, (u32, u64)>;
+
+fn play_model(model: &mut Model, action: &Action, number: u32) {
+    let clear = |model: &mut Model, pages: &Range<u64>| model.retain(|page, _| !pages.contains(page));
+    match action {
+        Action::Map(pages) => {
+            clear(model, pages);
+            model.extend(pages.clone().map(|page| (page, (number, page))));
+        }
+        Action::MapFile(pages) | Action::Unmap(pages) => clear(model, pages),
+        Action::FailToUnmap(_) => {}
+        Action::Move(old, new) => {
+            let length = new.end - new.start;
+            let known: Vec<u64> = old.clone().filter(|page| model.contains_key(page)).collect();
+            clear(model, old);
+            clear(model, new);
+            let moved = known.iter().map(|page| page - old.start).filter(|offset| *offset < length);
+            let grown = if known.is_empty() { 0..0 } else { old.end - old.start..length };
+            for offset in moved.chain(grown) {
+                model.insert(new.start + offset, (number, new.start + offset));
+            }
+        }
+    }
+}
+
+fn play_books(books: &mut MappingBooks, action: &Action, number: u32) {
+    let length = |pages: &Range<u64>| (pages.end - pages.start) * PAGE;
+    let fixed = |pages: &Range<u64>, flags| [page(pages.start), length(pages), 3, MAP_FIXED | flags, 0];
+    match action {
+        Action::Map(pages) => {
+            let result = page(pages.start).cast_signed();
+            play(books, Call::Map, fixed(pages, MAP_ANONYMOUS), result, number);
+        }
+        Action::MapFile(pages) => {
+            play(books, Call::Map, fixed(pages, 0), page(pages.start).cast_signed(), number);
+        }
+        Action::Unmap(pages) => unmap(books, pages.start, pages.end - pages.start),
+        Action::FailToUnmap(pages) => {
+            play(books, Call::Unmap, [page(pages.start), length(pages), 0, 0, 0], FAILED, 0);
+        }
+        Action::Move(old, new) => remap(books, old.clone(), new.clone(), MREMAP_FIXED | 1, number),
+    }
+}
+
+/// The model's pages as ranges: neighbours of one call are one range.
+fn ranges_of(model: &Model) -> Vec<(u64, u64, u32)> {
+    let mut ranges: Vec<(u64, u64, u32)> = Vec::new();
+    for (&page, &(call, _)) in model {
+        match ranges.last_mut() {
+            Some((start, length, last)) if *start + *length == page && *last == call => *length += 1,
+            _ => ranges.push((page, 1, call)),
+        }
+    }
+    ranges
+}
+
+proptest! {
+    #[test]
+    fn ranges_are_what_a_map_of_single_pages_says(actions in proptest::collection::vec(action(), 1..40)) {
+        let (mut books, mut model) = (books(), Model::new());
+        for (number, action) in (1..).zip(&actions) {
+            play_books(&mut books, action, number);
+            play_model(&mut model, action, number);
+            prop_assert_eq!(ranges(&books), ranges_of(&model), "after {:?}", action);
+        }
+    }
+}

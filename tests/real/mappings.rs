@@ -1,0 +1,138 @@
+//! `--mmap`: anonymous mappings that no allocation call makes are counted as address space, equal to the program's own
+//! books, by call site, to the byte and to the range.
+
+use jjleak::attach::{Attachment, Programs, Settings};
+
+use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::compile::{self, LedgerBuild};
+use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::privilege::{require_bpf, require_library, require_program};
+
+/// The programs that see a call that maps: at the kernel's function for it, or at all system calls.
+const PROGRAMS: &[&str] = &["mmap_enter", "mmap_leave", "syscall_enter", "syscall_leave"];
+
+const FOLLOWED: &[&str] = &["--mmap", "--format", "json"];
+
+/// Tests that play a scenario in which nothing may be lost.
+macro_rules! exact {
+    ($($name:ident: $scenario:literal;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                require_bpf!();
+                let (report, booked) = reported_and_booked($scenario, FOLLOWED);
+                booked.assert_reported(&report);
+                assert_nothing_lost(&report);
+            }
+        )+
+    };
+}
+
+exact! {
+    mappings_are_counted_in_whole_pages: "map";
+    parts_that_are_unmapped_leave_the_rest: "unmap_parts";
+    one_unmapping_can_go_across_several_mappings: "unmap_across";
+    a_mapping_over_another_takes_its_place: "map_over";
+    a_mapping_that_is_moved_or_resized_is_its_last_sites: "remap";
+    mappings_that_fail_change_nothing: "map_failures";
+    the_break_is_counted_by_bytes: "break";
+    mapped_blocks_are_counted_once: "mapped_blocks";
+    what_was_mapped_before_is_not_counted: "map_earlier";
+    what_a_child_unmaps_is_its_own: "map_fork";
+    threads_that_are_given_each_others_addresses_are_told_apart: "map_threads";
+    heaps_of_threads_are_the_allocators: "map_heaps";
+}
+
+#[test]
+fn without_the_option_mappings_are_not_counted() {
+    require_bpf!();
+
+    let (report, _) = reported_and_booked("map", &["--format", "json"]);
+
+    assert_eq!(Books::of(&report), Books::default());
+    assert_eq!(report.notes["mapping_of_allocator"], 0);
+}
+
+#[test]
+fn only_with_the_option_programs_for_mappings_are_loaded() {
+    require_bpf!();
+    let loaded = |mappings| {
+        let settings = Settings { mappings, ..Settings::new(Programs::Accounting) };
+        let attachment = Attachment::load(settings).unwrap();
+        let names: Vec<_> = attachment.verified_instructions().into_keys().map(str::to_owned).collect();
+        names.into_iter().filter(|name| PROGRAMS.contains(&name.as_str())).count()
+    };
+
+    assert_eq!(loaded(false), 0);
+    assert!(loaded(true) >= 2);
+}
+
+#[test]
+fn mappings_of_a_program_that_was_replaced_are_gone() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+
+    let jjleak = ledger.attach(FOLLOWED);
+    ledger.run("map");
+    ledger.exec();
+    ledger.open_books();
+    ledger.run("calloc");
+    let report = jjleak.interrupt().assert_done().report();
+
+    // The new program's loader has mapped, too; its books know nothing of that.
+    let reported = Books::of(&report);
+    let booked = ledger.books();
+    assert_eq!(reported.sites["site_calloc"], booked.sites["site_calloc"]);
+    assert!(!reported.sites.contains_key("site_map"));
+    assert_nothing_lost(&report);
+}
+
+/// Plays scenarios with another allocator in the place of the C library's.
+fn assert_exact_preloading(library: &str) {
+    let mut ledger = Ledger::start_preloading(library);
+    ledger.set_up("map_heaps");
+    let jjleak = ledger.attach(FOLLOWED);
+    for scenario in ["map", "mapped_blocks", "map_heaps"] {
+        ledger.run(scenario);
+    }
+    let report = jjleak.interrupt().assert_done().report();
+
+    // Not by site: the functions by which a program maps can be the library's, which stand between it and the kernel.
+    let booked = ledger.books();
+    assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()));
+    assert_nothing_lost(&report);
+}
+
+#[test]
+fn what_jemalloc_maps_is_its_own() {
+    require_library!("libjemalloc.so.2");
+    assert_exact_preloading("libjemalloc.so.2");
+}
+
+#[test]
+fn what_tcmalloc_maps_is_its_own() {
+    require_library!("libtcmalloc_minimal.so.4");
+    assert_exact_preloading("libtcmalloc_minimal.so.4");
+}
+
+#[test]
+fn what_mimalloc_maps_is_its_own() {
+    require_library!("libmimalloc.so.2");
+    assert_exact_preloading("libmimalloc.so.2");
+}
+
+#[test]
+fn a_static_program_with_musl_inside_is_counted() {
+    require_program!("musl-gcc");
+    for scenario in ["map", "unmap_parts", "map_over", "remap", "break", "mapped_blocks"] {
+        let mut ledger = Ledger::start_as(&compile::ledger_as(LedgerBuild::StaticMusl));
+        let jjleak = ledger.attach(FOLLOWED);
+        ledger.run(scenario);
+        let report = jjleak.interrupt().assert_done().report();
+
+        // musl's functions have no call frame information: the frame that makes the system call is not walked through.
+        let booked = ledger.books();
+        assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()), "{scenario}");
+        assert_nothing_lost(&report);
+    }
+}
