@@ -44,8 +44,8 @@ pub(crate) enum LedgerBuild {
 pub(crate) fn ledger_as(build: LedgerBuild) -> PathBuf {
     static BUILT: Mutex<BTreeMap<LedgerBuild, PathBuf>> = Mutex::new(BTreeMap::new());
     // A test that could not build it leaves nothing behind that others could not use.
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    built.entry(build).or_insert_with(|| build_ledger(build)).clone()
+    let mut ledgers = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    ledgers.entry(build).or_insert_with(|| build_ledger(build)).clone()
 }
 
 fn build_ledger(build: LedgerBuild) -> PathBuf {
