@@ -49,6 +49,8 @@ pub mod names {
     pub const PAGES: &str = "PAGES";
     /// Array of [`crate::unwind::MappingTable`], memory-mapped.
     pub const MAPPINGS: &str = "MAPPINGS";
+    /// Hash map from [`crate::unwind::CodeFile`] to [`crate::unwind::CodeRows`].
+    pub const CODE: &str = "CODE";
     /// Ring buffer of [`crate::unwind::Hint`].
     pub const HINTS: &str = "HINTS";
     /// Ring buffer of [`crate::mapping::Event`].

@@ -123,7 +123,7 @@ pub struct ProcessRow {
     pub comm: [u8; COMM_BYTES],
     /// A [`Trampoline`]; 0 while unknown.
     pub trampoline: u64,
-    /// 1 + index of the process's current [`crate::unwind::MappingTable`]; 0 while it has none.
+    /// Index of the process's current [`crate::unwind::MappingTable`].
     pub mappings: u64,
     /// The image that those mappings are of.
     pub mappings_image: u64,

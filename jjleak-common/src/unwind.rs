@@ -155,6 +155,12 @@ pub const ROWS: usize = 1 << 21;
 /// Entries of the index: 2^18 (1 MiB) for 256 MiB of text.
 pub const PAGES: usize = 1 << 18;
 
+/// The table that always stays empty: of processes whose mappings are not known. Those of processes come after it.
+pub const NO_MAPPINGS: u32 = 0;
+
+/// Files whose rows are known, at most: there are some hundred libraries on a busy host, and as many programs.
+pub const MAX_CODE_FILES: u32 = 4096;
+
 /// Most executable mappings of a process that are known to the kernel side.
 pub const MAX_MAPPINGS: usize = 512;
 
@@ -194,20 +200,64 @@ pub struct MappingTable {
     pub mappings: [Mapping; MAX_MAPPINGS],
 }
 
+/// A file as the kernel knows a mapped one, as it was at one time: a file's number is given again when it is gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
+pub struct CodeFile {
+    /// Inode number.
+    pub inode: u64,
+    /// When its content or status last changed: seconds.
+    pub changed_s: i64,
+    /// And nanoseconds.
+    pub changed_ns: u32,
+    /// Device number, as the kernel has it: 12 bits of major, 20 bits of minor number.
+    pub device: u32,
+}
+
+/// Where a file's rows are, and how an offset in the file becomes an address in its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeRows {
+    /// See [`Mapping::first_page`].
+    pub first_page: u32,
+    /// See [`Mapping::pages`].
+    pub pages: u32,
+    /// Where the start of the text would be if the file's start were mapped at 0, as a wrapping addend.
+    pub text: u64,
+}
+
 /// A hint to the user side that there is something to look at: a process maps code that is in no known mapping, runs
-/// another program, begins or ends.
-#[derive(Debug, Clone, Copy)]
+/// another program, begins or ends. When the kernel has told what is mapped at an address, the hint tells it: by the time
+/// that somebody looks, the process can be gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Hint {
     /// Slot of the process.
-    pub slot: u64,
-    /// The return address that is in no known mapping; 0 when something else has happened.
-    pub address: u64,
+    pub slot: u32,
+    /// Its image.
+    pub image: u32,
+    /// First address of the mapping; 0 when nothing is told of one.
+    pub begin: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Offset in the file that is mapped at the first address.
+    pub file_offset: u64,
+    /// The file.
+    pub file: CodeFile,
 }
 
-const _: () = assert!(size_of::<Hint>() == 16);
+const _: () = assert!(size_of::<Hint>() == 56 && align_of::<Hint>() == 8);
+const _: () = assert!(size_of::<CodeFile>() == 24 && size_of::<CodeRows>() == 16);
 const _: () = assert!(size_of::<Mapping>() == 32 && align_of::<Mapping>() == 8);
 const _: () = assert!(size_of::<MappingTable>() == 8 + 32 * MAX_MAPPINGS);
+
+// SAFETY: integers only, no padding (asserted above), every bit pattern valid.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for CodeFile {}
+
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for CodeRows {}
 
 #[cfg(test)]
 mod tests {

@@ -48,12 +48,15 @@ pub(crate) fn enter(syscall: &Syscall, call: Call) {
     let mut arguments = syscall::arguments(&user);
     match call {
         Call::Map if arguments[3] & MAP_FIXED == 0 => return,
-        // A question only.
-        Call::Break if arguments[0] == 0 => return,
-        Call::Break => {
-            let Some(current) = process::current_break() else { return };
-            arguments[1] = current;
-        }
+        // A question only, or one whose answer cannot be understood.
+        Call::Break if arguments[0] == 0 || !process::knows_breaks() => return,
+        Call::Break => match process::current_break() {
+            Some(current) => arguments[1] = current,
+            None => {
+                count(caller.image.slot(), Counter::MappingEventLost);
+                return;
+            }
+        },
         _ => {}
     }
     tell(&caller, call, arguments, 0, lost_row(caller.image.slot()), 0);

@@ -16,7 +16,7 @@ use jjleak_common::{
     pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
     stack::{DEFAULT_FRAME_BYTES, DEFAULT_ROWS_LOG2, FIRST_ROW, StackRow},
-    unwind::{self, MappingTable},
+    unwind::{self, CodeFile, CodeRows, MappingTable},
 };
 
 use crate::{
@@ -47,12 +47,15 @@ pub(crate) static ROWS: Array<[u64; unwind::ROWS]> = Array::with_max_entries(1, 
 pub(crate) static PAGES: Array<[u32; unwind::PAGES]> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static MAPPINGS: Array<MappingTable> =
-    Array::with_max_entries(unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);
+    Array::with_max_entries(1 + unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entries(1, 0);
-/// Hints are no more than that: a few pages of them are plenty, and what is lost is found at the next look.
 #[map]
-pub(crate) static HINTS: RingBuf = RingBuf::with_byte_size(16 << 10, 0);
+pub(crate) static CODE: HashMap<CodeFile, CodeRows> =
+    HashMap::with_max_entries(unwind::MAX_CODE_FILES, BPF_F_NO_PREALLOC);
+/// Hints are no more than that: a thousand of them are plenty, and what is lost is found at the next look.
+#[map]
+pub(crate) static HINTS: RingBuf = RingBuf::with_byte_size(64 << 10, 0);
 #[map]
 pub(crate) static MAPPING_EVENTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 #[map]

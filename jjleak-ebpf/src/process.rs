@@ -121,7 +121,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32) {
     }
     let slot = ProcessSlot(slot as u16);
     stack::begin_lost(slot);
-    stack::hint(slot, 0);
+    stack::hint(slot);
     count(slot, Counter::Exec);
     if old_thread != thread {
         count(slot, Counter::ProbesUnbound);
@@ -146,7 +146,7 @@ pub(crate) fn exit() {
         let Some(row) = PROCESSES.get_ptr_mut(slot) else { return };
         if read_volatile(addr_of!((*row).pid)) == tgid {
             write_volatile(addr_of_mut!((*row).state), ProcessState::Ended as u32);
-            stack::hint(ProcessSlot(slot as u16), 0);
+            stack::hint(ProcessSlot(slot as u16));
         }
     }
 }
@@ -183,7 +183,7 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
         write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
         begin(row, image);
     }
-    stack::hint(slot, 0);
+    stack::hint(slot);
 }
 
 /// Lets what is known of the parent's memory be known of its copy. The parent's table of mappings serves both until the
@@ -249,12 +249,9 @@ pub(crate) fn slot_of_caller() -> Option<ProcessSlot> {
     Some(ProcessSlot(slot as u16))
 }
 
-/// The current process's break; `None` when it cannot be read.
+/// The current process's break; `None` when it cannot be read. Only for kernels of which [`knows_breaks`] is true.
 #[inline(always)]
 pub(crate) fn current_break() -> Option<u64> {
-    if !knows_breaks() {
-        return None;
-    }
     // SAFETY: has no preconditions.
     let task = unsafe { bpf_get_current_task() } as *const c_void;
     let memory = field::<u64>(task, TASK_MM.load())?;

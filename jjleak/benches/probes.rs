@@ -174,7 +174,11 @@ impl Program {
         let code: Vec<_> = Mapping::all(pid)?
             .iter()
             .filter(|mapping| mapping.executable && mapping.file.is_some())
-            .map(|mapping| CodeMapping { addresses: mapping.addresses.clone(), module: place(mapping) })
+            .map(|mapping| CodeMapping {
+                addresses: mapping.addresses.clone(),
+                module: place(mapping),
+                file_offset: mapping.file_offset,
+            })
             .collect();
         attachment.set_code(image, &code)?;
         attachment.processes().arm(image)?;

@@ -136,3 +136,25 @@ fn a_static_program_with_musl_inside_is_counted() {
         assert_nothing_lost(&report);
     }
 }
+
+#[test]
+fn a_followed_childs_mappings_are_its_own() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("map_earlier");
+
+    let jjleak = ledger.attach(&["--follow", "--mmap", "--format", "json"]);
+    ledger.run("map");
+    let of_parent = ledger.books();
+    let child = ledger.fork();
+    ledger.open_books();
+    ledger.run("map_earlier");
+    ledger.run("unmap_parts");
+    let of_child = ledger.books();
+    ledger.end_child();
+    let parent = ledger.pid();
+    let ended = jjleak.interrupt().assert_done();
+
+    of_parent.assert_reported(&ended.report_on(parent));
+    of_child.assert_reported(&ended.report_on(child));
+}

@@ -20,6 +20,12 @@ pub(crate) fn check() -> Result<ExitCode> {
         &mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         "repair what clippy names, or expect it with a reason",
     )?;
+    // Tests bring features of their dependencies with them, which may be missing without tests.
+    step(
+        "build without tests",
+        &mut cargo(&["check", "--quiet", "--package", "jjleak"]),
+        "give the dependency its feature in the workspace's Cargo.toml",
+    )?;
     bpf_lints()?;
     let mut doc = cargo(&["doc", "--quiet", "--no-deps", "--workspace"]);
     step(

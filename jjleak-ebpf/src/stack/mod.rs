@@ -2,10 +2,12 @@
 //!
 //! - `walk`: from frame to frame.
 //! - `rows`: the rule for a frame.
+//! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
 //! - `intern`: the row of a finished stack.
 
+mod code;
 mod intern;
 mod rows;
 mod trampoline;
@@ -18,6 +20,7 @@ use jjleak_common::{
     counter::Counter,
     process::{ImageId, ProcessRow, ProcessSlot},
     stack::{StackHash, StackRecord, lost_row},
+    unwind::Mapping,
 };
 
 pub(crate) use rows::RowCache;
@@ -53,6 +56,8 @@ impl Scratch {
 /// State of one stack walk.
 #[repr(C)]
 struct Walk {
+    /// Whose stack it is.
+    image: ImageId,
     /// The frame's registers.
     instruction_pointer: u64,
     stack_pointer: u64,
@@ -61,6 +66,9 @@ struct Walk {
     after_call: u64,
     /// 1 once a frame was unwound by a rule that is no proof: by its frame pointer.
     unproven: u64,
+    /// Mappings that the kernel has told of, and how many.
+    found: [Mapping; code::FOUND],
+    found_count: u64,
     /// Address of the copied part of the stack, and its valid bytes.
     window_at: u64,
     window_bytes: u64,

@@ -6,6 +6,9 @@ use jjleak_common::unwind::{
     MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind, SEARCH_STEPS,
 };
 
+use jjleak_common::process::ImageId;
+
+use super::code::FOUND;
 use crate::memory::top_bit;
 
 /// Entries of the row cache. A program's hot allocation paths pass some hundred return addresses.
@@ -27,20 +30,28 @@ pub(super) struct Tables {
     pub(super) cache: *mut RowCache,
     /// The process's mappings.
     pub(super) mappings: *const MappingTable,
+    /// What entries of the cache are marked with: they hold for one image, and one version of its mappings.
+    pub(super) scope: u64,
+    /// Mappings that the walk has found besides.
+    pub(super) found: *const [Mapping; FOUND],
+}
+
+/// What marks the cache's entries for the mappings of an image in this version. It differs from any other's in its high
+/// bits, which no address has.
+#[inline(always)]
+pub(super) fn scope(image: ImageId, generation: u32) -> u64 {
+    ((image.0 as u64) << 32 | generation as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// Searching a table of up to 2^9 mappings takes this many halvings.
 const MAPPING_STEPS: u32 = MAX_MAPPINGS.ilog2() + 1;
-/// Bits of an address; the generation goes above them in the cache's keys.
-const ADDRESS_BITS: u64 = 48;
 
 /// The row for the code at `address`; `None` when it is in no mapping.
 #[inline(always)]
 pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
     // SAFETY: all pointers are map values, every index is masked to the bounds of what it indexes.
     unsafe {
-        let generation = (*tables.mappings).generation as u64;
-        let key = address | generation << ADDRESS_BITS;
+        let key = address ^ tables.scope;
         let slot = (address ^ address >> 10) as usize & (CACHE_ENTRIES - 1);
         let entry = addr_of!((*tables.cache).entries).cast::<[u64; 2]>().add(slot).cast_mut();
         let row = read_volatile(addr_of!((*entry)[1]));
@@ -60,9 +71,9 @@ pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
 unsafe fn search(tables: &Tables, address: u64) -> Option<Row> {
     // SAFETY: as promised by the caller; indexes are masked to bounds.
     unsafe {
-        let mapping = mapping_at(tables.mappings, address);
-        if address.wrapping_sub((*mapping).begin) >= (*mapping).end.wrapping_sub((*mapping).begin) {
-            return None;
+        let mut mapping = mapping_at(tables.mappings, address);
+        if !holds(mapping, address) {
+            mapping = found_at(tables.found, address)?;
         }
         if (*mapping).pages == Mapping::WITHOUT_ROWS {
             return Some(Row::plain(0, RowKind::FramePointer));
@@ -88,6 +99,33 @@ unsafe fn search(tables: &Tables, address: u64) -> Option<Row> {
         }
         Some(Row(*tables.rows.add(base as usize & (ROWS - 1))))
     }
+}
+
+/// # Safety
+/// The mapping is in a map value.
+#[inline(always)]
+unsafe fn holds(mapping: *const Mapping, address: u64) -> bool {
+    // SAFETY: as promised by the caller.
+    unsafe { address.wrapping_sub((*mapping).begin) < (*mapping).end.wrapping_sub((*mapping).begin) }
+}
+
+/// The mapping at `address` among those that the walk has found.
+///
+/// # Safety
+/// They are in a map value.
+#[inline(always)]
+unsafe fn found_at(found: *const [Mapping; FOUND], address: u64) -> Option<*const Mapping> {
+    let mut place = 0;
+    while place < FOUND {
+        // SAFETY: as promised by the caller; the index is in bounds.
+        let mapping = unsafe { found.cast::<Mapping>().add(place) };
+        // SAFETY: as above.
+        if unsafe { holds(mapping, address) } {
+            return Some(mapping);
+        }
+        place += 1;
+    }
+    None
 }
 
 /// The last mapping that begins at or before `address`, or the first.

@@ -14,11 +14,11 @@ use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
     stack::{MAX_FRAMES, StackHash, StackStatus},
-    unwind::{Hint, Row, RowKind, SavedFp},
+    unwind::{CodeFile, Hint, NO_MAPPINGS, Row, RowKind, SavedFp},
 };
 
 use super::{
-    Scratch, Walk,
+    Scratch, Walk, code,
     rows::{self, Tables},
     trampoline,
     window::word,
@@ -87,54 +87,72 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.return_instance = 0;
     walk.hash = StackHash::new(image.0 as u64);
     walk.frame_count = 0;
+    walk.found_count = 0;
+    forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
 }
+
+/// Nothing that an earlier walk has found holds for this one.
+#[inline(always)]
+fn forget_found(walk: &mut Walk) {
+    let mut place = 0;
+    while place < code::FOUND {
+        walk.found[place].end = 0;
+        walk.found[place].begin = 0;
+        place += 1;
+    }
+}
+
+/// How often a walk asks the kernel what is mapped at an address. What it learns is remembered for the next walks, until
+/// the user side knows it.
+const MAX_LOOKUPS: u32 = 8;
 
 /// Goes from frame to frame.
 #[inline(always)]
 fn go(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow) {
-    match tables(process, image) {
-        Some(tables) => {
-            let mut context = Loop { scratch, tables };
-            // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
-            unsafe { bpf_loop(MAX_FRAMES as u32 - 1, step as *mut c_void, (&raw mut context).cast(), 0) };
-        }
-        None => {
-            let status = unknown_code(scratch) as u64;
-            // SAFETY: `scratch` is a map value that is ours while claimed.
-            unsafe { (*scratch).walk.status = status };
-        }
-    }
     // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &(*scratch).walk };
-    if walk.status == StackStatus::NoMapping as u64 {
-        hint(image.slot(), walk.instruction_pointer);
+    let walk = unsafe { &mut (*scratch).walk };
+    walk.image = image;
+    if let Some(tables) = tables(scratch, process, image) {
+        let mut context = Loop { scratch, tables };
+        let steps = MAX_FRAMES as u32 + MAX_LOOKUPS;
+        // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
+        unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
+    }
+    // The code that made a system call and the caller of an allocation function are frames also where nothing is known
+    // of their code: they have just run. Any other address may be garbage.
+    if walk.status == StackStatus::NoMapping as u64 && walk.frame_count <= 1 {
+        push(scratch, walk.instruction_pointer);
     }
 }
 
-/// Tells the user side to look at a process: it maps code that is not in its table, or, with address 0, something else
-/// has happened to it. When the buffer is full, there are hints enough for a look at all processes.
+/// Tells the user side to look at a process, for something has happened to it. When the buffer is full, there are hints
+/// enough for a look at all processes.
 #[inline(always)]
-pub(crate) fn hint(slot: ProcessSlot, address: u64) {
-    let _ = HINTS.output::<Hint>(&Hint { slot: slot.0 as u64, address }, 0);
+pub(crate) fn hint(slot: ProcessSlot) {
+    let file = CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 };
+    let hint = Hint { slot: slot.0 as u32, image: 0, begin: 0, end: 0, file_offset: 0, file };
+    let _ = HINTS.output::<Hint>(&hint, 0);
 }
 
-/// The tables for a process; `None` while its image's mappings are not known.
+/// The tables for a process. While its image's mappings are not known, the table of none.
 #[inline(always)]
-fn tables(process: *const ProcessRow, image: ImageId) -> Option<Tables> {
+fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> Option<Tables> {
     // SAFETY: points into a map value.
     let (index, of_image) = unsafe {
         (read_volatile(addr_of!((*process).mappings)), read_volatile(addr_of!((*process).mappings_image)))
     };
-    if of_image != image.0 as u64 {
-        return None;
-    }
-    let mappings = MAPPINGS.get_ptr((index as u32).checked_sub(1)?)?;
+    let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
+    let mappings = MAPPINGS.get_ptr(index)?;
+    // SAFETY: points into a map value; `scratch` is one that is ours while claimed.
+    let (generation, found) = unsafe { ((*mappings).generation, addr_of!((*scratch).walk.found)) };
     Some(Tables {
         rows: ROWS.get_ptr(0)?.cast(),
         pages: PAGES.get_ptr(0)?.cast(),
         cache: ROW_CACHE.get_ptr_mut(0)?,
         mappings,
+        scope: rows::scope(image, generation),
+        found,
     })
 }
 
@@ -163,10 +181,13 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
             trampoline::resolve(walk);
             match rows::find(tables, walk.instruction_pointer.wrapping_sub(walk.after_call)) {
                 Some(row) => row,
-                None => return Err(unknown_code(scratch)),
+                None => return look_up(scratch),
             }
         }
     };
+    if walk.frame_count >= MAX_FRAMES as u64 {
+        return Err(StackStatus::TooDeep);
+    }
     push(scratch, walk.instruction_pointer);
     let kind = row.kind();
     // Code without call frame information may keep frame pointers: that is tried, and is no proof.
@@ -208,6 +229,19 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     // A stack can begin with an empty word, but so does much other memory: an end, and no proof.
     walk.unproven = 1;
     Err(finished(walk))
+}
+
+/// Asks the kernel what is mapped at the instruction pointer: the next step tries again.
+#[inline(always)]
+fn look_up(scratch: *mut Scratch) -> Step {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
+    if walk.found_count < MAX_LOOKUPS as u64 && code::look_up(scratch, walk.image, address) {
+        Ok(())
+    } else {
+        Err(StackStatus::NoMapping)
+    }
 }
 
 /// The CFA of the current frame.
@@ -260,18 +294,6 @@ fn leave_signal_frame(scratch: *mut Scratch) -> Step {
 #[inline(always)]
 fn finished(walk: &Walk) -> StackStatus {
     if walk.unproven == 0 { StackStatus::Complete } else { StackStatus::FramePointers }
-}
-
-/// The instruction pointer is in no mapping. The code that made a system call and the caller of an allocation function are
-/// frames all the same: they have just run. Any other address may be garbage.
-#[inline(always)]
-fn unknown_code(scratch: *mut Scratch) -> StackStatus {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    if walk.frame_count <= 1 {
-        push(scratch, walk.instruction_pointer);
-    }
-    StackStatus::NoMapping
 }
 
 /// Adds a frame.

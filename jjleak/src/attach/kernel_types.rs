@@ -56,6 +56,49 @@ impl TaskOffsets {
     }
 }
 
+/// Offsets of the fields that tell what a process maps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct MappingOffsets {
+    pub(super) vma_start: u64,
+    pub(super) vma_end: u64,
+    pub(super) vma_flags: u64,
+    pub(super) vma_page_offset: u64,
+    pub(super) vma_file: u64,
+    pub(super) file_inode: u64,
+    pub(super) inode_number: u64,
+    pub(super) inode_super: u64,
+    pub(super) inode_changed_s: u64,
+    pub(super) inode_changed_ns: u64,
+    pub(super) super_device: u64,
+}
+
+impl MappingOffsets {
+    /// Reads them; `None` when the kernel's structures look otherwise.
+    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
+        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
+    }
+
+    fn find(btf: &Btf<'_>) -> Option<Self> {
+        // Since Linux 6.10 there are two fields, and before that one of type timespec64 under either name.
+        let whole = || ["__i_ctime", "i_ctime"].iter().find_map(|name| btf.offset("inode", name));
+        let changed_s = btf.offset("inode", "i_ctime_sec").or_else(whole)?;
+        let changed_ns = btf.offset("inode", "i_ctime_nsec").or_else(|| whole().map(|offset| offset + 8))?;
+        Some(Self {
+            vma_start: btf.offset("vm_area_struct", "vm_start")?,
+            vma_end: btf.offset("vm_area_struct", "vm_end")?,
+            vma_flags: btf.offset("vm_area_struct", "vm_flags")?,
+            vma_page_offset: btf.offset("vm_area_struct", "vm_pgoff")?,
+            vma_file: btf.offset("vm_area_struct", "vm_file")?,
+            file_inode: btf.offset("file", "f_inode")?,
+            inode_number: btf.offset("inode", "i_ino")?,
+            inode_super: btf.offset("inode", "i_sb")?,
+            inode_changed_s: changed_s,
+            inode_changed_ns: changed_ns,
+            super_device: btf.offset("super_block", "s_dev")?,
+        })
+    }
+}
+
 /// Offsets of the fields that lead to a process's break.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BreakOffsets {
@@ -220,6 +263,7 @@ mod tests {
             assert!(ReturnInstanceOffsets::read(vmlinux).unwrap().is_some());
             assert!(BreakOffsets::read(vmlinux).unwrap().is_some_and(|offsets| offsets.mm_brk != 0));
             assert!(TaskOffsets::read(vmlinux).unwrap().is_some());
+            assert!(MappingOffsets::read(vmlinux).unwrap().is_some_and(|offsets| offsets.vma_file != 0));
         }
     }
 

@@ -31,7 +31,7 @@ use crate::unwind::ModuleRows;
 use unwind_tables::UnwindTables;
 
 pub use error::Error;
-pub use hints::Hints;
+pub use hints::{Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
@@ -124,7 +124,7 @@ impl Attachment {
             kernel_log::forward(&mut ebpf);
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
-        let tables = UnwindTables::new(&ebpf)?;
+        let tables = UnwindTables::new(&mut ebpf)?;
         Ok(Self { ebpf, processes, tables, programs: settings.programs, links: Vec::new() })
     }
 
@@ -190,7 +190,7 @@ impl Attachment {
         let slot = image.slot();
         let in_use = self.processes.mappings(slot)?;
         let (table, left_out) = self.tables.write(slot, in_use, code)?;
-        self.processes.set_mappings(image, Some(table))?;
+        self.processes.set_mappings(image, table)?;
         Ok(left_out)
     }
 

@@ -11,7 +11,7 @@ use jjleak_common::stack::FIRST_ROW;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
-use super::kernel_types::{BreakOffsets, ReturnInstanceOffsets, TaskOffsets};
+use super::kernel_types::{BreakOffsets, MappingOffsets, ReturnInstanceOffsets, TaskOffsets};
 use super::{Error, Missing, Programs, SizeFilter, mapping_events};
 
 /// The object that `cargo xtask build` compiled; empty in a build without it.
@@ -114,7 +114,7 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         .map_max_entries(names::STACKS, FIRST_ROW + (1 << capacity.stack_rows_log2))
         .map_max_entries(names::FRAMES, capacity.frame_bytes)
         .map_max_entries(names::MAPPING_EVENTS, if mappings { RING_BYTES } else { UNUSED_RING_BYTES })
-        .map_max_entries(names::MAPPINGS, TABLES_PER_PROCESS * capacity.processes);
+        .map_max_entries(names::MAPPINGS, 1 + TABLES_PER_PROCESS * capacity.processes);
     let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
     let (device, inode) = (namespace.dev(), namespace.ino());
     loader.override_global("PID_NAMESPACE_DEVICE", &device, true).override_global(
@@ -131,6 +131,19 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
+    let offsets = mapping_offsets();
+    loader
+        .override_global("VMA_START", &offsets.vma_start, true)
+        .override_global("VMA_END", &offsets.vma_end, true)
+        .override_global("VMA_FLAGS", &offsets.vma_flags, true)
+        .override_global("VMA_PAGE_OFFSET", &offsets.vma_page_offset, true)
+        .override_global("VMA_FILE", &offsets.vma_file, true)
+        .override_global("FILE_INODE", &offsets.file_inode, true)
+        .override_global("INODE_NUMBER", &offsets.inode_number, true)
+        .override_global("INODE_SUPER", &offsets.inode_super, true)
+        .override_global("INODE_CHANGED_S", &offsets.inode_changed_s, true)
+        .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
+        .override_global("SUPER_DEVICE", &offsets.super_device, true);
     let breaks = if mappings { break_offsets() } else { BreakOffsets::default() };
     let mut offsets = task_offsets(following)?;
     if mappings {
@@ -168,6 +181,18 @@ fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
         Ok(None) => Err(Missing::TaskFields.into()),
         Err(_) => Err(Missing::Btf.into()),
     }
+}
+
+/// Where the kernel keeps what a process maps. Without them, stacks through code that has just been mapped end there until
+/// the user side has seen it.
+fn mapping_offsets() -> MappingOffsets {
+    if let Ok(Some(offsets)) = MappingOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
+        return offsets;
+    }
+    tracing::info!(
+        "this kernel does not tell what a process maps: stacks through new code end there for a while"
+    );
+    MappingOffsets::default()
 }
 
 /// Where a process's break is; without that, `brk` is not followed.

@@ -11,6 +11,7 @@ use jjleak_common::process::{
     COMM_BYTES, ImageId, MAX_ALLOCATORS, MAX_PROCESSES, ProcessRow, ProcessSlot, ProcessState, TextRange,
     Trampoline, flag,
 };
+use jjleak_common::unwind::NO_MAPPINGS;
 
 use super::{Error, Mapped};
 use crate::processes::Pid;
@@ -202,23 +203,21 @@ impl ProcessTable {
     /// The table of mappings that an image uses; `None` while it has none.
     pub(super) fn mappings(&self, slot: ProcessSlot) -> Result<Option<u32>, Error> {
         let row = self.row(slot)?;
-        // SAFETY: the row is mapped for reading; tables are counted from 1.
+        // SAFETY: the row is mapped for reading.
         let mappings = unsafe { read_volatile(addr_of!((*row).mappings)) };
-        Ok(u32::try_from(mappings).ok().and_then(|number| number.checked_sub(1)))
+        Ok(u32::try_from(mappings).ok().filter(|table| *table != NO_MAPPINGS))
     }
 
     /// Lets an image use a table of mappings, which is whole.
-    pub(super) fn set_mappings(&self, image: ImageId, table: Option<u32>) -> Result<(), Error> {
+    pub(super) fn set_mappings(&self, image: ImageId, table: u32) -> Result<(), Error> {
         let row = self.row(image.slot())?;
         // SAFETY: the row is mapped for writing. No image uses any table while it changes.
         unsafe {
             write_volatile(addr_of_mut!((*row).mappings_image), 0);
             fence(Ordering::Release);
-            write_volatile(addr_of_mut!((*row).mappings), table.map_or(0, |table| u64::from(table) + 1));
+            write_volatile(addr_of_mut!((*row).mappings), u64::from(table));
             fence(Ordering::Release);
-            if table.is_some() {
-                write_volatile(addr_of_mut!((*row).mappings_image), u64::from(image.0));
-            }
+            write_volatile(addr_of_mut!((*row).mappings_image), u64::from(image.0));
         }
         Ok(())
     }

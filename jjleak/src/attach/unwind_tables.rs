@@ -5,9 +5,13 @@ use std::ptr::{addr_of_mut, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
+use aya::maps::{HashMap as BpfHashMap, MapData};
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
-use jjleak_common::unwind::{MAX_MAPPINGS, Mapping, MappingTable, PAGES, ROWS, Row, TABLES_PER_PROCESS};
+use jjleak_common::unwind::{
+    CodeFile, CodeRows, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
+    TABLES_PER_PROCESS,
+};
 
 use super::{Error, Mapped};
 use crate::processes::FileVersion;
@@ -17,6 +21,9 @@ use crate::unwind::ModuleRows;
 /// addresses by the sign of their difference, which is right below.
 const USER_SPACE_END: u64 = 1 << 47;
 
+/// Bits of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
+pub(super) const MINOR_BITS: u32 = 20;
+
 /// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
 /// the file exists, wherever and whenever it is mapped.
 pub(super) struct UnwindTables {
@@ -24,6 +31,8 @@ pub(super) struct UnwindTables {
     pages: Mapped<[u32; PAGES]>,
     mappings: Mapped<MappingTable>,
     modules: HashMap<FileVersion, Loaded>,
+    /// What the kernel side finds by itself when a file is mapped anew.
+    code: BpfHashMap<MapData, CodeFile, CodeRows>,
     used_rows: usize,
     used_pages: usize,
     generation: u32,
@@ -35,6 +44,8 @@ struct Loaded {
     first_page: u32,
     pages: u32,
     text_start: u64,
+    /// See [`CodeRows::text`]; `None` before the first mapping of the file.
+    text: Option<u64>,
 }
 
 /// Where a process maps code.
@@ -45,16 +56,21 @@ pub struct CodeMapping {
     /// The file, and the address in it (as its program headers have it) that is mapped at the start; `None` for code
     /// that is in no file, or in one that cannot be read.
     pub module: Option<(FileVersion, u64)>,
+    /// The offset in the file that is mapped at the start.
+    pub file_offset: u64,
 }
 
 impl UnwindTables {
-    pub(super) fn new(ebpf: &Ebpf) -> Result<Self, Error> {
+    pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, Error> {
+        let name = names::CODE;
+        let code = ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
         let map = |name| ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name });
         Ok(Self {
             rows: Mapped::writable(map(names::ROWS)?)?,
             pages: Mapped::writable(map(names::PAGES)?)?,
             mappings: Mapped::writable(map(names::MAPPINGS)?)?,
             modules: HashMap::new(),
+            code: BpfHashMap::try_from(code).map_err(Error::table)?,
             used_rows: 0,
             used_pages: 0,
             generation: 0,
@@ -87,7 +103,7 @@ impl UnwindTables {
         }
         let first_page = as_u32(self.used_pages);
         let pages = as_u32(module.pages().len().saturating_sub(1));
-        self.modules.insert(file, Loaded { first_page, pages, text_start: module.text_start() });
+        self.modules.insert(file, Loaded { first_page, pages, text_start: module.text_start(), text: None });
         self.used_rows += module.rows().len();
         self.used_pages += module.pages().len();
         Ok(())
@@ -101,10 +117,11 @@ impl UnwindTables {
         in_use: Option<u32>,
         code: &[CodeMapping],
     ) -> Result<(u32, usize), Error> {
-        let first = u32::from(slot.0) * TABLES_PER_PROCESS;
+        let first = NO_MAPPINGS + 1 + u32::from(slot.0) * TABLES_PER_PROCESS;
         let index = if in_use == Some(first) { first + 1 } else { first };
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
+        code.iter().for_each(|code| self.publish(code));
         self.generation = self.generation.wrapping_add(1);
         let in_user_space = code.iter().filter(|code| code.addresses.end <= USER_SPACE_END);
         let mut mappings: Vec<Mapping> = in_user_space.map(|code| self.mapping(code)).collect();
@@ -118,11 +135,30 @@ impl UnwindTables {
                 write_volatile(places.add(place), *mapping);
             }
             write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
-            // Only 16 bits of it fit the row cache's keys.
-            write_volatile(addr_of_mut!((*table).generation), self.generation & 0xffff);
+            write_volatile(addr_of_mut!((*table).generation), self.generation);
         }
         fence(Ordering::Release);
         Ok((index, left_out))
+    }
+
+    /// Tells the kernel side where the rows of a mapped file are, so that it can use them for whoever maps it next. Not of
+    /// a file whose parts are laid out in different ways: one addend would not do for all.
+    fn publish(&mut self, code: &CodeMapping) {
+        let Some((file, address)) = code.module else { return };
+        let Some(loaded) = self.modules.get_mut(&file) else { return };
+        let text = loaded.text_start.wrapping_sub(address).wrapping_add(code.file_offset);
+        let outcome = match loaded.text {
+            None => {
+                loaded.text = Some(text);
+                let rows = CodeRows { first_page: loaded.first_page, pages: loaded.pages, text };
+                self.code.insert(as_kernel_knows(file), rows, 0)
+            }
+            Some(known) if known != text => self.code.remove(&as_kernel_knows(file)),
+            Some(_) => return,
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, ?file, "the kernel side is not told of it");
+        }
     }
 
     fn mapping(&self, code: &CodeMapping) -> Mapping {
@@ -138,6 +174,17 @@ impl UnwindTables {
             },
             None => Mapping { begin, end, text: begin, first_page: 0, pages: Mapping::WITHOUT_ROWS },
         }
+    }
+}
+
+fn as_kernel_knows(FileVersion { file, changed }: FileVersion) -> CodeFile {
+    let (major, minor) = file.device;
+    CodeFile {
+        inode: file.inode,
+        changed_s: changed.0,
+        // Less than a second.
+        changed_ns: u32::try_from(changed.1).unwrap_or_default(),
+        device: major << MINOR_BITS | minor,
     }
 }
 

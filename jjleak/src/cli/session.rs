@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use jjleak_common::process::ProcessSlot;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::Notify;
@@ -23,7 +22,7 @@ use super::notices::tell;
 use super::outputs::{Outputs, Written};
 use super::signals;
 use super::watch::{Wanted, Watch};
-use crate::attach::{self, Drained, Following, Hints, Programs, Settings};
+use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
 use crate::processes::{Launch, Pid};
 use crate::profile::Profile;
 
@@ -160,7 +159,7 @@ impl Session {
                 biased;
                 () = interrupt.notified() => break,
                 () = self.watch.next_ending() => {
-                    self.watch.look_at(&BTreeSet::new())?;
+                    self.catch_up()?;
                     // Where processes come and go, their books are closed together.
                     if !self.watch.follows() || self.watch.have_all_ended() {
                         self.close()?;
@@ -169,7 +168,7 @@ impl Session {
                         return Ok(());
                     }
                 }
-                slots = self.hints.wait() => self.follow(slots)?,
+                told = self.hints.wait() => self.follow(told)?,
                 guard = frames.readable() => {
                     self.watch.collector_mut().receive_frames();
                     if let Ok(mut guard) = guard {
@@ -177,6 +176,7 @@ impl Session {
                     }
                 }
                 _ = housekeeping.tick() => {
+                    self.catch_up()?;
                     self.watch.look_at_all()?;
                     self.close()?;
                     if self.watch.is_over() {
@@ -188,7 +188,7 @@ impl Session {
                     if left == 0 {
                         break;
                     }
-                    let profiles = self.watch.profiles()?;
+                    let profiles = self.profiles()?;
                     self.outputs.report(&profiles);
                     if !self.outputs.is_wanted() {
                         break;
@@ -205,22 +205,34 @@ impl Session {
                 }
             }
         }
-        self.last = self.watch.profiles()?;
+        self.last = self.profiles()?;
         self.outputs.report(&self.last);
         Ok(())
     }
 
     /// Follows hints until they lead to nothing new.
-    fn follow(&mut self, mut slots: BTreeSet<ProcessSlot>) -> Result<(), Failure> {
-        if !self.watch.look_at(&slots)? {
+    fn follow(&mut self, told: Told) -> Result<(), Failure> {
+        let seen = told.slots.clone();
+        if !self.watch.follow(told)? {
             self.hints.was_wrong();
             return Ok(());
         }
         // What was hinted at meanwhile is known by now, but for what other processes hinted at.
-        let seen = slots.clone();
-        slots = self.hints.was_right();
-        slots.retain(|slot| !seen.contains(slot));
-        self.watch.look_at(&slots)?;
+        let mut told = self.hints.was_right();
+        told.slots.retain(|slot| !seen.contains(slot));
+        self.watch.follow(told)?;
+        Ok(())
+    }
+
+    fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
+        self.catch_up()?;
+        self.watch.profiles()
+    }
+
+    /// Takes in what has happened until now.
+    fn catch_up(&mut self) -> Result<(), Failure> {
+        let told = self.hints.take();
+        self.watch.follow(told)?;
         Ok(())
     }
 

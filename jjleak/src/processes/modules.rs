@@ -1,6 +1,6 @@
 //! The files a process maps for execution, remembered while their addresses may need names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::ops::Range;
@@ -82,16 +82,34 @@ impl Module {
 
 /// The mapped files of all processes, each opened once. While a file is open, no other gets its number.
 #[derive(Debug, Default)]
-pub struct ModuleFiles(HashMap<FileId, Weak<Module>>);
+pub struct ModuleFiles {
+    open: HashMap<FileId, Weak<Module>>,
+    /// Those that were opened last: the next process that maps them may be over before anybody can open what it maps.
+    recent: VecDeque<Rc<Module>>,
+}
+
+/// Files that stay open when no process maps them any more: the programs and libraries of a build, say.
+const MAX_RECENT: usize = 256;
 
 impl ModuleFiles {
+    /// The file in this version, if it is open.
+    #[must_use]
+    pub fn find(&self, version: FileVersion) -> Option<Rc<Module>> {
+        let module = self.open.get(&version.file).and_then(Weak::upgrade);
+        module.filter(|module| module.version == version)
+    }
+
     fn open(&mut self, pid: Pid, file: FileId, mapping: &Mapping) -> io::Result<Rc<Module>> {
-        if let Some(module) = self.0.get(&file).and_then(Weak::upgrade) {
+        if let Some(module) = self.open.get(&file).and_then(Weak::upgrade) {
             return Ok(module);
         }
         let module = Rc::new(Module::open(pid, file, mapping)?);
-        self.0.retain(|_, module| module.strong_count() > 0);
-        self.0.insert(file, Rc::downgrade(&module));
+        self.open.retain(|_, module| module.strong_count() > 0);
+        self.open.insert(file, Rc::downgrade(&module));
+        self.recent.push_back(Rc::clone(&module));
+        if self.recent.len() > MAX_RECENT {
+            self.recent.pop_front();
+        }
         Ok(module)
     }
 }
@@ -149,10 +167,19 @@ impl ModuleTable {
                 if known.is_none() {
                     new.push(module);
                 }
-                self.map(mapping, module);
+                self.map(mapping.addresses.clone(), mapping.file_offset, module);
             }
         }
         new
+    }
+
+    /// Takes in a mapping that somebody has told of. What is known at these addresses stays.
+    pub fn learn(&mut self, addresses: Range<u64>, file_offset: u64, module: Rc<Module>) {
+        if self.find(addresses.start).is_none() && self.find(addresses.end - 1).is_none() {
+            let known = self.by_file.get(&module.version.file).copied();
+            let module = known.unwrap_or_else(|| self.add(module));
+            self.map(addresses, file_offset, module);
+        }
     }
 
     /// Files that are mapped and could not be opened.
@@ -222,8 +249,7 @@ impl ModuleTable {
     }
 
     /// Enters a region and forgets what was mapped there before.
-    fn map(&mut self, mapping: &Mapping, module: ModuleId) {
-        let range = mapping.addresses.clone();
+    fn map(&mut self, range: Range<u64>, file_offset: u64, module: ModuleId) {
         let overlapping: Vec<u64> = self
             .regions
             .range(..range.end)
@@ -234,7 +260,7 @@ impl ModuleTable {
         for start in overlapping {
             self.regions.remove(&start);
         }
-        self.regions.insert(range.start, Region { end: range.end, file_offset: mapping.file_offset, module });
+        self.regions.insert(range.start, Region { end: range.end, file_offset, module });
     }
 }
 
@@ -304,7 +330,7 @@ mod tests {
         let text = mappings.iter().find(|m| m.executable && m.file.is_some()).unwrap().clone();
         let other = table.iter().last().unwrap().0;
         let middle = text.addresses.start + 4096;
-        table.map(&Mapping { addresses: middle..middle + 4096, file_offset: 0, ..text.clone() }, other);
+        table.map(middle..middle + 4096, 0, other);
         assert_eq!(table.find(middle + 1), Some((other, 1)));
         assert_eq!(table.find(text.addresses.start), None);
     }

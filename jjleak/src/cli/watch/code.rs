@@ -51,6 +51,7 @@ impl CodeFollower {
             .filter(|mapping| mapping.path.as_os_str() != UPROBES)
             .map(|mapping| CodeMapping {
                 addresses: mapping.addresses.clone(),
+                file_offset: mapping.file_offset,
                 module: place(mapping, modules),
             })
             .collect();

@@ -10,7 +10,7 @@ mod mappings;
 mod process;
 mod wanted;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
 
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
-use crate::attach::{Attachment, Drained, Following, Scope, Settings};
+use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
 use crate::collect::Collector;
 use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
 use crate::profile::Profile;
@@ -49,6 +49,8 @@ pub(super) struct Watch {
     wanted: Wanted,
     processes: BTreeMap<ProcessSlot, Watched>,
     dead: Dead,
+    /// What images map that have not been looked at yet.
+    learned: HashMap<ImageId, Vec<MappedCode>>,
     /// Processes that have ended, as they do.
     endings: (UnboundedSender<ProcessSlot>, UnboundedReceiver<ProcessSlot>),
 }
@@ -70,6 +72,7 @@ impl Watch {
             wanted,
             processes: BTreeMap::new(),
             dead: Dead::default(),
+            learned: HashMap::new(),
             endings: unbounded_channel(),
         })
     }
@@ -110,8 +113,16 @@ impl Watch {
         }
     }
 
+    /// Takes in what the kernel side hints at; whether anything was new.
+    pub(super) fn follow(&mut self, told: Told) -> Result<bool, Failure> {
+        for code in told.code {
+            self.learned.entry(code.image).or_default().push(code);
+        }
+        self.look_at(&told.slots)
+    }
+
     /// Looks at the processes in these slots, and takes in those that are new; whether anything was.
-    pub(super) fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
+    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
         let mut news = self.adopt_new()?;
         for slot in slots {
             news |= self.keep_up(*slot)?;
@@ -124,7 +135,9 @@ impl Watch {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.look_at(&slots)?;
         self.mappings.receive();
-        self.mappings.forget(&self.dead.images());
+        let dead = self.dead.images();
+        self.mappings.forget(&dead);
+        self.learned.retain(|image, _| !dead.contains(image));
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
         Ok(())
@@ -146,16 +159,17 @@ impl Watch {
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings any more: what is known stays.
         let mappings = thread.and_then(|thread| Mapping::all(thread).ok());
-        if !watched.runs() {
-            return Ok(false);
-        }
-        let (Some(thread), Some(mappings)) = (thread, mappings) else { return Ok(false) };
+        let runs = watched.runs();
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
-        self.keep_bound(watched, thread)?;
-        if tracked.image != watched.image {
+        let is_new = tracked.image != watched.image;
+        if is_new {
             self.dead.add(watched.image, None);
             watched.begin_image(&tracked);
-        } else if executable(&mappings).eq(&watched.code) {
+        }
+        self.learn(watched);
+        let (Some(thread), Some(mappings), true) = (thread, mappings, runs) else { return Ok(is_new) };
+        self.keep_bound(watched, thread)?;
+        if !is_new && executable(&mappings).eq(&watched.code) {
             return Ok(false);
         }
         if let Err(failure) = self.keep_code(watched, thread, &mappings) {
@@ -165,6 +179,15 @@ impl Watch {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
         }
         Ok(true)
+    }
+
+    /// Takes in what the kernel side has told of a process's mappings: by now it can be over.
+    fn learn(&mut self, watched: &mut Watched) {
+        for code in self.learned.remove(&watched.image).unwrap_or_default() {
+            if let Some(module) = self.files.find(code.file) {
+                watched.modules.learn(code.addresses, code.file_offset, module);
+            }
+        }
     }
 
     /// Takes in what a process maps: what stacks need first, for the process runs on, and looking for allocators takes

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -69,7 +70,14 @@ impl Watched {
         self.image = tracked.image;
         self.forked_from = tracked.forked_from;
         self.modules = ModuleTable::default();
-        self.process = Process::open(self.pid()).unwrap_or_else(|_| self.process.clone());
+        match Process::open(self.pid()) {
+            // Its PID is its own for as long as it runs.
+            Ok(process) if self.runs() => self.process = process,
+            _ => {
+                self.process.comm = tracked.name();
+                self.process.exe = PathBuf::new();
+            }
+        }
     }
 
     /// Whether it runs; its PID can be another process's otherwise. How it ended is noted.
@@ -129,8 +137,6 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::processes::{FileId, ModuleFiles};
 

@@ -1,0 +1,122 @@
+//! What is mapped at an address, asked of the kernel: for code that is in no table of the user side's yet.
+//!
+//! A process that has just begun to run a program, or has loaded a library, may be over before the user side has looked
+//! at it. If the file's rows are known, from another process or another time, the walk goes on with them.
+
+use core::{ffi::c_void, ptr::addr_of_mut};
+
+use aya_ebpf::{
+    Global,
+    helpers::generated::{bpf_find_vma, bpf_get_current_task_btf},
+};
+use jjleak_common::{
+    process::ImageId,
+    unwind::{CodeFile, Hint, Mapping},
+};
+
+use super::Scratch;
+use crate::{
+    maps::{CODE, HINTS},
+    memory::read_kernel,
+};
+
+/// Offsets of fields in kernel structures; all 0 when they are not known.
+#[unsafe(no_mangle)]
+static VMA_START: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static VMA_END: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static VMA_FLAGS: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static VMA_PAGE_OFFSET: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static VMA_FILE: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static FILE_INODE: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static INODE_NUMBER: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static INODE_SUPER: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static INODE_CHANGED_S: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static INODE_CHANGED_NS: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static SUPER_DEVICE: Global<u64> = Global::new(0);
+
+/// Mappings that a walk remembers: a stack leads through some libraries in turn.
+pub(super) const FOUND: usize = 4;
+
+/// include/linux/mm.h
+const VM_EXEC: u64 = 4;
+const PAGE_SHIFT: u64 = 12;
+/// The kernel keeps a mark of its own in the nanoseconds (`I_CTIME_QUERIED` in include/linux/fs.h).
+const NANOSECONDS: u32 = (1 << 31) - 1;
+
+/// Looks for the mapping at `address`, remembers it for the walk if its file's rows are known, and tells the user side of
+/// it. Whether the walk can go on.
+#[inline(always)]
+pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bool {
+    let mut hint = Hint {
+        slot: image.slot().0 as u32,
+        image: image.0,
+        begin: 0,
+        end: 0,
+        file_offset: 0,
+        file: CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 },
+    };
+    if VMA_FILE.load() != 0 {
+        // SAFETY: the callback has the signature the helper wants, and its context outlives the call.
+        unsafe {
+            let task = bpf_get_current_task_btf();
+            bpf_find_vma(task, address, describe as *mut c_void, (&raw mut hint).cast(), 0);
+        }
+    }
+    // When the buffer is full, there are hints enough.
+    let _ = HINTS.output::<Hint>(&hint, 0);
+    if hint.begin == 0 {
+        return false;
+    }
+    let Some(rows) = CODE.get_ptr(&hint.file) else { return false };
+    // SAFETY: `rows` points into a map value, `scratch` is one that is ours while claimed, and the index is in bounds.
+    unsafe {
+        let walk = &mut (*scratch).walk;
+        let place = walk.found_count as usize & (FOUND - 1);
+        walk.found_count += 1;
+        let found = addr_of_mut!(walk.found).cast::<Mapping>().add(place);
+        (*found).begin = hint.begin;
+        (*found).end = hint.end;
+        (*found).text = hint.begin.wrapping_sub(hint.file_offset).wrapping_add((*rows).text);
+        (*found).first_page = (*rows).first_page;
+        (*found).pages = (*rows).pages;
+    }
+    true
+}
+
+/// Writes what a mapping is into the hint, if it is one of a file's code.
+#[inline(never)]
+extern "C" fn describe(_task: *const c_void, vma: *const c_void, hint: *mut Hint) -> i64 {
+    // SAFETY: the helper passes the context that `look_up` gave it.
+    let hint = unsafe { &mut *hint };
+    let _ = read(vma as u64, hint);
+    0
+}
+
+#[inline(always)]
+fn read(vma: u64, hint: &mut Hint) -> Option<()> {
+    let flags: u64 = read_kernel(vma + VMA_FLAGS.load())?;
+    let file: u64 = read_kernel(vma + VMA_FILE.load())?;
+    if flags & VM_EXEC == 0 || file == 0 {
+        return None;
+    }
+    let inode: u64 = read_kernel(file + FILE_INODE.load())?;
+    let device: u64 = read_kernel(inode + INODE_SUPER.load())?;
+    hint.file.inode = read_kernel(inode + INODE_NUMBER.load())?;
+    hint.file.device = read_kernel(device + SUPER_DEVICE.load())?;
+    hint.file.changed_s = read_kernel(inode + INODE_CHANGED_S.load())?;
+    hint.file.changed_ns = read_kernel::<u32>(inode + INODE_CHANGED_NS.load())? & NANOSECONDS;
+    hint.file_offset = read_kernel::<u64>(vma + VMA_PAGE_OFFSET.load())? << PAGE_SHIFT;
+    hint.end = read_kernel(vma + VMA_END.load())?;
+    hint.begin = read_kernel(vma + VMA_START.load())?;
+    Some(())
+}
