@@ -46,6 +46,8 @@ pub enum Kind {
 counters! {
     /// An allocation was not recorded because the live table and its spill were both full; its bytes are missing.
     LiveTableFull = "live_table_full", Loss;
+    /// Bytes of the allocations that were not recorded because the live table was full.
+    LiveTableFullBytes = "live_table_full_bytes", Loss;
     /// An allocation was recorded without its stack because the stack table was full; its bytes stand under no stack.
     StackTableFull = "stack_table_full", Loss;
     /// A new stack was recorded without its frames because the frame storage was full; its bytes stand under a stack without frames.
@@ -88,6 +90,12 @@ counters! {
     Exec = "exec", Note;
     /// An allocation was left out by the size filters.
     Filtered = "filtered", Note;
+    /// An allocation was left out by sampling; the figures are estimates of all, this one included.
+    Unsampled = "unsampled", Note;
+    /// A line of the trace was not shown because the program allocates faster than they are written; the figures are not concerned.
+    TraceLost = "trace_lost", Loss;
+    /// A block was freed while a snapshot was being taken, and could not be kept for it: that report may lack the block, which then lived.
+    SnapshotTorn = "snapshot_torn", Loss;
 }
 
 /// The counters of one process, by [`Counter::index`].

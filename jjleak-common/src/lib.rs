@@ -8,9 +8,12 @@
 //! - [`process`]: one row per profiled process: armed or not, which program image it runs.
 //! - [`live`]: the table of live allocations.
 //! - [`mapping`]: system calls that map and unmap memory.
+//! - [`freed`]: what leaves that table while a snapshot is being taken.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
 //! - [`unwind`]: tables that lead from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
+//! - [`sampling`]: which allocations are taken when not all are.
+//! - [`trace`]: single allocations and frees.
 //! - [`counter`]: every way to lose or distort data, by name.
 #![cfg_attr(not(test), no_std)]
 #![expect(
@@ -20,11 +23,14 @@
 
 pub mod cookie;
 pub mod counter;
+pub mod freed;
 pub mod live;
 pub mod mapping;
 pub mod pending;
 pub mod process;
+pub mod sampling;
 pub mod stack;
+pub mod trace;
 pub mod unwind;
 
 /// Names of the BPF maps and programs, as the loader finds them in the object.
@@ -43,6 +49,12 @@ pub mod names {
     pub const STACKS: &str = "STACKS";
     /// Ring buffer of [`crate::stack::StackRecord`], each cut to its frames.
     pub const FRAMES: &str = "FRAMES";
+    /// Array of [`crate::stack::StackTotals`], memory-mapped; one for each of [`STACKS`] when [`COMBINED`].
+    pub const TOTALS: &str = "TOTALS";
+    /// One array element, a [`crate::freed::FreedLog`], memory-mapped.
+    pub const FREED: &str = "FREED";
+    /// Ring buffer of [`crate::trace::Event`].
+    pub const EVENTS: &str = "EVENTS";
     /// One array element of [`crate::unwind::Row`]s, memory-mapped.
     pub const ROWS: &str = "ROWS";
     /// One array element of `u32`: the index of the rows, memory-mapped.
@@ -61,4 +73,14 @@ pub mod names {
     pub const LIVE_SETS_LOG2: &str = "LIVE_SETS_LOG2";
     /// Read-only global: log2 of the number of rows in [`STACKS`].
     pub const STACK_ROWS_LOG2: &str = "STACK_ROWS_LOG2";
+    /// Read-only global: 1 when each stack's live blocks are summed up in [`TOTALS`].
+    pub const COMBINED: &str = "COMBINED";
+    /// Read-only global: 1 when every allocation and free is sent through [`EVENTS`].
+    pub const TRACE: &str = "TRACE";
+    /// Read-only global: [`crate::sampling::draws_of_rate`], or 0.
+    pub const SAMPLE_DRAWS: &str = "SAMPLE_DRAWS";
+    /// Read-only global: [`crate::sampling::scale_of`] the bytes to sample by, or 0.
+    pub const SAMPLE_SCALE: &str = "SAMPLE_SCALE";
+    /// Read-only global: [`crate::sampling::certain_from`] the bytes to sample by.
+    pub const SAMPLE_CERTAIN_FROM: &str = "SAMPLE_CERTAIN_FROM";
 }

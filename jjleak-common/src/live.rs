@@ -3,19 +3,42 @@
 //! An insert claims a way by writing [`Key::LOCKED`] into its key with compare-and-swap, writes the time, then
 //! the other fields, then the key. A removal reads the fields and swaps the key for [`Key::EMPTY`]. A reader
 //! that sees the same key before and the same time after reading the fields has a consistent record: a writer
-//! that reused the way in between changed the time first.
+//! that reused the way in between changed the time first. A block that takes the place of one with the same key locks its
+//! way likewise.
 
 use crate::process::ImageId;
 
 /// Ways per set. Four keys and sizes share one cache line.
 pub const WAYS: usize = 4;
 
-/// Default log2 of the number of sets: 2^18 sets of 4 ways hold up to a million blocks in 32 MiB.
-pub const DEFAULT_SETS_LOG2: u32 = 18;
+/// Blocks that find room by default: 32 MiB of sets, 4 MiB of buckets of the spill map.
+pub const DEFAULT_BLOCKS: u32 = 1_000_000;
 
-/// Default capacity of the spill map. At 75 % load of the sets about 5 % of the blocks overflow; the kernel
-/// allocates spill entries one by one, so an unused spill costs only its buckets.
-pub const DEFAULT_SPILL_ENTRIES: u32 = 1 << 16;
+/// Most blocks that can be asked for: 4 GiB of sets.
+pub const MAX_BLOCKS: u32 = 1 << 27;
+
+/// log2 of the number of sets for so many blocks: at least as many ways as blocks.
+#[must_use]
+pub const fn sets_log2(blocks: u32) -> u32 {
+    let ways = if blocks < MIN_WAYS { MIN_WAYS } else { blocks };
+    ways.next_power_of_two().ilog2() - WAYS.ilog2()
+}
+
+/// Entries of the spill map for so many blocks. When there are as many blocks as ways, a fifth of them finds its set full
+/// (the blocks of a set are Poisson-distributed around 4); a quarter leaves room for chance. The kernel allocates the
+/// entries one by one, so an unused spill costs only its buckets.
+#[must_use]
+pub const fn spill_entries(blocks: u32) -> u32 {
+    let blocks = if blocks < MIN_WAYS { MIN_WAYS } else { blocks };
+    blocks / 4
+}
+
+/// Fewer would leave the spill too small for chance.
+const MIN_WAYS: u32 = 256;
+
+/// Bit of a block's stack index that says: a call that resizes the block is running. The block stays in the table until
+/// the call's outcome is known, but its address may already be another block's.
+pub const RESIZING: u32 = 1 << 31;
 
 const ADDRESS_BITS: u32 = 47;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
@@ -71,7 +94,7 @@ pub struct Record {
     pub size: u64,
     /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
-    /// Index of its stack in the stack table.
+    /// Index of its stack in the stack table, with [`RESIZING`].
     pub stack: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
@@ -87,7 +110,7 @@ pub struct LiveSet {
     pub sizes: [u64; WAYS],
     /// Allocation times, in nanoseconds of `CLOCK_MONOTONIC`.
     pub times_ns: [u64; WAYS],
-    /// Indexes into the stack table.
+    /// Indexes into the stack table, with [`RESIZING`].
     pub stacks: [u32; WAYS],
     /// Blocks of this set that are in the spill map: when 0, nobody has to look there.
     pub spilled: u32,
@@ -117,6 +140,29 @@ mod tests {
         #[test]
         fn every_key_falls_into_a_set(key: u64, sets_log2 in 1..=28u32) {
             prop_assert!(Key(key).set(sets_log2) < 1 << sets_log2);
+        }
+    }
+
+    #[test]
+    fn there_are_ways_for_the_blocks_asked_for() {
+        for blocks in [1, 1_000, 4_096, DEFAULT_BLOCKS, MAX_BLOCKS] {
+            let ways = (1u64 << sets_log2(blocks)) * WAYS as u64;
+            assert!(ways >= u64::from(blocks) && ways < 2 * u64::from(blocks.max(MIN_WAYS)), "{blocks}");
+        }
+        assert_eq!(sets_log2(DEFAULT_BLOCKS), 18);
+    }
+
+    #[test]
+    fn as_many_blocks_as_asked_for_find_room() {
+        // The kernel's rule, on addresses as allocators give them: a full set spills.
+        for blocks in [1_000u32, 1_024, 65_536] {
+            let sets_log2 = sets_log2(blocks);
+            let mut held = vec![0usize; 1 << sets_log2];
+            for block in 0..u64::from(blocks) {
+                held[Key::new(ImageId(1), 0x5555_5555_0000 + block * 48).set(sets_log2) as usize] += 1;
+            }
+            let spilled: usize = held.iter().map(|held| held.saturating_sub(WAYS)).sum();
+            assert!(spilled <= spill_entries(blocks) as usize, "{spilled} of {blocks}");
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Pending {
     pub allocator: u8,
     /// Flags, see [`flag`].
     pub flags: u8,
-    /// The record of the block being resized, taken out of the table at entry and put back if the call fails.
+    /// The record of the block being resized, which stays in the table until the outcome is known.
     pub old: Record,
 }
 
@@ -46,9 +46,11 @@ pub mod flag {
     pub const POINTEE: u8 = 16;
     /// The size filters leave this call out.
     pub const FILTERED: u8 = 32;
+    /// Sampling leaves this call out.
+    pub const UNSAMPLED: u8 = 64;
     /// The call resizes the block where it is; the return value is its real size, which is less than `size` when
     /// that failed (jemalloc's `xallocx`).
-    pub const IN_PLACE: u8 = 64;
+    pub const IN_PLACE: u8 = 128;
 }
 
 const _: () = assert!(size_of::<Pending>() == 80 && align_of::<Pending>() == 8);

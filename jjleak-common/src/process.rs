@@ -129,10 +129,15 @@ pub struct ProcessRow {
     pub mappings_image: u64,
     /// The image that `allocator_text` describes; another one than `image` while it is not known.
     pub text_image: u64,
+    /// Mappings that the user side has been told of: their first address, with the image's generation in its low bits.
+    pub told: [u64; TOLD],
     /// Where the allocators' code is mapped; unused places are empty. Calls that nest in a pending one come from
     /// there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
 }
+
+/// Mappings of a process that are not told of again and again: programs have some ten libraries.
+pub const TOLD: usize = 16;
 
 /// Bytes of a thread's name (`TASK_COMM_LEN` in include/linux/sched.h).
 pub const COMM_BYTES: usize = 16;
@@ -193,7 +198,8 @@ impl TextRange {
 }
 
 const _: () = assert!(
-    size_of::<ProcessRow>() == 72 + COMM_BYTES + 16 * MAX_ALLOCATORS && align_of::<ProcessRow>() == 8
+    size_of::<ProcessRow>() == 72 + COMM_BYTES + 8 * TOLD + 16 * MAX_ALLOCATORS
+        && align_of::<ProcessRow>() == 8
 );
 
 // SAFETY: integers only, no padding (asserted above), every bit pattern valid.

@@ -10,9 +10,19 @@ use crate::process::{MAX_PROCESSES, ProcessSlot};
 /// Most frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
 
-/// Default log2 of the number of stack rows: 2^16 rows of 32 bytes. Linear probing keeps some 45,000 different stacks in
-/// them before the first finds no row.
-pub const DEFAULT_ROWS_LOG2: u32 = 16;
+/// Different stacks that find room by default, in 2^16 rows of 32 bytes.
+pub const DEFAULT_STACKS: u32 = 40_000;
+
+/// Most stacks that can be asked for: a gibibyte of rows.
+pub const MAX_STACKS: u32 = 1 << 24;
+
+/// log2 of the number of rows for so many stacks: two rows in three are used at most. Beyond, linear probing begins to find
+/// no row within [`MAX_PROBES`].
+#[must_use]
+pub const fn rows_log2(stacks: u32) -> u32 {
+    let stacks = if stacks < 64 { 64 } else { stacks };
+    (stacks + stacks / 2).next_power_of_two().ilog2()
+}
 
 /// Rows looked at before the table counts as full: with 32 it would be at half the load.
 pub const MAX_PROBES: u32 = 64;
@@ -31,6 +41,9 @@ pub const fn lost_row(slot: ProcessSlot) -> u32 {
 /// Default size of the ring buffer for frames, in bytes: 20,000 new stacks of 23 frames between two looks of the user
 /// side.
 pub const DEFAULT_FRAME_BYTES: u32 = 4 << 20;
+
+/// The largest such ring buffer that can be asked for.
+pub const MAX_FRAME_BYTES: u32 = 1 << 30;
 
 macro_rules! statuses {
     ($($(#[doc = $doc:literal])+ $variant:ident = $value:literal, $name:literal;)+) => {
@@ -97,13 +110,26 @@ pub struct StackRow {
     pub image: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
-    /// Allocations since the start.
+    /// Allocations since the start; when sampling, estimated, with [`crate::sampling::WEIGHT_BITS`] fractional bits.
     pub allocated_objects: u64,
-    /// Bytes requested by them.
+    /// Bytes requested by them; when sampling, estimated.
     pub allocated_bytes: u64,
 }
 
 const _: () = assert!(size_of::<StackRow>() == 32 && align_of::<StackRow>() == 8);
+
+/// What lives of one stack, kept up to date by the kernel side when only such sums are asked for. Objects are in the unit
+/// of [`StackRow::allocated_objects`].
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct StackTotals {
+    /// Live blocks.
+    pub objects: u64,
+    /// Bytes requested by them.
+    pub bytes: u64,
+}
+
+const _: () = assert!(size_of::<StackTotals>() == 16 && align_of::<StackTotals>() == 8);
 
 /// A new stack, on its way to the user side: as many frames as it has, and no more.
 #[repr(C)]
@@ -169,6 +195,12 @@ mod tests {
             assert_eq!(StackStatus::from_number(*status as u8), Some(*status));
         }
         assert_eq!(StackStatus::from_number(200), None);
+    }
+
+    #[test]
+    fn there_are_rows_for_the_stacks_asked_for() {
+        assert_eq!(rows_log2(DEFAULT_STACKS), 16);
+        assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (7, 11, 25));
     }
 
     #[test]

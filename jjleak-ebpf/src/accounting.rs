@@ -17,7 +17,7 @@ use crate::{
     maps::{CALLS, count, count_many, filters_out},
     memory::{opaque, read_user_word},
     registers::Hit,
-    stack,
+    sampling, stack, trace,
 };
 
 /// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
@@ -47,8 +47,8 @@ pub(crate) fn enter_allocate(hit: &Hit) {
     }
 }
 
-/// A function that turns a block into another one was called: the block leaves the table now, before the
-/// allocator can give its address to somebody else.
+/// A function that turns a block into another one was called. The block stays in the table until the outcome is known,
+/// marked, for the allocator can give its address to somebody else in the meantime.
 #[inline(always)]
 pub(crate) fn enter_resize(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -60,7 +60,7 @@ pub(crate) fn enter_resize(hit: &Hit) {
     }
     let pointer = hit.arg(signature.pointer);
     if pointer != 0 {
-        if let Some(old) = live::remove(books.key(pointer)) {
+        if let Some(old) = live::suspend(books.key(pointer)) {
             pending.old = old;
             flags |= flag::HAS_OLD;
         }
@@ -74,7 +74,7 @@ pub(crate) fn enter_resize_in_place(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
     let Some(pending) = enter(&books, hit) else { return };
     let mut flags = flag::RESIZE | flag::IN_PLACE;
-    if let Some(old) = live::remove(books.key(hit.arg(hit.cookie.signature.pointer))) {
+    if let Some(old) = live::suspend(books.key(hit.arg(hit.cookie.signature.pointer))) {
         pending.old = old;
         flags |= flag::HAS_OLD;
     }
@@ -178,15 +178,22 @@ fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
 #[inline(always)]
 fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
-    let filtered = filters_out(size);
+    let left_out = if filters_out(size) {
+        flag::FILTERED
+    } else if sampling::leaves_out(size) {
+        flag::UNSAMPLED
+    } else {
+        0
+    };
     pending.cfa = hit.cfa();
     pending.image = books.image.0 as u64;
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.return_address = 0;
     pending.nested = 0;
-    pending.stack = if filtered { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
-    pending.flags = flags | flag::RUNNING | if filtered { flag::FILTERED } else { 0 };
+    pending.stack =
+        if left_out != 0 { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
+    pending.flags = flags | left_out | flag::RUNNING;
 }
 
 /// The size the caller asked for; `u64::MAX` when the product overflows, which the allocator refuses.
@@ -263,11 +270,14 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
         return;
     };
     if block != 0 {
-        release_old(books, pending);
-        book(books, pending, block, pending.size);
+        trace_old(books, pending);
+        // The new block first: a snapshot must not find neither.
+        let time_ns = book(books, pending, block, pending.size);
+        release_old(books, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
-            release_old(books, pending);
+            trace_old(books, pending);
+            release_old(books, pending, live::NOW);
         } else if pending.has(flag::HAS_OLD) {
             restore(books, pending);
         }
@@ -279,9 +289,11 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
 #[inline(always)]
 fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
     if real_size >= pending.size {
-        release_old(books, pending);
         let most = pending.size.saturating_add(pending.extra);
-        book(books, pending, pending.pointer, if real_size < most { real_size } else { most });
+        trace_old(books, pending);
+        let size = if real_size < most { real_size } else { most };
+        let time_ns = book(books, pending, pending.pointer, size);
+        release_old(books, pending, time_ns);
     } else if pending.has(flag::HAS_OLD) {
         restore(books, pending);
     }
@@ -299,30 +311,51 @@ fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
     }
 }
 
-/// The block that was resized is gone.
+/// The block that was resized is gone, since `time_ns`.
 #[inline(always)]
-fn release_old(books: &Books, pending: &Pending) {
-    if pending.has(flag::RESIZE) && !pending.has(flag::HAS_OLD) && pending.pointer != 0 {
+fn release_old(books: &Books, pending: &Pending, time_ns: u64) {
+    if !pending.has(flag::RESIZE) || pending.pointer == 0 {
+        return;
+    }
+    if pending.has(flag::HAS_OLD) {
+        live::conclude(books.key(pending.pointer), &pending.old, time_ns);
+    } else {
         books.count_unknown_free();
+    }
+}
+
+/// Tells of the end of the block that was resized, before the new one, which can have its address; unless the allocator
+/// has called its own `free` for it.
+#[inline(always)]
+fn trace_old(books: &Books, pending: &Pending) {
+    if trace::is_on() && pending.has(flag::HAS_OLD) && live::holds(books.key(pending.pointer), &pending.old) {
+        trace::freed(books.slot, pending.pointer, pending.old.size);
     }
 }
 
 /// The block that should be resized is still there.
 #[inline(always)]
 fn restore(books: &Books, pending: &Pending) {
-    enter_block(books.key(pending.pointer), &pending.old);
+    live::resume(books.key(pending.pointer), &pending.old);
 }
 
+/// Enters the new block; the time it begins at.
 #[inline(always)]
-fn book(books: &Books, pending: &Pending, block: u64, size: u64) {
+fn book(books: &Books, pending: &Pending, block: u64, size: u64) -> u64 {
     if pending.has(flag::FILTERED) {
         books.count(Counter::Filtered);
-        return;
+        return live::NOW;
+    }
+    if pending.has(flag::UNSAMPLED) {
+        books.count(Counter::Unsampled);
+        return live::NOW;
     }
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
     stack::count_allocation(pending.stack, size);
     enter_block(books.key(block), &Record { size, time_ns, stack: pending.stack, reserved: 0 });
+    trace::allocated(books.slot, block, size);
+    time_ns
 }
 
 #[inline(always)]
@@ -331,7 +364,10 @@ fn enter_block(key: Key, record: &Record) {
     match live::insert(key, record) {
         Inserted::New => {}
         Inserted::Replaced => count(slot, Counter::MissedFree),
-        Inserted::Full => count(slot, Counter::LiveTableFull),
+        Inserted::Full => {
+            count(slot, Counter::LiveTableFull);
+            count_many(slot, Counter::LiveTableFullBytes, record.size);
+        }
     }
 }
 
@@ -344,8 +380,10 @@ pub(crate) fn free(hit: &Hit) {
         return;
     }
     let Some(books) = Books::of(hit) else { return };
-    if live::remove(books.key(block)).is_none() {
-        free_absent(&books, hit, block);
+    if let Some(record) = live::remove(books.key(block)) {
+        trace::freed(books.slot, block, record.size);
+    } else if !sampling::is_on() {
+        free_absent(&books, hit);
     }
 }
 
@@ -359,22 +397,13 @@ pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
 
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
-fn free_absent(books: &Books, hit: &Hit, block: u64) {
+fn free_absent(books: &Books, hit: &Hit) {
     if let Some(calls) = CALLS.get() {
         // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-        let calls = unsafe { &mut *calls };
-        let pending = &mut calls.current;
-        if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 && pending.pointer == block {
-            // The block being resized, which left the table at entry. Whether the resizing call frees it or was
-            // abandoned, the block is gone and must not be put back.
-            release_old(books, pending);
-            pending.pointer = 0;
-            pending.flags &= !flag::HAS_OLD;
-            return;
-        }
+        let calls = unsafe { &*calls };
         // Made by an allocation call in progress, of a block that is the allocator's own.
         let cfa = hit.cfa();
-        if books.nesting(pending, cfa) == Nesting::Nested
+        if books.nesting(&calls.current, cfa) == Nesting::Nested
             || books.nesting(&calls.outer, cfa) == Nesting::Nested
         {
             return;

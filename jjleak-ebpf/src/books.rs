@@ -14,6 +14,7 @@ use crate::{
     memory::read_user_word,
     process,
     registers::Hit,
+    sampling,
 };
 
 /// An armed process, as one hit sees it.
@@ -47,9 +48,12 @@ impl Books {
         count(self.slot, counter);
     }
 
-    /// A block was freed that is not in the books.
+    /// A block was freed that is not in the books. When not all are meant to be there, that means nothing.
     #[inline(always)]
     pub(crate) fn count_unknown_free(&self) {
+        if sampling::is_on() {
+            return;
+        }
         // SAFETY: points into a map value.
         let forked = unsafe { (*self.row).flags } & process_flag::FORKED != 0;
         self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });

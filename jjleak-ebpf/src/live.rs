@@ -1,13 +1,23 @@
-//! The table of live blocks. The protocol between writers and readers stands in `jjleak_common::live`.
+//! The table of live blocks. The protocol between writers and readers stands in `jjleak_common::live`, and what is kept
+//! for a snapshot of blocks that leave in `jjleak_common::freed`.
 
 use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
-use jjleak_common::live::{Key, LiveSet, Record, WAYS};
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use jjleak_common::{
+    counter::Counter,
+    freed::{MAX_NOTES, Note},
+    live::{Key, LiveSet, RESIZING, Record, WAYS},
+};
 
 use crate::{
-    maps::{LIVE, SPILL, live_sets_log2},
-    memory::{add_u32, swap_if},
+    maps::{FREED, LIVE, SPILL, count, live_sets_log2},
+    memory::{add_u32, fetch_add, swap_if},
+    stack,
 };
+
+/// The time of a free that has not been asked for: rarely does anybody want to know.
+pub(crate) const NOW: u64 = u64::MAX;
 
 /// What came of an insert.
 pub(crate) enum Inserted {
@@ -22,19 +32,25 @@ pub(crate) enum Inserted {
 /// Enters a block.
 #[inline(always)]
 pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
-    let replaced = remove(key).is_some();
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return Inserted::Full };
+    if let Some((way, old)) = find(set, key) {
+        note(key, &old, record.time_ns);
+        // SAFETY: `way` is in bounds of the set, which is a map value.
+        if unsafe { swap_if(addr_of_mut!((*set).keys[way]), key.0, Key::LOCKED.0) } {
+            stack::discount_live(old.stack, old.size);
+            fill(set, way, key, record);
+            return outcome(&old);
+        }
+    }
+    let replaced = remove_spilled(key, set, record.time_ns);
     let mut way = 0;
     while way < WAYS {
         // SAFETY: `way` is in bounds of the set, which is a map value.
         unsafe {
             let slot = addr_of_mut!((*set).keys[way]);
             if read_volatile(slot) == Key::EMPTY.0 && swap_if(slot, Key::EMPTY.0, Key::LOCKED.0) {
-                write_volatile(addr_of_mut!((*set).times_ns[way]), record.time_ns);
-                write_volatile(addr_of_mut!((*set).sizes[way]), record.size);
-                write_volatile(addr_of_mut!((*set).stacks[way]), record.stack);
-                write_volatile(slot, key.0);
-                return outcome(replaced);
+                fill(set, way, key, record);
+                return replaced.map_or(Inserted::New, |old| outcome(&old));
             }
         }
         way += 1;
@@ -44,57 +60,189 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
     }
     // SAFETY: points into a map value.
     unsafe { add_u32(addr_of_mut!((*set).spilled), 1) };
-    outcome(replaced)
+    stack::count_live(record.stack, record.size);
+    replaced.map_or(Inserted::New, |old| outcome(&old))
 }
 
+/// Writes a way that is locked.
 #[inline(always)]
-fn outcome(replaced: bool) -> Inserted {
-    if replaced { Inserted::Replaced } else { Inserted::New }
+fn fill(set: *mut LiveSet, way: usize, key: Key, record: &Record) {
+    // SAFETY: `way` is in bounds of the set, which is a map value.
+    unsafe {
+        write_volatile(addr_of_mut!((*set).times_ns[way]), record.time_ns);
+        write_volatile(addr_of_mut!((*set).sizes[way]), record.size);
+        write_volatile(addr_of_mut!((*set).stacks[way]), record.stack);
+        write_volatile(addr_of_mut!((*set).keys[way]), key.0);
+    }
+    stack::count_live(record.stack, record.size);
+}
+
+/// What it means that `old` had the address of a new block: the call that resizes it has given the address back, or its
+/// free was missed.
+#[inline(always)]
+fn outcome(old: &Record) -> Inserted {
+    if old.stack & RESIZING != 0 { Inserted::New } else { Inserted::Replaced }
 }
 
 /// Takes a block out; `None` when it is not in the table.
 #[inline(always)]
 pub(crate) fn remove(key: Key) -> Option<Record> {
     let set = LIVE.get_ptr_mut(key.set(live_sets_log2()))?;
+    if let Some((way, record)) = find(set, key) {
+        if remove_way(set, way, key, &record, NOW) {
+            return Some(record);
+        }
+    }
+    remove_spilled(key, set, NOW)
+}
+
+/// A call begins that resizes a block: it stays in the table until [`conclude`] or [`resume`].
+#[inline(always)]
+pub(crate) fn suspend(key: Key) -> Option<Record> {
+    let set = LIVE.get_ptr_mut(key.set(live_sets_log2()))?;
+    if let Some((way, record)) = find(set, key) {
+        // SAFETY: `way` is in bounds of the set, which is a map value.
+        unsafe { write_volatile(addr_of_mut!((*set).stacks[way]), record.stack | RESIZING) };
+        return Some(record);
+    }
+    let spilled = spilled(key, set)?;
+    // SAFETY: points into a map value.
+    unsafe {
+        let record = *spilled;
+        write_volatile(addr_of_mut!((*spilled).stack), record.stack | RESIZING);
+        Some(record)
+    }
+}
+
+/// The call that resized a block has failed. Does nothing when the block has left the table in the meantime.
+#[inline(always)]
+pub(crate) fn resume(key: Key, old: &Record) {
+    let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return };
+    if let Some((way, record)) = find(set, key) {
+        if record.time_ns == old.time_ns {
+            // SAFETY: `way` is in bounds of the set, which is a map value.
+            unsafe { write_volatile(addr_of_mut!((*set).stacks[way]), old.stack) };
+        }
+    } else if let Some(spilled) = spilled(key, set) {
+        // SAFETY: points into a map value.
+        unsafe {
+            if (*spilled).time_ns == old.time_ns {
+                write_volatile(addr_of_mut!((*spilled).stack), old.stack);
+            }
+        }
+    }
+}
+
+/// The call that resized a block has ended it, at `end_ns`. Does nothing when the block has left the table in the
+/// meantime, also when its address is another block's by now.
+#[inline(always)]
+pub(crate) fn conclude(key: Key, old: &Record, end_ns: u64) {
+    let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return };
+    if let Some((way, record)) = find(set, key) {
+        if record.time_ns == old.time_ns {
+            remove_way(set, way, key, &record, end_ns);
+        }
+    } else if let Some(spilled) = spilled(key, set) {
+        // SAFETY: points into a map value.
+        if unsafe { (*spilled).time_ns } == old.time_ns {
+            remove_spilled(key, set, end_ns);
+        }
+    }
+}
+
+/// Whether a block is in the table, and still the same.
+#[inline(always)]
+pub(crate) fn holds(key: Key, old: &Record) -> bool {
+    let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return false };
+    let time_ns = match find(set, key) {
+        Some((_, record)) => record.time_ns,
+        None => match spilled(key, set) {
+            // SAFETY: points into a map value.
+            Some(spilled) => unsafe { (*spilled).time_ns },
+            None => return false,
+        },
+    };
+    time_ns == old.time_ns
+}
+
+/// The way of a block in its set, and what it holds.
+#[inline(always)]
+fn find(set: *const LiveSet, key: Key) -> Option<(usize, Record)> {
     let mut way = 0;
     while way < WAYS {
         // SAFETY: `way` is in bounds of the set, which is a map value.
         unsafe {
-            let slot = addr_of_mut!((*set).keys[way]);
-            if read_volatile(slot) == key.0 {
-                let record = record(set, way);
-                if swap_if(slot, key.0, Key::EMPTY.0) {
-                    return Some(record);
-                }
+            if read_volatile(addr_of!((*set).keys[way])) == key.0 {
+                let record = Record {
+                    size: read_volatile(addr_of!((*set).sizes[way])),
+                    time_ns: read_volatile(addr_of!((*set).times_ns[way])),
+                    stack: read_volatile(addr_of!((*set).stacks[way])),
+                    reserved: 0,
+                };
+                return Some((way, record));
             }
         }
         way += 1;
     }
-    // SAFETY: points into a map value.
-    if unsafe { read_volatile(addr_of!((*set).spilled)) } == 0 { None } else { remove_spilled(key, set) }
+    None
 }
 
-/// # Safety
-/// `set` is a map value and `way` in bounds.
+/// Whether the block was still there.
 #[inline(always)]
-unsafe fn record(set: *const LiveSet, way: usize) -> Record {
-    // SAFETY: as promised by the caller.
-    unsafe {
-        Record {
-            size: read_volatile(addr_of!((*set).sizes[way])),
-            time_ns: read_volatile(addr_of!((*set).times_ns[way])),
-            stack: read_volatile(addr_of!((*set).stacks[way])),
-            reserved: 0,
-        }
+fn remove_way(set: *mut LiveSet, way: usize, key: Key, record: &Record, end_ns: u64) -> bool {
+    note(key, record, end_ns);
+    // SAFETY: `way` is in bounds of the set, which is a map value.
+    let removed = unsafe { swap_if(addr_of_mut!((*set).keys[way]), key.0, Key::EMPTY.0) };
+    if removed {
+        stack::discount_live(record.stack, record.size);
     }
+    removed
+}
+
+/// A block in the spill.
+#[inline(always)]
+fn spilled(key: Key, set: *const LiveSet) -> Option<*mut Record> {
+    // SAFETY: points into a map value.
+    if unsafe { read_volatile(addr_of!((*set).spilled)) } == 0 { None } else { SPILL.get_ptr_mut(&key.0) }
 }
 
 #[inline(always)]
-fn remove_spilled(key: Key, set: *mut LiveSet) -> Option<Record> {
+fn remove_spilled(key: Key, set: *mut LiveSet, end_ns: u64) -> Option<Record> {
     // SAFETY: the record is copied at once; a concurrent removal of the same block makes ours fail below.
-    let record = unsafe { *SPILL.get_ptr(&key.0)? };
+    let record = unsafe { *spilled(key, set)? };
+    note(key, &record, end_ns);
     SPILL.remove(key.0).ok()?;
     // SAFETY: points into a map value.
     unsafe { add_u32(addr_of_mut!((*set).spilled), u32::MAX) };
+    stack::discount_live(record.stack, record.size);
     Some(record)
+}
+
+/// Keeps a block that is about to leave the table for the snapshot that is being taken, if it lived at its instant.
+#[inline(always)]
+fn note(key: Key, record: &Record, end_ns: u64) {
+    let Some(log) = FREED.get_ptr_mut(0) else { return };
+    // SAFETY: points into a map value, and the index is in bounds.
+    unsafe {
+        let instant_ns = read_volatile(addr_of!((*log).instant_ns));
+        if instant_ns == 0 || record.time_ns > instant_ns {
+            return;
+        }
+        let end_ns = if end_ns == NOW { bpf_ktime_get_ns() } else { end_ns };
+        if end_ns <= instant_ns {
+            return;
+        }
+        let index = fetch_add(addr_of_mut!((*log).begun), 1);
+        if index >= MAX_NOTES as u64 {
+            count(key.image().slot(), Counter::SnapshotTorn);
+            return;
+        }
+        let note = addr_of_mut!((*log).notes[index as usize]);
+        write_volatile(addr_of_mut!((*note).key), key.0);
+        write_volatile(addr_of_mut!((*note).record.size), record.size);
+        write_volatile(addr_of_mut!((*note).record.time_ns), record.time_ns);
+        write_volatile(addr_of_mut!((*note).record.stack), record.stack);
+        write_volatile(addr_of_mut!((*note).record.reserved), 0);
+        write_volatile(addr_of_mut!((*note).seal), Note::seal_of(key.0, record, instant_ns));
+    }
 }

@@ -5,6 +5,8 @@
 //! - `accounting`: what an entry, a return and a free do to the books.
 //! - `live`: the table of live blocks.
 //! - `mapping`: tells of system calls that map and unmap memory.
+//! - `sampling`: which allocations are left out.
+//! - `trace`: tells of single allocations and frees.
 //! - `process`: what happens to a process as a whole.
 //! - `stack`: takes the caller's stack and finds its row.
 //! - `maps`, `memory`, `registers`, `syscall`: the kernel's side of things.
@@ -36,9 +38,13 @@ mod programs;
 #[cfg(target_arch = "bpf")]
 mod registers;
 #[cfg(target_arch = "bpf")]
+mod sampling;
+#[cfg(target_arch = "bpf")]
 mod stack;
 #[cfg(target_arch = "bpf")]
 mod syscall;
+#[cfg(target_arch = "bpf")]
+mod trace;
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}

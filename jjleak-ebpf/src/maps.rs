@@ -11,11 +11,12 @@ use aya_ebpf::{
 };
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
-    live::{DEFAULT_SETS_LOG2, DEFAULT_SPILL_ENTRIES, LiveSet, Record},
+    freed::FreedLog,
+    live::{self, DEFAULT_BLOCKS, LiveSet, Record},
     mapping::UNUSED_RING_BYTES,
     pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
-    stack::{DEFAULT_FRAME_BYTES, DEFAULT_ROWS_LOG2, FIRST_ROW, StackRow},
+    stack::{self, DEFAULT_FRAME_BYTES, DEFAULT_STACKS, FIRST_ROW, StackRow, StackTotals},
     unwind::{self, CodeFile, CodeRows, MappingTable},
 };
 
@@ -32,13 +33,22 @@ pub(crate) static TRACKED: HashMap<u32, u32> =
 #[map]
 pub(crate) static FREE_SLOTS: Queue<u32> = Queue::with_max_entries(MAX_PROCESSES, 0);
 #[map]
-pub(crate) static LIVE: Array<LiveSet> = Array::with_max_entries(1 << DEFAULT_SETS_LOG2, BPF_F_MMAPABLE);
+pub(crate) static LIVE: Array<LiveSet> =
+    Array::with_max_entries(1 << live::sets_log2(DEFAULT_BLOCKS), BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SPILL: HashMap<u64, Record> =
-    HashMap::with_max_entries(DEFAULT_SPILL_ENTRIES, BPF_F_NO_PREALLOC);
+    HashMap::with_max_entries(live::spill_entries(DEFAULT_BLOCKS), BPF_F_NO_PREALLOC);
 #[map]
 pub(crate) static STACKS: Array<StackRow> =
-    Array::with_max_entries(FIRST_ROW + (1 << DEFAULT_ROWS_LOG2), BPF_F_MMAPABLE);
+    Array::with_max_entries(FIRST_ROW + (1 << stack::rows_log2(DEFAULT_STACKS)), BPF_F_MMAPABLE);
+/// As many as there are stack rows when they are wanted.
+#[map]
+pub(crate) static TOTALS: Array<StackTotals> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static FREED: Array<FreedLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// A page, unless the loader makes it larger.
+#[map]
+pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 pub(crate) static FRAMES: RingBuf = RingBuf::with_byte_size(DEFAULT_FRAME_BYTES, 0);
 #[map]
@@ -66,9 +76,9 @@ pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(
 pub(crate) static CALLS: TaskStorage<Calls> = TaskStorage::new();
 
 #[unsafe(no_mangle)]
-static LIVE_SETS_LOG2: Global<u32> = Global::new(DEFAULT_SETS_LOG2);
+static LIVE_SETS_LOG2: Global<u32> = Global::new(live::sets_log2(DEFAULT_BLOCKS));
 #[unsafe(no_mangle)]
-static STACK_ROWS_LOG2: Global<u32> = Global::new(DEFAULT_ROWS_LOG2);
+static STACK_ROWS_LOG2: Global<u32> = Global::new(stack::rows_log2(DEFAULT_STACKS));
 
 #[unsafe(no_mangle)]
 static FRAME_BYTES: Global<u32> = Global::new(DEFAULT_FRAME_BYTES);
@@ -93,6 +103,16 @@ pub(crate) fn live_sets_log2() -> u32 {
 #[inline(always)]
 pub(crate) fn stack_rows_log2() -> u32 {
     STACK_ROWS_LOG2.load()
+}
+
+#[unsafe(no_mangle)]
+static COMBINED: Global<u32> = Global::new(0);
+
+/// Whether each stack's live blocks are summed up as they come and go. A constant to the verifier, as all globals are:
+/// it leaves out the code that is not wanted.
+#[inline(always)]
+pub(crate) fn combined() -> bool {
+    COMBINED.load() != 0
 }
 
 /// Counts one occurrence in a process.

@@ -40,6 +40,16 @@ pub(crate) unsafe fn add(value: *mut u64, amount: u64) {
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(value, amount) };
 }
 
+/// Adds to a 64-bit map value and returns what it was before.
+///
+/// # Safety
+/// `value` points into a map value.
+#[inline(always)]
+pub(crate) unsafe fn fetch_add(value: *mut u64, amount: u64) -> u64 {
+    // SAFETY: as promised by the caller.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::AcqRel }>(value, amount) }
+}
+
 /// Adds to a 32-bit map value, wrapping.
 ///
 /// # Safety

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{self, Attachment, CodeMapping, Programs, Scope, Settings, Target};
-use jjleak::collect::Collector;
+use jjleak::collect::{Collector, View};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
 
@@ -78,7 +78,7 @@ fn measure(program: &mut Program, depth: u32) -> Result<[Timings; 3]> {
 fn check_stacks(mut attachment: Attachment, depth: u32) -> Result<()> {
     let mut collector = Collector::new(&mut attachment)?;
     let images: Vec<_> = attachment.processes().iter().map(|tracked| tracked.image).collect();
-    let snapshots = collector.snapshots(&attachment, &images)?;
+    let snapshots = collector.snapshots(&attachment, &images, View::default())?;
     let rows = snapshots.values().flat_map(|snapshot| snapshot.stacks.keys());
     let deepest = rows.filter_map(|row| collector.stack(*row)).max_by_key(|stack| stack.addresses.len());
     match deepest {

@@ -13,6 +13,7 @@
 
 mod support;
 
+mod bcc;
 mod calls;
 mod completeness;
 mod containers;
@@ -28,12 +29,16 @@ mod launches;
 mod mappings;
 mod named;
 mod operators;
+mod overflow;
 mod places;
 mod processes;
 mod programs;
 mod refusals;
+mod sampling;
+mod snapshots;
 mod stacks;
 mod states;
 mod threads;
 mod turnover;
 mod verifier;
+mod views;

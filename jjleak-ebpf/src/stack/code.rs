@@ -3,20 +3,23 @@
 //! A process that has just begun to run a program, or has loaded a library, may be over before the user side has looked
 //! at it. If the file's rows are known, from another process or another time, the walk goes on with them.
 
-use core::{ffi::c_void, ptr::addr_of_mut};
+use core::{
+    ffi::c_void,
+    ptr::{addr_of_mut, read_volatile, write_volatile},
+};
 
 use aya_ebpf::{
     Global,
     helpers::generated::{bpf_find_vma, bpf_get_current_task_btf},
 };
 use jjleak_common::{
-    process::ImageId,
+    process::{ImageId, TOLD},
     unwind::{CodeFile, Hint, Mapping},
 };
 
 use super::Scratch;
 use crate::{
-    maps::{CODE, HINTS},
+    maps::{CODE, HINTS, PROCESSES},
     memory::read_kernel,
 };
 
@@ -72,8 +75,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
             bpf_find_vma(task, address, describe as *mut c_void, (&raw mut hint).cast(), 0);
         }
     }
-    // When the buffer is full, there are hints enough.
-    let _ = HINTS.output::<Hint>(&hint, 0);
+    tell(image, &hint);
     if hint.begin == 0 {
         return false;
     }
@@ -91,6 +93,25 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
         (*found).pages = (*rows).pages;
     }
     true
+}
+
+/// Tells the user side of a mapping, once if it can.
+#[inline(always)]
+fn tell(image: ImageId, hint: &Hint) {
+    let Some(row) = PROCESSES.get_ptr_mut(image.slot().0 as u32) else { return };
+    let mark = hint.begin | image.generation() as u64;
+    let place = (hint.begin >> PAGE_SHIFT ^ hint.begin >> (2 * PAGE_SHIFT)) as usize & (TOLD - 1);
+    // SAFETY: points into a map value; the index is in bounds.
+    let told = unsafe { addr_of_mut!((*row).told).cast::<u64>().add(place) };
+    // SAFETY: as above.
+    if hint.begin != 0 && unsafe { read_volatile(told) } == mark {
+        return;
+    }
+    // When the buffer is full, there are hints enough.
+    if HINTS.output::<Hint>(hint, 0).is_ok() {
+        // SAFETY: as above.
+        unsafe { write_volatile(told, mark) };
+    }
 }
 
 /// Writes what a mapping is into the hint, if it is one of a file's code.

@@ -18,8 +18,10 @@ use core::ptr::{addr_of_mut, write_volatile};
 
 use jjleak_common::{
     counter::Counter,
+    live::RESIZING,
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::{StackHash, StackRecord, lost_row},
+    sampling::weighted,
+    stack::{StackHash, StackRecord, StackTotals, lost_row},
     unwind::Mapping,
 };
 
@@ -27,9 +29,10 @@ pub(crate) use rows::RowCache;
 pub(crate) use walk::hint;
 
 use crate::{
-    maps::{SCRATCH, STACKS, count},
+    maps::{SCRATCH, STACKS, TOTALS, combined, count},
     memory::{add, swap},
     registers::{Hit, Registers},
+    sampling,
 };
 
 /// Words of the stack that are copied at a time: 2 KiB hold a typical stack of 20 frames.
@@ -149,16 +152,62 @@ pub(crate) fn begin_lost(slot: ProcessSlot) {
             write_volatile(addr_of_mut!((*row).allocated_bytes), 0);
         }
     }
+    if combined()
+        && let Some(totals) = TOTALS.get_ptr_mut(lost_row(slot))
+    {
+        // SAFETY: points into a map value.
+        unsafe { write_volatile(totals, StackTotals { objects: 0, bytes: 0 }) };
+    }
 }
 
-/// Counts an allocation for its stack.
+/// Counts an allocation for its stack; when sampling, as many as it stands for.
 #[inline(always)]
 pub(crate) fn count_allocation(row: u32, size: u64) {
     if let Some(row) = STACKS.get_ptr_mut(row) {
+        let (objects, bytes) = amounts(size);
         // SAFETY: both point into a map value.
         unsafe {
-            add(addr_of_mut!((*row).allocated_objects), 1);
-            add(addr_of_mut!((*row).allocated_bytes), size);
+            add(addr_of_mut!((*row).allocated_objects), objects);
+            add(addr_of_mut!((*row).allocated_bytes), bytes);
         }
     }
+}
+
+/// A block of this stack has come into the table of live blocks.
+#[inline(always)]
+pub(crate) fn count_live(row: u32, size: u64) {
+    if combined() {
+        let (objects, bytes) = amounts(size);
+        add_live(row, objects, bytes);
+    }
+}
+
+/// A block of this stack has left the table of live blocks.
+#[inline(always)]
+pub(crate) fn discount_live(row: u32, size: u64) {
+    if combined() {
+        let (objects, bytes) = amounts(size);
+        add_live(row, objects.wrapping_neg(), bytes.wrapping_neg());
+    }
+}
+
+#[inline(always)]
+fn add_live(row: u32, objects: u64, bytes: u64) {
+    if let Some(totals) = TOTALS.get_ptr_mut(row & !RESIZING) {
+        // SAFETY: both point into a map value.
+        unsafe {
+            add(addr_of_mut!((*totals).objects), objects);
+            add(addr_of_mut!((*totals).bytes), bytes);
+        }
+    }
+}
+
+/// Objects, in the unit of `StackRow::allocated_objects`, and bytes that a block stands for.
+#[inline(always)]
+fn amounts(size: u64) -> (u64, u64) {
+    if !sampling::is_on() {
+        return (1, size);
+    }
+    let weight = sampling::weight(size);
+    (weight, weighted(size, weight))
 }

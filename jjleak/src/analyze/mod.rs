@@ -1,12 +1,18 @@
 //! Ranks the stacks of a profile. Pure.
 //!
+//! - `growth`: what has changed since the report before.
+//!
 //! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, for [`crate::render`].
+
+mod growth;
 
 use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
 use crate::profile::{Profile, StackProfile};
+
+pub use growth::Growth;
 
 /// What stacks are ordered by; always the largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,11 +22,15 @@ pub enum SortBy {
     Size,
     /// Live objects.
     Count,
+    /// Live bytes more than at the report before.
+    Growth,
+    /// Age of the oldest live block.
+    Age,
 }
 
 impl SortBy {
     /// All orders.
-    pub const ALL: [Self; 2] = [Self::Size, Self::Count];
+    pub const ALL: [Self; 4] = [Self::Size, Self::Count, Self::Growth, Self::Age];
 
     /// The name on the command line.
     #[must_use]
@@ -28,21 +38,25 @@ impl SortBy {
         match self {
             Self::Size => "size",
             Self::Count => "count",
+            Self::Growth => "growth",
+            Self::Age => "age",
         }
     }
 
-    /// All stacks of the profile in this order, also those that hold nothing. Ties are broken by the other measure,
+    /// All stacks of the profile in this order, also those that hold nothing. Ties are broken by live bytes, live objects,
     /// then by stack ID, so that equal profiles give equal reports.
     #[must_use]
     pub fn order(self, profile: &Profile) -> Vec<&StackProfile> {
         let mut stacks: Vec<_> = profile.stacks.iter().collect();
         stacks.sort_by_key(|stack| {
             let live = stack.live;
-            let (first, second) = match self {
-                Self::Size => (live.bytes, live.objects),
-                Self::Count => (live.objects, live.bytes),
+            let first = match self {
+                Self::Size => i128::from(live.bytes),
+                Self::Count => i128::from(live.objects),
+                Self::Growth => i128::from(stack.growth),
+                Self::Age => stack.ages.map_or(-1, |ages| ages.oldest.as_nanos().cast_signed()),
             };
-            (Reverse(first), Reverse(second), stack.id)
+            (Reverse(first), Reverse(live.bytes), Reverse(live.objects), stack.id)
         });
         stacks
     }
@@ -64,7 +78,7 @@ impl FromStr for SortBy {
 
 /// A name that no [`SortBy`] has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown order `{0}`: stacks are sorted by size or count")]
+#[error("unknown order `{0}`: stacks are sorted by size, count, growth or age")]
 pub struct UnknownOrder(String);
 
 /// Which of the stacks with outstanding allocations a reader wants to see, and in which order.
@@ -99,7 +113,9 @@ pub struct Ranking<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Totals;
+    use std::time::Duration;
+
+    use crate::profile::{Ages, Totals};
     use crate::render::sample;
 
     fn ids(stacks: &[&StackProfile]) -> Vec<u64> {
@@ -122,6 +138,25 @@ mod tests {
         let ranked = |sort| ids(&Selection { sort, top: 10 }.rank(&profile).top);
         assert_eq!(ranked(SortBy::Size), [2, 3, 1]);
         assert_eq!(ranked(SortBy::Count), [1, 3, 2]);
+    }
+
+    #[test]
+    fn the_one_that_grew_most_comes_first_and_shrinking_ones_last() {
+        let mut profile = profile(&[(1, 50, 1), (2, 40, 1), (3, 30, 1)]);
+        for (stack, growth) in profile.stacks.iter_mut().zip([-5, 0, 7]) {
+            stack.growth = growth;
+        }
+        assert_eq!(ids(&SortBy::Growth.order(&profile)), [3, 2, 1]);
+    }
+
+    #[test]
+    fn the_one_with_the_oldest_block_comes_first_and_those_without_any_last() {
+        let mut profile = profile(&[(1, 50, 1), (2, 0, 0), (3, 30, 1)]);
+        for (stack, oldest) in profile.stacks.iter_mut().zip([Some(5), None, Some(9)]) {
+            let age = |seconds| Ages { oldest: Duration::from_secs(seconds), newest: Duration::ZERO };
+            stack.ages = oldest.map(age);
+        }
+        assert_eq!(ids(&SortBy::Age.order(&profile)), [3, 1, 2]);
     }
 
     #[test]
@@ -149,7 +184,7 @@ mod tests {
         assert_eq!("count".parse(), Ok(SortBy::Count));
         assert_eq!(
             "colour".parse::<SortBy>().unwrap_err().to_string(),
-            "unknown order `colour`: stacks are sorted by size or count"
+            "unknown order `colour`: stacks are sorted by size, count, growth or age"
         );
     }
 }

@@ -69,6 +69,9 @@ pub enum Error {
         #[source]
         source: Box<ProgramError>,
     },
+    /// The blocks beyond the live table could not be read.
+    #[error("reading the map SPILL failed")]
+    Spill(#[source] std::io::Error),
     /// The own PID namespace is not known.
     #[error("looking at /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),

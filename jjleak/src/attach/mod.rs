@@ -4,6 +4,7 @@
 //! dropped. This is the one place that knows how probes are attached.
 
 mod error;
+mod events;
 mod hints;
 mod kernel_log;
 mod kernel_types;
@@ -31,6 +32,7 @@ use crate::unwind::ModuleRows;
 use unwind_tables::UnwindTables;
 
 pub use error::Error;
+pub use events::Events;
 pub use hints::{Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
@@ -104,7 +106,7 @@ pub struct Attachment {
     ebpf: Ebpf,
     processes: ProcessTable,
     tables: UnwindTables,
-    programs: Programs,
+    settings: Settings,
     links: Vec<Link>,
 }
 
@@ -125,7 +127,7 @@ impl Attachment {
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
         let tables = UnwindTables::new(&mut ebpf)?;
-        Ok(Self { ebpf, processes, tables, programs: settings.programs, links: Vec::new() })
+        Ok(Self { ebpf, processes, tables, settings, links: Vec::new() })
     }
 
     /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
@@ -204,6 +206,18 @@ impl Attachment {
         Ok(MappingEvents::new(self.ring(names::MAPPING_EVENTS)?))
     }
 
+    /// The single allocations and frees, once; there are some if the [`Settings`] ask for them. Needs a running tokio
+    /// runtime.
+    pub fn events(&mut self) -> Result<Events, Error> {
+        Events::new(self.ring(names::EVENTS)?)
+    }
+
+    /// What it was loaded for.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// A map of the object, for [`crate::collect`].
     pub(crate) fn map(&self, name: &'static str) -> Result<&Map, Error> {
         self.ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })
@@ -222,7 +236,7 @@ impl Attachment {
 
     /// Attaches one site: its return first, so that no entry goes without one.
     fn attach_site(&mut self, scope: Scope, target: &Target) -> Result<(), Error> {
-        let (enter, leave) = self.programs.of(target.site.role);
+        let (enter, leave) = self.settings.programs.of(target.site.role);
         if let Some(leave) = leave {
             self.attach_program(leave, scope, target)?;
         }

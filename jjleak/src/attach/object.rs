@@ -6,8 +6,10 @@ use std::path::Path;
 
 use aya::programs::{RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfLoader};
-use jjleak_common::mapping::{RING_BYTES, UNUSED_RING_BYTES};
+use jjleak_common::mapping::{RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
+use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
+use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
@@ -17,16 +19,17 @@ use super::{Error, Missing, Programs, SizeFilter, mapping_events};
 /// The object that `cargo xtask build` compiled; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
 
-/// How much the kernel side can hold.
+/// The smallest ring buffer.
+const PAGE: u32 = 4096;
+
+/// How much the kernel side can hold. Tables are rounded up to what it can search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// log2 of the number of sets of live blocks; each holds [`live::WAYS`].
-    pub live_sets_log2: u32,
-    /// Live blocks beyond that.
-    pub spill_entries: u32,
-    /// log2 of the number of distinct stacks.
-    pub stack_rows_log2: u32,
-    /// Bytes of new stacks' frames that can wait for the user side; a power of two of pages.
+    /// Live blocks, up to [`live::MAX_BLOCKS`].
+    pub blocks: u32,
+    /// Different stacks, up to [`stack::MAX_STACKS`].
+    pub stacks: u32,
+    /// Bytes of new stacks' frames that can wait for the user side, up to [`stack::MAX_FRAME_BYTES`].
     pub frame_bytes: u32,
     /// Processes at a time, up to [`jjleak_common::process::MAX_PROCESSES`].
     pub processes: u32,
@@ -34,6 +37,7 @@ pub struct Capacity {
 
 /// How the kernel side is to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "switches that go with each other in any combination")]
 pub struct Settings {
     /// How much it can hold.
     pub capacity: Capacity,
@@ -45,6 +49,12 @@ pub struct Settings {
     pub following: Following,
     /// Whether system calls that map and unmap memory are followed, for [`super::Attachment::mapping_events`].
     pub mappings: bool,
+    /// Which allocations are taken.
+    pub sampling: Sampling,
+    /// Whether to sum up what lives of each stack as blocks come and go, so that nobody has to read the blocks.
+    pub combined: bool,
+    /// Whether to tell of each allocation and free.
+    pub trace: bool,
     /// Whether its messages go to the log.
     pub kernel_log: bool,
 }
@@ -59,6 +69,9 @@ impl Settings {
             sizes: SizeFilter::default(),
             following: Following::Nobody,
             mappings: false,
+            sampling: Sampling::Off,
+            combined: false,
+            trace: false,
             kernel_log: false,
         }
     }
@@ -79,9 +92,8 @@ pub enum Following {
 impl Default for Capacity {
     fn default() -> Self {
         Self {
-            live_sets_log2: live::DEFAULT_SETS_LOG2,
-            spill_entries: live::DEFAULT_SPILL_ENTRIES,
-            stack_rows_log2: stack::DEFAULT_ROWS_LOG2,
+            blocks: live::DEFAULT_BLOCKS,
+            stacks: stack::DEFAULT_STACKS,
             frame_bytes: stack::DEFAULT_FRAME_BYTES,
             processes: 1,
         }
@@ -93,7 +105,8 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
     if OBJECT.is_empty() {
         return Err(Error::NoObject);
     }
-    let Settings { capacity, programs, sizes, following, mappings, kernel_log } = settings;
+    let Settings { capacity, programs, sizes, following, mappings, kernel_log, .. } = settings;
+    let tables = Tables::of(&settings);
     let log_level = if kernel_log { u8::MAX } else { 0 };
     let follow_forks = u8::from(following != Following::Nobody);
     let adopt_execs = u8::from(following == Following::Everyone);
@@ -101,20 +114,14 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
     loader
         // Task storage is not among the map types aya has a user-side type for; we need none.
         .allow_unsupported_maps()
-        .override_global(names::LIVE_SETS_LOG2, &capacity.live_sets_log2, true)
-        .override_global(names::STACK_ROWS_LOG2, &capacity.stack_rows_log2, true)
-        .override_global("FRAME_BYTES", &capacity.frame_bytes, true)
         .override_global("MIN_SIZE", &sizes.min, true)
         .override_global("MAX_SIZE", &sizes.max, true)
         .override_global("FOLLOW_FORKS", &follow_forks, true)
         .override_global("ADOPT_EXECS", &adopt_execs, true)
         .override_global(aya_log::LEVEL, &log_level, true)
-        .map_max_entries(names::LIVE, 1 << capacity.live_sets_log2)
-        .map_max_entries(names::SPILL, capacity.spill_entries)
-        .map_max_entries(names::STACKS, FIRST_ROW + (1 << capacity.stack_rows_log2))
-        .map_max_entries(names::FRAMES, capacity.frame_bytes)
-        .map_max_entries(names::MAPPING_EVENTS, if mappings { RING_BYTES } else { UNUSED_RING_BYTES })
+        .map_max_entries(names::MAPPING_EVENTS, if mappings { MAPPING_RING_BYTES } else { UNUSED_RING_BYTES })
         .map_max_entries(names::MAPPINGS, 1 + TABLES_PER_PROCESS * capacity.processes);
+    tables.apply(&mut loader);
     let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
     let (device, inode) = (namespace.dev(), namespace.ino());
     loader.override_global("PID_NAMESPACE_DEVICE", &device, true).override_global(
@@ -169,6 +176,65 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         follow(&mut ebpf, "process_exit", "sched_process_exit")?;
     }
     Ok(ebpf)
+}
+
+/// What the object's globals and maps are set to by the [`Settings`].
+struct Tables {
+    sets_log2: u32,
+    spill_entries: u32,
+    rows_log2: u32,
+    totals: u32,
+    frame_bytes: u32,
+    event_bytes: u32,
+    combined: u32,
+    trace: u32,
+    sample_draws: u64,
+    sample_scale: u64,
+    sample_certain_from: u64,
+}
+
+impl Tables {
+    fn of(settings: &Settings) -> Self {
+        let Settings { capacity, sampling, combined, trace, .. } = *settings;
+        let rows_log2 = stack::rows_log2(capacity.stacks);
+        let (sample_draws, sample_scale, sample_certain_from) = match sampling {
+            Sampling::Off | Sampling::Rate(0 | 1) => (0, 0, 0),
+            Sampling::Rate(rate) => (sampling::draws_of_rate(rate), 0, 0),
+            Sampling::Bytes(bytes) => (0, sampling::scale_of(bytes), sampling::certain_from(bytes)),
+        };
+        Self {
+            sets_log2: live::sets_log2(capacity.blocks),
+            spill_entries: live::spill_entries(capacity.blocks),
+            rows_log2,
+            totals: if combined { FIRST_ROW + (1 << rows_log2) } else { 1 },
+            // The kernel wants a power of two of pages.
+            frame_bytes: capacity.frame_bytes.clamp(PAGE, stack::MAX_FRAME_BYTES).next_power_of_two(),
+            event_bytes: if trace { RING_BYTES } else { PAGE },
+            combined: combined.into(),
+            trace: trace.into(),
+            sample_draws,
+            sample_scale,
+            sample_certain_from,
+        }
+    }
+
+    fn apply<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        loader
+            .override_global(names::LIVE_SETS_LOG2, &self.sets_log2, true)
+            .override_global(names::STACK_ROWS_LOG2, &self.rows_log2, true)
+            .override_global("FRAME_BYTES", &self.frame_bytes, true)
+            .override_global(names::COMBINED, &self.combined, true)
+            .override_global(names::TRACE, &self.trace, true)
+            .override_global(names::SAMPLE_DRAWS, &self.sample_draws, true)
+            .override_global(names::SAMPLE_SCALE, &self.sample_scale, true)
+            .override_global(names::SAMPLE_CERTAIN_FROM, &self.sample_certain_from, true)
+            .map_max_entries(names::LIVE, 1 << self.sets_log2)
+            .map_max_entries(names::SPILL, self.spill_entries)
+            .map_max_entries(names::STACKS, FIRST_ROW + (1 << self.rows_log2))
+            .map_max_entries(names::TOTALS, self.totals)
+            .map_max_entries(names::FRAMES, self.frame_bytes)
+            .map_max_entries(names::EVENTS, self.event_bytes);
+    }
 }
 
 /// Where the fields are that tell one process from another; only following needs them.

@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Parser};
+use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
 use super::Failure;
 use crate::analyze::{Selection, SortBy};
-use crate::attach::SizeFilter;
+use crate::attach::{Capacity, Settings, SizeFilter};
+use crate::profile::{Coverage, Sampling};
 use crate::render::{Format, Value};
+
+/// Most blocks of a stack that `--show-allocs` lists: more than anybody reads, and a bound to what a report can grow to.
+const SHOWN_BLOCKS: usize = 100;
 
 /// Names the call paths that leak memory in a running process.
 ///
@@ -49,6 +54,7 @@ pub(super) struct Args {
 
     /// Most processes at a time with --follow, --name and --system-wide; each takes 33 KiB
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(help_heading = "Capacities")]
     pub(super) max_processes: u32,
 
     /// Start this command, as the user who runs jjleak; quoted as in a shell, run without one
@@ -91,11 +97,53 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) mmap: bool,
 
+    /// Show only allocations that are at least this old, in milliseconds
+    #[arg(short, long, value_name = "MS", default_value_t = 0, hide_default_value = true)]
+    pub(super) older: u64,
+
+    /// Take one allocation in N, at random; figures become estimates
+    #[arg(short, long, value_name = "N", default_value_t = 1, hide_default_value = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) sample_rate: u32,
+
+    /// Take one allocation in so many allocated bytes, large ones rather than small ones; figures become estimates
+    #[arg(long, value_name = "BYTES", conflicts_with = "sample_rate")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=sampling::MAX_BYTES))]
+    pub(super) sample_bytes: Option<u64>,
+
+    /// Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages
+    #[arg(short = 'C', long, conflicts_with_all = ["older", "show_allocs", "sample_rate", "sample_bytes"])]
+    pub(super) combined_only: bool,
+
+    /// List the live blocks of each stack, the 100 largest at most
+    #[arg(short = 'a', long)]
+    pub(super) show_allocs: bool,
+
+    /// Print each allocation and free as it happens, and a report only at the end
+    #[arg(short, long)]
+    pub(super) trace: bool,
+
+    /// Live blocks that find room, 40 to 70 bytes each
+    #[arg(long, value_name = "N", default_value_t = live::DEFAULT_BLOCKS, help_heading = "Capacities")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(live::MAX_BLOCKS)))]
+    pub(super) max_live: u32,
+
+    /// Different stacks that find room, 50 to 100 bytes each
+    #[arg(long, value_name = "N", default_value_t = stack::DEFAULT_STACKS, help_heading = "Capacities")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
+    pub(super) max_stacks: u32,
+
+    /// Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two
+    #[arg(long, value_name = "BYTES", default_value_t = stack::DEFAULT_FRAME_BYTES, help_heading = "Capacities")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
+    pub(super) frame_buffer: u32,
+
     /// Number of stacks in text reports
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
 
-    /// Order of the stacks: size (live bytes) or count (live allocations)
+    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age
+    /// (of the oldest live allocation)
     #[arg(long, value_name = "ORDER", default_value_t = SortBy::Size)]
     pub(super) sort: SortBy,
 
@@ -163,6 +211,41 @@ impl Args {
         Selection { sort: self.sort, top: self.top }
     }
 
+    /// Has the kernel side do what the arguments ask for.
+    pub(super) fn apply(&self, settings: &mut Settings) {
+        settings.capacity = Capacity {
+            blocks: self.max_live,
+            stacks: self.max_stacks,
+            frame_bytes: self.frame_buffer,
+            ..settings.capacity
+        };
+        settings.sampling = self.sampling();
+        settings.combined = self.combined_only;
+        settings.trace = self.trace;
+    }
+
+    /// What the figures cover.
+    pub(super) fn coverage(&self) -> Result<Coverage, Failure> {
+        if self.combined_only && self.sort == SortBy::Age {
+            let what = "--sort age does not go with --combined-only, which knows no ages";
+            return Err(Failure::usage(what.to_owned()));
+        }
+        Ok(Coverage {
+            older: Duration::from_millis(self.older),
+            sampling: self.sampling(),
+            combined: self.combined_only,
+            blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
+        })
+    }
+
+    fn sampling(&self) -> Sampling {
+        match (self.sample_bytes, self.sample_rate) {
+            (Some(bytes), _) => Sampling::Bytes(bytes),
+            (None, 0 | 1) => Sampling::Off,
+            (None, rate) => Sampling::Rate(rate),
+        }
+    }
+
     pub(super) fn size_filter(&self) -> Result<SizeFilter, Failure> {
         if self.min_size > self.max_size {
             let (min, max) = (self.min_size, self.max_size);
@@ -185,6 +268,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::Programs;
 
     fn parse(line: &str) -> Result<Args, clap::Error> {
         Args::try_parse_from(line.split(' '))
@@ -196,6 +280,22 @@ mod tests {
         assert!(matches!(args.subject(), Ok(Subject::Pids(pids)) if pids == [42]));
         assert_eq!((args.interval, args.count, args.top), (Duration::from_secs(10), Some(3), 5));
         assert_eq!(args.size_filter().ok(), Some(SizeFilter { min: 16, max: 4096 }));
+    }
+
+    #[test]
+    fn flags_of_bcc_that_choose_and_list_are_understood() {
+        let settings = |args: &Args| {
+            let mut settings = Settings::new(Programs::Accounting);
+            args.apply(&mut settings);
+            settings
+        };
+        let args = parse("jjleak -p 42 -a -o 500 -s 5 --sort count").unwrap();
+        let coverage = args.coverage().unwrap_or_default();
+        assert_eq!((coverage.older, coverage.blocks_per_stack), (Duration::from_millis(500), SHOWN_BLOCKS));
+        assert_eq!((coverage.sampling, settings(&args).sampling), (Sampling::Rate(5), Sampling::Rate(5)));
+        let settings = settings(&parse("jjleak -p 42 -C -t --max-live 1000").unwrap());
+        assert!(settings.combined && settings.trace);
+        assert_eq!(settings.capacity, Capacity { blocks: 1000, ..Capacity::default() });
     }
 
     #[test]
@@ -233,6 +333,17 @@ mod tests {
             "jjleak -p 1 1 0",
             "jjleak -p 1 --format png",
             "jjleak -p 1 --sort colour",
+            "jjleak -p 1 -o -1",
+            "jjleak -p 1 -s 0",
+            "jjleak -p 1 --sample-bytes 0",
+            "jjleak -p 1 --sample-bytes 2000000000",
+            "jjleak -p 1 -s 2 --sample-bytes 10",
+            "jjleak -p 1 -C -a",
+            "jjleak -p 1 -C -o 5",
+            "jjleak -p 1 -C -s 5",
+            "jjleak -p 1 --max-live 0",
+            "jjleak -p 1 --max-stacks many",
+            "jjleak -p 1 --frame-buffer 2000000000",
             "jjleak -p 1 --name x",
             "jjleak --name [",
             "jjleak --name x --follow",
@@ -240,6 +351,7 @@ mod tests {
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
+        assert!(parse("jjleak -p 1 -C --sort age").unwrap().coverage().is_err());
         assert!(parse("jjleak -p 1 -z 10 -Z 9").unwrap().size_filter().is_err());
         assert!(Args::try_parse_from(["jjleak", "-c", "'open"]).unwrap().subject().is_err());
         assert!(Args::try_parse_from(["jjleak", "-c", " "]).unwrap().subject().is_err());

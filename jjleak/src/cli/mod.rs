@@ -10,6 +10,7 @@ mod notices;
 mod outputs;
 mod session;
 mod signals;
+mod trace;
 mod watch;
 
 use std::ffi::OsString;

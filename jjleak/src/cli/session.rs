@@ -21,6 +21,7 @@ use super::failure::{LOSS, OTHER};
 use super::notices::tell;
 use super::outputs::{Outputs, Written};
 use super::signals;
+use super::trace::Trace;
 use super::watch::{Wanted, Watch};
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
 use crate::processes::{Launch, Pid};
@@ -38,6 +39,7 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
+    args.coverage()?;
     attach::preflight().map_err(attach::Error::from)?;
     if settings.following != Following::Nobody {
         attach::preflight_following().map_err(attach::Error::from)?;
@@ -61,6 +63,7 @@ fn cannot_start(what: &str, error: &io::Error) -> Failure {
 fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
     let mut settings = Settings::new(Programs::Accounting);
     settings.sizes = args.size_filter()?;
+    args.apply(&mut settings);
     settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
     settings.mappings = args.mmap;
     settings.following = match subject {
@@ -81,6 +84,7 @@ struct Session {
     watch: Watch,
     outputs: Outputs,
     hints: Hints,
+    trace: Trace,
     /// Last profiles of processes that have ended, and what is said of them at the end.
     closed: Vec<Profile>,
     endings: Vec<String>,
@@ -99,11 +103,15 @@ impl Session {
             _ => Wanted::All,
         };
         let (watch, outputs) = match subject {
-            Subject::Pids(pids) => Self::attach(args, &pids, Watch::new(settings, wanted, choice)?)?,
-            Subject::Command(words) => Self::launch(args, &words, Watch::new(settings, wanted, choice)?)?,
+            Subject::Pids(pids) => {
+                Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
+            }
+            Subject::Command(words) => {
+                Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted, choice)?)?
+            }
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(args, None)?;
-                let mut watch = Watch::new(settings, wanted, choice)?;
+                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 watch.attach_all();
                 (watch, outputs)
             }
@@ -135,10 +143,12 @@ impl Session {
 
     fn with(mut watch: Watch, outputs: Outputs) -> Result<Self, Failure> {
         let hints = watch.attachment_mut().hints()?;
+        let trace = Trace::new(watch.attachment_mut().events()?);
         Ok(Self {
             watch,
             outputs,
             hints,
+            trace,
             closed: Vec::new(),
             endings: Vec::new(),
             ended: 0,
@@ -175,6 +185,11 @@ impl Session {
                         guard.clear_ready();
                     }
                 }
+                () = self.trace.wait(), if args.trace => {
+                    if self.trace.print().is_err() {
+                        break;
+                    }
+                }
                 _ = housekeeping.tick() => {
                     self.catch_up()?;
                     self.watch.look_at_all()?;
@@ -187,6 +202,9 @@ impl Session {
                     left -= 1;
                     if left == 0 {
                         break;
+                    }
+                    if args.trace {
+                        continue;
                     }
                     let profiles = self.profiles()?;
                     self.outputs.report(&profiles);
@@ -205,6 +223,8 @@ impl Session {
                 }
             }
         }
+        // A reader that has gone away is told of no failure; the report finds out, too.
+        let _ = self.trace.print();
         self.last = self.profiles()?;
         self.outputs.report(&self.last);
         Ok(())

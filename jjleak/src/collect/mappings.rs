@@ -30,7 +30,7 @@ fn add(
     hash: impl Fn(u32) -> u64,
 ) {
     let mut live: BTreeMap<u32, LiveBlocks> = BTreeMap::new();
-    for mapped in books.mapped() {
+    for mapped in books.mapped().filter(|mapped| mapped.time_ns <= snapshot.youngest_ns) {
         let record = Record { size: mapped.bytes, time_ns: mapped.time_ns, stack: mapped.stack, reserved: 0 };
         live.entry(mapped.stack).or_default().add(&record);
     }
@@ -48,7 +48,7 @@ fn add(
             used.live.merge(&mapped);
         }
     }
-    snapshot.stacks = merge_rows(mem::take(&mut snapshot.stacks));
+    snapshot.stacks = merge_rows(mem::take(&mut snapshot.stacks), snapshot.blocks_per_stack);
     for (counter, count) in [
         (Counter::Filtered, tally.filtered),
         (Counter::MappingOfAllocator, tally.of_allocators),

@@ -5,34 +5,51 @@
 
 mod counters;
 mod frames;
+mod freed;
 mod live;
 mod mappings;
+mod spill;
 mod stacks;
+mod sums;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
 
-use aya::maps::{HashMap as BpfHashMap, Map};
+use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
+use jjleak_common::freed::FreedLog;
 use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
-use jjleak_common::stack::{StackRow, StackStatus};
+use jjleak_common::sampling::Sampling;
+use jjleak_common::stack::{StackRow, StackStatus, StackTotals, lost_row};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::attach::{Attachment, Error, Mapped};
+use crate::attach::{Attachment, Error, Mapped, Settings};
 use frames::Frames;
+use live::Blocks;
+use sums::Sum;
 
-pub use live::LiveBlocks;
+pub use sums::{Block, LiveBlocks};
 
 /// The state of a process's books at one instant.
 ///
-/// The tables are read while the target runs. Each record is consistent in itself; a block allocated or freed
-/// during the few milliseconds of the reading may or may not be in the snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The tables are read while the target runs, but what comes after the instant is left out, and what goes after it is kept
+/// until it has been read: a block is in the snapshot if its allocation had returned by then and its free had not begun. A
+/// call that runs at that very instant counts as done or as not done. While a `realloc` runs, the old block is there; in
+/// the fraction of a microsecond in which its outcome is booked, a snapshot can show both blocks, or for one that keeps
+/// its address neither.
+///
+/// Cumulative sums and counters are read right after, each by itself: they can be ahead of the blocks. So are the sums of a
+/// [`Settings::combined`] run, which have no instant in common.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// When the reading began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
     pub taken_ns: u64,
+    /// Blocks allocated after this are not shown.
+    pub youngest_ns: u64,
+    /// Most blocks of each stack that are listed one by one.
+    pub blocks_per_stack: usize,
     /// The program image it is of.
     pub image: ImageId,
     /// Every stack of the image that allocated since the start, by its row in the kernel's table.
@@ -42,7 +59,7 @@ pub struct Snapshot {
 }
 
 /// What one stack allocated.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StackUse {
     /// Identity: a hash over its addresses; 0 for what is allocated without a stack.
     pub hash: u64,
@@ -52,6 +69,17 @@ pub struct StackUse {
     pub allocated_objects: u64,
     /// Bytes requested by them.
     pub allocated_bytes: u64,
+    /// The largest of its blocks that live, as many as the [`View`] asks for.
+    pub blocks: Vec<Block>,
+}
+
+/// What of the blocks a snapshot shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct View {
+    /// Only blocks at least this old, in nanoseconds.
+    pub older_ns: u64,
+    /// Most blocks of each stack that are listed one by one.
+    pub blocks_per_stack: usize,
 }
 
 /// Addresses of one stack.
@@ -66,15 +94,24 @@ pub struct RawStack {
 /// Reads the tables of an attachment.
 pub struct Collector {
     live: Mapped<LiveSet>,
+    freed: Mapped<FreedLog>,
+    totals: Mapped<StackTotals>,
     stacks: Mapped<StackRow>,
     counters: Mapped<CounterRow>,
     frames: Frames,
+    sampling: Sampling,
+    combined: bool,
 }
 
 impl Collector {
     /// Maps the tables; once.
     pub fn new(attachment: &mut Attachment) -> Result<Self, Error> {
+        let Settings { sampling, combined, .. } = *attachment.settings();
         Ok(Self {
+            freed: Mapped::writable(attachment.map(names::FREED)?)?,
+            totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
+            sampling,
+            combined,
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -82,28 +119,70 @@ impl Collector {
         })
     }
 
-    /// Takes a snapshot of each of these images.
+    /// Takes a snapshot of each of these images, all of the same instant.
     pub fn snapshots(
         &mut self,
         attachment: &Attachment,
         images: &[ImageId],
+        view: View,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
-        let taken_ns = now_ns();
-        let (spill, capacity) = spill(attachment)?;
+        let (taken_ns, sums) =
+            if self.combined { (now_ns(), Vec::new()) } else { self.sums(attachment, images, view)? };
         // Blocks first: whatever is live has then been counted for its stack.
-        let records = live::records(&self.live, &spill, capacity)?;
-        let mut stacks = stacks::read(&self.stacks, images);
-        for (key, record) in records {
-            if let Some(stacks) = stacks.get_mut(&key.image()) {
-                stacks.entry(record.stack).or_default().live.add(&record);
+        let mut stacks = stacks::read(&self.stacks, images, self.sampling);
+        if self.combined {
+            for (row, used) in stacks.values_mut().flatten() {
+                used.live = stacks::totals(&self.totals, *row, self.sampling);
+            }
+        }
+        for (image, sums) in images.iter().zip(sums) {
+            let Some(stacks) = stacks.get_mut(image) else { continue };
+            for (row, sum) in sums {
+                let used = stacks.entry(row).or_default();
+                (used.live, used.blocks) = sum.finish(view.blocks_per_stack);
             }
         }
         self.receive_frames();
         let snapshot = |(image, stacks)| {
             let counters = counters::read(&self.counters, image);
-            (image, Snapshot { taken_ns, image, stacks: merge_rows(stacks), counters })
+            let stacks = merge_rows(stacks, view.blocks_per_stack);
+            let youngest_ns = taken_ns.saturating_sub(view.older_ns);
+            let blocks_per_stack = view.blocks_per_stack;
+            (image, Snapshot { taken_ns, youngest_ns, blocks_per_stack, image, stacks, counters })
         };
         Ok(stacks.into_iter().map(snapshot).collect())
+    }
+
+    /// The blocks of these images at one instant, summed for each row of the stack table.
+    fn sums(
+        &self,
+        attachment: &Attachment,
+        images: &[ImageId],
+        view: View,
+    ) -> Result<(u64, Vec<HashMap<u32, Sum>>), Error> {
+        let spill = attachment.map(names::SPILL)?;
+        let wanted: BTreeSet<_> = images.iter().collect();
+        // A row is of one image: by row, a sum is found without searching.
+        let mut sums = vec![Sum::default(); self.stacks.len()];
+        let instant_ns = freed::begin(&self.freed);
+        let youngest_ns = instant_ns.saturating_sub(view.older_ns);
+        let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
+            let shown = record.time_ns <= youngest_ns && wanted.contains(&key.image());
+            if let (true, Some(sum)) = (shown, sums.get_mut(record.stack as usize)) {
+                sum.add(key, record, self.sampling, view.blocks_per_stack);
+            }
+        });
+        let spilled = spill::read(spill);
+        let freed = freed::end(&self.freed, instant_ns);
+        blocks.add(&spilled?, &freed);
+        let mut of_images = vec![HashMap::new(); images.len()];
+        for (row, sum) in (0..).zip(sums) {
+            let place = sum.image().and_then(|image| images.iter().position(|wanted| *wanted == image));
+            if let Some(place) = place {
+                of_images[place].insert(row, sum);
+            }
+        }
+        Ok((instant_ns, of_images))
     }
 
     /// The addresses of the stack in a row of the kernel's table; `None` when they were not kept or are just
@@ -138,9 +217,13 @@ impl Collector {
     ) -> Result<BTreeSet<u32>, Error> {
         self.receive_frames();
         let spill = attachment.map_mut(names::SPILL)?;
+        let spilled = spill::read(spill)?;
         let spill: BpfHashMap<_, u64, Record> = BpfHashMap::try_from(spill).map_err(Error::table)?;
-        live::remove(&self.live, spill, dead)?;
+        live::remove(&self.live, spill, &spilled, dead)?;
         let rows = stacks::remove(&self.stacks, dead);
+        if self.combined {
+            stacks::reset_totals(&self.totals, rows.iter().copied());
+        }
         self.frames.forget(&rows);
         Ok(rows)
     }
@@ -149,21 +232,14 @@ impl Collector {
     pub fn reset(&mut self, slot: ProcessSlot) {
         counters::reset(&self.counters, slot);
         stacks::reset_lost(&self.stacks, slot);
+        if self.combined {
+            stacks::reset_totals(&self.totals, [lost_row(slot)]);
+        }
     }
 }
 
-/// What did not fit the table of live blocks, and how many blocks it can hold.
-fn spill(attachment: &Attachment) -> Result<(BpfHashMap<&aya::maps::MapData, u64, Record>, usize), Error> {
-    let spill = attachment.map(names::SPILL)?;
-    let capacity = match spill {
-        Map::HashMap(data) => data.info().map_err(Error::table)?.max_entries() as usize,
-        _ => 0,
-    };
-    Ok((BpfHashMap::try_from(spill).map_err(Error::table)?, capacity))
-}
-
 /// Adds a stack's later rows to its first one.
-fn merge_rows(mut stacks: BTreeMap<u32, StackUse>) -> BTreeMap<u32, StackUse> {
+fn merge_rows(mut stacks: BTreeMap<u32, StackUse>, blocks_per_stack: usize) -> BTreeMap<u32, StackUse> {
     let mut first_rows = HashMap::new();
     let mut later_rows = Vec::new();
     for (row, used) in stacks.iter().filter(|(_, used)| used.hash != 0) {
@@ -175,6 +251,8 @@ fn merge_rows(mut stacks: BTreeMap<u32, StackUse>) -> BTreeMap<u32, StackUse> {
     for (row, first) in later_rows {
         if let (Some(later), Some(first)) = (stacks.remove(&row), stacks.get_mut(&first)) {
             first.live.merge(&later.live);
+            first.blocks.extend(later.blocks);
+            sums::largest_first(&mut first.blocks, blocks_per_stack);
             first.allocated_objects += later.allocated_objects;
             first.allocated_bytes += later.allocated_bytes;
         }
@@ -198,12 +276,19 @@ mod tests {
     fn a_stack_with_two_rows_is_one_stack_and_what_has_no_stack_is_not_merged() {
         let used = |hash, allocated_objects| StackUse {
             hash,
-            live: LiveBlocks { objects: 1, bytes: 10, oldest_ns: hash + 1, newest_ns: hash + 1 },
+            live: LiveBlocks {
+                objects: 1,
+                bytes: 10,
+                oldest_ns: hash + 1,
+                newest_ns: hash + 1,
+                ..LiveBlocks::default()
+            },
+            blocks: Vec::new(),
             allocated_objects,
             allocated_bytes: 10 * allocated_objects,
         };
         let stacks = BTreeMap::from([(1, used(0, 9)), (2, used(7, 1)), (5, used(0, 3)), (6, used(7, 2))]);
-        let merged = merge_rows(stacks);
+        let merged = merge_rows(stacks, 0);
         assert_eq!(merged.keys().copied().collect::<Vec<_>>(), [1, 2, 5]);
         assert_eq!((merged[&2].allocated_objects, merged[&2].live.objects), (3, 2));
     }

@@ -5,26 +5,29 @@ use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
 use jjleak_common::process::{ImageId, ProcessSlot};
-use jjleak_common::stack::{FIRST_ROW, StackRow, lost_row};
+use jjleak_common::sampling::Sampling;
+use jjleak_common::stack::{FIRST_ROW, StackRow, StackTotals, lost_row};
 
-use super::StackUse;
+use super::sums::rounded;
+use super::{LiveBlocks, StackUse};
 use crate::attach::Mapped;
 
 /// Every row in use of these images.
 pub(super) fn read(
     table: &Mapped<StackRow>,
     images: &[ImageId],
+    sampling: Sampling,
 ) -> BTreeMap<ImageId, BTreeMap<u32, StackUse>> {
     let mut stacks: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for image in images {
         let lost = lost_row(image.slot());
-        let row = table.get(lost as usize).and_then(|row| Some((lost, used(row)?)));
+        let row = table.get(lost as usize).and_then(|row| Some((lost, used(row, sampling)?)));
         stacks.insert(*image, row.into_iter().collect());
     }
     for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`Mapped::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
-        if let (Some(stacks), Some(used)) = (stacks.get_mut(&image), used(row)) {
+        if let (Some(stacks), Some(used)) = (stacks.get_mut(&image), used(row, sampling)) {
             stacks.insert(index, used);
         }
     }
@@ -65,7 +68,7 @@ fn rows(table: &Mapped<StackRow>) -> impl Iterator<Item = (u32, *mut StackRow)> 
     rows.filter_map(|(row, index)| Some((row, table.get(index)?)))
 }
 
-fn used(row: *const StackRow) -> Option<StackUse> {
+fn used(row: *const StackRow, sampling: Sampling) -> Option<StackUse> {
     // SAFETY: `row` is valid for reads (`Mapped::get`).
     let (hash, allocated_objects, allocated_bytes) = unsafe {
         (
@@ -74,8 +77,34 @@ fn used(row: *const StackRow) -> Option<StackUse> {
             read_volatile(addr_of!((*row).allocated_bytes)),
         )
     };
-    let used = StackUse { hash, allocated_objects, allocated_bytes, ..StackUse::default() };
+    let used = StackUse {
+        hash,
+        allocated_objects: objects(allocated_objects, sampling),
+        allocated_bytes,
+        ..StackUse::default()
+    };
     (allocated_objects != 0).then_some(used)
+}
+
+/// The live blocks of a row, as the kernel side has summed them up.
+pub(super) fn totals(totals: &Mapped<StackTotals>, row: u32, sampling: Sampling) -> LiveBlocks {
+    let Some(totals) = totals.get(row as usize) else { return LiveBlocks::default() };
+    // SAFETY: `totals` is valid for reads (`Mapped::get`).
+    let StackTotals { objects: count, bytes } = unsafe { read_volatile(totals) };
+    LiveBlocks { objects: objects(count, sampling), bytes, ..LiveBlocks::default() }
+}
+
+/// Sets the sums of rows to 0 that are of no stack any more.
+pub(super) fn reset_totals(totals: &Mapped<StackTotals>, rows: impl IntoIterator<Item = u32>) {
+    for totals in rows.into_iter().filter_map(|row| totals.get(row as usize)) {
+        // SAFETY: the totals are mapped for writing. No task runs that could count for them.
+        unsafe { write_volatile(totals, StackTotals { objects: 0, bytes: 0 }) };
+    }
+}
+
+/// A number of objects in the unit that the kernel side counts them in.
+fn objects(count: u64, sampling: Sampling) -> u64 {
+    if sampling.is_estimate() { rounded(count) } else { count }
 }
 
 /// Makes a row free for another stack: the hash, by which the kernel side finds it free, goes last.

@@ -6,25 +6,30 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jjleak_common::counter::{Counter, Kind};
 
-use super::{Ages, ProcessInfo, Profile, StackProfile, Totals};
+use super::{Ages, Block, Coverage, ProcessInfo, Profile, StackProfile, Totals};
 use crate::collect::{Snapshot, StackUse};
 use crate::symbolize::NamedStack;
 
 impl Profile {
-    /// Builds the profile a snapshot shows. `name` gives the stack in a row of the kernel's table.
+    /// Builds the profile of this coverage that a snapshot shows. `name` gives the stack in a row of the kernel's table.
     pub fn build(
         snapshot: &Snapshot,
         process: ProcessInfo,
         span: (Timestamp, Timestamp),
+        coverage: Coverage,
         mut name: impl FnMut(u32) -> NamedStack,
     ) -> Self {
-        let stacks =
-            snapshot.stacks.iter().map(|(row, used)| stack(snapshot.taken_ns, used, &name(*row))).collect();
+        let stacks = snapshot
+            .stacks
+            .iter()
+            .map(|(row, used)| stack(snapshot.taken_ns, used, coverage, &name(*row)))
+            .collect();
         Self {
             started_at: span.0,
             taken_at: span.1,
             process,
             ended: None,
+            coverage,
             lost: named(&snapshot.counters, |counter| counter.kind() == Kind::Loss),
             notes: named(&snapshot.counters, |counter| {
                 counter.kind() == Kind::Note && counter != Counter::UnknownFree
@@ -35,17 +40,36 @@ impl Profile {
     }
 }
 
-fn stack(taken_ns: u64, used: &StackUse, named: &NamedStack) -> StackProfile {
+fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: &NamedStack) -> StackProfile {
     let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
     StackProfile {
         id: used.hash,
         live: Totals { bytes: used.live.bytes, objects: used.live.objects },
         allocated: Totals { bytes: used.allocated_bytes, objects: used.allocated_objects },
-        ages: (used.live.objects > 0)
+        live_error: coverage.sampling.is_estimate().then(|| Totals {
+            bytes: standard_error(used.live.bytes_variance),
+            objects: standard_error(used.live.objects_variance),
+        }),
+        growth: 0,
+        ages: (used.live.objects > 0 && !coverage.combined)
             .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
+        blocks: used
+            .blocks
+            .iter()
+            .map(|block| Block { address: block.address, size: block.size, age: age(block.time_ns) })
+            .collect(),
         status: named.status,
         frames: named.frames.clone(),
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a variance is not negative, and its root has no use for a fraction"
+)]
+fn standard_error(variance: f64) -> u64 {
+    variance.sqrt().round() as u64
 }
 
 /// Counters by name, also those that are 0.
@@ -60,7 +84,8 @@ fn named(counters: &BTreeMap<Counter, u64>, belongs: impl Fn(Counter) -> bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::LiveBlocks;
+    use crate::collect::{self, LiveBlocks};
+    use crate::profile::Sampling;
     use jjleak_common::process::ImageId;
     use jjleak_common::stack::StackStatus;
     use std::sync::Arc;
@@ -69,12 +94,22 @@ mod tests {
     fn ages_count_from_the_snapshot_and_losses_are_listed_even_when_zero() {
         let used = StackUse {
             hash: 7,
-            live: LiveBlocks { objects: 2, bytes: 48, oldest_ns: 1_000_000, newest_ns: 3_000_000 },
+            live: LiveBlocks {
+                objects: 2,
+                bytes: 48,
+                oldest_ns: 1_000_000,
+                newest_ns: 3_000_000,
+                objects_variance: 0.,
+                bytes_variance: 9.,
+            },
+            blocks: vec![collect::Block { address: 0x5000, size: 32, time_ns: 3_000_000 }],
             allocated_objects: 5,
             allocated_bytes: 120,
         };
         let snapshot = Snapshot {
             taken_ns: 11_000_000,
+            youngest_ns: 11_000_000,
+            blocks_per_stack: 1,
             image: ImageId(1),
             stacks: BTreeMap::from([(3, used)]),
             counters: BTreeMap::from([(Counter::UnknownFree, 4), (Counter::MissedFree, 1)]),
@@ -90,12 +125,18 @@ mod tests {
         };
         let named = NamedStack { status: StackStatus::FramePointers, frames: Arc::from([]) };
         let span = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
-        let profile = Profile::build(&snapshot, process, span, |_| named.clone());
+        let profile =
+            Profile::build(&snapshot, process.clone(), span, Coverage::default(), |_| named.clone());
         let stack = &profile.stacks[0];
         assert_eq!(
             stack.ages,
             Some(Ages { oldest: Duration::from_millis(10), newest: Duration::from_millis(8) })
         );
+        assert_eq!(stack.blocks, [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]);
+        assert_eq!((stack.live_error, profile.live_error()), (None, None));
+        let sampled = Coverage { sampling: Sampling::Rate(4), ..Coverage::default() };
+        let estimate = Profile::build(&snapshot, process, span, sampled, |_| named.clone());
+        assert_eq!(estimate.live_error(), Some(Totals { bytes: 3, objects: 0 }));
         assert_eq!((profile.unknown_frees, profile.lost["missed_free"]), (4, 1));
         assert_eq!(profile.lost["live_table_full"], 0);
         assert!(!profile.lost.contains_key("unknown_free") && !profile.notes.contains_key("unknown_free"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Frame, ProcessInfo, ProcessKind, Profile, StackProfile};
+use super::{Coverage, Frame, ProcessInfo, ProcessKind, Profile, StackProfile};
 
 impl Profile {
     /// One profile of several: each process is a frame below which its stacks stand. A single one stays as it is.
@@ -13,7 +13,12 @@ impl Profile {
         if number == 1 {
             return (*first).clone();
         }
-        let mut merged = Self { started_at: first.started_at, taken_at: first.taken_at, ..Self::empty() };
+        let mut merged = Self {
+            started_at: first.started_at,
+            taken_at: first.taken_at,
+            coverage: first.coverage,
+            ..Self::empty()
+        };
         merged.process.comm = format!("{number} processes");
         for profile in profiles {
             merged.started_at = merged.started_at.min(profile.started_at);
@@ -43,6 +48,7 @@ impl Profile {
                 container_pid: None,
             },
             ended: None,
+            coverage: Coverage::default(),
             lost: std::collections::BTreeMap::new(),
             notes: std::collections::BTreeMap::new(),
             unknown_frees: 0,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
@@ -26,6 +27,8 @@ pub struct Profile {
     pub process: ProcessInfo,
     /// How the process ended, if it has; for a command its own exit status.
     pub ended: Option<String>,
+    /// What the figures cover.
+    pub coverage: Coverage,
     /// Every loss counter by name, also those that are 0.
     pub lost: BTreeMap<String, u64>,
     /// Every other counter by name: harmless, but part of the picture.
@@ -43,6 +46,16 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.live).sum()
     }
 
+    /// Standard errors of [`Self::live`]; `None` when it is exact. Those of the stacks are independent.
+    #[must_use]
+    pub fn live_error(&self) -> Option<Totals> {
+        let errors = || self.stacks.iter().filter_map(|stack| stack.live_error);
+        self.coverage.sampling.is_estimate().then(|| Totals {
+            bytes: root_of_squares(errors().map(|error| error.bytes)),
+            objects: root_of_squares(errors().map(|error| error.objects)),
+        })
+    }
+
     /// Cumulative bytes and objects of all stacks.
     #[must_use]
     pub fn allocated(&self) -> Totals {
@@ -54,6 +67,29 @@ impl Profile {
     pub fn elapsed(&self) -> Duration {
         Duration::try_from(self.taken_at.duration_since(self.started_at)).unwrap_or_default()
     }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a standard error has no use for more than 53 bits, and is not negative"
+)]
+fn root_of_squares(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.map(|number| (number as f64).powi(2)).sum::<f64>().sqrt().round() as u64
+}
+
+/// What of a process's allocations the figures cover.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Live figures are of blocks at least this old.
+    pub older: Duration,
+    /// Which allocations were taken; cumulative and live figures are estimates of all unless it is off.
+    pub sampling: Sampling,
+    /// Live figures are the kernel side's sums: there are no ages.
+    pub combined: bool,
+    /// The blocks of each stack are listed, the largest first, so many at most.
+    pub blocks_per_stack: usize,
 }
 
 /// Who a process is.
@@ -123,12 +159,29 @@ pub struct StackProfile {
     pub live: Totals,
     /// What was allocated since accounting began.
     pub allocated: Totals,
-    /// Ages of the live blocks; `None` when none lives.
+    /// Standard errors of `live`; `None` when it is exact.
+    pub live_error: Option<Totals>,
+    /// Live bytes more than at the report before, or less; see [`crate::analyze::Growth`].
+    pub growth: i64,
+    /// Ages of the live blocks; `None` when none lives, or they are not known.
     pub ages: Option<Ages>,
+    /// The largest of the live blocks, if the [`Coverage`] asks for them.
+    pub blocks: Vec<Block>,
     /// How the stack walk ended.
     pub status: StackStatus,
     /// Frames, leaf first; the first is the allocation function. Shared between snapshots.
     pub frames: Arc<[Frame]>,
+}
+
+/// A live block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Where it is.
+    pub address: u64,
+    /// Requested bytes.
+    pub size: u64,
+    /// How long it has lived.
+    pub age: Duration,
 }
 
 /// Ages of the live blocks of a stack.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::TOOL;
 use crate::analyze::SortBy;
-use crate::profile::{Frame, ProcessInfo, Profile, StackProfile, Totals};
+use crate::profile::{Block, Frame, ProcessInfo, Profile, Sampling, StackProfile, Totals};
 
 /// Number of the contract.
 pub const SCHEMA: u32 = 1;
@@ -34,6 +34,15 @@ pub struct Document {
     pub live: TotalsDocument,
     /// What was allocated since accounting began, over all stacks.
     pub allocated: TotalsDocument,
+    /// Live figures are of blocks at least this old, in milliseconds; absent when they are of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_ms: Option<u64>,
+    /// How allocations were chosen; absent when all were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingDocument>,
+    /// Standard errors of `live`; absent when it is exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_error: Option<TotalsDocument>,
     /// Every loss counter, also those that are 0.
     pub lost: BTreeMap<String, u64>,
     /// Every other counter: harmless, but part of the picture.
@@ -65,6 +74,16 @@ pub struct ProcessDocument {
     pub container_pid: Option<u32>,
 }
 
+/// How allocations were chosen when not all were taken. All figures are then estimates of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SamplingDocument {
+    /// One of so many.
+    Rate(u32),
+    /// One in so many bytes.
+    Bytes(u64),
+}
+
 /// Bytes and objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsDocument {
@@ -83,6 +102,15 @@ pub struct StackDocument {
     pub live: TotalsDocument,
     /// What was allocated since accounting began.
     pub allocated: TotalsDocument,
+    /// Standard errors of `live`; absent when it is exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_error: Option<TotalsDocument>,
+    /// Live bytes more than at the report before, or less.
+    #[serde(default)]
+    pub growth_bytes: i64,
+    /// The largest live blocks, when they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocations: Option<Vec<AllocationDocument>>,
     /// Age of the oldest live block in milliseconds; 0 when none lives.
     pub oldest_ms: u64,
     /// Age of the newest live block in milliseconds; 0 when none lives.
@@ -91,6 +119,17 @@ pub struct StackDocument {
     pub status: String,
     /// Frames, leaf first; the first is the allocation function.
     pub frames: Vec<FrameDocument>,
+}
+
+/// A live block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocationDocument {
+    /// Where it is: `0x` and hexadecimal digits.
+    pub address: String,
+    /// Requested bytes.
+    pub size: u64,
+    /// Age in milliseconds.
+    pub age_ms: u64,
 }
 
 /// One frame; what is unknown is empty or 0.
@@ -127,10 +166,21 @@ impl Document {
             ended: profile.ended.clone(),
             live: profile.live().into(),
             allocated: profile.allocated().into(),
+            older_ms: (!profile.coverage.older.is_zero()).then(|| milliseconds(profile.coverage.older)),
+            sampling: match profile.coverage.sampling {
+                Sampling::Rate(rate @ 2..) => Some(SamplingDocument::Rate(rate)),
+                Sampling::Bytes(bytes) => Some(SamplingDocument::Bytes(bytes)),
+                Sampling::Off | Sampling::Rate(_) => None,
+            },
+            live_error: profile.live_error().map(Into::into),
             lost: profile.lost.clone(),
             notes: profile.notes.clone(),
             unknown_frees: profile.unknown_frees,
-            stacks: order.order(profile).into_iter().map(Into::into).collect(),
+            stacks: order
+                .order(profile)
+                .into_iter()
+                .map(|stack| StackDocument::new(stack, profile.coverage.blocks_per_stack > 0))
+                .collect(),
         }
     }
 }
@@ -155,17 +205,26 @@ impl From<Totals> for TotalsDocument {
     }
 }
 
-impl From<&StackProfile> for StackDocument {
-    fn from(stack: &StackProfile) -> Self {
+impl StackDocument {
+    fn new(stack: &StackProfile, with_blocks: bool) -> Self {
         Self {
             id: format!("{:016x}", stack.id),
             live: stack.live.into(),
             allocated: stack.allocated.into(),
+            live_error: stack.live_error.map(Into::into),
+            growth_bytes: stack.growth,
+            allocations: with_blocks.then(|| stack.blocks.iter().map(Into::into).collect()),
             oldest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.oldest)),
             newest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.newest)),
             status: stack.status.name().to_owned(),
             frames: stack.frames.iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl From<&Block> for AllocationDocument {
+    fn from(&Block { address, size, age }: &Block) -> Self {
+        Self { address: format!("{address:#x}"), size, age_ms: milliseconds(age) }
     }
 }
 
@@ -197,6 +256,7 @@ pub(super) fn write(profile: &Profile, order: SortBy, out: &mut impl Write) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Coverage;
     use crate::render::sample;
 
     fn json(profile: &Profile) -> String {
@@ -210,6 +270,25 @@ mod tests {
         let document = Document::new(&sample::profile(), SortBy::Size);
         let pretty = serde_json::to_string_pretty(&document).unwrap();
         insta::assert_snapshot!(pretty.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+    }
+
+    #[test]
+    fn what_was_asked_for_beyond_the_figures_is_there_and_reads_back() {
+        let mut profile = sample::profile();
+        profile.coverage = Coverage {
+            older: Duration::from_millis(500),
+            sampling: Sampling::Bytes(4096),
+            combined: false,
+            blocks_per_stack: 10,
+        };
+        profile.stacks[0].live_error = Some(Totals { bytes: 30, objects: 4 });
+        profile.stacks[0].blocks = vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];
+        let document: Document = serde_json::from_str(&json(&profile)).unwrap();
+        assert_eq!((document.older_ms, document.sampling), (Some(500), Some(SamplingDocument::Bytes(4096))));
+        assert_eq!(document.live_error, Some(TotalsDocument { bytes: 30, objects: 4 }));
+        let stack = document.stacks.iter().find(|stack| stack.live_error.is_some()).unwrap();
+        let block = AllocationDocument { address: "0x5000".to_owned(), size: 64, age_ms: 700 };
+        assert_eq!(stack.allocations, Some(vec![block]));
     }
 
     #[test]

@@ -10,7 +10,9 @@ use proptest::prelude::*;
 
 use super::{Options, Value};
 use crate::analyze::{Selection, SortBy};
-use crate::profile::{Ages, Frame, FrameKind, ProcessInfo, ProcessKind, Profile, StackProfile, Totals};
+use crate::profile::{
+    Ages, Coverage, Frame, FrameKind, ProcessInfo, ProcessKind, Profile, StackProfile, Totals,
+};
 
 const APP: &str = "/opt/leaky/bin/leaky";
 const LIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
@@ -44,6 +46,7 @@ pub(crate) fn empty_profile() -> Profile {
             container_pid: None,
         },
         ended: None,
+        coverage: Coverage::default(),
         lost: BTreeMap::new(),
         notes: BTreeMap::new(),
         unknown_frees: 0,
@@ -57,7 +60,10 @@ pub(crate) fn empty_stack() -> StackProfile {
         id: 0,
         live: Totals::default(),
         allocated: Totals::default(),
+        live_error: None,
+        growth: 0,
         ages: None,
+        blocks: Vec::new(),
         status: StackStatus::Complete,
         frames: Arc::default(),
     }
@@ -98,7 +104,10 @@ fn stack(
         id,
         live: totals(live),
         allocated: totals(allocated),
+        live_error: None,
+        growth: 0,
         ages: (live.1 > 0).then_some(ages),
+        blocks: Vec::new(),
         status,
         frames: frames.into(),
     }

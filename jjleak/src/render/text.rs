@@ -11,8 +11,8 @@ use jjleak_common::stack::StackStatus;
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
 use super::units;
-use crate::analyze::Selection;
-use crate::profile::{Frame, Profile, StackProfile, Totals};
+use crate::analyze::{Selection, SortBy};
+use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals};
 
 /// Writes the report.
 pub(super) fn write(
@@ -40,10 +40,27 @@ fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         units::bytes(allocated.bytes),
         allocated.objects,
     )?;
+    write_scope(profile, out)?;
     match &profile.ended {
         Some(ended) => writeln!(out, "the process has ended: {}", printable(ended)),
         None => Ok(()),
     }
+}
+
+/// Says what the figures are of, when that is not everything.
+fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    let coverage = &profile.coverage;
+    if !coverage.older.is_zero() {
+        writeln!(out, "live: only what is at least {} ms old", coverage.older.as_millis())?;
+    }
+    let Some(error) = profile.live_error() else { return Ok(()) };
+    match coverage.sampling {
+        Sampling::Off => Ok(()),
+        Sampling::Rate(rate) => write!(out, "estimates from one allocation in {rate}"),
+        Sampling::Bytes(bytes) => write!(out, "estimates from one allocation in {bytes} bytes"),
+    }?;
+    let (bytes, objects) = (units::bytes(error.bytes), error.objects);
+    writeln!(out, "; standard error of what lives: {bytes}, {objects} objects")
 }
 
 fn write_stacks(
@@ -56,6 +73,9 @@ fn write_stacks(
     let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
     if ranking.top.is_empty() && ranking.rest.is_empty() {
         return match profile.allocated().objects {
+            _ if !profile.coverage.older.is_zero() => {
+                writeln!(out, "[{time}] Nothing outstanding that is as old.")
+            }
             0 => writeln!(out, "[{time}] Nothing outstanding: no allocation was seen."),
             seen => {
                 writeln!(out, "[{time}] Nothing outstanding: all {seen} allocations seen have been freed.")
@@ -65,7 +85,8 @@ fn write_stacks(
     writeln!(out, "[{time}] Top {} stacks with outstanding allocations:", ranking.top.len())?;
     let live = profile.live();
     for stack in &ranking.top {
-        write_stack(stack, live, out)?;
+        write_stack(stack, live, selection.sort, out)?;
+        write_blocks(stack, profile.coverage, out)?;
     }
     if !ranking.rest.is_empty() {
         let rest: Totals = ranking.rest.iter().map(|stack| stack.live).sum();
@@ -75,13 +96,19 @@ fn write_stacks(
     Ok(())
 }
 
-fn write_stack(stack: &StackProfile, live: Totals, out: &mut impl Write) -> io::Result<()> {
+fn write_stack(stack: &StackProfile, live: Totals, sort: SortBy, out: &mut impl Write) -> io::Result<()> {
     let Totals { bytes, objects } = stack.live;
     write!(out, "\t{bytes} bytes in {objects} allocations from stack (")?;
     if let Some(humane) = units::humane_bytes(bytes) {
         write!(out, "{humane}, ")?;
     }
     write!(out, "{} of live", share(bytes, live.bytes))?;
+    if let Some(error) = stack.live_error {
+        write!(out, ", standard error {} bytes", error.bytes)?;
+    }
+    if sort == SortBy::Growth {
+        write!(out, ", {:+} bytes since the last report", stack.growth)?;
+    }
     if let Some(ages) = stack.ages {
         let (oldest, newest) = (units::duration(ages.oldest), units::duration(ages.newest));
         if oldest == newest {
@@ -95,6 +122,20 @@ fn write_stack(stack: &StackProfile, live: Totals, out: &mut impl Write) -> io::
         writeln!(out, "\t\t{NO_STACK}")?;
     }
     stack.frames.iter().try_for_each(|frame| write_frame(frame, out))
+}
+
+/// Lists blocks as bcc's memleak does, and says how many more there are.
+fn write_blocks(stack: &StackProfile, coverage: Coverage, out: &mut impl Write) -> io::Result<()> {
+    for block in &stack.blocks {
+        let Block { address, size, age } = *block;
+        writeln!(out, "\taddr = {address:x} size = {size} ({} old)", units::duration(age))?;
+    }
+    // When sampling, those that were not taken are not known.
+    let more = stack.live.objects.saturating_sub(stack.blocks.len() as u64);
+    if coverage.blocks_per_stack > 0 && more > 0 && !coverage.sampling.is_estimate() {
+        writeln!(out, "\tand {more} more allocations from this stack")?;
+    }
+    Ok(())
 }
 
 fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
@@ -156,8 +197,9 @@ fn share(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::analyze::SortBy;
     use crate::render::sample;
 
     fn text(profile: &Profile, top: usize) -> String {
@@ -189,6 +231,46 @@ mod tests {
         assert!(
             text(&profile, 10).ends_with("Nothing outstanding: all 2 allocations seen have been freed.\n")
         );
+    }
+
+    #[test]
+    fn what_the_figures_are_of_stands_below_the_sums() {
+        let mut profile = sample::empty_profile();
+        profile.coverage.older = Duration::from_millis(500);
+        profile.coverage.sampling = Sampling::Rate(10);
+        let live_error = Some(Totals { bytes: 300, objects: 4 });
+        let live = Totals { bytes: 1000, objects: 20 };
+        profile.stacks = vec![StackProfile { live, live_error, ..sample::empty_stack() }];
+        let text = text(&profile, 10);
+        assert!(text.contains("\nlive: only what is at least 500 ms old\n"), "{text}");
+        let estimate =
+            "\nestimates from one allocation in 10; standard error of what lives: 300 bytes, 4 objects\n";
+        assert!(text.contains(estimate), "{text}");
+        assert!(text.contains("(100.0 % of live, standard error 300 bytes)"), "{text}");
+    }
+
+    #[test]
+    fn blocks_are_listed_below_their_stack_and_the_others_counted() {
+        let mut profile = sample::empty_profile();
+        profile.coverage.blocks_per_stack = 1;
+        let block = Block { address: 0x55d0_1234, size: 64, age: Duration::from_millis(1_250) };
+        let live = Totals { bytes: 80, objects: 3 };
+        profile.stacks = vec![StackProfile { live, blocks: vec![block], ..sample::empty_stack() }];
+        let text = text(&profile, 10);
+        let blocks = "\taddr = 55d01234 size = 64 (1.2 s old)\n\tand 2 more allocations from this stack\n";
+        assert!(text.contains(blocks), "{text}");
+    }
+
+    #[test]
+    fn growth_is_told_when_it_is_the_order() {
+        let mut profile = sample::profile();
+        profile.stacks[0].growth = -64;
+        let mut out = Vec::new();
+        let selection = Selection { sort: SortBy::Growth, top: 10 };
+        write(&profile, selection, &sample::time_zone(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains(", -64 bytes since the last report"), "{text}");
+        assert!(text.contains(", +0 bytes since the last report"), "{text}");
     }
 
     #[test]

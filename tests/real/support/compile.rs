@@ -192,7 +192,7 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 13] = [
+const LEDGER: [&str; 15] = [
     "books",
     "sites",
     "calls",
@@ -205,6 +205,8 @@ const LEDGER: [&str; 13] = [
     "own",
     "pools",
     "processes",
+    "steady",
+    "tables",
     "threads",
 ];
 

@@ -1,6 +1,7 @@
 //! What tests on the real kernel are made of: fixtures, a running jjleak, and bounded waits. Every process and folder
 //! goes with the guard that stands for it.
 
+pub(crate) mod attached;
 pub(crate) mod books;
 pub(crate) mod bounded;
 pub(crate) mod compile;

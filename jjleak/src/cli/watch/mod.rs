@@ -20,10 +20,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
+use crate::analyze::Growth;
 use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
-use crate::collect::Collector;
+use crate::collect::{Collector, View};
 use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
-use crate::profile::Profile;
+use crate::profile::{Coverage, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
@@ -46,6 +47,8 @@ pub(super) struct Watch {
     code: CodeFollower,
     names: StackNames,
     following: Following,
+    coverage: Coverage,
+    growth: Growth,
     wanted: Wanted,
     processes: BTreeMap<ProcessSlot, Watched>,
     dead: Dead,
@@ -57,7 +60,12 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Loads the BPF programs. Needs a running tokio runtime.
-    pub(super) fn new(settings: Settings, wanted: Wanted, choice: Choice) -> Result<Self, Failure> {
+    pub(super) fn new(
+        settings: Settings,
+        coverage: Coverage,
+        wanted: Wanted,
+        choice: Choice,
+    ) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
@@ -69,6 +77,8 @@ impl Watch {
             code: CodeFollower::new(),
             names: StackNames::default(),
             following: settings.following,
+            coverage,
+            growth: Growth::default(),
             wanted,
             processes: BTreeMap::new(),
             dead: Dead::default(),
@@ -252,14 +262,18 @@ impl Watch {
     pub(super) fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
         const ATTEMPTS: u32 = 3;
         self.look_at_all()?;
+        let mut profiles = self.take(|_| true)?;
         for _ in 1..ATTEMPTS {
-            let profiles = self.take(|_| true)?;
             if self.processes.values().all(|watched| self.is_current(watched)) {
-                return Ok(profiles);
+                break;
             }
             self.look_at_all()?;
+            profiles = self.take(|_| true)?;
         }
-        self.take(|_| true)
+        for profile in &mut profiles {
+            self.growth.measure(profile);
+        }
+        Ok(profiles)
     }
 
     fn is_current(&self, watched: &Watched) -> bool {
@@ -275,17 +289,21 @@ impl Watch {
         if slots.is_empty() {
             return Ok(Vec::new());
         }
-        let profiles = self.take(ended)?;
+        let mut profiles = self.take(ended)?;
+        for profile in &mut profiles {
+            self.growth.measure(profile);
+            self.growth.forget(profile);
+        }
         slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
         Ok(profiles)
     }
 
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
-        let Self { processes, collector, attachment, names, mappings, allocators, .. } = self;
+        let Self { processes, collector, attachment, names, mappings, allocators, coverage, .. } = self;
         mappings.receive();
         let images: Vec<ImageId> =
             processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
-        let mut snapshots = collector.snapshots(attachment, &images)?;
+        let mut snapshots = collector.snapshots(attachment, &images, view(*coverage))?;
         let now = Timestamp::now();
         let profiles = processes.values().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
@@ -294,7 +312,8 @@ impl Watch {
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
-            let mut profile = Profile::build(&snapshot, watched.info(), (watched.since, now), name);
+            let mut profile =
+                Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);
             profile.ended.clone_from(&watched.ended);
             Some(profile)
         });
@@ -342,6 +361,12 @@ impl Watch {
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         Ok(self.attachment.disarm()?)
     }
+}
+
+/// What a snapshot has to show for this coverage.
+fn view(coverage: Coverage) -> View {
+    let older_ns = u64::try_from(coverage.older.as_nanos()).unwrap_or(u64::MAX);
+    View { older_ns, blocks_per_stack: coverage.blocks_per_stack }
 }
 
 fn executable(mappings: &[Mapping]) -> impl Iterator<Item = &Mapping> {

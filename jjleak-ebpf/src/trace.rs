@@ -1,0 +1,47 @@
+//! Tells the user side of single allocations and frees, when it wants to know.
+
+use aya_ebpf::{
+    Global,
+    helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns},
+};
+use jjleak_common::{
+    counter::Counter,
+    process::ProcessSlot,
+    trace::{ALLOCATED, Event, FREED},
+};
+
+use crate::maps::{EVENTS, count};
+
+#[unsafe(no_mangle)]
+static TRACE: Global<u32> = Global::new(0);
+
+/// Whether the user side wants to know.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    TRACE.load() != 0
+}
+
+/// A block was allocated.
+#[inline(always)]
+pub(crate) fn allocated(slot: ProcessSlot, address: u64, size: u64) {
+    tell(slot, address, size, ALLOCATED);
+}
+
+/// A block is being freed.
+#[inline(always)]
+pub(crate) fn freed(slot: ProcessSlot, address: u64, size: u64) {
+    tell(slot, address, size, FREED);
+}
+
+#[inline(always)]
+fn tell(slot: ProcessSlot, address: u64, size: u64, kind: u32) {
+    if !is_on() {
+        return;
+    }
+    // SAFETY: has no preconditions.
+    let time_ns = unsafe { bpf_ktime_get_ns() };
+    let event = Event { time_ns, address, size, thread: bpf_get_current_pid_tgid() as u32, kind };
+    if EVENTS.output::<Event>(event, 0).is_err() {
+        count(slot, Counter::TraceLost);
+    }
+}

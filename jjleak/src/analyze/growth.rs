@@ -1,0 +1,79 @@
+//! What has changed since the report before.
+
+use std::collections::HashMap;
+
+use crate::profile::Profile;
+
+/// Remembers what lived of each stack of each process at the last report.
+#[derive(Debug, Default)]
+pub struct Growth {
+    /// Live bytes, by PID and start time of the process and stack.
+    last: HashMap<(u32, u64, u64), u64>,
+}
+
+impl Growth {
+    /// Says in the profile by how many live bytes each stack has grown since this was last asked about its process; since
+    /// accounting began when it was not.
+    pub fn measure(&mut self, profile: &mut Profile) {
+        let (pid, start_time) = (profile.process.pid, profile.process.start_time);
+        for stack in &mut profile.stacks {
+            let bytes = stack.live.bytes;
+            let before = self.last.insert((pid, start_time, stack.id), bytes).unwrap_or_default();
+            stack.growth = bytes.wrapping_sub(before).cast_signed();
+        }
+    }
+
+    /// The profile was the last one of its process.
+    pub fn forget(&mut self, profile: &Profile) {
+        let process = (profile.process.pid, profile.process.start_time);
+        self.last.retain(|(pid, start_time, _), _| (*pid, *start_time) != process);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{StackProfile, Totals};
+    use crate::render::sample;
+
+    fn growths(growth: &mut Growth, pid: u32, stacks: &[(u64, u64)]) -> Vec<i64> {
+        let mut profile = sample::empty_profile();
+        profile.process.pid = pid;
+        profile.stacks = stacks
+            .iter()
+            .map(|&(id, bytes)| StackProfile {
+                id,
+                live: Totals { bytes, objects: 1 },
+                ..sample::empty_stack()
+            })
+            .collect();
+        growth.measure(&mut profile);
+        profile.stacks.iter().map(|stack| stack.growth).collect()
+    }
+
+    #[test]
+    fn growth_is_since_the_report_before_and_since_the_start_at_first() {
+        let mut growth = Growth::default();
+        assert_eq!(growths(&mut growth, 1, &[(7, 100), (8, 50)]), [100, 50]);
+        assert_eq!(growths(&mut growth, 1, &[(7, 130), (8, 20), (9, 5)]), [30, -30, 5]);
+        assert_eq!(growths(&mut growth, 1, &[(7, 130), (8, 20), (9, 5)]), [0, 0, 0]);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_a_process_that_is_gone() {
+        let mut growth = Growth::default();
+        growths(&mut growth, 1, &[(7, 100)]);
+        growths(&mut growth, 2, &[(7, 100)]);
+        let mut gone = sample::empty_profile();
+        gone.process.pid = 1;
+        growth.forget(&gone);
+        assert_eq!(growth.last.len(), 1);
+    }
+
+    #[test]
+    fn processes_grow_each_by_itself() {
+        let mut growth = Growth::default();
+        growths(&mut growth, 1, &[(7, 100)]);
+        assert_eq!(growths(&mut growth, 2, &[(7, 40)]), [40]);
+    }
+}

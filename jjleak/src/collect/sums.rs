@@ -1,0 +1,164 @@
+//! Sums of live blocks.
+
+use jjleak_common::live::{Key, Record};
+use jjleak_common::process::ImageId;
+use jjleak_common::sampling::{Sampling, WEIGHT_BITS, WEIGHT_ONE, weighted};
+
+/// Live blocks, summed; when sampling, estimates.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LiveBlocks {
+    /// Number of blocks.
+    pub objects: u64,
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Allocation time of the oldest, in nanoseconds of `CLOCK_MONOTONIC`; 0 without blocks.
+    pub oldest_ns: u64,
+    /// Allocation time of the newest, likewise.
+    pub newest_ns: u64,
+    /// Estimated variance of the number of blocks, 0 when nothing is estimated.
+    pub objects_variance: f64,
+    /// Estimated variance of their bytes, likewise.
+    pub bytes_variance: f64,
+}
+
+impl LiveBlocks {
+    /// Adds a block that stands for itself only.
+    pub fn add(&mut self, record: &Record) {
+        let (objects, bytes, time_ns) = (1, record.size, record.time_ns);
+        self.merge(&Self { objects, bytes, oldest_ns: time_ns, newest_ns: time_ns, ..Self::default() });
+    }
+
+    /// Adds blocks.
+    pub fn merge(&mut self, other: &Self) {
+        if self.objects == 0 || other.objects == 0 {
+            *self = if self.objects == 0 { *other } else { *self };
+            return;
+        }
+        self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
+        self.newest_ns = self.newest_ns.max(other.newest_ns);
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+        self.objects_variance += other.objects_variance;
+        self.bytes_variance += other.bytes_variance;
+    }
+}
+
+/// A live block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Where it is.
+    pub address: u64,
+    /// Requested bytes.
+    pub size: u64,
+    /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+}
+
+/// The blocks of one stack, being summed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sum {
+    /// With [`WEIGHT_BITS`] fractional bits.
+    objects: u64,
+    image: Option<ImageId>,
+    live: LiveBlocks,
+    blocks: Vec<Block>,
+}
+
+impl Sum {
+    /// Adds a block, which is kept if it is among the `kept` largest.
+    pub(super) fn add(&mut self, key: Key, record: &Record, sampling: Sampling, kept: usize) {
+        let Record { size, time_ns, .. } = *record;
+        let weight = sampling.weight(size);
+        let live = &mut self.live;
+        live.oldest_ns = if self.objects == 0 { time_ns } else { live.oldest_ns.min(time_ns) };
+        live.newest_ns = live.newest_ns.max(time_ns);
+        live.bytes += weighted(size, weight);
+        self.objects += weight;
+        self.image = Some(key.image());
+        if weight != WEIGHT_ONE {
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a standard error has no use for more than 53 bits"
+            )]
+            let (weight, size) = (weight as f64 / WEIGHT_ONE as f64, size as f64);
+            // What a block contributes to the variance of a Horvitz-Thompson estimate.
+            live.objects_variance += weight * (weight - 1.);
+            live.bytes_variance += weight * (weight - 1.) * size * size;
+        }
+        if kept > 0 {
+            self.blocks.push(Block { address: key.address(), size, time_ns });
+            if self.blocks.len() >= 2 * kept {
+                largest_first(&mut self.blocks, kept);
+            }
+        }
+    }
+
+    /// Whose blocks they are; `None` when there was none.
+    pub(super) const fn image(&self) -> Option<ImageId> {
+        self.image
+    }
+
+    /// The sum, and the blocks that were kept, the largest first, older ones before younger ones.
+    pub(super) fn finish(mut self, kept: usize) -> (LiveBlocks, Vec<Block>) {
+        largest_first(&mut self.blocks, kept);
+        (LiveBlocks { objects: rounded(self.objects), ..self.live }, self.blocks)
+    }
+}
+
+/// A number with [`WEIGHT_BITS`] fractional bits, rounded.
+pub(super) const fn rounded(objects: u64) -> u64 {
+    (objects + WEIGHT_ONE / 2) >> WEIGHT_BITS
+}
+
+pub(super) fn largest_first(blocks: &mut Vec<Block>, kept: usize) {
+    blocks.sort_unstable_by_key(|block| (std::cmp::Reverse(block.size), block.time_ns, block.address));
+    blocks.truncate(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(sizes_and_times: &[(u64, u64)], sampling: Sampling, kept: usize) -> (LiveBlocks, Vec<Block>) {
+        let mut sum = Sum::default();
+        for (address, &(size, time_ns)) in (1..).zip(sizes_and_times) {
+            sum.add(
+                Key::new(ImageId(1), address),
+                &Record { size, time_ns, stack: 1, reserved: 0 },
+                sampling,
+                kept,
+            );
+        }
+        sum.finish(kept)
+    }
+
+    #[test]
+    fn blocks_sum_up_with_their_extreme_ages() {
+        let (live, kept) = sum(&[(10, 500), (20, 300), (30, 400)], Sampling::Off, 0);
+        let exact =
+            LiveBlocks { objects: 3, bytes: 60, oldest_ns: 300, newest_ns: 500, ..LiveBlocks::default() };
+        assert_eq!((live, kept), (exact, Vec::new()));
+    }
+
+    #[test]
+    fn sampled_blocks_stand_for_more_and_say_how_sure_that_is() {
+        let (live, _) = sum(&[(100, 1); 25], Sampling::Rate(4), 0);
+        assert_eq!((live.objects, live.bytes), (100, 10_000));
+        assert_eq!((live.objects_variance, live.bytes_variance), (300., 3_000_000.));
+    }
+
+    #[test]
+    fn a_block_that_sampling_always_takes_is_certain() {
+        let (live, _) = sum(&[(1 << 20, 1)], Sampling::Bytes(1 << 10), 0);
+        assert_eq!((live.objects, live.bytes, live.bytes_variance), (1, 1 << 20, 0.));
+    }
+
+    #[test]
+    fn the_largest_blocks_are_kept_the_older_first() {
+        let sizes_and_times: Vec<_> = (0..100).map(|index| (index % 10, 1_000 - index)).collect();
+        let (live, kept) = sum(&sizes_and_times, Sampling::Off, 3);
+        assert_eq!(live.objects, 100);
+        let kept: Vec<_> = kept.iter().map(|block| (block.size, block.time_ns)).collect();
+        assert_eq!(kept, [(9, 901), (9, 911), (9, 921)]);
+    }
+}

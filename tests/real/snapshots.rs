@@ -1,0 +1,105 @@
+//! What a snapshot is a picture of, and how long it takes.
+
+use std::time::Instant;
+
+use jjleak::attach::{Programs, Settings};
+use jjleak::collect::{Block, Snapshot, View, now_ns};
+use jjleak_common::counter::Counter;
+
+use crate::support::attached::Attached;
+use crate::support::ledger::Ledger;
+use crate::support::privilege::require_bpf;
+
+/// What the threads of the fixture's `steady` scenario hold.
+const SWAPPERS: usize = 2;
+const RESIZERS: usize = 2;
+const HELD: usize = 50;
+const SWAPPED_SIZE: u64 = 48;
+const RESIZED_SIZES: std::ops::Range<u64> = 1_000..1_000_000;
+
+/// Snapshots that are taken of the busy threads.
+const SNAPSHOTS: usize = 200;
+
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+const EVERY_BLOCK: View = View { older_ns: 0, blocks_per_stack: usize::MAX / 2 };
+
+fn settings() -> Settings {
+    Settings::new(Programs::Accounting)
+}
+
+fn blocks(snapshot: &Snapshot) -> impl Iterator<Item = &Block> {
+    snapshot.stacks.values().flat_map(|used| &used.blocks)
+}
+
+#[test]
+fn a_snapshot_of_busy_threads_is_of_one_instant() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("steady");
+    let mut attached = Attached::to(ledger.pid(), settings());
+    ledger.run("steady");
+
+    let mut exact = 0;
+    for _ in 0..SNAPSHOTS {
+        let snapshot = attached.snapshot(EVERY_BLOCK);
+        let swapped = blocks(&snapshot).filter(|block| block.size == SWAPPED_SIZE).count();
+        let resized = blocks(&snapshot).filter(|block| RESIZED_SIZES.contains(&block.size)).count();
+
+        // A swapper has its blocks, or one more.
+        let between = SWAPPERS * HELD..=SWAPPERS * (HELD + 1);
+        assert!(between.contains(&swapped), "{swapped} blocks, not {between:?}");
+        // A resizer has its blocks, but for the moment in which the outcome of a call is booked.
+        assert!(resized.abs_diff(RESIZERS * HELD) <= RESIZERS, "{resized} resized blocks");
+        exact += usize::from(resized == RESIZERS * HELD);
+        assert_eq!(snapshot.counters[&Counter::SnapshotTorn], 0);
+    }
+
+    println!("{exact} of {SNAPSHOTS} snapshots have exactly the blocks that are being resized all the time");
+    assert!(exact * 10 >= SNAPSHOTS * 9, "only {exact} of {SNAPSHOTS}");
+    ledger.run("steady_stop");
+}
+
+#[test]
+fn only_blocks_of_the_age_asked_for_are_in_a_snapshot() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let mut attached = Attached::to(ledger.pid(), settings());
+
+    ledger.run("sizes");
+    let between = now_ns();
+    // Ages are about time: the second batch comes a second later, whatever the machine is busy with.
+    while now_ns() < between + SECOND {
+        std::thread::yield_now();
+    }
+    ledger.run("sizes");
+    let older_ns = now_ns() - between - SECOND / 2;
+
+    let all = attached.snapshot(EVERY_BLOCK);
+    let old = attached.snapshot(View { older_ns, ..EVERY_BLOCK });
+    assert_eq!((blocks(&all).count(), blocks(&old).count()), (200, 100));
+    assert!(blocks(&old).all(|block| block.time_ns < between));
+}
+
+#[test]
+fn a_million_blocks_of_ten_thousand_stacks_are_read() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let mut attached = Attached::to(ledger.pid(), settings());
+    ledger.run("million");
+
+    // The first receives the frames of the stacks.
+    attached.snapshot(View::default());
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let start = Instant::now();
+        let snapshot = attached.snapshot(View::default());
+        times.push(start.elapsed());
+        let objects: u64 = snapshot.stacks.values().map(|used| used.live.objects).sum();
+        assert_eq!((objects, snapshot.stacks.len()), (1_000_000, 10_000));
+        assert_eq!(snapshot.counters[&Counter::LiveTableFull], 0);
+    }
+    times.sort();
+    println!("a snapshot of 1,000,000 blocks of 10,000 stacks takes {:?} (median of 5)", times[2]);
+}

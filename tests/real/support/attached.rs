@@ -1,0 +1,60 @@
+//! The accounting of a running process, read without the command line in between.
+
+use jjleak::allocators::{Hints, find_sites};
+use jjleak::attach::{Attachment, CodeMapping, Scope, Settings, Target};
+use jjleak::collect::{Collector, Snapshot, View};
+use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
+use jjleak::unwind;
+use jjleak_common::process::ImageId;
+
+pub(crate) struct Attached {
+    attachment: Attachment,
+    collector: Collector,
+    image: ImageId,
+}
+
+impl Attached {
+    /// Attaches to the allocators of a process, and begins to count.
+    pub(crate) fn to(pid: u32, settings: Settings) -> Self {
+        let pid = Pid::new(pid).unwrap();
+        let mut attachment = Attachment::load(settings).unwrap();
+        let slot = attachment.processes_mut().reserve().unwrap().unwrap();
+        let image = attachment.processes_mut().assign(slot, pid).unwrap();
+        let mut modules = ModuleTable::default();
+        let mappings = Mapping::all(pid).unwrap();
+        for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {
+            let module = modules.get(id);
+            for allocator in find_sites(&module.read().unwrap(), Hints::default()).unwrap().profiled {
+                let target = |site| Target { file: module.stable_path(), site };
+                let targets: Vec<_> = allocator.sites.into_iter().map(target).collect();
+                attachment.attach(Scope::Process { slot, thread: pid }, &targets).unwrap();
+            }
+        }
+        for (_, module) in modules.iter() {
+            if let Ok(rows) = unwind::compile(&module.read().unwrap()) {
+                attachment.add_rows(module.version, &rows).unwrap();
+            }
+        }
+        let place = |mapping: &Mapping| {
+            let (id, offset) = modules.find(mapping.addresses.start)?;
+            Some((modules.get(id).version, modules.get(id).address_of(offset)?))
+        };
+        let executable = mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some());
+        let code: Vec<_> = executable
+            .map(|mapping| CodeMapping {
+                addresses: mapping.addresses.clone(),
+                module: place(mapping),
+                file_offset: mapping.file_offset,
+            })
+            .collect();
+        attachment.set_code(image, &code).unwrap();
+        let collector = Collector::new(&mut attachment).unwrap();
+        attachment.processes().arm(image).unwrap();
+        Self { attachment, collector, image }
+    }
+
+    pub(crate) fn snapshot(&mut self, view: View) -> Snapshot {
+        let mut snapshots = self.collector.snapshots(&self.attachment, &[self.image], view).unwrap();
+        snapshots.remove(&self.image).unwrap()
+    }
+}
