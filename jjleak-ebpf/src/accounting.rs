@@ -106,16 +106,18 @@ pub(crate) fn exit(hit: &Hit) {
     let Some(calls) = CALLS.get() else { return };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
     let calls = unsafe { &mut *calls };
-    if ends(&books, hit, &calls.current) {
-        settle(&books, &calls.current, hit.returned());
-        calls.current.flags = 0;
+    let pending = if ends(&books, hit, &calls.current) {
+        &mut calls.current
     } else if ends(&books, hit, &calls.outer) {
-        if calls.current.has(flag::RUNNING) {
-            drop_stale(&books, hit, &mut calls.current);
-        }
-        settle(&books, &calls.outer, hit.returned());
-        calls.outer.flags = 0;
+        &mut calls.outer
+    } else {
+        return;
+    };
+    let block = hit.returned();
+    if block != 0 {
+        book(&books, pending, block, pending.size);
     }
+    pending.flags = 0;
 }
 
 /// Whether this exit is the pending call's.
