@@ -81,8 +81,8 @@ impl MappingOffsets {
     fn find(btf: &Btf<'_>) -> Option<Self> {
         // Since Linux 6.10 there are two fields, and before that one of type timespec64 under either name.
         let whole = || ["__i_ctime", "i_ctime"].iter().find_map(|name| btf.offset("inode", name));
-        let changed_s = btf.offset("inode", "i_ctime_sec").or_else(whole)?;
-        let changed_ns = btf.offset("inode", "i_ctime_nsec").or_else(|| whole().map(|offset| offset + 8))?;
+        let seconds = btf.offset("inode", "i_ctime_sec").or_else(whole)?;
+        let nanoseconds = btf.offset("inode", "i_ctime_nsec").or_else(|| whole().map(|offset| offset + 8))?;
         Some(Self {
             vma_start: btf.offset("vm_area_struct", "vm_start")?,
             vma_end: btf.offset("vm_area_struct", "vm_end")?,
@@ -92,8 +92,8 @@ impl MappingOffsets {
             file_inode: btf.offset("file", "f_inode")?,
             inode_number: btf.offset("inode", "i_ino")?,
             inode_super: btf.offset("inode", "i_sb")?,
-            inode_changed_s: changed_s,
-            inode_changed_ns: changed_ns,
+            inode_changed_s: seconds,
+            inode_changed_ns: nanoseconds,
             super_device: btf.offset("super_block", "s_dev")?,
         })
     }

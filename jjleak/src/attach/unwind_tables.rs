@@ -121,7 +121,9 @@ impl UnwindTables {
         let index = if in_use == Some(first) { first + 1 } else { first };
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
-        code.iter().for_each(|code| self.publish(code));
+        for code in code {
+            self.publish(code);
+        }
         self.generation = self.generation.wrapping_add(1);
         let in_user_space = code.iter().filter(|code| code.addresses.end <= USER_SPACE_END);
         let mut mappings: Vec<Mapping> = in_user_space.map(|code| self.mapping(code)).collect();
