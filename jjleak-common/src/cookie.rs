@@ -32,6 +32,8 @@ pub const ARG0: Arg = Arg(0);
 pub const ARG1: Arg = Arg(1);
 /// Third argument.
 pub const ARG2: Arg = Arg(2);
+/// Fourth argument.
+pub const ARG3: Arg = Arg(3);
 
 /// Where a successful call leaves the pointer to the new block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,6 +53,8 @@ pub struct Signature {
     pub count: Option<Arg>,
     /// The block to free or resize, or the place for the result (see [`ResultIn::Pointee`]).
     pub pointer: Option<Arg>,
+    /// How many bytes more than the size the call may give (jemalloc's `xallocx`).
+    pub extra: Option<Arg>,
     /// Where the result is.
     pub result: ResultIn,
     /// Resizing a block to 0 bytes frees it and returns null (glibc's `realloc`).
@@ -75,7 +79,8 @@ const ARG_MASK: u64 = (1 << ARG_BITS) - 1;
 const SIZE_SHIFT: u64 = 16;
 const COUNT_SHIFT: u64 = SIZE_SHIFT + ARG_BITS;
 const POINTER_SHIFT: u64 = COUNT_SHIFT + ARG_BITS;
-const POINTEE_SHIFT: u64 = POINTER_SHIFT + ARG_BITS;
+const EXTRA_SHIFT: u64 = POINTER_SHIFT + ARG_BITS;
+const POINTEE_SHIFT: u64 = EXTRA_SHIFT + ARG_BITS;
 const ZERO_FREES_SHIFT: u64 = POINTEE_SHIFT + 1;
 const CFA_SHIFT: u64 = ZERO_FREES_SHIFT + 1;
 const CFA_MASK: u64 = Cookie::MAX_CFA_WORDS as u64;
@@ -87,11 +92,12 @@ impl Cookie {
     /// Packs the cookie. `cfa_words` beyond [`Self::MAX_CFA_WORDS`] is a caller's bug and is cut.
     #[must_use]
     pub const fn encode(self) -> u64 {
-        let Signature { size, count, pointer, result, zero_frees } = self.signature;
+        let Signature { size, count, pointer, extra, result, zero_frees } = self.signature;
         self.process.0 as u64
             | encode_arg(size) << SIZE_SHIFT
             | encode_arg(count) << COUNT_SHIFT
             | encode_arg(pointer) << POINTER_SHIFT
+            | encode_arg(extra) << EXTRA_SHIFT
             | (matches!(result, ResultIn::Pointee) as u64) << POINTEE_SHIFT
             | (zero_frees as u64) << ZERO_FREES_SHIFT
             | (self.cfa_words as u64 & CFA_MASK) << CFA_SHIFT
@@ -108,6 +114,7 @@ impl Cookie {
                 size: decode_arg(bits >> SIZE_SHIFT),
                 count: decode_arg(bits >> COUNT_SHIFT),
                 pointer: decode_arg(bits >> POINTER_SHIFT),
+                extra: decode_arg(bits >> EXTRA_SHIFT),
                 result: if bits >> POINTEE_SHIFT & 1 == 1 { ResultIn::Pointee } else { ResultIn::Return },
                 zero_frees: bits >> ZERO_FREES_SHIFT & 1 == 1,
             },
@@ -141,10 +148,11 @@ mod tests {
         #[test]
         fn decoding_returns_what_was_encoded(
             slot: u16, size in any_arg(), count in any_arg(), pointer in any_arg(),
+            extra in any_arg(),
             pointee: bool, zero_frees: bool, cfa_words in 0..=Cookie::MAX_CFA_WORDS,
         ) {
             let result = if pointee { ResultIn::Pointee } else { ResultIn::Return };
-            let signature = Signature { size, count, pointer, result, zero_frees };
+            let signature = Signature { size, count, pointer, extra, result, zero_frees };
             let cookie = Cookie { process: ProcessSlot(slot), signature, cfa_words };
             prop_assert_eq!(Cookie::decode(cookie.encode()), cookie);
         }

@@ -70,14 +70,16 @@ counters! {
     ResultUnreadable = "result_unreadable", Loss;
     /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses.
     UnknownFree = "unknown_free", Note;
-    /// An allocation by an operator new that does not call malloc (jemalloc's, tcmalloc's, mimalloc's) was not followed: an exception may pass through it, which a return probe would turn into the end of the program; its bytes are missing.
+    /// An allocation by an operator new that does not call malloc (jemalloc's, tcmalloc's, mimalloc's) was not followed, because jjleak does not understand all of its code; its bytes are missing.
     UnseenAllocation = "unseen_allocation", Loss;
-    /// A block may have been resized in place by jemalloc's xallocx, which does not tell the size that was asked for; the block stands with its old size.
-    UnseenResize = "unseen_resize", Loss;
     /// A block was freed that the process was born with: its memory is a copy of its parent's.
     InheritedFree = "inherited_free", Note;
     /// A process that should be profiled was not, because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
+    /// All blocks of a heap of mimalloc's were freed at once, which is not followed; they stand as live.
+    UnseenFree = "unseen_free", Loss;
+    /// An operator new ended without returning, as it does when it throws an exception: it allocated nothing.
+    Thrown = "thrown", Note;
     /// A system call that maps or unmaps memory was not followed because the ring buffer to jjleak was full; mappings are missing, or stand although they are gone.
     MappingEventLost = "mapping_event_lost", Loss;
     /// A mapping was not recorded because jjleak keeps no more of them; its bytes are missing.

@@ -2,7 +2,7 @@
 
 use crate::live::Record;
 
-/// A thread's allocation call in progress, or the last one that finished. Kept in task storage: one per thread.
+/// An allocation call in progress, or the last one that finished.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Pending {
@@ -14,12 +14,18 @@ pub struct Pending {
     pub size: u64,
     /// The block being resized, or the place where the result will be written.
     pub pointer: u64,
+    /// Where the call returns to, if its exits are probed instead of its return; 0 if the kernel's return-probe
+    /// trampoline stands there.
+    pub return_address: u64,
+    /// How much more than `size` the call may give.
+    pub extra: u64,
     /// Index of the call's stack.
     pub stack: u32,
-    /// Calls seen as nested in this one.
+    /// Calls muted as nested in this one.
     pub nested: u16,
-    /// Explicit padding, always 0.
-    pub reserved: u8,
+    /// Which of the process's allocators the call was made to, as an index into
+    /// [`crate::process::ProcessRow::allocator_text`]; beyond its end when that is not known.
+    pub allocator: u8,
     /// Flags, see [`flag`].
     pub flags: u8,
     /// The record of the block being resized, which stays in the table until the outcome is known.
@@ -42,9 +48,23 @@ pub mod flag {
     pub const FILTERED: u8 = 32;
     /// Sampling leaves this call out.
     pub const UNSAMPLED: u8 = 64;
+    /// The call resizes the block where it is; the return value is its real size, which is less than `size` when
+    /// that failed (jemalloc's `xallocx`).
+    pub const IN_PLACE: u8 = 128;
 }
 
-const _: () = assert!(size_of::<Pending>() == 64 && align_of::<Pending>() == 8);
+const _: () = assert!(size_of::<Pending>() == 80 && align_of::<Pending>() == 8);
+
+/// A thread's calls in progress. Kept in task storage: one a thread.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Calls {
+    /// The innermost call that counts.
+    pub current: Pending,
+    /// The call that has called the program back, which has made `current`: an `operator new` that runs a new handler,
+    /// or is about to throw.
+    pub outer: Pending,
+}
 
 /// Most calls that may nest in one call. Real allocators nest a handful (`posix_memalign` to `memalign` to
 /// `malloc`); a pending record that seems to hold more is one whose call never returned, and must not mute its
@@ -58,6 +78,8 @@ pub enum Nesting {
     Outermost,
     /// Made by the pending call: only the outer one counts.
     Nested,
+    /// Made by the program while the pending call runs: both count.
+    CalledBack,
     /// The pending call will never return: drop its record; this call counts.
     Stale,
 }
@@ -70,13 +92,24 @@ impl Pending {
         self.flags & flag != 0
     }
 
+    /// Whether the ends of the call are seen at its exits, and not by a return probe.
+    #[inline(always)]
+    #[must_use]
+    pub const fn ends_at_exits(&self) -> bool {
+        self.return_address != 0
+    }
+
     /// Judges a call with canonical frame address `cfa` in `image`.
     ///
-    /// `return_slot_intact` says whether the word below the pending call's CFA still holds the return-probe
-    /// trampoline, as it does while the call is running. `from_allocator` says whether the new call is made by an
-    /// allocator's code. A deeper call with both is nested; an intact slot alone can be a leftover that the frames of
-    /// later calls cover without writing to it. An equal CFA with an intact slot is a tail call (`reallocarray`
-    /// jumping to `realloc`); with another word in the slot it is a new call from the same place.
+    /// `return_slot_intact` says whether the word below the pending call's CFA is still what it was at entry: the
+    /// return-probe trampoline, or the return address of a call whose exits are probed. `from_allocator` says whether
+    /// the new call is made by an allocator's code. A deeper call with both is nested; an intact slot alone can be a
+    /// leftover that the frames of later calls cover without writing to it. An equal CFA with an intact slot is a tail
+    /// call (`reallocarray` jumping to `realloc`); with another word in the slot it is a new call from the same place.
+    ///
+    /// A call whose exits are probed may have thrown an exception, of which nothing is seen. Where it has thrown, the
+    /// program can call again from the same place, which looks like a tail call and is none; where it has not, the
+    /// program can be called back, and what it allocates then is its own.
     #[inline(always)]
     #[must_use]
     pub const fn nesting(
@@ -89,9 +122,13 @@ impl Pending {
         if !self.has(flag::RUNNING) {
             return Nesting::Outermost;
         }
-        let inside = cfa == self.cfa || cfa < self.cfa && from_allocator;
-        if self.image == image && inside && return_slot_intact && self.nested < MAX_NESTED {
+        if self.image != image || !return_slot_intact || self.nested >= MAX_NESTED {
+            return Nesting::Stale;
+        }
+        if cfa < self.cfa && from_allocator || cfa == self.cfa && !self.ends_at_exits() {
             Nesting::Nested
+        } else if cfa < self.cfa && self.ends_at_exits() {
+            Nesting::CalledBack
         } else {
             Nesting::Stale
         }
@@ -111,9 +148,11 @@ mod tests {
             image: IMAGE,
             size: 0,
             pointer: 0,
+            return_address: 0,
+            extra: 0,
             stack: 0,
             nested: 0,
-            reserved: 0,
+            allocator: 0,
             flags: flag::RUNNING,
             old: Record { size: 0, time_ns: 0, stack: 0, reserved: 0 },
         }
@@ -164,5 +203,22 @@ mod tests {
     fn no_pending_record_mutes_its_thread_for_ever() {
         let stuck = Pending { nested: MAX_NESTED, ..running() };
         assert_eq!(stuck.nesting(IMAGE, OUTER - 64, true, true), Nesting::Stale);
+    }
+
+    fn throwing() -> Pending {
+        Pending { return_address: 0x40_1000, ..running() }
+    }
+
+    #[test]
+    fn a_call_by_the_program_inside_of_operator_new_counts_beside_it() {
+        assert_eq!(throwing().nesting(IMAGE, OUTER - 64, true, false), Nesting::CalledBack);
+        assert_eq!(throwing().nesting(IMAGE, OUTER - 64, true, true), Nesting::Nested);
+    }
+
+    #[test]
+    fn a_call_from_where_operator_new_was_called_shows_that_it_has_thrown() {
+        assert_eq!(throwing().nesting(IMAGE, OUTER, true, true), Nesting::Stale);
+        assert_eq!(throwing().nesting(IMAGE, OUTER - 64, false, true), Nesting::Stale);
+        assert_eq!(throwing().nesting(IMAGE, OUTER + 64, true, true), Nesting::Stale);
     }
 }

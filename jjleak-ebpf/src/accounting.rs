@@ -1,7 +1,5 @@
 //! The rules of the books: what an entry, a return and a free do.
 
-use core::ptr::{addr_of, read_volatile};
-
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use aya_log_ebpf::debug;
 use jjleak_common::{
@@ -9,102 +7,22 @@ use jjleak_common::{
     counter::Counter,
     live::{Key, Record},
     pending::{Nesting, Pending, flag},
-    process::{ImageId, ProcessRow, ProcessSlot, Trampoline, flag as process_flag},
+    process::{ImageId, ProcessRow},
     stack::lost_row,
 };
 
 use crate::{
+    books::Books,
     live::{self, Inserted},
-    maps::{PENDING, PROCESSES, count, count_many, filters_out},
+    maps::{CALLS, count, count_many, filters_out},
     memory::{opaque, read_user_word},
-    process,
     registers::Hit,
     sampling, stack, trace,
 };
 
-/// An armed process, as one hit sees it.
-struct Books {
-    slot: ProcessSlot,
-    image: ImageId,
-    row: *const ProcessRow,
-}
-
-impl Books {
-    /// `None` while the process is not armed.
-    #[inline(always)]
-    fn of(hit: &Hit) -> Option<Self> {
-        let slot = match hit.cookie.process {
-            ProcessSlot::OF_WHOEVER_HITS => process::slot_of_current()?,
-            slot => slot,
-        };
-        let row = PROCESSES.get_ptr(slot.0 as u32)?;
-        // SAFETY: points into a map value.
-        let image = unsafe { read_volatile(addr_of!((*row).image)) };
-        if image == 0 { None } else { Some(Self { slot, image: ImageId(image as u32), row }) }
-    }
-
-    #[inline(always)]
-    fn key(&self, address: u64) -> Key {
-        Key::new(self.image, address)
-    }
-
-    #[inline(always)]
-    fn count(&self, counter: Counter) {
-        count(self.slot, counter);
-    }
-
-    /// A block was freed that is not in the books. When not all are meant to be there, that means nothing.
-    #[inline(always)]
-    fn count_unknown_free(&self) {
-        if sampling::is_on() {
-            return;
-        }
-        // SAFETY: points into a map value.
-        let forked = unsafe { (*self.row).flags } & process_flag::FORKED != 0;
-        self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });
-    }
-
-    /// What a call with this CFA is to the thread's pending call.
-    #[inline(always)]
-    fn nesting(&self, pending: &Pending, cfa: u64) -> Nesting {
-        let may_nest = pending.has(flag::RUNNING) && cfa <= pending.cfa;
-        let intact = may_nest && self.holds_trampoline(pending.cfa - 8);
-        let from_allocator = intact && self.is_from_allocator(cfa - 8);
-        pending.nesting(self.image.0 as u64, cfa, intact, from_allocator)
-    }
-
-    /// Whether a return slot leads into an allocator's code; true while that code's place is not known.
-    #[inline(always)]
-    fn is_from_allocator(&self, slot: u64) -> bool {
-        // SAFETY: points into a map value.
-        if unsafe { read_volatile(addr_of!((*self.row).text_image)) } != self.image.0 as u64 {
-            return true;
-        }
-        read_user_word(slot).is_some_and(|caller| self.is_allocator_text(caller))
-    }
-
-    /// Whether an address is in an allocator's code; true while that code's place is not known.
-    #[inline(always)]
-    fn is_allocator_text(&self, address: u64) -> bool {
-        // SAFETY: points into a map value.
-        unsafe {
-            read_volatile(addr_of!((*self.row).text_image)) != self.image.0 as u64
-                || (*self.row).allocator_text.iter().any(|text| text.contains(address))
-        }
-    }
-
-    #[inline(always)]
-    fn holds_trampoline(&self, slot: u64) -> bool {
-        let Some(word) = read_user_word(slot) else { return false };
-        // SAFETY: points into a map value.
-        let trampoline = unsafe { read_volatile(addr_of!((*self.row).trampoline)) };
-        Trampoline(trampoline).is_in(word, self.image)
-    }
-}
-
-/// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of the thread's
-/// allocation call in progress. Only judges: a record that it takes for stale stays, since the next allocation call shows
-/// it anyway.
+/// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
+/// thread's allocation calls in progress. Only judges: a record that it takes for stale stays, since the next allocation
+/// call shows it anyway.
 #[inline(always)]
 pub(crate) fn is_part_of_allocation(
     image: ImageId,
@@ -112,14 +30,11 @@ pub(crate) fn is_part_of_allocation(
     stack_pointer: u64,
     caller: u64,
 ) -> bool {
-    let Some(pending) = PENDING.get() else { return false };
+    let Some(calls) = CALLS.get() else { return false };
     // SAFETY: task storage belongs to the current task, which is busy with this very call.
-    let pending = unsafe { &*pending };
+    let calls = unsafe { &*calls };
     let books = Books { slot: image.slot(), image, row };
-    let may_nest = pending.has(flag::RUNNING) && stack_pointer <= pending.cfa;
-    let intact = may_nest && books.holds_trampoline(pending.cfa - 8);
-    let from_allocator = intact && books.is_allocator_text(caller);
-    pending.nesting(image.0 as u64, stack_pointer, intact, from_allocator) == Nesting::Nested
+    books.makes(&calls.current, stack_pointer, caller) || books.makes(&calls.outer, stack_pointer, caller)
 }
 
 /// A function that gives a new block was called.
@@ -153,24 +68,110 @@ pub(crate) fn enter_resize(hit: &Hit) {
     begin(&books, hit, pending, flags);
 }
 
-/// The thread's pending record, when this call is the one that counts.
+/// A function that resizes a block where it is was called.
+#[inline(always)]
+pub(crate) fn enter_resize_in_place(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(pending) = enter(&books, hit) else { return };
+    let mut flags = flag::RESIZE | flag::IN_PLACE;
+    if let Some(old) = live::suspend(books.key(hit.arg(hit.cookie.signature.pointer))) {
+        pending.old = old;
+        flags |= flag::HAS_OLD;
+    }
+    pending.extra = hit.arg(hit.cookie.signature.extra);
+    begin(&books, hit, pending, flags);
+}
+
+/// A function that gives a new block or throws was called. A return probe would end the program when it throws, so
+/// its exits are probed.
+#[inline(always)]
+pub(crate) fn enter_throwing(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(return_address) = read_user_word(hit.cfa() - 8) else {
+        books.count(Counter::ResultUnreadable);
+        return;
+    };
+    if let Some(pending) = enter(&books, hit) {
+        begin(&books, hit, pending, 0);
+        pending.return_address = return_address;
+        pending.allocator =
+            if books.knows_allocators() { books.allocator_at(hit.instruction_pointer()) } else { u8::MAX };
+    }
+}
+
+/// A function that may throw is about to return, or another one that has come to share its code.
+#[inline(always)]
+pub(crate) fn exit(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(calls) = CALLS.get() else { return };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let calls = unsafe { &mut *calls };
+    let pending = if ends(&books, hit, &calls.current) {
+        &mut calls.current
+    } else if ends(&books, hit, &calls.outer) {
+        &mut calls.outer
+    } else {
+        return;
+    };
+    let block = hit.returned();
+    if block != 0 {
+        book(&books, pending, block, pending.size);
+    }
+    pending.flags = 0;
+}
+
+/// Whether this exit is the pending call's.
+#[inline(always)]
+fn ends(books: &Books, hit: &Hit, pending: &Pending) -> bool {
+    pending.has(flag::RUNNING)
+        && pending.ends_at_exits()
+        && pending.cfa == hit.cfa()
+        && pending.image == books.image.0 as u64
+        && books.is_intact(pending)
+}
+
+/// Where to note this call, when it is one that counts.
 #[inline(always)]
 fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
-    let Some(pending) = PENDING.get_or_create() else {
+    let Some(calls) = CALLS.get_or_create() else {
         books.count(Counter::PendingFull);
         return None;
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-    let pending = unsafe { &mut *pending };
-    match books.nesting(pending, hit.cfa()) {
-        Nesting::Outermost => Some(pending),
+    let calls = unsafe { &mut *calls };
+    if is_nested(books, hit, &mut calls.outer) {
+        return None;
+    }
+    match books.nesting(&calls.current, hit.cfa()) {
+        Nesting::Outermost => {}
         Nesting::Nested => {
-            pending.nested += 1;
-            None
+            calls.current.nested += 1;
+            return None;
+        }
+        Nesting::CalledBack => {
+            if calls.outer.has(flag::RUNNING) {
+                // A new handler within a new handler: only one of them is kept.
+                books.count(Counter::StalePending);
+            }
+            calls.outer = calls.current;
+        }
+        Nesting::Stale => drop_stale(books, hit, &mut calls.current),
+    }
+    Some(&mut calls.current)
+}
+
+/// Whether a call is made by the one that has called the program back, and only that one counts.
+#[inline(always)]
+fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
+    match books.nesting(outer, hit.cfa()) {
+        Nesting::Outermost | Nesting::CalledBack => false,
+        Nesting::Nested => {
+            outer.nested += 1;
+            true
         }
         Nesting::Stale => {
-            drop_stale(books, hit, pending);
-            Some(pending)
+            drop_stale(books, hit, outer);
+            false
         }
     }
 }
@@ -190,6 +191,7 @@ fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     pending.image = books.image.0 as u64;
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
+    pending.return_address = 0;
     pending.nested = 0;
     pending.stack =
         if left_out != 0 { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
@@ -212,7 +214,7 @@ fn requested_size(hit: &Hit) -> u64 {
 /// An allocation call will never return. What it was resizing is as it was, for all we know.
 #[inline(always)]
 fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
-    books.count(Counter::StalePending);
+    books.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
     count_many(books.slot, Counter::MutedCall, pending.nested as u64);
     debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
     if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 {
@@ -225,29 +227,46 @@ fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
 #[inline(always)]
 pub(crate) fn leave(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
-    let Some(pending) = PENDING.get() else {
+    let Some(calls) = CALLS.get() else {
         books.count(Counter::ReturnWithoutEntry);
         return;
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-    let pending = unsafe { &mut *pending };
+    let calls = unsafe { &mut *calls };
     let stack_pointer = hit.stack_pointer();
-    if !pending.has(flag::RUNNING) {
-        // Functions that call each other in tail position return together: the first return settled it.
-        if pending.cfa != stack_pointer {
-            books.count(Counter::ReturnWithoutEntry);
+    let current = &mut calls.current;
+    if current.has(flag::RUNNING) {
+        if stack_pointer < current.cfa {
+            leave_nested(current, hit);
+        } else if stack_pointer == current.cfa && !current.ends_at_exits() {
+            settle(&books, current, hit.returned());
+            current.flags = 0;
+        } else {
+            drop_stale(&books, hit, current);
         }
-    } else if stack_pointer == pending.cfa {
-        settle(&books, pending, hit.returned());
-        pending.flags = 0;
-    } else if stack_pointer > pending.cfa {
-        drop_stale(&books, hit, pending);
+    } else if calls.outer.has(flag::RUNNING) && stack_pointer < calls.outer.cfa {
+        leave_nested(&mut calls.outer, hit);
+    } else if current.cfa != stack_pointer {
+        // Functions that call each other in tail position return together: the first return settled it.
+        books.count(Counter::ReturnWithoutEntry);
+    }
+}
+
+/// A call that was muted as a part of another one returned. Where it failed, nothing was muted.
+#[inline(always)]
+fn leave_nested(outer: &mut Pending, hit: &Hit) {
+    if outer.ends_at_exits() && outer.nested > 0 && hit.returned() == 0 {
+        outer.nested -= 1;
     }
 }
 
 /// The outermost call returned: books its outcome.
 #[inline(always)]
 fn settle(books: &Books, pending: &Pending, returned: u64) {
+    if pending.has(flag::IN_PLACE) {
+        settle_in_place(books, pending, returned);
+        return;
+    }
     let Some(block) = new_block(pending, returned) else {
         books.count(Counter::ResultUnreadable);
         return;
@@ -255,7 +274,7 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
     if block != 0 {
         trace_old(books, pending);
         // The new block first: a snapshot must not find neither.
-        let time_ns = book(books, pending, block);
+        let time_ns = book(books, pending, block, pending.size);
         release_old(books, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
@@ -264,6 +283,21 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
         } else if pending.has(flag::HAS_OLD) {
             restore(books, pending);
         }
+    }
+}
+
+/// A block was resized where it is, if it is now as large as was asked for. Of what it may have beyond that it has
+/// what there was room for.
+#[inline(always)]
+fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
+    if real_size >= pending.size {
+        let most = pending.size.saturating_add(pending.extra);
+        trace_old(books, pending);
+        let size = if real_size < most { real_size } else { most };
+        let time_ns = book(books, pending, pending.pointer, size);
+        release_old(books, pending, time_ns);
+    } else if pending.has(flag::HAS_OLD) {
+        restore(books, pending);
     }
 }
 
@@ -309,7 +343,7 @@ fn restore(books: &Books, pending: &Pending) {
 
 /// Enters the new block; the time it begins at.
 #[inline(always)]
-fn book(books: &Books, pending: &Pending, block: u64) -> u64 {
+fn book(books: &Books, pending: &Pending, block: u64, size: u64) -> u64 {
     if pending.has(flag::FILTERED) {
         books.count(Counter::Filtered);
         return live::NOW;
@@ -320,9 +354,9 @@ fn book(books: &Books, pending: &Pending, block: u64) -> u64 {
     }
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
-    stack::count_allocation(pending.stack, pending.size);
-    enter_block(books.key(block), &Record { size: pending.size, time_ns, stack: pending.stack, reserved: 0 });
-    trace::allocated(books.slot, block, pending.size);
+    stack::count_allocation(pending.stack, size);
+    enter_block(books.key(block), &Record { size, time_ns, stack: pending.stack, reserved: 0 });
+    trace::allocated(books.slot, block, size);
     time_ns
 }
 
@@ -366,11 +400,14 @@ pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
 fn free_absent(books: &Books, hit: &Hit) {
-    if let Some(pending) = PENDING.get() {
+    if let Some(calls) = CALLS.get() {
         // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-        let pending = unsafe { &mut *pending };
+        let calls = unsafe { &*calls };
         // Made by an allocation call in progress, of a block that is the allocator's own.
-        if books.nesting(pending, hit.cfa()) == Nesting::Nested {
+        let cfa = hit.cfa();
+        if books.nesting(&calls.current, cfa) == Nesting::Nested
+            || books.nesting(&calls.outer, cfa) == Nesting::Nested
+        {
             return;
         }
     }

@@ -22,6 +22,8 @@
 #[cfg(target_arch = "bpf")]
 mod accounting;
 #[cfg(target_arch = "bpf")]
+mod books;
+#[cfg(target_arch = "bpf")]
 mod live;
 #[cfg(target_arch = "bpf")]
 mod mapping;

@@ -14,7 +14,7 @@ use jjleak_common::{
     freed::FreedLog,
     live::{self, DEFAULT_BLOCKS, LiveSet, Record},
     mapping::UNUSED_RING_BYTES,
-    pending::Pending,
+    pending::Calls,
     process::{MAX_PROCESSES, ProcessRow, ProcessSlot},
     stack::{self, DEFAULT_FRAME_BYTES, DEFAULT_STACKS, FIRST_ROW, StackRow, StackTotals},
     unwind::{self, CodeFile, CodeRows, MappingTable},
@@ -73,7 +73,7 @@ pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_C
 #[map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
 #[btf_map]
-pub(crate) static PENDING: TaskStorage<Pending> = TaskStorage::new();
+pub(crate) static CALLS: TaskStorage<Calls> = TaskStorage::new();
 
 #[unsafe(no_mangle)]
 static LIVE_SETS_LOG2: Global<u32> = Global::new(live::sets_log2(DEFAULT_BLOCKS));

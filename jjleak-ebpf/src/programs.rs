@@ -37,6 +37,27 @@ pub(crate) fn free_enter(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// Entry of a function that resizes a block where it is.
+#[uprobe]
+pub(crate) fn resize_in_place_enter(ctx: ProbeContext) -> u32 {
+    accounting::enter_resize_in_place(&Hit::new(&ctx));
+    0
+}
+
+/// Entry of a function that gives a new block or throws an exception.
+#[uprobe]
+pub(crate) fn throwing_enter(ctx: ProbeContext) -> u32 {
+    accounting::enter_throwing(&Hit::new(&ctx));
+    0
+}
+
+/// A return instruction of such a function, or of code that it shares with others.
+#[uprobe]
+pub(crate) fn throwing_exit(ctx: ProbeContext) -> u32 {
+    accounting::exit(&Hit::new(&ctx));
+    0
+}
+
 /// Entry of a function that gives a new block, which cannot be followed.
 #[uprobe]
 pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
@@ -44,10 +65,10 @@ pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Entry of a function that resizes a block in place, which cannot be followed.
+/// Entry of a function that takes back blocks that it does not name.
 #[uprobe]
-pub(crate) fn unseen_resize_enter(ctx: ProbeContext) -> u32 {
-    accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenResize);
+pub(crate) fn unseen_free_enter(ctx: ProbeContext) -> u32 {
+    accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenFree);
     0
 }
 

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use jjleak::allocators::find_sites;
+use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{self, Attachment, CodeMapping, Programs, Scope, Settings, Target};
 use jjleak::collect::{Collector, View};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
@@ -155,7 +155,7 @@ impl Program {
         let mut modules = ModuleTable::default();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {
             let module = modules.get(id);
-            for allocator in find_sites(&module.read()?)?.profiled {
+            for allocator in find_sites(&module.read()?, Hints::default())?.profiled {
                 let targets =
                     allocator.sites.into_iter().map(|site| Target { file: module.stable_path(), site });
                 attachment.attach(scope, &targets.collect::<Vec<_>>())?;

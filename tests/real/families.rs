@@ -8,19 +8,19 @@ use std::process::{Command, Stdio};
 
 use crate::support::books::{assert_nothing_lost, losses};
 use crate::support::bounded::{LONG, SOON};
-use crate::support::compile;
+use crate::support::compile::{self, LedgerBuild};
 use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
-use crate::support::privilege::{require_library, require_program};
+use crate::support::privilege::{require_archive, require_bpf, require_library, require_program};
 use crate::support::process::Process;
 
-const JEMALLOC: &str = "libjemalloc.so.2";
-const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
-const MIMALLOC: &str = "libmimalloc.so.2";
+pub(crate) const JEMALLOC: &str = "libjemalloc.so.2";
+pub(crate) const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
+pub(crate) const MIMALLOC: &str = "libmimalloc.so.2";
 
 /// Every function and the corners of its contract.
-const SCENARIOS: &[&str] = &[
+pub(crate) const SCENARIOS: &[&str] = &[
     "malloc",
     "malloc_zero",
     "malloc_fail",
@@ -60,7 +60,7 @@ fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: &[&str]) {
     assert_attached_to(&ended, attached_to);
 }
 
-fn assert_attached_to(ended: &Ended, allocators: &[&str]) {
+pub(crate) fn assert_attached_to(ended: &Ended, allocators: &[&str]) {
     let line = ended.stderr.iter().find(|line| line.starts_with("jjleak: attached")).unwrap();
     for allocator in allocators {
         assert!(line.contains(allocator), "not attached to {allocator}: {line}");
@@ -92,10 +92,79 @@ fn a_preloaded_mimalloc_is_exact() {
 }
 
 #[test]
-fn a_static_program_with_musl_is_exact() {
+fn musl_is_exact_beside_a_program_and_inside() {
     require_program!("musl-gcc");
 
-    assert_exact(Ledger::start_as(compile::musl_ledger()), SCENARIOS, &["of musl in musl-ledger"]);
+    let program = compile::ledger_as(LedgerBuild::Musl);
+    assert_exact(Ledger::start_as(&program), SCENARIOS, &["of musl in libc.so"]);
+    let program = compile::ledger_as(LedgerBuild::StaticMusl);
+    assert_exact(Ledger::start_as(&program), SCENARIOS, &["of musl in ledger-StaticMusl"]);
+}
+
+#[test]
+fn a_static_program_with_glibc_is_exact() {
+    require_bpf!();
+    for build in [LedgerBuild::Static, LedgerBuild::StaticPie] {
+        let program = compile::ledger_as(build);
+        assert_exact(Ledger::start_as(&program), SCENARIOS, &[&format!("of glibc in ledger-{build:?}")]);
+    }
+}
+
+#[test]
+fn an_allocator_linked_into_a_program_is_exact() {
+    for (build, archive, family) in [
+        (LedgerBuild::Jemalloc, "libjemalloc_pic.a", "jemalloc"),
+        (LedgerBuild::Tcmalloc, "libtcmalloc_minimal.a", "tcmalloc"),
+    ] {
+        require_archive!(archive);
+        let program = compile::ledger_as(build);
+        let scenarios = [SCENARIOS, &["operators"]].concat();
+        let attached_to = format!("of {family} in ledger-{build:?}");
+        assert_exact(Ledger::start_as(&program), &scenarios, &[&attached_to, "of glibc in libc.so.6"]);
+    }
+}
+
+/// Plays what a program in Rust does: in total, its report must equal the program's books.
+fn assert_rust_exact(command: &mut Command, attached_to: &[&str]) {
+    let mut ledger = Ledger::spawn(command);
+    ledger.run("warm-up");
+    let jjleak = ledger.attach(&["--format", "json"]);
+    ledger.run("work");
+    let ended = jjleak.interrupt().assert_done();
+    let report = ended.report();
+
+    let books = ledger.books();
+    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert!(books.live().objects > 500);
+    assert_nothing_lost(&report);
+    assert_attached_to(&ended, attached_to);
+}
+
+#[test]
+fn jemalloc_in_a_rust_program_is_exact_under_its_prefix() {
+    require_bpf!();
+    let program = compile::rust_ledger(false);
+
+    let attached_to = ["of jemalloc in rust-ledger", "of glibc in libc.so.6"];
+    assert_rust_exact(&mut Command::new(program), &attached_to);
+}
+
+#[test]
+fn jemalloc_in_a_rust_program_is_exact_in_the_place_of_malloc() {
+    require_bpf!();
+    let program = compile::rust_ledger(true);
+
+    assert_rust_exact(&mut Command::new(program), &["of jemalloc in rust-ledger"]);
+}
+
+#[test]
+fn three_allocators_in_one_process_are_exact() {
+    require_library!(MIMALLOC);
+    let program = compile::rust_ledger(false);
+
+    let attached_to =
+        ["of jemalloc in rust-ledger", "of mimalloc in libmimalloc.so.2", "of glibc in libc.so.6"];
+    assert_rust_exact(Command::new(program).env("LD_PRELOAD", MIMALLOC), &attached_to);
 }
 
 #[test]
@@ -106,43 +175,46 @@ fn jemallocs_own_functions_are_exact() {
 }
 
 #[test]
-fn a_resize_in_place_is_counted_as_not_followed() {
+fn a_resize_in_place_is_exact() {
     require_library!(JEMALLOC);
     let mut ledger = Ledger::start_preloading(JEMALLOC);
 
+    ledger.set_up("xallocx");
     let jjleak = ledger.attach(&["--format", "json"]);
     ledger.run("xallocx");
     let report = jjleak.interrupt().assert_done().report();
 
-    assert_eq!(losses(&report), BTreeMap::from([("unseen_resize", 1)]));
     ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
 }
 
-/// A return probe on an `operator new` that throws would end the program: the unwinder does not know the kernel's
-/// trampoline that stands for the return address. (Debian's mimalloc, built as C, aborts instead of throwing.)
 #[test]
-fn bad_alloc_can_be_caught_while_jjleak_is_attached() {
-    for library in [JEMALLOC, TCMALLOC] {
+fn mimallocs_and_tcmallocs_own_functions_are_exact() {
+    for library in [MIMALLOC, TCMALLOC] {
         require_library!(library);
-        let mut command = Command::new(compile::exhaustion());
-        command.env("LD_PRELOAD", library).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Process::spawn(&mut command);
-        let mut stdin = process.stdin.take().unwrap();
-        let mut stdout = Lines::of("exhaustion", process.stdout.take().unwrap());
-        assert_eq!(stdout.next(SOON), "ready");
+        let mut ledger = Ledger::start_preloading(library);
 
-        let jjleak = Jjleak::attached(["-p", &process.id().to_string(), "--format", "json"]);
-        writeln!(stdin).unwrap();
-        for line in ["caught bad_alloc", "caught bad_alloc", "caught bad_alloc", "done"] {
-            assert_eq!(stdout.next(LONG), line, "under {library}");
-        }
+        ledger.set_up("own");
+        let jjleak = ledger.attach(&["--format", "json"]);
+        ledger.run("own");
         let report = jjleak.interrupt().assert_done().report();
-        drop(stdin);
 
-        assert_eq!(process.end(SOON).code(), Some(0), "under {library}");
-        let unseen = losses(&report);
-        assert!(unseen["unseen_allocation"] >= 6, "under {library}: {unseen:?}");
+        ledger.books().assert_reported(&report);
+        assert_nothing_lost(&report);
     }
+}
+
+#[test]
+fn a_heap_that_is_destroyed_is_counted_as_not_followed() {
+    require_library!(MIMALLOC);
+    let mut ledger = Ledger::start_preloading(MIMALLOC);
+
+    ledger.set_up("heap_destroy");
+    let jjleak = ledger.attach(&["--format", "json"]);
+    ledger.run("heap_destroy");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_eq!(losses(&report), BTreeMap::from([("unseen_free", 1)]));
 }
 
 /// Some 32 MiB of values, beside which what redis needs for a connection is nothing.

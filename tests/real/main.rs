@@ -28,6 +28,8 @@ mod following;
 mod formats;
 mod launches;
 mod mappings;
+mod named;
+mod operators;
 mod overflow;
 mod places;
 mod processes;

@@ -4,7 +4,7 @@
 use jjleak::attach::{Attachment, Programs, Settings};
 
 use crate::support::books::{Books, assert_nothing_lost};
-use crate::support::compile;
+use crate::support::compile::{self, LedgerBuild};
 use crate::support::ledger::{Ledger, reported_and_booked};
 use crate::support::privilege::{require_bpf, require_library, require_program};
 
@@ -125,7 +125,7 @@ fn what_mimalloc_maps_is_its_own() {
 fn a_static_program_with_musl_inside_is_counted() {
     require_program!("musl-gcc");
     for scenario in ["map", "unmap_parts", "map_over", "remap", "break", "mapped_blocks"] {
-        let mut ledger = Ledger::start_as(compile::musl_ledger());
+        let mut ledger = Ledger::start_as(&compile::ledger_as(LedgerBuild::StaticMusl));
         let jjleak = ledger.attach(FOLLOWED);
         ledger.run(scenario);
         let report = jjleak.interrupt().assert_done().report();

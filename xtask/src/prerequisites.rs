@@ -1,5 +1,6 @@
 //! Programs and libraries that fixtures and tests need besides the toolchains.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -17,12 +18,18 @@ struct Prerequisite {
 /// What tests look for.
 enum Needed {
     Program(&'static str),
+    /// A library to link to, by the name of its file.
+    Archive(&'static str),
     /// By the name under which it is loaded.
     Library(&'static str),
 }
 
 const fn program(program: &'static str, package: &'static str) -> Prerequisite {
     Prerequisite { what: Needed::Program(program), package, service: None }
+}
+
+const fn archive(archive: &'static str, package: &'static str) -> Prerequisite {
+    Prerequisite { what: Needed::Archive(archive), package, service: None }
 }
 
 const fn library(library: &'static str, package: &'static str) -> Prerequisite {
@@ -39,9 +46,12 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("perl", "perl"),
     program("python3", "python3"),
     program("sqlite3", "sqlite3"),
+    program("xz", "xz-utils"),
     program("musl-gcc", "musl-tools"),
     library("libjemalloc.so.2", "libjemalloc2"),
+    archive("libjemalloc_pic.a", "libjemalloc-dev"),
     library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+    archive("libtcmalloc_minimal.a", "libgoogle-perftools-dev"),
     library("libmimalloc.so.2", "libmimalloc2.0"),
     Prerequisite { service: Some("redis-server.service"), ..program("redis-server", "redis-server") },
     program("redis-benchmark", "redis-tools"),
@@ -62,6 +72,9 @@ impl Needed {
     fn is_installed(&self) -> bool {
         match self {
             Self::Program(name) => on_path(name).is_some(),
+            Self::Archive(name) => ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"]
+                .iter()
+                .any(|folder| Path::new(folder).join(name).exists()),
             Self::Library(name) => {
                 let known = Command::new("/sbin/ldconfig").arg("-p").output();
                 let known = known.map(|output| output.stdout).unwrap_or_default();

@@ -3,20 +3,27 @@
 //! In: the bytes of an ELF file that a process maps. Out: which allocator it holds, and for a family that
 //! jjleak profiles the [`ProbeSite`]s. Pure: no process and no kernel is asked.
 
+mod exits;
 mod families;
+mod mini_debug;
+mod named;
 mod placement;
 mod site;
 mod symbols;
 #[cfg(test)]
 mod test_elf;
 
+pub use exits::Unproven;
+pub use named::{NamedAllocator, NamedFunction, Place, TableError, is_file};
 pub use site::{Placement, ProbeSite, Role, Stepping};
 
 use self::{
+    exits::{Exits, Follower, NO_RETURN},
     families::{FAMILIES, Held},
     symbols::{Function, Image},
 };
 use jjleak_common::cookie::Signature;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 /// The functions by which a program maps memory itself.
@@ -44,14 +51,25 @@ pub struct ModuleAllocators {
     pub profiled: Vec<ProfiledAllocator>,
     /// Whether the file defines a `malloc` that belongs to no known family: a preloaded wrapper, say.
     pub unknown_malloc: bool,
+    /// Whether it is an executable from which the symbol table was taken: a debug file can tell more.
+    pub stripped: bool,
+}
+
+/// What is known of a file besides its content.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hints<'a> {
+    /// Allocators that the user has named, which it may hold.
+    pub named: &'a [&'a NamedAllocator],
+    /// The content of its separate debug file.
+    pub debug_file: Option<&'a [u8]>,
 }
 
 /// An allocator with its probe sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfiledAllocator {
     /// The name users know it by.
-    pub family: &'static str,
-    /// One site a function; aliases share theirs.
+    pub family: String,
+    /// One site a function; aliases share theirs. Those at which functions return come first.
     pub sites: Vec<ProbeSite>,
     /// The family's functions that cannot be probed in this file.
     pub missing: Vec<MissingFunction>,
@@ -70,15 +88,22 @@ impl ProfiledAllocator {
         let in_function = |site| distance(site).is_some_and(|distance| distance < site.function_length);
         let is_mapping = || self.mapping_functions.iter().any(|function| function.contains(&offset));
         self.sites.iter().any(in_function)
-            || is_library && !families::is_c_library(self.family) && !is_mapping()
+            || is_library && !families::is_c_library(&self.family) && !is_mapping()
+    }
+}
+
+impl ProfiledAllocator {
+    /// The sites at which functions are called.
+    pub fn functions(&self) -> impl Iterator<Item = &ProbeSite> {
+        self.sites.iter().filter(|site| site.role != Role::Exit)
     }
 }
 
 /// A function of a family that cannot be probed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingFunction {
     /// Its usual name.
-    pub name: &'static str,
+    pub name: String,
     /// Why not.
     pub reason: MissingReason,
 }
@@ -101,36 +126,129 @@ pub enum MissingReason {
     /// It shares its code with a function of another meaning.
     #[error("its code is also another function's")]
     Shared,
+    /// It is not known how it ends: it is only seen to be called.
+    #[error("its calls are not followed: {0}")]
+    Unproven(Unproven),
 }
 
-/// Finds the allocators in an ELF file, and where to probe them.
-pub fn find_sites(elf: &[u8]) -> Result<ModuleAllocators, Error> {
+/// Finds the allocators in an ELF file, and where to probe them: those that the user has named, and the known families.
+pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Error> {
+    let Hints { named, debug_file } = hints;
     let names = |prefixes: &[String]| {
-        let mapping = MAPPING_FUNCTIONS.iter().map(|name| (*name).to_owned());
-        families::all_names(prefixes).into_iter().chain(mapping).collect()
+        let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
+        let named = named.iter().flat_map(|allocator| &allocator.functions);
+        let named = named.flat_map(|function| function.names().iter().cloned());
+        let mapping = MAPPING_FUNCTIONS.iter().map(|&name| name.to_owned());
+        families::all_names(prefixes).into_iter().chain(no_return).chain(mapping).chain(named).collect()
     };
-    let image = Image::parse(elf, families::MALLOCX, names)?;
+    let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
+    let mapping_functions = mapping_functions(&image);
     let mut located = Vec::new();
     let mut found = Vec::new();
+    for allocator in named {
+        let missing = locate_named(&image, allocator, found.len(), &mut located);
+        found.push(ProfiledAllocator {
+            family: allocator.name.clone(),
+            sites: Vec::new(),
+            missing,
+            mapping_functions: mapping_functions.clone(),
+        });
+    }
     for held in families::held(&image) {
-        let first = located.len();
-        let missing = locate(&image, &held, &mut located);
-        found.push((held.family.name, first..located.len(), missing));
+        let missing = locate(&image, &held, found.len(), &mut located);
+        found.push(ProfiledAllocator {
+            family: held.family.name.to_owned(),
+            sites: Vec::new(),
+            missing,
+            mapping_functions: mapping_functions.clone(),
+        });
+    }
+    let exits = resolve_ends(&image, &mut located, &mut found);
+    for (allocator, site) in exits {
+        found[allocator].sites.push(site);
     }
     // What is known of one allocator's code helps to prove the sites of all.
     let ranges: Vec<_> = located.iter().map(|located| located.function.range()).collect();
     let sealed = placement::sealed_against(image.code(), &ranges);
-    let mapping_functions = mapping_functions(&image);
-    let mut sites = located.into_iter().zip(sealed).map(|(found, sealed)| found.place(sealed));
-    let profiled = found.into_iter().map(|(family, located, missing)| ProfiledAllocator {
-        family,
-        sites: sites.by_ref().take(located.len()).collect(),
-        missing,
-        mapping_functions: mapping_functions.clone(),
+    for (located, sealed) in located.into_iter().zip(sealed) {
+        found[located.allocator].sites.push(located.place(sealed));
+    }
+    found.retain(|allocator| !allocator.sites.is_empty());
+    let unknown_malloc = found.is_empty() && families::replaces_malloc(&image);
+    Ok(ModuleAllocators { profiled: found, unknown_malloc, stripped: image.is_stripped_executable() })
+}
+
+/// Finds the exits of functions that may throw, and drops functions that only pass on to others. Returns the exits,
+/// each with the index of its allocator.
+fn resolve_ends(
+    image: &Image<'_>,
+    located: &mut Vec<Located<'_>>,
+    found: &mut [ProfiledAllocator],
+) -> Vec<(usize, ProbeSite)> {
+    if !located.iter().any(|it| it.may_pass_on || it.role == Role::AllocateOrThrow) {
+        return Vec::new();
+    }
+    let follower = Follower::new(image);
+    merge_aliases(&follower, located);
+    let entries = |located: &[Located<'_>], wanted: fn(Role) -> bool| -> HashSet<u64> {
+        located.iter().filter(|it| wanted(it.role)).map(|it| it.function.address).collect()
+    };
+    let frees = entries(located, |role| role == Role::Free);
+    located.retain(|it| {
+        let passes_on = |exits: Exits| !exits.known.is_empty() || exits.leaves_file;
+        !it.may_pass_on || !follower.exits(it.function.address, &frees).is_ok_and(passes_on)
     });
-    let profiled: Vec<_> = profiled.filter(|allocator| !allocator.sites.is_empty()).collect();
-    let unknown_malloc = profiled.is_empty() && families::replaces_malloc(&image);
-    Ok(ModuleAllocators { profiled, unknown_malloc })
+    let accounted = entries(located, Role::accounts_allocation);
+    let mut returns: BTreeMap<u64, (usize, Vec<String>)> = BTreeMap::new();
+    for it in located.iter_mut().filter(|it| it.role == Role::AllocateOrThrow) {
+        match follower.exits(it.function.address, &accounted) {
+            Ok(exits) if !exits.leaves_file => {
+                for at in exits.returns {
+                    let (_, names) = returns.entry(at).or_insert_with(|| (it.allocator, Vec::new()));
+                    names.extend(it.names.iter().cloned());
+                }
+            }
+            unproven => {
+                it.role = Role::UnseenAllocation;
+                let reason = MissingReason::Unproven(unproven.err().unwrap_or(Unproven::LeavesFile));
+                found[it.allocator].missing.push(MissingFunction { name: it.names[0].clone(), reason });
+            }
+        }
+    }
+    let site = |(at, (allocator, names))| Some((allocator, exit_site(image, at, names)?));
+    returns.into_iter().filter_map(site).collect()
+}
+
+/// The probe site of a return instruction.
+fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<ProbeSite> {
+    Some(ProbeSite {
+        names,
+        role: Role::Exit,
+        signature: families::NOTHING,
+        placement: Placement { delta: 0, cfa_words: 1, stepping: Stepping::SingleStep },
+        function_offset: image.offset_of(address)?,
+        function_length: 1,
+    })
+}
+
+/// Functions that consist of a jump to another one that means the same are that function.
+fn merge_aliases(follower: &Follower<'_, '_>, located: &mut Vec<Located<'_>>) {
+    let mut index = 0;
+    while index < located.len() {
+        let it = &located[index];
+        let target = follower.alias_of(it.function.address).filter(|target| *target != it.function.address);
+        let same = |other: &Located<'_>| {
+            target == Some(other.function.address) && (other.role, other.signature) == (it.role, it.signature)
+        };
+        let Some(target) = located.iter().position(same) else {
+            index += 1;
+            continue;
+        };
+        let names = located[index].names.clone();
+        let known: BTreeSet<_> = located[target].names.iter().cloned().collect();
+        located[target].names.extend(names.into_iter().filter(|name| !known.contains(name)));
+        located.remove(index);
+    }
 }
 
 /// The names of all families that [`find_sites`] knows.
@@ -147,10 +265,21 @@ fn mapping_functions(image: &Image<'_>) -> Vec<Range<u64>> {
 
 /// A function with all its names, before its probe site is chosen.
 struct Located<'data> {
+    /// Index of its allocator among those found.
+    allocator: usize,
+    may_pass_on: bool,
     names: Vec<String>,
     role: Role,
     signature: Signature,
     function: Function<'data>,
+}
+
+/// What a function means to the books.
+#[derive(Clone, Copy)]
+struct Meaning {
+    role: Role,
+    signature: Signature,
+    may_pass_on: bool,
 }
 
 /// Adds the functions of a family to `located`, but for those that another one has claimed. Returns what cannot be
@@ -158,12 +287,43 @@ struct Located<'data> {
 fn locate<'data>(
     image: &Image<'data>,
     held: &Held,
+    allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Vec<MissingFunction> {
     let mut missing = Vec::new();
     for (row, names) in held.functions() {
-        if let Err(reason) = locate_row(image, row, &names, located) {
-            missing.push(MissingFunction { name: row.names[0], reason });
+        let &families::Function { role, signature, may_pass_on, .. } = row;
+        let meaning = Meaning { role, signature, may_pass_on };
+        if let Err(reason) = locate_names(image, meaning, &names, allocator, located) {
+            missing.push(MissingFunction { name: row.names[0].to_owned(), reason });
+        }
+    }
+    missing
+}
+
+/// The same for an allocator that the user has named.
+fn locate_named<'data>(
+    image: &Image<'data>,
+    user_named: &NamedAllocator,
+    allocator: usize,
+    located: &mut Vec<Located<'data>>,
+) -> Vec<MissingFunction> {
+    let mut missing = Vec::new();
+    for NamedFunction { place, role, signature } in &user_named.functions {
+        let meaning = Meaning { role: *role, signature: *signature, may_pass_on: false };
+        let (name, outcome) = match place {
+            Place::Names(names) => {
+                (names[0].clone(), locate_names(image, meaning, names, allocator, located))
+            }
+            Place::Address(address) => {
+                let name = format!("{address:#x}");
+                let function = image.function_at(*address);
+                let outcome = function.and_then(|function| add(function, &name, meaning, allocator, located));
+                (name, outcome)
+            }
+        };
+        if let Err(reason) = outcome {
+            missing.push(MissingFunction { name, reason });
         }
     }
     missing
@@ -171,26 +331,28 @@ fn locate<'data>(
 
 impl Located<'_> {
     fn place(self, sealed: u64) -> ProbeSite {
-        let Self { names, role, signature, function } = self;
+        let Self { names, role, signature, function, .. } = self;
         let function_length = function.body.bytes().len() as u64;
         let placement = placement::place(function.body, role, signature, sealed);
         ProbeSite { names, role, signature, placement, function_offset: function.offset, function_length }
     }
 }
 
-/// Adds the row's functions to `located`, or its names to the ones that are there at the same address.
-/// Fails when not one of its names can be probed.
-fn locate_row<'data>(
+/// Adds the functions with these names to `located`, or the names to the ones that are there at the same address.
+/// Fails when not one of the names can be probed.
+fn locate_names<'data>(
     image: &Image<'data>,
-    row: &families::Function,
+    meaning: Meaning,
     names: &[String],
+    allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Result<(), MissingReason> {
     let mut added = false;
     let mut reason = MissingReason::Undefined;
     for name in names {
         for &symbol in image.definitions(name) {
-            match image.function(symbol).and_then(|function| add(function, name, row, located)) {
+            match image.function(symbol).and_then(|function| add(function, name, meaning, allocator, located))
+            {
                 Ok(()) => added = true,
                 Err(why_not) => reason = why_not,
             }
@@ -202,17 +364,20 @@ fn locate_row<'data>(
 fn add<'data>(
     function: Function<'data>,
     name: &str,
-    row: &families::Function,
+    meaning: Meaning,
+    allocator: usize,
     located: &mut Vec<Located<'data>>,
 ) -> Result<(), MissingReason> {
-    let &families::Function { role, signature, .. } = row;
+    let Meaning { role, signature, may_pass_on } = meaning;
     let Some(known) = located.iter_mut().find(|known| known.function.address == function.address) else {
-        located.push(Located { names: vec![name.to_owned()], role, signature, function });
+        let names = vec![name.to_owned()];
+        located.push(Located { allocator, may_pass_on, names, role, signature, function });
         return Ok(());
     };
     if (known.role, known.signature) != (role, signature) {
         return Err(MissingReason::Shared);
     }
+    known.may_pass_on &= may_pass_on;
     if !known.names.iter().any(|known| known == name) {
         known.names.push(name.to_owned());
     }

@@ -7,22 +7,32 @@ use jjleak_common::cookie::Signature;
 pub enum Role {
     /// Gives a new block (`malloc`, `calloc`, `posix_memalign`).
     Allocate,
+    /// Gives a new block or throws an exception (`operator new`), so that its exits are probed and not its return.
+    AllocateOrThrow,
+    /// No function, but an instruction by which functions that may throw return.
+    Exit,
     /// Turns a block into another one (`realloc`).
     Resize,
+    /// Resizes a block where it is, and returns its real size (jemalloc's `xallocx`).
+    ResizeInPlace,
     /// Takes a block back (`free`).
     Free,
-    /// Gives a new block in a way that no probe can follow (`operator new` that throws): its calls are counted, its
-    /// blocks are not.
+    /// Gives a new block or throws, and its exits are not known: its calls are counted, its blocks are not.
     UnseenAllocation,
-    /// Resizes a block in place in a way that no probe can follow (jemalloc's `xallocx`): its calls are counted.
-    UnseenResize,
+    /// Takes back blocks that it does not name (`mi_heap_destroy`): its calls are counted.
+    UnseenFree,
 }
 
 impl Role {
     /// Whether the call's result matters, so that its return carries a probe too, armed at the same site.
     #[must_use]
     pub const fn probes_return(self) -> bool {
-        matches!(self, Self::Allocate | Self::Resize)
+        matches!(self, Self::Allocate | Self::Resize | Self::ResizeInPlace)
+    }
+
+    /// Whether a call that comes here in tail position from another allocation function is accounted by itself.
+    pub(super) const fn accounts_allocation(self) -> bool {
+        self.probes_return() || matches!(self, Self::AllocateOrThrow)
     }
 }
 
@@ -48,6 +58,25 @@ impl ProbeSite {
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.function_offset + self.placement.delta
+    }
+
+    /// The names by which people know the function.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let mut names: Vec<_> = self.names.iter().map(|name| plain(name)).collect();
+        names.dedup();
+        names.join("/")
+    }
+}
+
+/// What C++ calls the function (Itanium C++ ABI, "Operator Encodings").
+fn plain(name: &str) -> &str {
+    match name.get(..4) {
+        Some("_Znw") => "operator new",
+        Some("_Zna") => "operator new[]",
+        Some("_Zdl") => "operator delete",
+        Some("_Zda") => "operator delete[]",
+        _ => name,
     }
 }
 

@@ -3,9 +3,9 @@
 //! The file belongs to the profiled process, so nothing in it is trusted: sizes and offsets are checked, and
 //! work is bounded by the file's length.
 
-use super::{Error, MissingReason, placement::Body};
+use super::{Error, MissingReason, mini_debug, placement::Body};
 use object::{
-    LittleEndian,
+    LittleEndian, Object, ObjectSection, Relocation, RelocationTarget,
     elf::{self, FileHeader64, Sym64},
     read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
 };
@@ -13,6 +13,9 @@ use std::{
     collections::{BTreeSet, HashMap},
     ops::Range,
 };
+
+/// The section with mini debug info.
+const MINI_DEBUG_INFO: &[u8] = b".gnu_debugdata";
 
 /// Longest function that is looked at as a whole; malloc is some 800 bytes long, mallocs with everything
 /// inlined a few thousand. The size comes from the file and bounds the work.
@@ -32,9 +35,19 @@ type Symbols<'data> = SymbolTable<'data, FileHeader64<LittleEndian>>;
 
 /// The symbols and the executable code of a file.
 pub(super) struct Image<'data> {
+    file: Elf<'data>,
     code: Vec<Segment<'data>>,
     definitions: HashMap<String, Vec<Definition>>,
-    prefixes: Vec<String>,
+    prefixes: Prefixes,
+}
+
+/// What stands before two names in the names of a file's functions.
+#[derive(Debug, Default)]
+pub(super) struct Prefixes {
+    /// Before a public function's.
+    pub(super) of_api: Vec<String>,
+    /// Before an internal function's.
+    pub(super) of_internals: Vec<String>,
 }
 
 /// An executable segment.
@@ -44,12 +57,23 @@ struct Segment<'data> {
     bytes: &'data [u8],
 }
 
+/// A function that is called by way of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Callee {
+    /// One of the file's own, at this address.
+    Own(u64),
+    /// Another file's, of this name.
+    Other(String),
+}
+
 /// A defined symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Definition {
     address: u64,
     size: u64,
     kind: elf::SymbolType,
+    /// Other files cannot bind to it: linkers make hidden symbols of static executables local.
+    local: bool,
 }
 
 /// A function and its place in the file.
@@ -63,6 +87,12 @@ pub(super) struct Function<'data> {
     pub(super) body: Body<'data>,
 }
 
+impl Definition {
+    pub(super) const fn address(self) -> u64 {
+        self.address
+    }
+}
+
 impl Function<'_> {
     /// The addresses its known code takes.
     pub(super) fn range(&self) -> Range<u64> {
@@ -72,10 +102,14 @@ impl Function<'_> {
 
 impl<'data> Image<'data> {
     /// Reads the file, and of its symbols those with the names that `names` gives for the prefixes under which the
-    /// file defines `mark`.
+    /// file defines `public`. Prefixes of `internal` are found, too.
+    ///
+    /// `debug_file` is another file with symbols of this one.
     pub(super) fn parse(
         data: &'data [u8],
-        mark: &str,
+        debug_file: Option<&[u8]>,
+        public: &str,
+        internal: &str,
         names: impl FnOnce(&[String]) -> Vec<String>,
     ) -> Result<Self, Error> {
         let file = Elf::parse(data).map_err(Error::Parse)?;
@@ -83,18 +117,77 @@ impl<'data> Image<'data> {
         if machine != elf::EM_X86_64 {
             return Err(Error::Machine(machine.0));
         }
-        let tables = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
-        let prefixes = prefixes(tables, mark);
+        let mini = file.section_by_name_bytes(MINI_DEBUG_INFO).and_then(|section| section.data().ok());
+        let mini = mini.and_then(mini_debug::unpack);
+        // One that is damaged has no symbols.
+        let more = [mini.as_deref(), debug_file].into_iter().flatten();
+        let more: Vec<_> = more.filter_map(|elf| Elf::parse(elf).ok()).collect();
+        let own = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
+        let tables: Vec<_> = own.into_iter().chain(more.iter().map(ElfFile::elf_symbol_table)).collect();
+        let prefixes =
+            Prefixes { of_api: prefixes(&tables, public), of_internals: prefixes(&tables, internal) };
         let mut definitions: HashMap<_, _> =
-            names(&prefixes).into_iter().map(|name| (name, Vec::new())).collect();
+            names(&prefixes.of_api).into_iter().map(|name| (name, Vec::new())).collect();
         for table in tables {
             collect_definitions(table, &mut definitions);
         }
-        Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes })
+        definitions.values_mut().for_each(drop_doubtful);
+        Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes, file })
     }
 
-    /// What stands before the mark in the names of the symbols that end with it.
-    pub(super) fn prefixes(&self) -> &[String] {
+    /// Where the file's code finds the functions that it calls by way of memory which the dynamic linker fills.
+    pub(super) fn linkage(&self) -> HashMap<u64, Callee> {
+        let table = self.file.elf_dynamic_symbol_table();
+        let relocations = self.file.dynamic_relocations().into_iter().flatten();
+        let callee = |relocation: &Relocation| {
+            let RelocationTarget::Symbol(index) = relocation.target() else { return None };
+            let symbol = table.symbol(index).ok()?;
+            if !symbol.is_undefined(LittleEndian) {
+                return Some(Callee::Own(symbol.st_value.get(LittleEndian)));
+            }
+            let name = table.symbol_name(LittleEndian, symbol).ok()?;
+            Some(Callee::Other(String::from_utf8_lossy(name).into_owned()))
+        };
+        relocations.filter_map(|(slot, relocation)| Some((slot, callee(&relocation)?))).collect()
+    }
+
+    /// Code from an address on, to the end of its segment; none outside of the code.
+    pub(super) fn code_from(&self, address: u64) -> &'data [u8] {
+        let segment = self.code.iter().find(|segment| segment.contains(address));
+        let rest =
+            segment.and_then(|segment| segment.bytes.get(usize::try_from(address - segment.address).ok()?..));
+        rest.unwrap_or_default()
+    }
+
+    /// The offset in the file of code at an address.
+    pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
+        let segment = self.code.iter().find(|segment| segment.contains(address))?;
+        Some(segment.offset + (address - segment.address))
+    }
+
+    /// Whether it is an executable from which the symbol table was taken.
+    pub(super) fn is_stripped_executable(&self) -> bool {
+        let header = self.file.elf_header();
+        let interpreted =
+            || self.file.elf_program_headers().iter().any(|it| it.p_type(LittleEndian) == elf::PT_INTERP);
+        let pie = || header.e_type.get(LittleEndian) == elf::ET_DYN && !self.has_name();
+        let executable = header.e_type.get(LittleEndian) == elf::ET_EXEC || interpreted() || pie();
+        executable && self.file.elf_symbol_table().is_empty()
+    }
+
+    /// Whether other files can ask for it by a name (`DT_SONAME`), as they do for libraries.
+    fn has_name(&self) -> bool {
+        let dynamic = self
+            .file
+            .elf_program_headers()
+            .iter()
+            .find_map(|header| header.dynamic(LittleEndian, self.file.data()).ok().flatten());
+        let tags = dynamic.into_iter().flatten().map(|entry| entry.d_tag.get(LittleEndian));
+        tags.into_iter().any(|tag| tag == elf::DT_SONAME)
+    }
+
+    /// What stands before the two names that were asked for.
+    pub(super) fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
 
@@ -107,6 +200,11 @@ impl<'data> Image<'data> {
     /// Whether the file defines the name.
     pub(super) fn defines(&self, name: &str) -> bool {
         !self.definitions(name).is_empty()
+    }
+
+    /// Whether other files can bind to the file's definition of the name.
+    pub(super) fn exports(&self, name: &str) -> bool {
+        self.definitions(name).iter().any(|definition| !definition.local)
     }
 
     /// Every definition of the name.
@@ -135,6 +233,11 @@ impl<'data> Image<'data> {
         Ok(Function { address: symbol.address, offset: segment.offset + distance, body })
     }
 
+    /// The function at an address; its length is not known.
+    pub(super) fn function_at(&self, address: u64) -> Result<Function<'data>, MissingReason> {
+        self.function(Definition { address, size: 0, kind: elf::STT_FUNC, local: false })
+    }
+
     /// Address and bytes of each executable segment.
     pub(super) fn code(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
         self.code.iter().map(|segment| (segment.address, segment.bytes))
@@ -147,7 +250,7 @@ impl Segment<'_> {
     }
 }
 
-/// Adds the defined global symbols of a table under the names that are already keys.
+/// Adds the defined symbols of a table under the names that are already keys.
 fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Vec<Definition>>) {
     for (name, symbol) in defined(table) {
         let Some(known) = definitions.get_mut(name) else {
@@ -157,6 +260,7 @@ fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Ve
             address: symbol.st_value.get(LittleEndian),
             size: symbol.st_size.get(LittleEndian),
             kind: symbol.st_type(),
+            local: symbol.is_local(),
         };
         if known.len() < MAX_DEFINITIONS && !known.contains(&definition) {
             known.push(definition);
@@ -164,17 +268,30 @@ fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Ve
     }
 }
 
+/// A name is the global symbol's. Without one it is the local function's, if there is just one: a program may have
+/// many local functions of one name, of which none is meant.
+fn drop_doubtful(definitions: &mut Vec<Definition>) {
+    if definitions.iter().any(|definition| !definition.local) {
+        definitions.retain(|definition| !definition.local);
+    } else if definitions.iter().any(|definition| definition.address != definitions[0].address) {
+        definitions.clear();
+    }
+}
+
 /// What stands before the mark in the names of functions.
-fn prefixes(tables: [&Symbols<'_>; 2], mark: &str) -> Vec<String> {
-    let symbols = tables.into_iter().flat_map(defined);
+fn prefixes(tables: &[&Symbols<'_>], mark: &str) -> Vec<String> {
+    let symbols = tables.iter().copied().flat_map(defined);
     let functions = symbols.filter(|(_, symbol)| symbol.st_type() == elf::STT_FUNC);
     let prefixes: BTreeSet<_> = functions.filter_map(|(name, _)| name.strip_suffix(mark)).collect();
     prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()
 }
 
-/// The defined global symbols of a table, by name.
+/// The defined symbols of a table, by name; of local ones the functions.
 fn defined<'data>(table: &Symbols<'data>) -> impl Iterator<Item = (&'data str, &'data Sym64<LittleEndian>)> {
-    let symbols = table.iter().filter(|symbol| !symbol.is_undefined(LittleEndian) && !symbol.is_local());
+    let symbols = table.iter().filter(|symbol| {
+        let counts = !symbol.is_local() || symbol.st_type() == elf::STT_FUNC;
+        counts && !symbol.is_undefined(LittleEndian)
+    });
     symbols.filter_map(|symbol| {
         // A name that cannot be read is the name of no allocator.
         let name = table.symbol_name(LittleEndian, symbol).ok()?;

@@ -17,9 +17,9 @@ fn glibc(symbols: Vec<Symbol>) -> ProfiledAllocator {
 
 /// The file's only allocator, which must be of this family.
 fn only(file: &[u8], family: &str) -> ProfiledAllocator {
-    let mut found = find_sites(file).unwrap().profiled;
+    let mut found = find_sites(file, Hints::default()).unwrap().profiled;
     let allocator = found.pop().unwrap();
-    assert_eq!((found, allocator.family), (vec![], family));
+    assert_eq!((found, allocator.family.as_str()), (vec![], family));
     allocator
 }
 
@@ -86,8 +86,8 @@ fn a_function_of_unknown_size_is_probed_at_its_entry() {
 fn files_for_other_machines_are_refused() {
     let mut file = test_elf::elf(&TWO_FUNCTIONS, &[]);
     file[18] = 183; // EM_AARCH64
-    assert!(matches!(find_sites(&file), Err(Error::Machine(183))));
-    assert!(matches!(find_sites(b"#!/bin/sh\n"), Err(Error::Parse(_))));
+    assert!(matches!(find_sites(&file, Hints::default()), Err(Error::Machine(183))));
+    assert!(matches!(find_sites(b"#!/bin/sh\n", Hints::default()), Err(Error::Parse(_))));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn overlapping_code_is_refused() {
     let mut file = test_elf::elf(&code, &[]);
     file[56] = 2; // e_phnum
 
-    assert!(matches!(find_sites(&file), Err(Error::OverlappingCode)));
+    assert!(matches!(find_sites(&file, Hints::default()), Err(Error::OverlappingCode)));
 }
 
 /// The C library this test itself runs on.
@@ -182,7 +182,10 @@ fn the_hot_functions_of_this_machines_libc_are_not_single_stepped() {
 #[test]
 fn this_test_program_holds_no_allocator() {
     let file = fs::read("/proc/self/exe").unwrap();
-    assert_eq!(find_sites(&file).unwrap(), ModuleAllocators { profiled: vec![], unknown_malloc: false });
+    assert_eq!(
+        find_sites(&file, Hints::default()).unwrap(),
+        ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: false }
+    );
 }
 
 /// A whole little library for the hostile cases: small, so that damage hits what matters.
@@ -215,7 +218,7 @@ fn damaged(
 }
 
 fn sites_lie_in_the_file(file: &[u8]) -> bool {
-    let allocators = find_sites(file).map_or_else(|_| Vec::new(), |found| found.profiled);
+    let allocators = find_sites(file, Hints::default()).map_or_else(|_| Vec::new(), |found| found.profiled);
     let mut sites = allocators.iter().flat_map(|allocator| &allocator.sites);
     sites.all(|site| site.offset() < file.len() as u64)
 }

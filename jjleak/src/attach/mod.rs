@@ -270,9 +270,12 @@ impl Programs {
             (Self::Accounting, Role::Resize) => ("resize_enter", Some("allocate_return")),
             (Self::Accounting, Role::Free) => ("free_enter", None),
             (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
-            (Self::Accounting, Role::UnseenResize) => ("unseen_resize_enter", None),
-            (Self::Bare, Role::Allocate | Role::Resize) => ("bare_enter", Some("bare_return")),
-            (Self::Bare, Role::Free | Role::UnseenAllocation | Role::UnseenResize) => ("bare_enter", None),
+            (Self::Accounting, Role::UnseenFree) => ("unseen_free_enter", None),
+            (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
+            (Self::Accounting, Role::AllocateOrThrow) => ("throwing_enter", None),
+            (Self::Accounting, Role::Exit) => ("throwing_exit", None),
+            (Self::Bare, role) if role.probes_return() => ("bare_enter", Some("bare_return")),
+            (Self::Bare, _) => ("bare_enter", None),
         }
     }
 
@@ -285,7 +288,10 @@ impl Programs {
                 "allocate_return",
                 "free_enter",
                 "unseen_allocate_enter",
-                "unseen_resize_enter",
+                "resize_in_place_enter",
+                "throwing_enter",
+                "throwing_exit",
+                "unseen_free_enter",
             ],
             Self::Bare => &["bare_enter", "bare_return"],
         }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, ArgGroup, Parser};
 use jjleak_common::{live, sampling, stack};
 use regex::Regex;
@@ -79,6 +80,18 @@ pub(super) struct Args {
     /// Account only allocations of at most this many bytes
     #[arg(short = 'Z', long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true)]
     pub(super) max_size: u64,
+
+    /// Profile the allocation functions of this file only: its path as the process maps it, or its name
+    #[arg(short = 'O', long, value_name = "PATH")]
+    pub(super) obj: Option<PathBuf>,
+
+    /// Profile functions with this prefix, too: those of malloc(3) with it in front
+    #[arg(short = 'S', long, value_name = "PREFIX", value_parser = NonEmptyStringValueParser::new())]
+    pub(super) symbols_prefix: Option<String>,
+
+    /// Profile the functions that this table names, too; can be given several times (docs/allocators.md)
+    #[arg(long, value_name = "FILE")]
+    pub(super) allocators: Vec<PathBuf>,
 
     /// Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use
     #[arg(long)]

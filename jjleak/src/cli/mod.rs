@@ -4,6 +4,7 @@
 //! one line of what to do.
 
 mod args;
+mod choice;
 mod failure;
 mod notices;
 mod outputs;

@@ -16,6 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Failure;
 use super::args::{Args, Subject};
+use super::choice::Choice;
 use super::failure::{LOSS, OTHER};
 use super::notices::tell;
 use super::outputs::{Outputs, Written};
@@ -37,6 +38,7 @@ const MAX_CLOSED: usize = 64;
 pub(super) fn profile(args: &Args) -> Result<(), Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
+    let choice = Choice::of(args)?;
     args.coverage()?;
     attach::preflight().map_err(attach::Error::from)?;
     if settings.following != Following::Nobody {
@@ -48,7 +50,7 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
         .build()
         .map_err(|error| cannot_start("starting the runtime", &error))?;
     runtime.block_on(async {
-        let mut session = Session::begin(args, subject, settings)?;
+        let mut session = Session::begin(args, subject, settings, choice)?;
         session.run(args, &interrupt).await?;
         session.finish(args)
     })
@@ -95,21 +97,21 @@ struct Session {
 }
 
 impl Session {
-    fn begin(args: &Args, subject: Subject, settings: Settings) -> Result<Self, Failure> {
+    fn begin(args: &Args, subject: Subject, settings: Settings, choice: Choice) -> Result<Self, Failure> {
         let wanted = match &subject {
             Subject::Named(name) => Wanted::Named(name.clone()),
             _ => Wanted::All,
         };
         let (watch, outputs) = match subject {
             Subject::Pids(pids) => {
-                Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted)?)?
+                Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
             Subject::Command(words) => {
-                Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted)?)?
+                Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(args, None)?;
-                let mut watch = Watch::new(settings, args.coverage()?, wanted)?;
+                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 watch.attach_all();
                 (watch, outputs)
             }

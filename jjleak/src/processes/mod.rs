@@ -3,6 +3,7 @@
 //! In: a PID or a command line. Out: a [`Process`], its [`Mapping`]s, and a [`ModuleTable`] that remembers
 //! mapped files for as long as their addresses may need names.
 
+mod debug_file;
 mod error;
 mod exit;
 mod headers;

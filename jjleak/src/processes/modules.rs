@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
 use super::headers::Headers;
-use super::{FileId, FileVersion, Mapping, Pid, mapped_file};
+use super::{FileId, FileVersion, Mapping, Pid, debug_file, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
 /// what a hostile target maps can say that it is of any size.
-const MAX_FILE_BYTES: u64 = 1 << 30;
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// A mapped file.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Module {
     /// The open file: it stays readable when the process has ended or the path leads elsewhere.
     file: File,
     headers: Headers,
+    /// A process that maps it.
+    mapped_by: Pid,
 }
 
 impl Module {
@@ -34,7 +36,7 @@ impl Module {
         let metadata = file.metadata()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         let version = FileVersion { file: file_id, changed };
-        Ok(Self { version, path: mapping.path.clone(), headers: Headers::read(&file), file })
+        Ok(Self { version, path: mapping.path.clone(), headers: Headers::read(&file), file, mapped_by: pid })
     }
 
     /// A path that leads to the file for as long as this value lives.
@@ -53,6 +55,12 @@ impl Module {
     #[must_use]
     pub fn build_id(&self) -> &str {
         &self.headers.build_id
+    }
+
+    /// The bytes of the separate debug file that belongs to this file, whose bytes are `elf`.
+    #[must_use]
+    pub fn read_debug_file(&self, elf: &[u8]) -> Option<Vec<u8>> {
+        debug_file::read(self.mapped_by, &self.path, self.build_id(), elf)
     }
 
     /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.

@@ -1,6 +1,6 @@
 //! The accounting of a running process, read without the command line in between.
 
-use jjleak::allocators::find_sites;
+use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Scope, Settings, Target};
 use jjleak::collect::{Collector, Snapshot, View};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
@@ -24,7 +24,7 @@ impl Attached {
         let mappings = Mapping::all(pid).unwrap();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {
             let module = modules.get(id);
-            for allocator in find_sites(&module.read().unwrap()).unwrap().profiled {
+            for allocator in find_sites(&module.read().unwrap(), Hints::default()).unwrap().profiled {
                 let target = |site| Target { file: module.stable_path(), site };
                 let targets: Vec<_> = allocator.sites.into_iter().map(target).collect();
                 attachment.attach(Scope::Process { slot, thread: pid }, &targets).unwrap();

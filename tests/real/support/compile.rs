@@ -1,8 +1,9 @@
 //! Compiles the fixtures, each once a run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The program that keeps its own books and is driven by a test.
 pub(crate) fn ledger() -> &'static Path {
@@ -10,15 +11,89 @@ pub(crate) fn ledger() -> &'static Path {
     PATH.get_or_init(|| compile("ledger", &LEDGER.map(|unit| format!("ledger/{unit}.c")), BOOKKEEPING))
 }
 
-/// The same program with musl inside instead of a C library beside it.
-pub(crate) fn musl_ledger() -> &'static Path {
+/// The same program with C++'s operators, in a program of C++.
+pub(crate) fn cplusplus_ledger() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    // The kernel's headers stand beside glibc's, and come after musl's.
-    let headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
-    let flags = [BOOKKEEPING, &headers, &["-static"]].concat();
     PATH.get_or_init(|| {
-        compile_with("musl-gcc", "musl-ledger", &LEDGER.map(|unit| format!("ledger/{unit}.c")), &flags)
+        let sources = LEDGER.map(|unit| format!("ledger/{unit}.c"));
+        let sources = [&sources[..], &["ledger/operators.cpp".to_owned()]].concat();
+        // Each file in its own language.
+        let flags = [CPLUSPLUS, &BOOKKEEPING[1..], &["-Wl,--no-as-needed", "-lstdc++"]].concat();
+        compile("cplusplus-ledger", &sources, &flags)
     })
+}
+
+/// How else the ledger program is built: with other C libraries and allocators, beside it and inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LedgerBuild {
+    /// With glibc inside, at a fixed address.
+    Static,
+    /// With glibc inside, at any address.
+    StaticPie,
+    /// With musl beside it.
+    Musl,
+    /// With musl inside.
+    StaticMusl,
+    /// With jemalloc inside, in C++.
+    Jemalloc,
+    /// With tcmalloc inside, in C++.
+    Tcmalloc,
+}
+
+/// The ledger program built in another way.
+pub(crate) fn ledger_as(build: LedgerBuild) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<LedgerBuild, PathBuf>> = Mutex::new(BTreeMap::new());
+    // A test that could not build it leaves nothing behind that others could not use.
+    let mut ledgers = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    ledgers.entry(build).or_insert_with(|| build_ledger(build)).clone()
+}
+
+fn build_ledger(build: LedgerBuild) -> PathBuf {
+    // The kernel's headers stand beside glibc's, and come after musl's.
+    const HEADERS: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+    let mut sources = LEDGER.map(|unit| format!("ledger/{unit}.c")).to_vec();
+    let mut flags = BOOKKEEPING.to_vec();
+    let compiler = match build {
+        LedgerBuild::Musl | LedgerBuild::StaticMusl => {
+            flags.extend(HEADERS);
+            "musl-gcc"
+        }
+        LedgerBuild::Jemalloc | LedgerBuild::Tcmalloc => {
+            sources.push("ledger/operators.cpp".to_owned());
+            // Each file in its own language.
+            flags.remove(0);
+            flags.extend(CPLUSPLUS);
+            "cc"
+        }
+        LedgerBuild::Static | LedgerBuild::StaticPie => "cc",
+    };
+    flags.extend(match build {
+        LedgerBuild::Static | LedgerBuild::StaticMusl => &["-static"][..],
+        LedgerBuild::StaticPie => &["-static-pie"],
+        LedgerBuild::Musl => &[],
+        LedgerBuild::Jemalloc => &[WHOLE_JEMALLOC, "-Wl,--no-as-needed", "-lstdc++", "-lm"],
+        LedgerBuild::Tcmalloc => &["-no-pie", WHOLE_TCMALLOC, "-Wl,--no-as-needed", "-lstdc++", "-lm"],
+    });
+    compile_with(compiler, &format!("ledger-{build:?}"), &sources, &flags)
+}
+
+/// All of a library, although nothing has asked for it yet.
+const WHOLE_JEMALLOC: &str = "-Wl,--whole-archive,-l:libjemalloc_pic.a,--no-whole-archive";
+const WHOLE_TCMALLOC: &str = "-Wl,--whole-archive,-l:libtcmalloc_minimal.a,--no-whole-archive";
+
+/// The program in Rust that has jemalloc inside: under its default prefix, or in the place of malloc.
+pub(crate) fn rust_ledger(unprefixed: bool) -> PathBuf {
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(if unprefixed { "rust-unprefixed" } else { "rust" });
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/rust/Cargo.toml");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
+    cargo.arg("--target-dir").arg(&folder).env_remove("RUSTFLAGS");
+    if unprefixed {
+        cargo.args(["--features", "unprefixed"]);
+    }
+    assert!(cargo.status().unwrap().success(), "cannot build the Rust program");
+    folder.join("release/rust-ledger")
 }
 
 /// The C++ program that asks for more than there is, and catches what is thrown.
@@ -119,8 +194,11 @@ pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {
 const BOOKKEEPING: &[&str] =
     &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
 
+/// What tells the ledger program that it has the scenarios of C++.
+const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
+
 /// The ledger program's source files.
-const LEDGER: [&str; 13] = [
+const LEDGER: [&str; 15] = [
     "books",
     "sites",
     "calls",
@@ -130,6 +208,8 @@ const LEDGER: [&str; 13] = [
     "jemalloc",
     "main",
     "mappings",
+    "own",
+    "pools",
     "processes",
     "steady",
     "tables",

@@ -36,7 +36,12 @@ impl Ledger {
 
     /// Starts the program with another allocator in the place of the C library's.
     pub(crate) fn start_preloading(library: &str) -> Self {
-        let ledger = Self::spawn(Command::new(compile::ledger()).env("LD_PRELOAD", library));
+        Self::start_as_preloading(compile::ledger(), library)
+    }
+
+    /// Starts the program from this path, with another allocator in the place of the C library's.
+    pub(crate) fn start_as_preloading(path: &Path, library: &str) -> Self {
+        let ledger = Self::spawn(Command::new(path).env("LD_PRELOAD", library));
         let maps = fs::read_to_string(format!("/proc/{}/maps", ledger.pid())).unwrap();
         assert!(
             maps.contains(library.trim_end_matches(char::is_numeric)),
@@ -45,7 +50,7 @@ impl Ledger {
         ledger
     }
 
-    fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let pid = process.id();

@@ -35,6 +35,14 @@ macro_rules! require_library {
     };
 }
 
+/// Ends the test here, as skipped, unless BPF can be used and this library is there to be linked to.
+macro_rules! require_archive {
+    ($archive:expr) => {
+        $crate::support::privilege::require_bpf!();
+        $crate::support::privilege::require!($crate::support::privilege::lack_of_archive($archive))
+    };
+}
+
 /// Ends the test here, as skipped, when something lacks.
 macro_rules! require {
     ($lack:expr) => {
@@ -51,7 +59,7 @@ pub(crate) fn is_long() -> bool {
     env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
 }
 
-pub(crate) use {require, require_bpf, require_library, require_program};
+pub(crate) use {require, require_archive, require_bpf, require_library, require_program};
 
 /// Why BPF cannot be used, if so.
 pub(crate) fn lack_of_bpf() -> Option<String> {
@@ -92,4 +100,12 @@ pub(crate) fn record(name: &str, why: &str) {
         // One write, so that lines of tests that run at the same time do not mix.
         file.write_all(format!("{name}: {why}\n").as_bytes()).unwrap();
     }
+}
+
+/// Why this library cannot be linked to, if so.
+pub(crate) fn lack_of_archive(archive: &str) -> Option<String> {
+    let asked = Command::new("cc").arg(format!("-print-file-name={archive}")).output();
+    // The compiler says the name again if it finds nothing.
+    let found = asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim() != archive);
+    (!found).then(|| format!("{archive} is not installed"))
 }

@@ -14,132 +14,194 @@ pub(in crate::allocators) struct Function {
     pub(in crate::allocators) role: Role,
     /// Which argument is what.
     pub(in crate::allocators) signature: Signature,
+    /// Whether it may only pass the block on to another function that takes it back. It is then left out: no block
+    /// is freed twice.
+    pub(in crate::allocators) may_pass_on: bool,
+}
+
+impl Function {
+    pub(super) const fn new(names: &'static [&'static str], role: Role, signature: Signature) -> Self {
+        Self { names, role, signature, may_pass_on: false }
+    }
+
+    /// A function that may do no more than call another one of the table.
+    pub(super) const fn wrapper(names: &'static [&'static str], role: Role, signature: Signature) -> Self {
+        Self { may_pass_on: true, ..Self::new(names, role, signature) }
+    }
 }
 
 /// A signature without any argument, to start from.
-const NOTHING: Signature =
-    Signature { size: None, count: None, pointer: None, result: ResultIn::Return, zero_frees: false };
+pub(in crate::allocators) const NOTHING: Signature = Signature {
+    size: None,
+    count: None,
+    pointer: None,
+    extra: None,
+    result: ResultIn::Return,
+    zero_frees: false,
+};
 
 /// A function that takes the size first.
-const SIZE_FIRST: Signature = Signature { size: Some(ARG0), ..NOTHING };
+pub(super) const SIZE_FIRST: Signature = Signature { size: Some(ARG0), ..NOTHING };
 
 /// A function that takes an alignment and then the size.
-const SIZE_SECOND: Signature = Signature { size: Some(ARG1), ..NOTHING };
+pub(super) const SIZE_SECOND: Signature = Signature { size: Some(ARG1), ..NOTHING };
 
 /// A function that takes a number of elements and their size.
-const COUNT_THEN_SIZE: Signature = Signature { count: Some(ARG0), size: Some(ARG1), ..NOTHING };
+pub(super) const COUNT_THEN_SIZE: Signature = Signature { count: Some(ARG0), size: Some(ARG1), ..NOTHING };
 
 /// A function that takes a block and its new size.
-const BLOCK_THEN_SIZE: Signature = Signature { pointer: Some(ARG0), size: Some(ARG1), ..NOTHING };
+pub(super) const BLOCK_THEN_SIZE: Signature = Signature { pointer: Some(ARG0), size: Some(ARG1), ..NOTHING };
 
 /// A function that takes a block first, and nothing else that matters.
-const BLOCK_FIRST: Signature = Signature { pointer: Some(ARG0), ..NOTHING };
+pub(super) const BLOCK_FIRST: Signature = Signature { pointer: Some(ARG0), ..NOTHING };
 
 /// The functions of allocators whose `realloc(p, 0)` frees `p` and returns null: glibc, tcmalloc, and jemalloc
 /// unless its option `zero_realloc` says otherwise. When a block comes back all the same, it is booked.
-pub(super) const ZERO_FREES: &[Function] = &c_functions(true);
+pub(in crate::allocators) const ZERO_FREES: &[Function] = &c_functions(true);
 
 /// The functions of allocators whose `realloc(p, 0)` gives a block of no bytes: musl and mimalloc.
 pub(super) const ZERO_RESIZES: &[Function] = &c_functions(false);
 
 /// `malloc(3)`, `posix_memalign(3)` and the GNU C Library manual, "Unconstrained Allocation".
-const fn c_functions(zero_frees: bool) -> [Function; 10] {
+const fn c_functions(zero_frees: bool) -> [Function; 11] {
+    let realloc = Signature { zero_frees, ..BLOCK_THEN_SIZE };
+    let reallocarray =
+        Signature { pointer: Some(ARG0), count: Some(ARG1), size: Some(ARG2), zero_frees, ..NOTHING };
+    let posix_memalign =
+        Signature { pointer: Some(ARG0), size: Some(ARG2), result: ResultIn::Pointee, ..NOTHING };
     [
-        Function { names: &["malloc"], role: Role::Allocate, signature: SIZE_FIRST },
-        Function { names: &["calloc"], role: Role::Allocate, signature: COUNT_THEN_SIZE },
-        Function {
-            names: &["realloc"],
-            role: Role::Resize,
-            signature: Signature { zero_frees, ..BLOCK_THEN_SIZE },
-        },
-        Function {
-            // Multiplies, then calls realloc.
-            names: &["reallocarray"],
-            role: Role::Resize,
-            signature: Signature {
-                pointer: Some(ARG0),
-                count: Some(ARG1),
-                size: Some(ARG2),
-                zero_frees,
-                ..NOTHING
-            },
-        },
-        Function {
-            names: &["posix_memalign"],
-            role: Role::Allocate,
-            signature: Signature {
-                pointer: Some(ARG0),
-                size: Some(ARG2),
-                result: ResultIn::Pointee,
-                ..NOTHING
-            },
-        },
-        Function { names: &["aligned_alloc"], role: Role::Allocate, signature: SIZE_SECOND },
-        Function { names: &["memalign"], role: Role::Allocate, signature: SIZE_SECOND },
-        Function { names: &["valloc"], role: Role::Allocate, signature: SIZE_FIRST },
+        Function::new(&["malloc"], Role::Allocate, SIZE_FIRST),
+        Function::new(&["calloc"], Role::Allocate, COUNT_THEN_SIZE),
+        Function::new(&["realloc"], Role::Resize, realloc),
+        // Multiplies, then calls realloc.
+        Function::new(&["reallocarray"], Role::Resize, reallocarray),
+        Function::new(&["posix_memalign"], Role::Allocate, posix_memalign),
+        Function::new(&["aligned_alloc"], Role::Allocate, SIZE_SECOND),
+        Function::new(&["memalign"], Role::Allocate, SIZE_SECOND),
+        Function::new(&["valloc"], Role::Allocate, SIZE_FIRST),
         // Rounds the size up to whole pages; the books hold what was asked for.
-        Function { names: &["pvalloc"], role: Role::Allocate, signature: SIZE_FIRST },
-        Function {
-            // cfree went with glibc 2.26; old programs still bind to it. The sized ones are C23's.
-            names: &["free", "cfree", "free_sized", "free_aligned_sized"],
-            role: Role::Free,
-            signature: BLOCK_FIRST,
-        },
+        Function::new(&["pvalloc"], Role::Allocate, SIZE_FIRST),
+        Function::new(&["free"], Role::Free, BLOCK_FIRST),
+        // cfree went with glibc 2.26; old programs still bind to it. The sized ones are C23's.
+        Function::wrapper(&["cfree", "free_sized", "free_aligned_sized"], Role::Free, BLOCK_FIRST),
     ]
 }
 
-/// jemalloc(3), "Non-standard API". Sizes of 0 are undefined there.
-pub(super) const JEMALLOC: &[Function] = &[
-    Function { names: &["mallocx"], role: Role::Allocate, signature: SIZE_FIRST },
-    Function { names: &["rallocx"], role: Role::Resize, signature: BLOCK_THEN_SIZE },
-    Function { names: &["dallocx", "sdallocx"], role: Role::Free, signature: BLOCK_FIRST },
-    // Gives the usable size, from which the requested one cannot be told.
-    Function { names: &["xallocx"], role: Role::UnseenResize, signature: BLOCK_FIRST },
+/// C++'s replaceable allocation functions ([new.delete]). They throw through their own frames: also the ones of which
+/// the standard says that they do not, since a new handler may.
+pub(super) const OPERATORS: &[Function] = &[
+    Function::new(
+        &[
+            "_Znwm",
+            "_ZnwmSt11align_val_t",
+            "_ZnwmRKSt9nothrow_t",
+            "_ZnwmSt11align_val_tRKSt9nothrow_t",
+            "_Znam",
+            "_ZnamSt11align_val_t",
+            "_ZnamRKSt9nothrow_t",
+            "_ZnamSt11align_val_tRKSt9nothrow_t",
+        ],
+        Role::AllocateOrThrow,
+        SIZE_FIRST,
+    ),
+    Function::wrapper(
+        &[
+            "_ZdlPv",
+            "_ZdlPvm",
+            "_ZdlPvSt11align_val_t",
+            "_ZdlPvmSt11align_val_t",
+            "_ZdlPvRKSt9nothrow_t",
+            "_ZdlPvSt11align_val_tRKSt9nothrow_t",
+            "_ZdaPv",
+            "_ZdaPvm",
+            "_ZdaPvSt11align_val_t",
+            "_ZdaPvmSt11align_val_t",
+            "_ZdaPvRKSt9nothrow_t",
+            "_ZdaPvSt11align_val_tRKSt9nothrow_t",
+        ],
+        Role::Free,
+        BLOCK_FIRST,
+    ),
 ];
 
-/// jemalloc's own `operator new`: up to 4 KiB it allocates without calling malloc, and beyond with a function that
-/// has no name. It throws `bad_alloc` through its own frame, so that no return probe can be put on it. `new[]` jumps
-/// to it; the aligned ones call jemalloc's `aligned_alloc`, which counts.
-pub(super) const JEMALLOC_NEW: &[Function] = &[Function {
-    names: &["_Znwm", "_ZnwmRKSt9nothrow_t"],
-    role: Role::UnseenAllocation,
-    signature: SIZE_FIRST,
-}];
+/// jemalloc(3), "Non-standard API". Sizes of 0 are undefined there.
+pub(super) const JEMALLOC: &[Function] = &[
+    Function::new(&["mallocx"], Role::Allocate, SIZE_FIRST),
+    Function::new(&["rallocx"], Role::Resize, BLOCK_THEN_SIZE),
+    Function::new(&["dallocx", "sdallocx"], Role::Free, BLOCK_FIRST),
+    Function::new(&["xallocx"], Role::ResizeInPlace, Signature { extra: Some(ARG2), ..BLOCK_THEN_SIZE }),
+];
 
-/// tcmalloc's own `operator new` and `new[]`, by the names that stand beside the mangled ones.
-pub(super) const TCMALLOC_NEW: &[Function] = &[Function {
-    names: &[
-        "tc_new",
-        "tc_newarray",
-        "tc_new_nothrow",
-        "tc_newarray_nothrow",
-        "tc_new_aligned",
-        "tc_new_aligned_nothrow",
-    ],
-    role: Role::UnseenAllocation,
-    signature: SIZE_FIRST,
-}];
+/// What gperftools' tcmalloc offers beside the C functions (gperftools/tcmalloc.h).
+pub(super) const TCMALLOC: &[Function] = &[
+    Function::new(&["tc_malloc_skip_new_handler"], Role::Allocate, SIZE_FIRST),
+    Function::new(
+        &[
+            "tc_new",
+            "tc_new_aligned",
+            "tc_new_nothrow",
+            "tc_new_aligned_nothrow",
+            "tc_newarray",
+            "tc_newarray_aligned",
+            "tc_newarray_nothrow",
+            "tc_newarray_aligned_nothrow",
+        ],
+        Role::AllocateOrThrow,
+        SIZE_FIRST,
+    ),
+    Function::wrapper(
+        &[
+            "tc_delete",
+            "tc_delete_sized",
+            "tc_delete_aligned",
+            "tc_delete_sized_aligned",
+            "tc_delete_nothrow",
+            "tc_delete_aligned_nothrow",
+            "tc_deletearray",
+            "tc_deletearray_sized",
+            "tc_deletearray_aligned",
+            "tc_deletearray_sized_aligned",
+            "tc_deletearray_nothrow",
+            "tc_deletearray_aligned_nothrow",
+        ],
+        Role::Free,
+        BLOCK_FIRST,
+    ),
+];
 
-/// The same in Google's newer tcmalloc.
-pub(super) const GOOGLE_TCMALLOC_NEW: &[Function] = &[Function {
-    names: &["TCMallocInternalNew", "TCMallocInternalNewArray", "TCMallocInternalNewNothrow"],
-    role: Role::UnseenAllocation,
-    signature: SIZE_FIRST,
-}];
-
-/// What mimalloc offers beside the C functions, as far as Rust's and other languages' bindings use it
-/// (mimalloc.h), and its own `operator new`, whose aligned forms call `mi_malloc_aligned`.
-pub(super) const MIMALLOC: &[Function] = &[
-    Function { names: &["mi_zalloc"], role: Role::Allocate, signature: SIZE_FIRST },
-    Function {
-        names: &["mi_malloc_aligned", "mi_zalloc_aligned"],
-        role: Role::Allocate,
-        signature: SIZE_FIRST,
-    },
-    Function { names: &["mi_realloc_aligned"], role: Role::Resize, signature: BLOCK_THEN_SIZE },
-    Function {
-        names: &["mi_new", "mi_new_n", "mi_new_nothrow"],
-        role: Role::UnseenAllocation,
-        signature: SIZE_FIRST,
-    },
+/// The same in Google's newer tcmalloc (`tcmalloc/libc_override_gcc_and_weak.h`).
+pub(super) const GOOGLE_TCMALLOC: &[Function] = &[
+    Function::new(
+        &[
+            "TCMallocInternalNew",
+            "TCMallocInternalNewAligned",
+            "TCMallocInternalNewNothrow",
+            "TCMallocInternalNewAlignedNothrow",
+            "TCMallocInternalNewArray",
+            "TCMallocInternalNewArrayAligned",
+            "TCMallocInternalNewArrayNothrow",
+            "TCMallocInternalNewArrayAlignedNothrow",
+        ],
+        Role::AllocateOrThrow,
+        SIZE_FIRST,
+    ),
+    Function::wrapper(
+        &[
+            "TCMallocInternalDelete",
+            "TCMallocInternalDeleteSized",
+            "TCMallocInternalDeleteAligned",
+            "TCMallocInternalDeleteSizedAligned",
+            "TCMallocInternalDeleteNothrow",
+            "TCMallocInternalDeleteAlignedNothrow",
+            "TCMallocInternalDeleteArray",
+            "TCMallocInternalDeleteArraySized",
+            "TCMallocInternalDeleteArrayAligned",
+            "TCMallocInternalDeleteArraySizedAligned",
+            "TCMallocInternalDeleteArrayNothrow",
+            "TCMallocInternalDeleteArrayAlignedNothrow",
+            "TCMallocInternalSdallocx",
+        ],
+        Role::Free,
+        BLOCK_FIRST,
+    ),
 ];

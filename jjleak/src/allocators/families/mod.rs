@@ -5,17 +5,17 @@
 //! function of a family is another row in `functions`.
 
 mod functions;
+mod mimalloc;
 #[cfg(test)]
 mod tests;
 
-pub(super) use functions::Function;
+pub(super) use functions::{Function, NOTHING, ZERO_FREES as C_FUNCTIONS};
 
 use std::slice;
 
 use super::symbols::Image;
-use functions::{
-    GOOGLE_TCMALLOC_NEW, JEMALLOC, JEMALLOC_NEW, MIMALLOC, TCMALLOC_NEW, ZERO_FREES, ZERO_RESIZES,
-};
+use functions::{GOOGLE_TCMALLOC, JEMALLOC, OPERATORS, TCMALLOC, ZERO_FREES, ZERO_RESIZES};
+use mimalloc::MIMALLOC;
 
 /// Allocators that come from the same project and share its function names.
 #[derive(Debug)]
@@ -55,7 +55,10 @@ pub(super) const MALLOC: &str = "malloc";
 /// The name that jemalloc's functions' prefix is read from.
 pub(super) const MALLOCX: &str = "mallocx";
 
-/// What a file with jemalloc in it defines under one prefix, in all versions since 3.5. A wrapper around `mallocx` may
+/// A function inside of jemalloc, in all versions since 3.0, behind its private namespace.
+pub(super) const JEMALLOC_INTERNAL: &str = "je_arena_boot";
+
+/// What a file with all of jemalloc in it defines under one prefix, in all versions since 3.5. A wrapper around `mallocx` may
 /// be called `my_mallocx`; it has no reason to wrap these all.
 const JEMALLOC_MARKS: &[&str] = &[MALLOCX, "nallocx", "mallctl", "mallctlnametomib", "mallctlbymib"];
 
@@ -70,30 +73,30 @@ pub(super) const FAMILIES: &[Family] = &[
         told: Told::AnyPrefix(JEMALLOC_MARKS),
         prefixed: &[ZERO_FREES, JEMALLOC],
         own: &[],
-        operators: JEMALLOC_NEW,
+        operators: OPERATORS,
     },
     Family {
         // gperftools.
         name: "tcmalloc",
         told: Told::Malloc { name: "tc_malloc", prefix: "tc_" },
         prefixed: &[ZERO_FREES],
-        own: TCMALLOC_NEW,
-        operators: &[],
+        own: TCMALLOC,
+        operators: OPERATORS,
     },
     Family {
         // Google's newer one, which shares no code with it.
         name: "tcmalloc",
         told: Told::Malloc { name: "TCMallocInternalMalloc", prefix: "TCMallocInternal" },
         prefixed: &[ZERO_FREES],
-        own: GOOGLE_TCMALLOC_NEW,
-        operators: &[],
+        own: GOOGLE_TCMALLOC,
+        operators: OPERATORS,
     },
     Family {
         name: "mimalloc",
         told: Told::Malloc { name: "mi_malloc", prefix: "mi_" },
         prefixed: &[ZERO_RESIZES],
         own: MIMALLOC,
-        operators: &[],
+        operators: OPERATORS,
     },
     Family {
         name: "musl",
@@ -119,7 +122,7 @@ pub(super) fn is_c_library(family: &str) -> bool {
 
 /// Whether the file's `malloc` takes the place of the C library's.
 pub(super) fn replaces_malloc(image: &Image<'_>) -> bool {
-    image.defines(MALLOC) && image.defines("free") && !image.defines(DYNAMIC_LINKER)
+    image.exports(MALLOC) && image.exports("free") && !image.defines(DYNAMIC_LINKER)
 }
 
 /// The families that a file holds.
@@ -169,12 +172,22 @@ impl Told {
                 prefixes.into_iter().filter(is_own).map(|(_, prefix)| prefix.to_owned()).collect()
             }
             Self::AnyPrefix(marks) => {
-                let is_held =
-                    |prefix: &&String| marks.iter().all(|mark| image.defines(&format!("{prefix}{mark}")));
-                image.prefixes().iter().filter(is_held).cloned().collect()
+                let is_held = |prefix: &&String| {
+                    marks.iter().all(|mark| image.defines(&format!("{prefix}{mark}")))
+                        || has_internals(prefix, &image.prefixes().of_internals)
+                };
+                image.prefixes().of_api.iter().filter(is_held).cloned().collect()
             }
         }
     }
+}
+
+/// Whether jemalloc's internal functions, behind one of these namespaces, are those of the public functions with this
+/// prefix. Linkers leave out of an executable what it does not call, and so most of the marks.
+fn has_internals(prefix: &str, namespaces: &[String]) -> bool {
+    // jemalloc's configure takes a namespace and a prefix. "je_" is a usual prefix, and always part of the namespace.
+    let namespace = prefix.strip_suffix("je_").unwrap_or(prefix);
+    prefix.is_empty() && !namespaces.is_empty() || namespaces.iter().any(|known| known == namespace)
 }
 
 impl Held {
@@ -198,7 +211,8 @@ impl Held {
         });
         let replaces_malloc = self.prefixes.iter().any(String::is_empty);
         let operators = if replaces_malloc { self.family.operators } else { &[] };
-        let own = self.family.own.iter().chain(operators);
+        // Operators first: they are what people know them by.
+        let own = operators.iter().chain(self.family.own);
         prefixed.chain(own.map(|row| (row, row.names.iter().map(|&name| name.to_owned()).collect())))
     }
 }

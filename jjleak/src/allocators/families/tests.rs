@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::allocators::{
-    ModuleAllocators, find_sites,
+    Hints, ModuleAllocators, Role, find_sites,
     test_elf::{self, Symbol, function},
 };
 
@@ -21,19 +21,20 @@ fn found(names: &[&'static str]) -> ModuleAllocators {
         names.split('=').map(|name| function(name, at(index), CODE.len() as u64)).collect()
     };
     let symbols: Vec<_> = names.iter().enumerate().flat_map(aliases).collect();
-    find_sites(&test_elf::elf(&code, &symbols)).unwrap()
+    find_sites(&test_elf::elf(&code, &symbols), Hints::default()).unwrap()
 }
 
 /// Each family with the names of its functions.
-fn functions(names: &[&'static str]) -> Vec<(&'static str, Vec<String>)> {
+fn functions(names: &[&'static str]) -> Vec<(String, Vec<String>)> {
     let names_of = |sites: &[crate::allocators::ProbeSite]| {
-        sites.iter().flat_map(|site| site.names.iter().cloned()).collect()
+        let functions = sites.iter().filter(|site| site.role != Role::Exit);
+        functions.flat_map(|site| site.names.iter().cloned()).collect()
     };
     let found = found(names).profiled;
-    found.iter().map(|allocator| (allocator.family, names_of(&allocator.sites))).collect()
+    found.iter().map(|allocator| (allocator.family.clone(), names_of(&allocator.sites))).collect()
 }
 
-fn families(names: &[&'static str]) -> Vec<&'static str> {
+fn families(names: &[&'static str]) -> Vec<String> {
     functions(names).into_iter().map(|(family, _)| family).collect()
 }
 
@@ -54,8 +55,22 @@ fn any_prefix_of_jemalloc_is_found() {
     let rust = ["_rjem_malloc", "_rjem_mallocx", "_rjem_nallocx", RUST_MALLCTL];
     let own = ["my_malloc", "my_mallocx", "my_nallocx", "my_mallctl=my_mallctlnametomib=my_mallctlbymib"];
 
-    assert_eq!(functions(&rust), [("jemalloc", rust[..2].iter().map(|&name| name.to_owned()).collect())]);
-    assert_eq!(functions(&own), [("jemalloc", own[..2].iter().map(|&name| name.to_owned()).collect())]);
+    assert_eq!(
+        functions(&rust),
+        [("jemalloc".to_owned(), rust[..2].iter().map(|&name| name.to_owned()).collect())]
+    );
+    assert_eq!(
+        functions(&own),
+        [("jemalloc".to_owned(), own[..2].iter().map(|&name| name.to_owned()).collect())]
+    );
+}
+
+#[test]
+fn jemalloc_is_found_where_the_linker_has_left_out_what_is_not_called() {
+    assert_eq!(families(&["_rjem_malloc", "_rjem_mallocx", "_rjem_je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(families(&["je_malloc", "je_mallocx", "je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(families(&["malloc", "mallocx", "_rjem_je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(families(&["site_malloc", "site_mallocx", "je_arena_boot"]), [""; 0], "a wrapper");
 }
 
 #[test]
@@ -67,7 +82,7 @@ fn a_wrapper_around_jemalloc_is_no_jemalloc() {
 fn glibc_names_in_other_allocators_do_not_make_them_glibc() {
     let wrapper = found(&["malloc", "free", "__libc_malloc", "__libc_memalign", "__libc_free"]);
 
-    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true });
+    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true, stripped: true });
     assert_eq!(families(&["malloc=tc_malloc=__libc_malloc", "free=__libc_free"]), ["tcmalloc"]);
 }
 
@@ -102,7 +117,7 @@ fn operators_belong_to_jemalloc_only_where_malloc_does() {
 
 #[test]
 fn a_c_library_without_malloc_is_no_allocator() {
-    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false };
+    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: true };
 
     assert_eq!(found(&["gnu_get_libc_version"]), absent);
     assert_eq!(found(&["_dlstart", "free"]), absent);

@@ -2,8 +2,14 @@ use super::*;
 use jjleak_common::cookie::{ARG0, ARG1, ARG2, ResultIn};
 use proptest::prelude::*;
 
-const MALLOC: Signature =
-    Signature { size: Some(ARG0), count: None, pointer: None, result: ResultIn::Return, zero_frees: false };
+const MALLOC: Signature = Signature {
+    size: Some(ARG0),
+    count: None,
+    pointer: None,
+    extra: None,
+    result: ResultIn::Return,
+    zero_frees: false,
+};
 const FREE: Signature = Signature { size: None, pointer: Some(ARG0), ..MALLOC };
 
 fn place_malloc(code: &[u8]) -> Placement {

@@ -6,15 +6,16 @@ use std::rc::Rc;
 
 use jjleak_common::process::ProcessSlot;
 
-use crate::allocators::{self, ModuleAllocators, ProfiledAllocator, find_sites};
+use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator};
 use crate::attach::{self, Attachment, Scope, Target};
+use crate::cli::choice::Choice;
 use crate::collect::RawStack;
 use crate::processes::{FileId, FileVersion, Module, ModuleTable};
 use crate::symbolize::StackNames;
 
 /// What has been looked for and attached to.
-#[derive(Default)]
 pub(super) struct Allocators {
+    choice: Choice,
     /// What was found in each file.
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
     /// Files whose probes are in place, for one process or for all. Probes belong to the file, whatever becomes of its
@@ -25,6 +26,14 @@ pub(super) struct Allocators {
 }
 
 impl Allocators {
+    pub(super) fn new(choice: Choice) -> Self {
+        Self { choice, found: HashMap::new(), attached: HashSet::new(), modules: Vec::new() }
+    }
+
+    pub(super) const fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
     /// Attaches to the allocators in a module, once for each scope.
     pub(super) fn attach(
         &mut self,
@@ -43,8 +52,8 @@ impl Allocators {
         let found = self.find(module);
         for allocator in found.iter() {
             attachment.attach(scope, &targets(module, allocator))?;
-            for site in &allocator.sites {
-                names.set_function(module, site.offset(), &site.names.join("/"));
+            for site in allocator.functions() {
+                names.set_function(module, site.offset(), &site.label());
             }
         }
         if !found.is_empty() {
@@ -82,9 +91,9 @@ impl Allocators {
         let parts = modules.iter().flat_map(|(_, module)| {
             let name = base_name(&module.path);
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
-            found.iter().map(move |ProfiledAllocator { family, sites, .. }| {
-                let functions: usize = sites.iter().map(|site| site.names.len()).sum();
-                format!("{functions} functions of {family} in {name}")
+            found.iter().map(move |allocator| {
+                let functions: usize = allocator.functions().map(|site| site.names.len()).sum();
+                format!("{functions} functions of {} in {name}", allocator.family)
             })
         });
         parts.collect::<Vec<_>>().join(", ")
@@ -95,24 +104,30 @@ impl Allocators {
         if let Some(found) = self.found.get(&module.version) {
             return Rc::clone(found);
         }
-        let found: Rc<[_]> = look_for(module).into();
+        let found: Rc<[_]> = look_for(module, &self.choice).into();
         self.found.insert(module.version, Rc::clone(&found));
         found
     }
 }
 
-fn look_for(module: &Module) -> Vec<ProfiledAllocator> {
+fn look_for(module: &Module, choice: &Choice) -> Vec<ProfiledAllocator> {
     let name = base_name(&module.path);
-    let elf = module.read().map_err(|error| error.to_string());
-    match elf.and_then(|elf| find_sites(&elf).map_err(|error| error.to_string())) {
-        Ok(ModuleAllocators { profiled, unknown_malloc }) => {
+    match find_in(module, choice) {
+        Ok(ModuleAllocators { profiled, unknown_malloc, .. }) => {
             if unknown_malloc {
                 tracing::warn!(
                     "{name} defines its own malloc: what it does not pass on to another is not counted"
                 );
             }
-            for missing in profiled.iter().flat_map(|allocator| &allocator.missing) {
-                tracing::debug!("{name}: {} is not profiled: {}", missing.name, missing.reason);
+            for allocator in &profiled {
+                let explicit = choice.is_explicit(&allocator.family);
+                for MissingFunction { name: function, reason } in &allocator.missing {
+                    if explicit {
+                        tracing::warn!("{name}: {function} is not profiled: {reason}");
+                    } else {
+                        tracing::debug!("{name}: {function} is not profiled: {reason}");
+                    }
+                }
             }
             profiled
         }
@@ -121,6 +136,20 @@ fn look_for(module: &Module) -> Vec<ProfiledAllocator> {
             Vec::new()
         }
     }
+}
+
+/// The allocators in a file; by its debug file, if it is an executable that was stripped.
+fn find_in(module: &Module, choice: &Choice) -> Result<ModuleAllocators, String> {
+    let elf = module.read().map_err(|error| error.to_string())?;
+    let find = |debug_file: Option<&[u8]>| {
+        choice.find_in(&module.path, &elf, debug_file).map_err(|error| error.to_string())
+    };
+    let found = find(None)?;
+    if !found.stripped || !found.profiled.is_empty() {
+        return Ok(found);
+    }
+    let Some(debug_file) = module.read_debug_file(&elf) else { return Ok(found) };
+    find(Some(&debug_file))
 }
 
 /// The families that jjleak knows, for the user.

@@ -30,7 +30,7 @@ impl Watch {
     fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
         self.keep_code(watched, thread, &Mapping::all(thread)?)?;
         if !self.is_counted(watched) && self.following != Following::Everyone {
-            return Err(watched.has_no_allocator());
+            return Err(watched.has_no_allocator(self.allocators.choice()));
         }
         Ok(self.attachment.processes().arm(watched.image)?)
     }
@@ -61,7 +61,7 @@ impl Watch {
             }
         }
         if !self.is_counted(&watched) && self.following == Following::Nobody {
-            return Err(watched.has_no_allocator());
+            return Err(watched.has_no_allocator(self.allocators.choice()));
         }
         watched.process = Process::open(pid)?;
         watched.command = Some(launch.release()?);

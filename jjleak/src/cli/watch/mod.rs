@@ -19,6 +19,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
+use super::choice::Choice;
 use crate::analyze::Growth;
 use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
 use crate::collect::{Collector, View};
@@ -59,7 +60,12 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Loads the BPF programs. Needs a running tokio runtime.
-    pub(super) fn new(settings: Settings, coverage: Coverage, wanted: Wanted) -> Result<Self, Failure> {
+    pub(super) fn new(
+        settings: Settings,
+        coverage: Coverage,
+        wanted: Wanted,
+        choice: Choice,
+    ) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
@@ -67,7 +73,7 @@ impl Watch {
             mappings,
             attachment,
             files: ModuleFiles::default(),
-            allocators: Allocators::default(),
+            allocators: Allocators::new(choice),
             code: CodeFollower::new(),
             names: StackNames::default(),
             following: settings.following,

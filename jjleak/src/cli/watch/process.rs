@@ -12,6 +12,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use super::allocators::known_families;
 use crate::attach::Tracked;
 use crate::cli::Failure;
+use crate::cli::choice::Choice;
 use crate::cli::failure::{OTHER, allowance};
 use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
@@ -112,12 +113,17 @@ impl Watched {
     }
 
     /// Why nothing of the process is counted.
-    pub(super) fn has_no_allocator(&self) -> Failure {
+    pub(super) fn has_no_allocator(&self, choice: &Choice) -> Failure {
         let pid = self.pid();
         let known = known_families();
         let mut what = format!("process {pid} maps no allocator that jjleak knows");
-        let mut remedy =
-            format!("profile a process that uses {known}; a static executable needs its symbol table");
+        let mut remedy = format!(
+            "profile a process that uses {known}; if the allocator is in a stripped executable, install its debug \
+             symbols, or name its functions (--allocators)"
+        );
+        if let Some((restriction, what_to_do)) = choice.restriction() {
+            (what, remedy) = (format!("process {pid}: {restriction}"), what_to_do);
+        }
         if let Some(Unopened { path, error }) = self.modules.unopened().next() {
             let (number, path) = (self.modules.unopened().count(), path.display());
             what = format!("{what}; {number} of its files cannot be opened, such as {path}: {error}");
@@ -138,7 +144,7 @@ mod tests {
     fn a_process_without_an_allocator_is_told_from_one_whose_files_cannot_be_opened() {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
-        let told = watched.has_no_allocator().to_string();
+        let told = watched.has_no_allocator(&Choice::default()).to_string();
         assert!(told.ends_with("maps no allocator that jjleak knows"), "{told}");
         let gone = Mapping {
             addresses: 0..4096,
@@ -149,7 +155,7 @@ mod tests {
             deleted: false,
         };
         watched.modules.refresh(&mut ModuleFiles::default(), pid, &[gone]);
-        let told = watched.has_no_allocator().to_string();
+        let told = watched.has_no_allocator(&Choice::default()).to_string();
         assert!(
             told.contains("1 of its files cannot be opened, such as /nonexistent/libc.so.6: No such"),
             "{told}"

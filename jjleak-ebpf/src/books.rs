@@ -1,0 +1,146 @@
+//! The books of the process that a probe was hit in, and what its calls are to each other.
+
+use core::ptr::{addr_of, read_volatile};
+
+use jjleak_common::{
+    counter::Counter,
+    live::Key,
+    pending::{Nesting, Pending, flag},
+    process::{ImageId, MAX_ALLOCATORS, ProcessRow, ProcessSlot, Trampoline, flag as process_flag},
+};
+
+use crate::{
+    maps::{PROCESSES, count},
+    memory::read_user_word,
+    process,
+    registers::Hit,
+    sampling,
+};
+
+/// An armed process, as one hit sees it.
+pub(crate) struct Books {
+    pub(crate) slot: ProcessSlot,
+    pub(crate) image: ImageId,
+    pub(crate) row: *const ProcessRow,
+}
+
+impl Books {
+    /// `None` while the process is not armed.
+    #[inline(always)]
+    pub(crate) fn of(hit: &Hit) -> Option<Self> {
+        let slot = match hit.cookie.process {
+            ProcessSlot::OF_WHOEVER_HITS => process::slot_of_current()?,
+            slot => slot,
+        };
+        let row = PROCESSES.get_ptr(slot.0 as u32)?;
+        // SAFETY: points into a map value.
+        let image = unsafe { read_volatile(addr_of!((*row).image)) };
+        if image == 0 { None } else { Some(Self { slot, image: ImageId(image as u32), row }) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn key(&self, address: u64) -> Key {
+        Key::new(self.image, address)
+    }
+
+    #[inline(always)]
+    pub(crate) fn count(&self, counter: Counter) {
+        count(self.slot, counter);
+    }
+
+    /// A block was freed that is not in the books. When not all are meant to be there, that means nothing.
+    #[inline(always)]
+    pub(crate) fn count_unknown_free(&self) {
+        if sampling::is_on() {
+            return;
+        }
+        // SAFETY: points into a map value.
+        let forked = unsafe { (*self.row).flags } & process_flag::FORKED != 0;
+        self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });
+    }
+
+    /// What a call with this CFA is to one that may be pending.
+    #[inline(always)]
+    pub(crate) fn nesting(&self, pending: &Pending, cfa: u64) -> Nesting {
+        let may_nest = pending.has(flag::RUNNING) && cfa <= pending.cfa;
+        let intact = may_nest && self.is_intact(pending);
+        let from_allocator = intact && self.is_from_allocator(pending, cfa - 8);
+        pending.nesting(self.image.0 as u64, cfa, intact, from_allocator)
+    }
+
+    /// Whether a pending call makes a system call with this stack pointer, by a function that returns to `caller`.
+    #[inline(always)]
+    pub(crate) fn makes(&self, pending: &Pending, stack_pointer: u64, caller: u64) -> bool {
+        let may_nest = pending.has(flag::RUNNING) && stack_pointer <= pending.cfa;
+        let intact = may_nest && self.is_intact(pending);
+        let from_allocator = intact && self.is_allocator_text(pending, caller);
+        pending.nesting(self.image.0 as u64, stack_pointer, intact, from_allocator) == Nesting::Nested
+    }
+
+    /// Whether the pending call's return slot still holds what it held at entry.
+    #[inline(always)]
+    pub(crate) fn is_intact(&self, pending: &Pending) -> bool {
+        let slot = pending.cfa - 8;
+        if pending.ends_at_exits() {
+            read_user_word(slot) == Some(pending.return_address)
+        } else {
+            self.holds_trampoline(slot)
+        }
+    }
+
+    /// Whether a return slot leads into code that may have made the call for the pending one: that of any allocator,
+    /// true while that code's place is not known. An exception leaves the record of the call that threw it behind; so
+    /// that it mutes nothing, only calls by the same allocator are taken for that call's own.
+    #[inline(always)]
+    fn is_from_allocator(&self, pending: &Pending, slot: u64) -> bool {
+        if !self.knows_allocators() {
+            return !pending.ends_at_exits();
+        }
+        let Some(caller) = read_user_word(slot) else { return false };
+        // A muted call may have jumped on to another function, and the return probe is its.
+        self.is_trampoline(caller) || self.is_allocator_text(pending, caller)
+    }
+
+    /// Whether an address is in code that may make calls for the pending one.
+    #[inline(always)]
+    fn is_allocator_text(&self, pending: &Pending, address: u64) -> bool {
+        if !self.knows_allocators() {
+            return true;
+        }
+        let allocator = self.allocator_at(address);
+        allocator < MAX_ALLOCATORS as u8 && (!pending.ends_at_exits() || allocator == pending.allocator)
+    }
+
+    #[inline(always)]
+    pub(crate) fn knows_allocators(&self) -> bool {
+        // SAFETY: points into a map value.
+        unsafe { read_volatile(addr_of!((*self.row).text_image)) == self.image.0 as u64 }
+    }
+
+    /// Which allocator's code is at an address; `MAX_ALLOCATORS` when none's is.
+    #[inline(always)]
+    pub(crate) fn allocator_at(&self, address: u64) -> u8 {
+        let mut index = 0;
+        while index < MAX_ALLOCATORS {
+            // SAFETY: points into a map value; the index is within the array.
+            if unsafe { (*self.row).allocator_text[index].contains(address) } {
+                break;
+            }
+            index += 1;
+        }
+        index as u8
+    }
+
+    #[inline(always)]
+    fn holds_trampoline(&self, slot: u64) -> bool {
+        let Some(word) = read_user_word(slot) else { return false };
+        self.is_trampoline(word)
+    }
+
+    #[inline(always)]
+    fn is_trampoline(&self, word: u64) -> bool {
+        // SAFETY: points into a map value.
+        let trampoline = unsafe { read_volatile(addr_of!((*self.row).trampoline)) };
+        Trampoline(trampoline).is_in(word, self.image)
+    }
+}

@@ -1,0 +1,91 @@
+//! Which allocators are profiled, as the arguments choose.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use super::args::Args;
+use super::failure::USAGE;
+use crate::allocators::{self, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
+
+/// Largest table of allocators that is read; a function takes some 80 bytes.
+const MAX_TABLE_BYTES: u64 = 1 << 20;
+
+/// The allocators that are profiled.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    /// The only file in which they are looked for.
+    only: Option<PathBuf>,
+    /// Those that the user has named.
+    named: Vec<NamedAllocator>,
+}
+
+impl Choice {
+    pub(super) fn of(args: &Args) -> Result<Self, Failure> {
+        let mut named = Vec::new();
+        for path in &args.allocators {
+            named.extend(read_table(path)?);
+        }
+        if let Some(prefix) = &args.symbols_prefix {
+            named.push(NamedAllocator::with_prefix(prefix, args.obj.clone()));
+        }
+        Ok(Self { only: args.obj.clone(), named })
+    }
+
+    /// The allocators in the file with this path and content, of which there may be a debug file.
+    pub(super) fn find_in(
+        &self,
+        path: &Path,
+        elf: &[u8],
+        debug_file: Option<&[u8]>,
+    ) -> Result<ModuleAllocators, allocators::Error> {
+        let is_only = self.only.as_deref().map(|only| is_file(only, path));
+        let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
+        let mut found = find_sites(elf, Hints { named: &named, debug_file })?;
+        if is_only == Some(false) {
+            // What the table says of other files holds all the same.
+            found.profiled.retain(|allocator| named.iter().any(|named| named.name == allocator.family));
+        } else if is_only == Some(true) && found.profiled.is_empty() {
+            // It is no known family, and has been asked for.
+            found = find_sites(elf, Hints { named: &[&NamedAllocator::with_prefix("", None)], debug_file })?;
+        }
+        for named in named.iter().filter(|named| named.explicit && named.file.is_some()) {
+            if !found.profiled.iter().any(|allocator| allocator.family == named.name) {
+                tracing::warn!("{}: it has none of the functions of {}", path.display(), named.name);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the user has named all functions of this allocator, and so misses the ones that are not found.
+    pub(super) fn is_explicit(&self, family: &str) -> bool {
+        self.named.iter().any(|named| named.explicit && named.name == family)
+    }
+
+    /// Why the choice can be what leaves nothing to profile, and what to do then.
+    pub(super) fn restriction(&self) -> Option<(String, String)> {
+        let only = self.only.as_deref()?.display();
+        let what = format!("it does not map {only}, or jjleak knows no allocation functions in it");
+        Some((what, "check /proc/PID/maps for the path, or name the functions (--allocators)".to_owned()))
+    }
+}
+
+fn read_table(path: &Path) -> Result<Vec<NamedAllocator>, Failure> {
+    let shown = path.display();
+    let usage = |what: String, remedy: &str| Failure::new(USAGE, what, remedy);
+    let unreadable = |error: std::io::Error| {
+        usage(format!("--allocators: cannot read {shown}: {error}"), "name a readable file of TOML")
+    };
+    let length = fs::metadata(path).map_err(unreadable)?.len();
+    if length > MAX_TABLE_BYTES {
+        let what = format!("--allocators: {shown} has {length} bytes, which is too many for a table");
+        return Err(usage(what, "name a file of TOML"));
+    }
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    NamedAllocator::parse_table(&text).map_err(|error| {
+        usage(
+            format!("--allocators: {shown}: {error}"),
+            "correct the table as docs/allocators.md describes it",
+        )
+    })
+}

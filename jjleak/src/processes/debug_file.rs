@@ -1,0 +1,99 @@
+//! Separate debug files: where they are, and whether they belong to a file.
+//!
+//! They are looked for as debuggers do (GDB manual, "Debugging Information in Separate Files"), in the process's own
+//! root. All of it may be the target's choice: nothing is opened that acts on being opened, and no link leads out.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::Mode;
+use object::Object;
+
+use super::Pid;
+use super::headers::Headers;
+use super::modules::MAX_FILE_BYTES;
+
+/// Where distributions put debug files.
+const FOLDER: &str = "/usr/lib/debug";
+
+/// The debug file of a mapped file with this path, build ID and content; nothing when there is none that belongs to it.
+pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<Vec<u8>> {
+    let root = open(&pid.proc_file("root"), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    let by_build_id = by_build_id(build_id).and_then(|file| matching(&root, &file, build_id));
+    by_build_id.or_else(|| {
+        let (name, sum) = link(elf)?;
+        by_link(path, &name).into_iter().find_map(|file| {
+            let bytes = matching(&root, &file, build_id)?;
+            (crc32fast::hash(&bytes) == sum).then_some(bytes)
+        })
+    })
+}
+
+/// The name and the checksum of the debug file that a file names.
+fn link(elf: &[u8]) -> Option<(String, u32)> {
+    let file = object::File::parse(elf).ok()?;
+    let (name, sum) = file.gnu_debuglink().ok()??;
+    let name = str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('/'))?;
+    Some((name.to_owned(), sum))
+}
+
+fn by_build_id(build_id: &str) -> Option<PathBuf> {
+    let (start, rest) = build_id.split_at_checked(2).filter(|(_, rest)| !rest.is_empty())?;
+    Some(PathBuf::from(format!("{FOLDER}/.build-id/{start}/{rest}.debug")))
+}
+
+fn by_link(path: &Path, name: &str) -> Vec<PathBuf> {
+    let Some(folder) = path.parent() else { return Vec::new() };
+    let everywhere = Path::new(FOLDER).join(folder.strip_prefix("/").unwrap_or(folder));
+    [folder.join(name), folder.join(".debug").join(name), everywhere.join(name)]
+        .into_iter()
+        .filter(|file| file != path)
+        .collect()
+}
+
+/// The content of a file in the root, if it has this build ID.
+fn matching(root: &OwnedFd, path: &Path, build_id: &str) -> Option<Vec<u8>> {
+    let file = open_in(root, path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES || Headers::read(&file).build_id != build_id {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let mut file = rewound(file).ok()?;
+    file.by_ref().take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn rewound(mut file: File) -> io::Result<File> {
+    io::Seek::rewind(&mut file)?;
+    Ok(file)
+}
+
+/// Opens a path in a root, with its links as the process sees them.
+fn open_in(root: &OwnedFd, path: &Path) -> nix::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(root, path, how).map(File::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_files_are_looked_for_where_debuggers_do() {
+        let file = by_build_id("0123456789").unwrap();
+        assert_eq!(file, Path::new("/usr/lib/debug/.build-id/01/23456789.debug"));
+        assert_eq!(by_build_id(""), None);
+
+        let files = by_link(Path::new("/usr/bin/server"), "server.debug");
+        let expected =
+            ["/usr/bin/server.debug", "/usr/bin/.debug/server.debug", "/usr/lib/debug/usr/bin/server.debug"];
+        assert_eq!(files, expected.map(PathBuf::from));
+    }
+}

@@ -1,0 +1,165 @@
+//! Allocators that the user names, and those whose symbols are elsewhere than in the file.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::families::{JEMALLOC, SCENARIOS, assert_attached_to};
+use crate::support::books::assert_nothing_lost;
+use crate::support::compile::{self, LedgerBuild};
+use crate::support::jjleak::Ended;
+use crate::support::ledger::Ledger;
+use crate::support::privilege::{require_bpf, require_library, require_program};
+
+/// Runs a program of binutils in a folder.
+fn binutils(folder: &Path, command: &str) {
+    let mut words = command.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).current_dir(folder).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+/// The call sites are not named: the program has no symbols. In total, its report must equal its books.
+fn assert_totals_exact(program: &Path) {
+    let mut ledger = Ledger::start_as(program);
+    let jjleak = ledger.attach(&["--format", "json"]);
+    for scenario in SCENARIOS.iter().filter(|scenario| **scenario != "realloc_earlier") {
+        ledger.run(scenario);
+    }
+    let report = jjleak.interrupt().assert_done().report();
+
+    let books = ledger.books();
+    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert_nothing_lost(&report);
+}
+
+#[test]
+fn a_stripped_executable_is_exact_by_its_separate_debug_file() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
+    let name = program.file_name().unwrap().to_str().unwrap();
+    fs::create_dir(folder.path().join(".debug")).unwrap();
+    binutils(folder.path(), &format!("objcopy --only-keep-debug {name} .debug/symbols.debug"));
+    binutils(folder.path(), &format!("objcopy --strip-all --add-gnu-debuglink=.debug/symbols.debug {name}"));
+
+    assert_totals_exact(&program);
+}
+
+#[test]
+fn a_stripped_executable_is_exact_by_its_mini_debug_info() {
+    require_program!("xz");
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
+    let name = program.file_name().unwrap().to_str().unwrap();
+    binutils(folder.path(), &format!("objcopy --only-keep-debug --remove-section=.debug_* {name} mini"));
+    binutils(folder.path(), "xz --check=crc64 mini");
+    binutils(folder.path(), &format!("objcopy --strip-all --add-section=.gnu_debugdata=mini.xz {name}"));
+
+    assert_totals_exact(&program);
+}
+
+#[test]
+fn a_stripped_executable_without_symbols_is_refused_with_what_to_do() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(&compile::ledger_as(LedgerBuild::Static), folder.path());
+    binutils(folder.path(), &format!("strip {}", program.file_name().unwrap().to_str().unwrap()));
+    let ledger = Ledger::start_as(&program);
+
+    let ended = Ended::of(["-p", &ledger.pid().to_string()]);
+
+    assert_eq!(ended.status.code(), Some(1));
+    let told = ended.stderr.join("\n");
+    assert!(told.contains("maps no allocator that jjleak knows"), "{told}");
+    assert!(told.contains("install its debug symbols, or name its functions (--allocators)"), "{told}");
+}
+
+/// Plays one scenario under jjleak with these options: its report must equal the program's books.
+fn assert_exact_with(options: &[&str], scenario: &str) {
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&[options, &["--format", "json"]].concat());
+    ledger.run(scenario);
+    let report = jjleak.interrupt().assert_done().report();
+
+    ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
+}
+
+#[test]
+fn functions_with_a_prefix_are_exact() {
+    require_bpf!();
+
+    assert_exact_with(&["-S", "own_"], "prefixed");
+}
+
+/// The fixture's pool.
+const POOL: &str = r#"
+[[allocator]]
+name = "pool"
+file = "ledger"
+
+[[allocator.function]]
+name = "pool_get"
+role = "allocate"
+size = 2
+
+[[allocator.function]]
+name = "pool_array"
+role = "allocate"
+size = 2
+count = 3
+may_throw = true    # It does not, and is followed by its exits all the same.
+
+[[allocator.function]]
+name = "pool_place"
+role = "allocate"
+size = 1
+pointer = 2
+result = "pointee"
+
+[[allocator.function]]
+name = "pool_change"
+role = "resize"
+size = 2
+pointer = 3
+
+[[allocator.function]]
+name = "pool_put"
+role = "free"
+pointer = 2
+"#;
+
+#[test]
+fn functions_that_a_table_names_are_exact() {
+    require_bpf!();
+    let table = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&table, POOL).unwrap();
+
+    assert_exact_with(&["--allocators", table.path().to_str().unwrap()], "pool");
+}
+
+#[test]
+fn a_wrong_table_is_refused_with_its_line() {
+    let table = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&table, POOL.replace("role = \"free\"", "role = \"release\"")).unwrap();
+
+    let ended = Ended::of(["-p", "1", "--allocators", table.path().to_str().unwrap()]);
+
+    assert_eq!(ended.status.code(), Some(2));
+    let told = ended.stderr.join("\n");
+    assert!(told.contains("line 33: unknown variant `release`"), "{told}");
+    assert!(told.contains("correct the table as docs/allocators.md describes it"), "{told}");
+}
+
+#[test]
+fn one_file_alone_is_profiled() {
+    require_library!(JEMALLOC);
+    let mut ledger = Ledger::start_preloading(JEMALLOC);
+
+    let jjleak = ledger.attach(&["-O", "libc.so.6", "--format", "json"]);
+    ledger.run("malloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    assert_eq!(ended.report().allocated.objects, 0, "malloc is jemalloc's");
+    assert_attached_to(&ended, &["functions of glibc in libc.so.6;"]);
+}
