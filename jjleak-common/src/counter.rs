@@ -68,7 +68,7 @@ counters! {
     MissedFree = "missed_free", Loss;
     /// The result of a successful allocation could not be read from the target's memory; its bytes are missing.
     ResultUnreadable = "result_unreadable", Loss;
-    /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses.
+    /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses; or a thread ended, and glibc freed what it had kept for it, though that was free already.
     UnknownFree = "unknown_free", Note;
     /// An allocation by an operator new that does not call malloc (jemalloc's, tcmalloc's, mimalloc's) was not followed, because jjleak does not understand all of its code; its bytes are missing.
     UnseenAllocation = "unseen_allocation", Loss;
