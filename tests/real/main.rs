@@ -36,6 +36,7 @@ mod processes;
 mod programs;
 mod refusals;
 mod sampling;
+mod servers;
 mod snapshots;
 mod stacks;
 mod states;

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::books::{assert_nothing_lost, call_site};
 use crate::support::bounded::LONG;
+use crate::support::compile;
 use crate::support::jjleak::{Jjleak, PROGRAM};
 use crate::support::lines::Lines;
 use crate::support::privilege::require_program;
@@ -139,4 +140,33 @@ fn sqlite_says_the_same_when_jjleak_comes_while_it_runs() {
     command.arg(":memory:");
 
     assert_unharmed_when_attached(command, "select 'ready';", SQL_WORK, &expected);
+}
+
+#[test]
+fn a_leak_in_an_extension_of_python_is_named_and_counted_to_the_byte() {
+    require_program!("python3-config");
+    let code = format!(
+        "import sys; sys.path.insert(0, {:?}); import leaky\nprint('ready', flush=True); input()\n\
+         for size in range(1, 1001): leaky.leak(size)\nprint('done', flush=True); input()",
+        compile::leaky().parent().unwrap(),
+    );
+    let mut command = Command::new("/usr/bin/python3");
+    let mut python = Process::spawn(command.args(["-c", &code]).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut stdout = Lines::of("python3", python.stdout.take().unwrap());
+    assert_eq!(stdout.next(LONG), "ready");
+
+    let jjleak = Jjleak::attached(["-p", &python.id().to_string(), "3600", "--format", "json"]);
+    writeln!(python.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(stdout.next(LONG), "done");
+    let report = jjleak.interrupt().assert_done().report();
+
+    let leaked = report.stacks.iter().filter(|stack| call_site(stack) == "forget");
+    let (mut bytes, mut objects) = (0, 0);
+    for stack in leaked {
+        assert_eq!(stack.status, "complete");
+        bytes += stack.live.bytes;
+        objects += stack.live.objects;
+    }
+    assert_eq!((bytes, objects), (500_500, 1000));
+    assert_nothing_lost(&report);
 }

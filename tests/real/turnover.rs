@@ -91,3 +91,39 @@ fn processes_that_come_and_go_leave_nothing_behind() {
         assert!(losses(report).is_empty(), "{:?}", losses(report));
     }
 }
+
+#[test]
+fn everything_can_be_profiled_while_a_build_runs() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let sources = (0..20).map(|index| folder.path().join(format!("unit{index}.c")));
+    for (index, path) in sources.enumerate() {
+        fs::write(
+            path,
+            format!("#include <stdio.h>\nint unit{index}(void) {{ return puts(\"{index}\"); }}\n"),
+        )
+        .unwrap();
+    }
+    let build = |objects: &str| {
+        let script = format!(
+            "set -e; mkdir {objects}; for unit in *.c; do cc -O2 -c $unit -o {objects}/$unit.o; done"
+        );
+        let status =
+            Command::new("/bin/sh").args(["-c", &script]).current_dir(folder.path()).status().unwrap();
+        assert!(status.success(), "{status}");
+    };
+    build("alone");
+
+    let jjleak = Jjleak::attached(["--system-wide", "1", "--format", "text"]);
+    build("profiled");
+    let in_use = InUse::by(jjleak.pid());
+    let ended = jjleak.interrupt().assert_done();
+
+    assert!(in_use.processes > 1, "nobody was profiled");
+    assert!(ended.stdout.contains(" stacks with outstanding allocations:"), "{}", ended.stdout);
+    for index in 0..20 {
+        let object =
+            |folder_name: &str| fs::read(folder.path().join(folder_name).join(format!("unit{index}.c.o")));
+        assert!(object("alone").unwrap() == object("profiled").unwrap(), "unit {index} is another one");
+    }
+}

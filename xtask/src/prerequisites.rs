@@ -45,6 +45,8 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("git", "git"),
     program("perl", "perl"),
     program("python3", "python3"),
+    program("python3-config", "python3-dev"),
+    Prerequisite { service: Some("postgresql.service"), ..program("pg_createcluster", "postgresql") },
     program("sqlite3", "sqlite3"),
     program("xz", "xz-utils"),
     program("musl-gcc", "musl-tools"),

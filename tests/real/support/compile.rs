@@ -120,6 +120,17 @@ pub(crate) fn orphan() -> &'static Path {
     })
 }
 
+/// The extension of Python that leaks, in a folder of its own.
+pub(crate) fn leaky() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let includes = Command::new("/usr/bin/python3-config").arg("--includes").output().unwrap().stdout;
+        let includes = String::from_utf8(includes).unwrap();
+        let flags: Vec<_> = includes.split_whitespace().chain(["-g", "-shared", "-fPIC"]).collect();
+        compile("leaky.so", &["leaky.c".to_owned()], &flags)
+    })
+}
+
 /// The program whose threads allocate at random and write down what they do.
 pub(crate) fn differential() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
