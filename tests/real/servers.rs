@@ -44,7 +44,7 @@ fn redis_serves_a_benchmark_while_it_is_profiled() {
     assert_nothing_lost(&report);
 }
 
-/// A PostgreSQL server in a folder of its own, which only listens to a socket there. It refuses to run as root.
+/// A `PostgreSQL` server in a folder of its own, which only listens to a socket there. It refuses to run as root.
 struct Postgres {
     process: Process,
     folder: TempDir,
@@ -84,7 +84,7 @@ fn as_postgres(program: &Path) -> Command {
 
 fn newest(folder: &Path) -> PathBuf {
     let versions = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    versions.max().expect("a version of PostgreSQL")
+    versions.max().expect("a version of it")
 }
 
 #[test]

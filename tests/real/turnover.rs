@@ -83,12 +83,15 @@ fn processes_that_come_and_go_leave_nothing_behind() {
 
     let reports = ended.reports();
     let of_children: Vec<_> = reports.iter().filter(|report| report.process.comm == "early").collect();
-    let expected = usize::try_from(children + children / 3).unwrap();
-    assert_eq!(of_children.len(), expected, "not every child has its report");
+    let without_place = reports.last().unwrap().lost["process_table_full"];
+    let expected = u64::from(children + children / 3);
+    assert_eq!(of_children.len() as u64 + without_place, expected, "not every child has its report");
+    println!("{without_place} of {expected} processes found no place");
     let first = of_children[0];
     for report in of_children {
         assert_eq!((report.live, report.allocated), (first.live, first.allocated));
-        assert!(losses(report).is_empty(), "{:?}", losses(report));
+        let names: Vec<_> = losses(report).into_keys().collect();
+        assert!(names.is_empty() || names == ["process_table_full"], "{names:?}");
     }
 }
 

@@ -168,8 +168,32 @@ impl Session {
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
+                // Before what can happen at any rate: nothing may keep these from happening.
+                _ = housekeeping.tick() => {
+                    self.tidy_up()?;
+                    if self.watch.is_over() {
+                        return Ok(());
+                    }
+                }
+                _ = reports.tick() => {
+                    left -= 1;
+                    if left == 0 {
+                        break;
+                    }
+                    if args.trace {
+                        continue;
+                    }
+                    let profiles = self.profiles()?;
+                    self.outputs.report(&profiles);
+                    if !self.outputs.is_wanted() {
+                        break;
+                    }
+                }
                 () = self.watch.next_ending() => {
                     self.catch_up()?;
+                    if self.watch.is_crowded() {
+                        self.tidy_up()?;
+                    }
                     // Where processes come and go, their books are closed together.
                     if !self.watch.follows() || self.watch.have_all_ended() {
                         self.close()?;
@@ -187,28 +211,6 @@ impl Session {
                 }
                 () = self.trace.wait(), if args.trace => {
                     if self.trace.print().is_err() {
-                        break;
-                    }
-                }
-                _ = housekeeping.tick() => {
-                    self.catch_up()?;
-                    self.watch.look_at_all()?;
-                    self.close()?;
-                    if self.watch.is_over() {
-                        return Ok(());
-                    }
-                }
-                _ = reports.tick() => {
-                    left -= 1;
-                    if left == 0 {
-                        break;
-                    }
-                    if args.trace {
-                        continue;
-                    }
-                    let profiles = self.profiles()?;
-                    self.outputs.report(&profiles);
-                    if !self.outputs.is_wanted() {
                         break;
                     }
                 }
@@ -242,6 +244,13 @@ impl Session {
         told.slots.retain(|slot| !seen.contains(slot));
         self.watch.follow(told)?;
         Ok(())
+    }
+
+    /// Closes the books of processes that have ended, and throws away what they have left.
+    fn tidy_up(&mut self) -> Result<(), Failure> {
+        self.catch_up()?;
+        self.watch.look_at_all()?;
+        self.close()
     }
 
     fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {

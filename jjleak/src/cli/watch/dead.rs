@@ -31,6 +31,11 @@ impl Dead {
         self.0.iter().any(|remains| remains.slot == Some(slot))
     }
 
+    /// How many slots they still have.
+    pub(super) fn slots(&self) -> usize {
+        self.0.iter().filter(|remains| remains.slot.is_some()).count()
+    }
+
     /// The images.
     pub(super) fn images(&self) -> BTreeSet<ImageId> {
         self.0.iter().map(|remains| remains.image).collect()

@@ -34,6 +34,8 @@ use process::Watched;
 
 pub(super) use wanted::Wanted;
 
+/// Processes that have ended may take up to this part of the table until the next regular clearing.
+const CROWDED: usize = 4;
 /// Name of the mapping in which the kernel keeps its return-probe trampoline.
 const UPROBES: &str = "[uprobes]";
 
@@ -47,6 +49,7 @@ pub(super) struct Watch {
     code: CodeFollower,
     names: StackNames,
     following: Following,
+    max_processes: usize,
     coverage: Coverage,
     growth: Growth,
     wanted: Wanted,
@@ -77,6 +80,7 @@ impl Watch {
             code: CodeFollower::new(),
             names: StackNames::default(),
             following: settings.following,
+            max_processes: settings.capacity.processes as usize,
             coverage,
             growth: Growth::default(),
             wanted,
@@ -323,6 +327,12 @@ impl Watch {
     /// Whether there is nobody left to profile, and nobody to come.
     pub(super) fn is_over(&self) -> bool {
         self.processes.is_empty() && self.following != Following::Everyone
+    }
+
+    /// Whether processes that have ended take so much of the table that others may soon find no place.
+    pub(super) fn is_crowded(&self) -> bool {
+        let ended = self.processes.values().filter(|watched| watched.ended.is_some()).count();
+        ended + self.dead.slots() > self.max_processes / CROWDED
     }
 
     /// Whether all that are known have ended.
