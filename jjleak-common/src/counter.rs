@@ -74,6 +74,10 @@ counters! {
     UnseenAllocation = "unseen_allocation", Loss;
     /// A block was freed that the process was born with: its memory is a copy of its parent's.
     InheritedFree = "inherited_free", Note;
+    /// A process ran so many programs one after the other that what an earlier one had left could be taken for a later one's; its figures can be wrong.
+    ImageReused = "image_reused", Loss;
+    /// An allocator's probes were put into a process that had it loaded already: what it gave before is missing.
+    LateProbes = "late_probes", Loss;
     /// A process that should be profiled was not, because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
     /// All blocks of a heap of mimalloc's were freed at once, which is not followed; they stand as live.

@@ -41,7 +41,8 @@ impl ImageId {
     }
 
     /// The image after this one in the same slot. Generations are used again after 127 of them: until then, whoever
-    /// reads the tables has thrown away what the first had left there. Skips 0, which would disarm the process.
+    /// reads the tables should have thrown away what the first had left there ([`ProcessRow::swept`]). Skips 0, which
+    /// would disarm the process.
     #[inline(always)]
     #[must_use]
     pub const fn next(self) -> Self {
@@ -116,8 +117,11 @@ pub struct ProcessRow {
     pub flags: u32,
     /// PID of the process whose memory this one's is a copy of; 0 after `exec`, and when that is not known.
     pub parent: u32,
-    /// When it began to be accounted, in nanoseconds of `CLOCK_MONOTONIC`; the kernel side's to write.
+    /// When the image began, in nanoseconds of `CLOCK_MONOTONIC`.
     pub since_ns: u64,
+    /// The oldest image of the process that can have left something in the tables: what older ones had left was thrown
+    /// away.
+    pub swept: u64,
     /// Name of the thread that ran `exec` or `fork`, ended by a 0; the kernel side's to write. Some processes are over
     /// before the user side can ask for theirs.
     pub comm: [u8; COMM_BYTES],
@@ -198,7 +202,7 @@ impl TextRange {
 }
 
 const _: () = assert!(
-    size_of::<ProcessRow>() == 72 + COMM_BYTES + 8 * TOLD + 16 * MAX_ALLOCATORS
+    size_of::<ProcessRow>() == 80 + COMM_BYTES + 8 * TOLD + 16 * MAX_ALLOCATORS
         && align_of::<ProcessRow>() == 8
 );
 

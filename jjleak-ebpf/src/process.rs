@@ -117,13 +117,18 @@ pub(crate) fn exec(old_thread: u32, thread: u32) {
         }
         write_volatile(addr_of_mut!((*row).flags), 0);
         name(row);
-        begin(row, ImageId(image as u32).next());
+        let next = ImageId(image as u32).next();
+        if read_volatile(addr_of!((*row).swept)) == next.0 as u64 {
+            count(next.slot(), Counter::ImageReused);
+        }
+        begin(row, next);
     }
     let slot = ProcessSlot(slot as u16);
     stack::begin_lost(slot);
     stack::hint(slot);
     count(slot, Counter::Exec);
-    if old_thread != thread {
+    // Probes that are bound to nobody stay where they are.
+    if old_thread != thread && FOLLOW_FORKS.load() == 0 {
         count(slot, Counter::ProbesUnbound);
     }
 }
@@ -165,7 +170,6 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
         let last = read_volatile(addr_of!((*row).last_image));
         let image = if last == 0 { ImageId::first(slot) } else { ImageId(last as u32).next() };
         (*row).pid = tgid;
-        (*row).since_ns = bpf_ktime_get_ns();
         name(row);
         (*row).flags = 0;
         (*row).parent = 0;
@@ -180,8 +184,9 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
         if TRACKED.insert(tgid, slot.0 as u32, 0).is_err() {
             count_common(Counter::ProcessTableFull);
         }
-        write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
+        (*row).swept = image.0 as u64;
         begin(row, image);
+        write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
     }
     stack::hint(slot);
 }
@@ -196,6 +201,9 @@ unsafe fn inherit(row: *mut ProcessRow, parent: *const ProcessRow, image: ImageI
     // SAFETY: as promised by the caller.
     unsafe {
         let of_parent = read_volatile(addr_of!((*parent).image));
+        if of_parent == 0 {
+            return;
+        }
         if (*parent).mappings_image == of_parent {
             (*row).mappings = (*parent).mappings;
             (*row).mappings_image = image.0 as u64;
@@ -230,6 +238,7 @@ unsafe fn name(row: *mut ProcessRow) {
 unsafe fn begin(row: *mut ProcessRow, image: ImageId) {
     // SAFETY: as promised by the caller.
     unsafe {
+        write_volatile(addr_of_mut!((*row).since_ns), bpf_ktime_get_ns());
         write_volatile(addr_of_mut!((*row).last_image), image.0 as u64);
         write_volatile(addr_of_mut!((*row).image), image.0 as u64);
     }

@@ -150,7 +150,7 @@ impl Program {
         let pid = Pid::new(self.child.id()).ok_or("PID 0")?;
         let mut attachment = Attachment::load(Settings::new(programs))?;
         let slot = attachment.processes_mut().reserve()?.ok_or("no room for a process")?;
-        let image = attachment.processes_mut().assign(slot, pid)?;
+        let image = attachment.processes_mut().assign(slot, pid)?.ok_or("it is profiled already")?;
         let scope = Scope::Process { slot, thread: pid };
         let mut modules = ModuleTable::default();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {

@@ -2,6 +2,7 @@
 //! books of its own.
 
 use std::path::Path;
+use std::process::Command;
 
 use jjleak::render::json::Document;
 
@@ -155,4 +156,23 @@ fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_
     earlier.books().assert_reported(&ended.report_on(earlier.pid()));
     later.books().assert_reported(&ended.report_on(later.pid()));
     assert!(ended.reports().iter().all(|report| report.process.pid != unwanted.pid()));
+}
+
+#[test]
+fn the_first_process_that_matches_is_counted_from_its_first_allocation_and_no_other_is_reported() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+
+    let jjleak = Jjleak::attached(["--name", "/jjleak-first$", "--format", "json"]);
+    let mut first = ledger_named(folder.path(), "jjleak-first");
+    first.run("malloc");
+    for _ in 0..20 {
+        Command::new("/bin/true").status().unwrap();
+    }
+    let ended = jjleak.interrupt().assert_done();
+
+    let report = ended.report_on(first.pid());
+    first.books().assert_reported(&report);
+    assert_nothing_lost(&report);
+    assert!(ended.reports().iter().all(|report| report.process.pid == first.pid()));
 }

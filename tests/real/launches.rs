@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::compile;
-use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
 
 /// The report must equal the books that the program printed to the same stdout.
@@ -59,6 +60,24 @@ fn a_command_that_becomes_another_program_is_counted_as_that() {
     let ended = Ended::of(["--format", "json", "--", "sh", "-c", "exec \"$0\" 7", early]).assert_done();
 
     assert_exact(&ended);
+}
+
+#[test]
+fn a_command_that_becomes_another_program_again_and_again_keeps_the_books_of_the_last() {
+    require_bpf!();
+    // More often than images can be told apart, in less time than jjleak looks at all processes once.
+    let script = "[ $0 -gt 0 ] && exec env sh -c \"$1\" $(($0 - 1)) \"$1\"; exec \"$EARLY\" 7";
+    let early = compile::early().to_str().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--format", "json", "--", "sh", "-c", script, "150", script]);
+    command.env("EARLY", early).stdout(Stdio::piped());
+
+    let ended = Jjleak::start(command).end().assert_done();
+
+    let (report, books) = (ended.report(), Books::parse(ended.stdout.lines()));
+    assert_eq!(report.notes["exec"], 301);
+    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert_nothing_lost(&report);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use jjleak::attach::now_ns;
 use jjleak::attach::{Programs, Settings};
-use jjleak::collect::{Block, Snapshot, View, now_ns};
+use jjleak::collect::{Block, Snapshot, View};
 use jjleak_common::counter::Counter;
 
 use crate::support::attached::Attached;

@@ -36,11 +36,12 @@ pub(super) struct Tables {
     pub(super) found: *const [Mapping; FOUND],
 }
 
-/// What marks the cache's entries for the mappings of an image in this version. It differs from any other's in its high
+/// What marks the cache's entries for the mappings of an image, which began at this time, in this version. It differs from any other's in its high
 /// bits, which no address has.
 #[inline(always)]
-pub(super) fn scope(image: ImageId, generation: u32) -> u64 {
-    ((image.0 as u64) << 32 | generation as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+pub(super) fn scope(image: ImageId, since_ns: u64, generation: u32) -> u64 {
+    let image = ((image.0 as u64) << 32 | generation as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    image ^ since_ns.wrapping_mul(0xff51_afd7_ed55_8ccd)
 }
 
 /// Searching a table of up to 2^9 mappings takes this many halvings.

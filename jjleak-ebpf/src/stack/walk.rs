@@ -139,8 +139,12 @@ pub(crate) fn hint(slot: ProcessSlot) {
 #[inline(always)]
 fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> Option<Tables> {
     // SAFETY: points into a map value.
-    let (index, of_image) = unsafe {
-        (read_volatile(addr_of!((*process).mappings)), read_volatile(addr_of!((*process).mappings_image)))
+    let (index, of_image, since_ns) = unsafe {
+        (
+            read_volatile(addr_of!((*process).mappings)),
+            read_volatile(addr_of!((*process).mappings_image)),
+            read_volatile(addr_of!((*process).since_ns)),
+        )
     };
     let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
     let mappings = MAPPINGS.get_ptr(index)?;
@@ -151,7 +155,7 @@ fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> 
         pages: PAGES.get_ptr(0)?.cast(),
         cache: ROW_CACHE.get_ptr_mut(0)?,
         mappings,
-        scope: rows::scope(image, generation),
+        scope: rows::scope(image, since_ns, generation),
         found,
     })
 }

@@ -16,7 +16,7 @@ mod process_table;
 mod unwind_tables;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::maps::{Map, MapData, RingBuf};
@@ -25,6 +25,7 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkI
 use jjleak_common::cookie::Cookie;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
+use nix::time::{ClockId, clock_gettime};
 
 use crate::allocators::{ProbeSite, Role};
 use crate::processes::{FileVersion, Pid};
@@ -38,7 +39,7 @@ pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
 pub use preflight::{Host, Missing};
-pub use process_table::{ProcessTable, Tracked};
+pub use process_table::{Images, ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 
 /// A probe site in a file.
@@ -88,6 +89,14 @@ pub enum Scope {
     /// Those of all processes that run the file's code; the accounting leaves out those that are not profiled. All of
     /// them pay for the probes.
     File,
+}
+
+/// Now, on the clock of the kernel side.
+#[must_use]
+pub fn now_ns() -> u64 {
+    // CLOCK_MONOTONIC exists on every Linux; its time is never negative.
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(std::time::Duration::ZERO, Into::into);
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Checks what the kernel and the privileges allow.
@@ -164,6 +173,16 @@ impl Attachment {
             self.attach_program(link.program, scope, &link.target)?;
         }
         for Link { program, id, .. } in old {
+            // A probe that cannot be detached now is detached with the object.
+            let _ = object::uprobe(&mut self.ebpf, program)?.detach(id);
+        }
+        Ok(())
+    }
+
+    /// Detaches the probes that were attached to a file by this path.
+    pub fn detach(&mut self, file: &Path) -> Result<(), Error> {
+        let gone: Vec<_> = self.links.extract_if(.., |link| link.target.file == file).collect();
+        for Link { program, id, .. } in gone {
             // A probe that cannot be detached now is detached with the object.
             let _ = object::uprobe(&mut self.ebpf, program)?.detach(id);
         }

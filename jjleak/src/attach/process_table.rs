@@ -1,7 +1,9 @@
 //! The table of profiled processes, which both sides write: see `jjleak_common::process`.
 
+use std::io;
 use std::ops::Range;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
+use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
@@ -13,14 +15,58 @@ use jjleak_common::process::{
 };
 use jjleak_common::unwind::NO_MAPPINGS;
 
-use super::{Error, Mapped};
+use super::{Error, Mapped, now_ns};
 use crate::processes::Pid;
 
 /// The rows, mapped into memory, and the slots that are free.
 pub struct ProcessTable {
-    rows: Mapped<ProcessRow>,
+    rows: Rc<Mapped<ProcessRow>>,
     tracked: HashMap<MapData, u32, u32>,
     free: Queue<MapData, u32>,
+}
+
+/// What tells images that run from others, at any time.
+#[derive(Clone)]
+pub struct Images(Rc<Mapped<ProcessRow>>);
+
+impl Images {
+    /// Whether an image runs, or was the last one of a process whose books have not been closed. What an entry of a table
+    /// says of its image must have been read before: an image that is not the current one by then will never be again.
+    #[must_use]
+    pub fn is_current(&self, image: ImageId) -> bool {
+        let Some(row) = self.0.get(usize::from(image.slot().0)) else { return false };
+        fence(Ordering::Acquire);
+        // SAFETY: the row is mapped for reading.
+        image.generation() != 0 && unsafe { read_volatile(addr_of!((*row).image)) } == u64::from(image.0)
+    }
+
+    /// Notes that everything older than the current images is about to be thrown away.
+    pub fn mark_swept(&self) {
+        for row in (0..self.0.len()).filter_map(|index| self.0.get(index)) {
+            // SAFETY: the row is mapped for reading and writing.
+            unsafe { write_volatile(addr_of_mut!((*row).swept), read_volatile(addr_of!((*row).image))) };
+        }
+    }
+
+    /// The most images that any process has had since then.
+    #[must_use]
+    pub fn unswept(&self) -> u32 {
+        let of_row = |row: *mut ProcessRow| {
+            // SAFETY: the row is mapped for reading.
+            let (image, swept) =
+                unsafe { (read_volatile(addr_of!((*row).image)), read_volatile(addr_of!((*row).swept))) };
+            let generation = |image: u64| u32::try_from(image).map_or(0, |image| ImageId(image).generation());
+            if image == 0 || swept == 0 { 0 } else { generation(image).abs_diff(generation(swept)) }
+        };
+        (0..self.0.len()).filter_map(|index| self.0.get(index)).map(of_row).max().unwrap_or_default()
+    }
+}
+
+/// `include/uapi/linux/bpf.h`
+const BPF_NOEXIST: u64 = 1;
+
+fn is_there_already(error: &MapError) -> bool {
+    matches!(error, MapError::SyscallError(error) if error.io_error.kind() == io::ErrorKind::AlreadyExists)
 }
 
 /// What the table says of a process.
@@ -53,7 +99,7 @@ impl ProcessTable {
     /// Takes over the table of a loaded object, with room for some processes.
     pub(super) fn new(ebpf: &mut Ebpf, max_processes: u32) -> Result<Self, Error> {
         let mut take = |name| ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name });
-        let rows = Mapped::writable(&take(names::PROCESSES)?)?;
+        let rows = Rc::new(Mapped::writable(&take(names::PROCESSES)?)?);
         let tracked = HashMap::try_from(take(names::TRACKED)?).map_err(Error::table)?;
         let mut free = Queue::try_from(take(names::FREE_SLOTS)?).map_err(Error::table)?;
         for slot in 0..max_processes.min(MAX_PROCESSES) {
@@ -71,14 +117,22 @@ impl ProcessTable {
         }
     }
 
-    /// Gives a reserved slot to a process. Nothing is counted before [`Self::arm`].
-    pub fn assign(&mut self, slot: ProcessSlot, pid: Pid) -> Result<ImageId, Error> {
+    /// Gives a reserved slot to a process. Nothing is counted before [`Self::arm`]. `None` when the process has one
+    /// already: the kernel side has taken it in.
+    pub fn assign(&mut self, slot: ProcessSlot, pid: Pid) -> Result<Option<ImageId>, Error> {
         let row = self.row(slot)?;
+        match self.tracked.insert(pid.number().get(), u32::from(slot.0), BPF_NOEXIST) {
+            Ok(()) => {}
+            Err(error) if is_there_already(&error) => return Ok(None),
+            Err(error) => return Err(Error::table(error)),
+        }
         // SAFETY: the row is mapped for writing, and the kernel side reads nothing of it while it is not armed.
         let image = unsafe {
             let last = u32::try_from(read_volatile(addr_of!((*row).last_image))).unwrap_or_default();
             let image = if last == 0 { ImageId::first(slot) } else { ImageId(last).next() };
             write_volatile(addr_of_mut!((*row).last_image), u64::from(image.0));
+            write_volatile(addr_of_mut!((*row).since_ns), now_ns());
+            write_volatile(addr_of_mut!((*row).swept), u64::from(image.0));
             write_volatile(addr_of_mut!((*row).pid), pid.number().get());
             write_volatile(addr_of_mut!((*row).flags), 0);
             write_volatile(addr_of_mut!((*row).parent), 0);
@@ -88,8 +142,7 @@ impl ProcessTable {
             write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
             image
         };
-        self.tracked.insert(pid.number().get(), u32::from(slot.0), 0).map_err(Error::table)?;
-        Ok(image)
+        Ok(Some(image))
     }
 
     /// Lets all probes of a process count from one instant on.
@@ -132,6 +185,12 @@ impl ProcessTable {
     /// Every process in the table.
     pub fn iter(&self) -> impl Iterator<Item = Tracked> {
         (0..self.rows.len()).filter_map(|index| self.tracked(ProcessSlot(u16::try_from(index).ok()?)))
+    }
+
+    /// What tells images that run from others.
+    #[must_use]
+    pub fn images(&self) -> Images {
+        Images(Rc::clone(&self.rows))
     }
 
     /// What the table says of the process in a slot; `None` when there is none.

@@ -202,7 +202,12 @@ impl Session {
                         return Ok(());
                     }
                 }
-                told = self.hints.wait() => self.follow(told)?,
+                told = self.hints.wait() => {
+                    self.follow(told)?;
+                    if self.watch.is_crowded() {
+                        self.tidy_up()?;
+                    }
+                }
                 guard = frames.readable() => {
                     self.watch.collector_mut().receive_frames();
                     if let Ok(mut guard) = guard {

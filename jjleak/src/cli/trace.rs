@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use jjleak_common::trace::{ALLOCATED, Event};
 
 use crate::attach::Events;
-use crate::collect::now_ns;
+use crate::attach::now_ns;
 
 /// The trace of a run.
 pub(super) struct Trace {

@@ -8,8 +8,8 @@ use std::sync::atomic::{Ordering, fence};
 use jjleak_common::freed::{FreedLog, MAX_NOTES, Note};
 use jjleak_common::live::{Key, Record};
 
-use super::now_ns;
 use crate::attach::Mapped;
+use crate::attach::now_ns;
 
 /// How far ahead the instant is set, so that every processor knows of it when it comes: a store becomes visible within a
 /// microsecond.

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use aya::maps::{HashMap, MapData, MapError};
 use jjleak_common::live::{Key, LiveSet, RESIZING, Record, WAYS};
-use jjleak_common::process::ImageId;
 
-use crate::attach::{Error, Mapped};
+use crate::attach::{Error, Images, Mapped};
 
 /// The blocks of one instant, gathered from the places they can be in. A block never moves from one to another, but it can
 /// be freed, and then kept, after it has been read.
@@ -72,7 +71,7 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
     table: &Mapped<LiveSet>,
     mut spill: HashMap<T, u64, Record>,
     spilled: &[(Key, Record)],
-    dead: &BTreeSet<ImageId>,
+    images: &Images,
 ) -> Result<(), Error> {
     for index in 0..table.len() {
         let Some(set) = table.get(index) else { break };
@@ -80,15 +79,14 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
             // SAFETY: `set` is mapped for writing and `way` in bounds; the key is aligned, and both sides change it by
             // atomic operations alone, but for the writer that has locked it.
             let slot = unsafe { AtomicU64::from_ptr(addr_of_mut!((*set).keys[way])) };
-            let key = slot.load(Ordering::Relaxed);
-            if dead.contains(&Key(key).image()) {
+            let key = slot.load(Ordering::Acquire);
+            if is_dead(Key(key), images) {
                 // When another key is there now, somebody else has taken it out.
                 let _ = slot.compare_exchange(key, Key::EMPTY.0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
-    let is_dead = |key: &u64| dead.contains(&Key(*key).image());
-    for key in spilled.iter().map(|(key, _)| key.0).filter(is_dead) {
+    for key in spilled.iter().filter(|(key, _)| is_dead(*key, images)).map(|(key, _)| key.0) {
         match spill.remove(&key) {
             Ok(()) => forget_spilled(table, Key(key)),
             Err(MapError::KeyNotFound) => {}
@@ -96,6 +94,12 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
         }
     }
     Ok(())
+}
+
+/// Whether a key is a block's, and its image runs no more.
+fn is_dead(key: Key, images: &Images) -> bool {
+    let image = key.image();
+    image.generation() != 0 && !images.is_current(image)
 }
 
 /// Tells a block's set that it is no more in the spill.

@@ -23,9 +23,8 @@ use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::{StackRow, StackStatus, StackTotals, lost_row};
-use nix::time::{ClockId, clock_gettime};
 
-use crate::attach::{Attachment, Error, Mapped, Settings};
+use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
 use frames::Frames;
 use live::Blocks;
 use sums::Sum;
@@ -210,17 +209,15 @@ impl Collector {
     }
 
     /// Throws away what images that run no more have left in the tables, and returns the rows of their stacks.
-    pub fn forget(
-        &mut self,
-        attachment: &mut Attachment,
-        dead: &BTreeSet<ImageId>,
-    ) -> Result<BTreeSet<u32>, Error> {
+    pub fn forget(&mut self, attachment: &mut Attachment) -> Result<BTreeSet<u32>, Error> {
         self.receive_frames();
+        let images = attachment.processes().images();
+        images.mark_swept();
         let spill = attachment.map_mut(names::SPILL)?;
         let spilled = spill::read(spill)?;
         let spill: BpfHashMap<_, u64, Record> = BpfHashMap::try_from(spill).map_err(Error::table)?;
-        live::remove(&self.live, spill, &spilled, dead)?;
-        let rows = stacks::remove(&self.stacks, dead);
+        live::remove(&self.live, spill, &spilled, &images)?;
+        let rows = stacks::remove(&self.stacks, &images);
         if self.combined {
             stacks::reset_totals(&self.totals, rows.iter().copied());
         }
@@ -258,14 +255,6 @@ fn merge_rows(mut stacks: BTreeMap<u32, StackUse>, blocks_per_stack: usize) -> B
         }
     }
     stacks
-}
-
-/// Now, on the clock of the kernel side.
-#[must_use]
-pub fn now_ns() -> u64 {
-    // CLOCK_MONOTONIC exists on every Linux; its time is never negative.
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(std::time::Duration::ZERO, Into::into);
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

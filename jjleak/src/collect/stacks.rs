@@ -10,7 +10,7 @@ use jjleak_common::stack::{FIRST_ROW, StackRow, StackTotals, lost_row};
 
 use super::sums::rounded;
 use super::{LiveBlocks, StackUse};
-use crate::attach::Mapped;
+use crate::attach::{Images, Mapped};
 
 /// Every row in use of these images.
 pub(super) fn read(
@@ -35,12 +35,13 @@ pub(super) fn read(
 }
 
 /// Empties the rows of images that run no more, and returns them.
-pub(super) fn remove(table: &Mapped<StackRow>, dead: &BTreeSet<ImageId>) -> BTreeSet<u32> {
+pub(super) fn remove(table: &Mapped<StackRow>, images: &Images) -> BTreeSet<u32> {
     let mut removed = BTreeSet::new();
     for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`Mapped::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
-        if dead.contains(&image) {
+        // A row without an image is free, or just being claimed.
+        if image.generation() != 0 && !images.is_current(image) {
             empty(row);
             removed.insert(index);
         }

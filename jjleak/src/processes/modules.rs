@@ -39,6 +39,12 @@ impl Module {
         Ok(Self { version, path: mapping.path.clone(), headers: Headers::read(&file), file, mapped_by: pid })
     }
 
+    /// Whether the file is another one now than when it was opened: somebody has written to it.
+    fn has_changed(&self) -> bool {
+        // A file that cannot be asked any more stays what it was.
+        self.file.metadata().is_ok_and(|now| (now.ctime(), now.ctime_nsec()) != self.version.changed)
+    }
+
     /// A path that leads to the file for as long as this value lives.
     #[must_use]
     pub fn stable_path(&self) -> PathBuf {
@@ -100,7 +106,8 @@ impl ModuleFiles {
     }
 
     fn open(&mut self, pid: Pid, file: FileId, mapping: &Mapping) -> io::Result<Rc<Module>> {
-        if let Some(module) = self.open.get(&file).and_then(Weak::upgrade) {
+        let known = self.open.get(&file).and_then(Weak::upgrade);
+        if let Some(module) = known.filter(|module| !module.has_changed()) {
             return Ok(module);
         }
         let module = Rc::new(Module::open(pid, file, mapping)?);

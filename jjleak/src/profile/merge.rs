@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jjleak_common::counter::Counter;
+
 use super::{Coverage, Frame, ProcessInfo, ProcessKind, Profile, StackProfile};
 
 impl Profile {
@@ -26,7 +28,9 @@ impl Profile {
             merged.unknown_frees += profile.unknown_frees;
             for (counts, more) in [(&mut merged.lost, &profile.lost), (&mut merged.notes, &profile.notes)] {
                 for (name, count) in more {
-                    *counts.entry(name.clone()).or_default() += count;
+                    let sum = counts.entry(name.clone()).or_default();
+                    // What belongs to no process stands in every process's profile.
+                    *sum = if name == Counter::ProcessTableFull.name() { *count } else { *sum + count };
                 }
             }
             merged.stacks.extend(profile.stacks.iter().map(|stack| below(&profile.process, stack)));

@@ -19,7 +19,7 @@ impl Attached {
         let pid = Pid::new(pid).unwrap();
         let mut attachment = Attachment::load(settings).unwrap();
         let slot = attachment.processes_mut().reserve().unwrap().unwrap();
-        let image = attachment.processes_mut().assign(slot, pid).unwrap();
+        let image = attachment.processes_mut().assign(slot, pid).unwrap().unwrap();
         let mut modules = ModuleTable::default();
         let mappings = Mapping::all(pid).unwrap();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {

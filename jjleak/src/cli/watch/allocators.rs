@@ -10,17 +10,20 @@ use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocat
 use crate::attach::{self, Attachment, Scope, Target};
 use crate::cli::choice::Choice;
 use crate::collect::RawStack;
-use crate::processes::{FileId, FileVersion, Module, ModuleTable};
+use crate::processes::{FileVersion, Module, ModuleTable};
 use crate::symbolize::StackNames;
+
+/// Files without an allocator that are remembered: more than a host has libraries. A build can make any number of
+/// programs.
+const MAX_REMEMBERED: usize = 8192;
 
 /// What has been looked for and attached to.
 pub(super) struct Allocators {
     choice: Choice,
     /// What was found in each file.
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
-    /// Files whose probes are in place, for one process or for all. Probes belong to the file, whatever becomes of its
-    /// content: they outlive its mapping and an `exec`.
-    attached: HashSet<(Option<ProcessSlot>, FileId)>,
+    /// Files whose probes are in place, for one process or for all. They outlive a file's mapping and an `exec`.
+    attached: HashSet<(Option<ProcessSlot>, FileVersion)>,
     /// They stay open: probes are attached anew through them.
     modules: Vec<Rc<Module>>,
 }
@@ -34,30 +37,41 @@ impl Allocators {
         &self.choice
     }
 
-    /// Attaches to the allocators in a module, once for each scope.
+    /// Attaches to the allocators in a module, once for each scope; whether it has done so now.
     pub(super) fn attach(
         &mut self,
         module: &Rc<Module>,
         scope: Scope,
         names: &mut StackNames,
         attachment: &mut Attachment,
-    ) -> Result<(), attach::Error> {
+    ) -> Result<bool, attach::Error> {
         let slot = match scope {
             Scope::Process { slot, .. } => Some(slot),
             Scope::File => None,
         };
-        if !self.attached.insert((slot, module.version.file)) {
-            return Ok(());
-        }
         let found = self.find(module);
+        if found.is_empty() || !self.attached.insert((slot, module.version)) {
+            return Ok(false);
+        }
+        self.detach_older(module, attachment)?;
         for allocator in found.iter() {
             attachment.attach(scope, &targets(module, allocator))?;
             for site in allocator.functions() {
                 names.set_function(module, site.offset(), &site.label());
             }
         }
-        if !found.is_empty() {
-            self.modules.push(Rc::clone(module));
+        self.modules.push(Rc::clone(module));
+        Ok(true)
+    }
+
+    /// A file that was written to has other instructions where probes are.
+    fn detach_older(&mut self, module: &Module, attachment: &mut Attachment) -> Result<(), attach::Error> {
+        let is_older = |known: &mut Rc<Module>| {
+            known.version.file == module.version.file && known.version != module.version
+        };
+        for older in self.modules.extract_if(.., is_older) {
+            tracing::warn!("{} was changed: its probes are placed anew", older.path.display());
+            attachment.detach(&older.stable_path())?;
         }
         Ok(())
     }
@@ -103,6 +117,9 @@ impl Allocators {
     fn find(&mut self, module: &Module) -> Rc<[ProfiledAllocator]> {
         if let Some(found) = self.found.get(&module.version) {
             return Rc::clone(found);
+        }
+        if self.found.len() >= MAX_REMEMBERED {
+            self.found.retain(|_, found| !found.is_empty());
         }
         let found: Rc<[_]> = look_for(module, &self.choice).into();
         self.found.insert(module.version, Rc::clone(&found));

@@ -1,61 +1,67 @@
-//! What has ended, until nothing is left of it in the kernel side's tables.
+//! Slots of processes that are gone, until nothing is left of them in the kernel side's tables.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::process::ProcessSlot;
 
 use crate::attach::{self, Attachment};
 use crate::collect::Collector;
 
-/// How often an image's leavings are looked for. A probe that was hit just before the end can still be writing when
-/// they are looked for at first; by the second time, at least one look at all processes later, it has long ended.
-const SWEEPS: u32 = 2;
+/// A probe that was hit just before its process was let go can still be writing for so long, and a thousand times less.
+const GRACE: Duration = Duration::from_millis(50);
+/// The most images that a process may have had since what they left was thrown away last: a quarter of those that can be
+/// told apart.
+const MAX_UNSWEPT: u32 = 32;
 
-/// Images that run no more, and slots whose processes are gone.
+/// Whether anything has been left, and whose slots wait to be given back.
 #[derive(Default)]
-pub(super) struct Dead(Vec<Remains>);
-
-struct Remains {
-    image: ImageId,
-    /// Given back once nothing is left.
-    slot: Option<ProcessSlot>,
-    sweeps: u32,
+pub(super) struct Dead {
+    leavings: bool,
+    slots: Vec<(ProcessSlot, Instant)>,
 }
 
 impl Dead {
-    pub(super) fn add(&mut self, image: ImageId, slot: Option<ProcessSlot>) {
-        self.0.push(Remains { image, slot, sweeps: 0 });
+    /// An image runs no more.
+    pub(super) const fn add_image(&mut self) {
+        self.leavings = true;
+    }
+
+    /// A process is gone.
+    pub(super) fn add_process(&mut self, slot: ProcessSlot) {
+        self.leavings = true;
+        self.slots.push((slot, Instant::now()));
     }
 
     pub(super) fn has(&self, slot: ProcessSlot) -> bool {
-        self.0.iter().any(|remains| remains.slot == Some(slot))
+        self.slots.iter().any(|(of, _)| *of == slot)
     }
 
-    /// How many slots they still have.
-    pub(super) fn slots(&self) -> usize {
-        self.0.iter().filter(|remains| remains.slot.is_some()).count()
+    /// How many slots wait to be given back.
+    pub(super) const fn slots(&self) -> usize {
+        self.slots.len()
     }
 
-    /// The images.
-    pub(super) fn images(&self) -> BTreeSet<ImageId> {
-        self.0.iter().map(|remains| remains.image).collect()
+    /// Whether it is time to throw away what has been left.
+    pub(super) fn is_urgent(attachment: &Attachment) -> bool {
+        attachment.processes().images().unswept() > MAX_UNSWEPT
     }
 
-    /// Throws away what they have left, and returns the rows of their stacks.
+    /// Throws away what images have left that run no more, and returns the rows of their stacks. What is dead is told by
+    /// the table of processes, whatever has been seen of them.
     pub(super) fn sweep(
         &mut self,
         attachment: &mut Attachment,
         collector: &mut Collector,
     ) -> Result<BTreeSet<u32>, attach::Error> {
-        if self.0.is_empty() {
+        if !self.leavings && self.slots.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let rows = collector.forget(attachment, &self.images())?;
-        for remains in &mut self.0 {
-            remains.sweeps += 1;
-        }
-        let gone: Vec<_> = self.0.extract_if(.., |remains| remains.sweeps == SWEEPS).collect();
-        for slot in gone.into_iter().filter_map(|remains| remains.slot) {
+        self.leavings = false;
+        let begin = Instant::now();
+        let rows = collector.forget(attachment)?;
+        let is_over = |since: &mut (ProcessSlot, Instant)| begin.duration_since(since.1) > GRACE;
+        for (slot, _) in self.slots.extract_if(.., is_over) {
             collector.reset(slot);
             attachment.processes_mut().release(slot)?;
         }

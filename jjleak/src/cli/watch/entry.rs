@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
-use jjleak_common::process::ProcessSlot;
+use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::Watch;
 use super::process::Watched;
-use crate::attach::{Following, Tracked};
+use crate::attach::{Following, Scope, Tracked};
 use crate::cli::Failure;
 use crate::cli::failure::OTHER;
-use crate::processes::{self, ExitWatch, Launch, Mapping, Pid, Process, Progress, living_thread};
+use crate::processes::{
+    self, ExitWatch, Launch, Mapping, ModuleTable, Pid, Process, Progress, living_thread,
+};
+
+/// Of a process that is not armed.
+const NO_IMAGE: ImageId = ImageId(0);
 
 impl Watch {
     /// Attaches to a running process.
@@ -17,8 +22,10 @@ impl Watch {
         let process = Process::open(pid)?;
         let exit = ExitWatch::new(pid)?;
         let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
-        let (slot, mut watched) = self.enter(process, exit)?;
+        // The kernel side may have taken it in already: then it is found among the new ones.
+        let Some((slot, mut watched)) = self.enter(process, exit)? else { return Ok(()) };
         let outcome = self.attach_running(&mut watched, thread);
+        watched.is_armed = true;
         self.processes.insert(slot, watched);
         if let Err(failure) = outcome {
             self.let_go(slot)?;
@@ -38,6 +45,7 @@ impl Watch {
     /// Attaches to every process that is wanted and runs already. Those that end meanwhile are passed over, and the user is
     /// told of those that cannot be attached to.
     pub(in crate::cli) fn attach_all(&mut self) {
+        self.attach_to_own_allocators();
         for process in processes::running() {
             if self.wanted.is_wanted(&process)
                 && let Err(failure) = self.attach(process.pid)
@@ -48,11 +56,25 @@ impl Watch {
         }
     }
 
+    /// Attaches to the allocators that jjleak itself has: the host's C library, which the next process that is wanted will
+    /// most likely use.
+    fn attach_to_own_allocators(&mut self) {
+        let Some(pid) = Pid::new(std::process::id()) else { return };
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut self.files, pid, &Mapping::all(pid).unwrap_or_default());
+        for (_, module) in modules.iter() {
+            let attached = self.allocators.attach(module, Scope::File, &mut self.names, &mut self.attachment);
+            if let Err(error) = attached {
+                tracing::warn!("{}: cannot be probed: {error}", module.path.display());
+            }
+        }
+    }
+
     /// Starts a command and attaches before its allocator runs.
     pub(in crate::cli) fn launch(&mut self, mut launch: Launch) -> Result<(), Failure> {
         let pid = launch.pid();
         let exit = ExitWatch::new(pid)?;
-        let (slot, mut watched) = self.enter(Process::open(pid)?, exit)?;
+        let Some((slot, mut watched)) = self.enter(Process::open(pid)?, exit)? else { return Ok(()) };
         self.attachment.processes().arm(watched.image)?;
         loop {
             self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
@@ -65,21 +87,29 @@ impl Watch {
         }
         watched.process = Process::open(pid)?;
         watched.command = Some(launch.release()?);
+        watched.is_armed = true;
         self.processes.insert(slot, watched);
         Ok(())
     }
 
     /// Takes a slot for a process.
-    fn enter(&mut self, process: Process, exit: ExitWatch) -> Result<(ProcessSlot, Watched), Failure> {
+    fn enter(
+        &mut self,
+        process: Process,
+        exit: ExitWatch,
+    ) -> Result<Option<(ProcessSlot, Watched)>, Failure> {
         let table = self.attachment.processes_mut();
         let Some(slot) = table.reserve()? else {
             let what = format!("process {} is one too many: the process table is full", process.pid);
             return Err(Failure::new(OTHER, what, "profile fewer, or raise --max-processes"));
         };
-        let image = table.assign(slot, process.pid)?;
+        let Some(image) = table.assign(slot, process.pid)? else {
+            table.release(slot)?;
+            return Ok(None);
+        };
         let mut watched = Watched::new(process, image);
         watched.exit = Some(self.watch_exit(slot, exit));
-        Ok((slot, watched))
+        Ok(Some((slot, watched)))
     }
 
     fn watch_exit(&self, slot: ProcessSlot, exit: ExitWatch) -> Arc<ExitWatch> {
@@ -98,8 +128,11 @@ impl Watch {
         if self.following == Following::Nobody {
             return Ok(false);
         }
-        let known =
-            |tracked: &Tracked| self.processes.contains_key(&tracked.slot) || self.dead.has(tracked.slot);
+        let known = |tracked: &Tracked| {
+            self.processes.contains_key(&tracked.slot)
+                || self.dead.has(tracked.slot)
+                || tracked.image == NO_IMAGE
+        };
         let new: Vec<_> = self.attachment.processes().iter().filter(|tracked| !known(tracked)).collect();
         for tracked in &new {
             self.adopt(tracked)?;
@@ -117,13 +150,10 @@ impl Watch {
             (Ok(process), Ok(exit)) if runs => (process, Some(exit)),
             _ => (self.unknown(tracked), None),
         };
-        if exit.is_some() && !self.wanted.is_wanted(&process) {
-            self.attachment.processes_mut().disarm(slot)?;
-            self.dead.add(tracked.image, Some(slot));
-            return Ok(());
-        }
+        let is_wanted = self.wanted.is_wanted(&process);
         let mut watched = Watched::new(process, tracked.image);
         watched.forked_from = tracked.forked_from;
+        watched.is_armed = true;
         if let Some(parent) = self.parent(tracked) {
             watched.modules = parent.modules.of_child();
         }
@@ -132,7 +162,11 @@ impl Watch {
             None => watched.ended = Some(watched.ending()),
         }
         self.processes.insert(slot, watched);
+        // Also if it is not wanted: the next process with its allocator may be.
         self.keep_up(slot)?;
+        if !is_wanted {
+            self.let_go(slot)?;
+        }
         Ok(())
     }
 

@@ -1,12 +1,12 @@
 //! Follows the anonymous mappings of the profiled processes, for `--mmap`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::os::fd::RawFd;
 
 use jjleak_common::process::ImageId;
 
 use super::Failure;
-use crate::attach::{Attachment, Drained, MappingEvents, SizeFilter};
+use crate::attach::{Attachment, Drained, Images, MappingEvents, SizeFilter};
 use crate::collect::{Collector, RawStack, Snapshot};
 use crate::mappings::MappingBooks;
 
@@ -61,9 +61,9 @@ impl Mappings {
     }
 
     /// Throws away what images had mapped that run no more.
-    pub(super) fn forget(&mut self, dead: &BTreeSet<ImageId>) {
+    pub(super) fn forget(&mut self, images: &Images) {
         if let Some(Followed { books, .. }) = &mut self.0 {
-            books.retain(|image, _| !dead.contains(image));
+            books.retain(|image, _| images.is_current(*image));
         }
     }
 }

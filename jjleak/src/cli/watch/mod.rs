@@ -149,9 +149,9 @@ impl Watch {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.look_at(&slots)?;
         self.mappings.receive();
-        let dead = self.dead.images();
-        self.mappings.forget(&dead);
-        self.learned.retain(|image, _| !dead.contains(image));
+        let images = self.attachment.processes().images();
+        self.mappings.forget(&images);
+        self.learned.retain(|image, _| images.is_current(*image));
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
         Ok(())
@@ -161,7 +161,7 @@ impl Watch {
     fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
         let news = self.keep_up_with(&mut watched);
-        let is_wanted = watched.ended.is_some() || self.wanted.is_wanted(&watched.process);
+        let is_wanted = self.wanted.is_wanted(&watched.process);
         self.processes.insert(slot, watched);
         if !is_wanted {
             self.let_go(slot)?;
@@ -170,18 +170,22 @@ impl Watch {
     }
 
     fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
+        let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings any more: what is known stays.
         let mappings = thread.and_then(|thread| Mapping::all(thread).ok());
         let runs = watched.runs();
-        let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let is_new = tracked.image != watched.image;
         if is_new {
-            self.dead.add(watched.image, None);
+            self.dead.add_image();
             watched.begin_image(&tracked);
         }
         self.learn(watched);
         let (Some(thread), Some(mappings), true) = (thread, mappings, runs) else { return Ok(is_new) };
+        if !self.attachment.processes().images().is_current(watched.image) {
+            // These are another image's mappings already, or were the last one's: there is a hint to look again.
+            return Ok(is_new);
+        }
         self.keep_bound(watched, thread)?;
         if !is_new && executable(&mappings).eq(&watched.code) {
             return Ok(false);
@@ -219,7 +223,9 @@ impl Watch {
             watched.bound_to.get_or_insert(thread);
         }
         for (_, module) in watched.modules.iter() {
-            self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
+            let attached = self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
+            // Probes that are put into a process that is counted already came late.
+            watched.late_probes += u64::from(attached && watched.is_armed);
         }
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
@@ -253,10 +259,10 @@ impl Watch {
 
     /// Stops accounting a process.
     fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Failure> {
-        if let Some(watched) = self.processes.remove(&slot) {
+        if self.processes.remove(&slot).is_some() {
             self.attachment.processes_mut().disarm(slot)?;
             self.allocators.forget(slot);
-            self.dead.add(watched.image, Some(slot));
+            self.dead.add_process(slot);
         }
         Ok(())
     }
@@ -332,7 +338,7 @@ impl Watch {
     /// Whether processes that have ended take so much of the table that others may soon find no place.
     pub(super) fn is_crowded(&self) -> bool {
         let ended = self.processes.values().filter(|watched| watched.ended.is_some()).count();
-        ended + self.dead.slots() > self.max_processes / CROWDED
+        ended + self.dead.slots() > self.max_processes / CROWDED || Dead::is_urgent(&self.attachment)
     }
 
     /// Whether all that are known have ended.

@@ -28,6 +28,9 @@ pub(super) struct Watched {
     /// What the process mapped for execution when it was last looked at.
     pub(super) code: Vec<Mapping>,
     pub(super) since: Timestamp,
+    /// Whether it was counted before its allocators were looked for, and how many of them were found then.
+    pub(super) is_armed: bool,
+    pub(super) late_probes: u64,
     /// Holds on to the process; `None` when it was over before anybody could.
     pub(super) exit: Option<Arc<ExitWatch>>,
     /// How it ended, once it has.
@@ -49,6 +52,8 @@ impl Watched {
             modules: ModuleTable::default(),
             code: Vec::new(),
             since: Timestamp::now(),
+            is_armed: false,
+            late_probes: 0,
             exit: None,
             ended: None,
             bound_to: None,
@@ -97,6 +102,7 @@ impl Watched {
     /// Adds what the user side has counted.
     pub(super) fn complete(&self, counters: &mut BTreeMap<Counter, u64>) {
         *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
+        *counters.entry(Counter::LateProbes).or_default() += self.late_probes;
     }
 
     pub(super) fn info(&self) -> ProcessInfo {
