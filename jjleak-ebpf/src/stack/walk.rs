@@ -198,6 +198,11 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     if kind == RowKind::Signal as u64 {
         return leave_signal_frame(scratch);
     }
+    if by_frame_pointer && walk.frame_pointer == 0 {
+        // Where stacks begin, the frame pointer is cleared (System V ABI, x86-64): threads of musl, for one.
+        walk.unproven = 1;
+        return Err(finished(walk));
+    }
     let cfa = canonical_frame_address(scratch, row)?;
     // The CFA lies above all frames that this one called.
     if cfa & 7 != 0 || cfa.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES {

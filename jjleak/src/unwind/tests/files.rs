@@ -78,6 +78,14 @@ fn every_byte_of_the_dynamic_linker_unwinds_as_gimli_says() {
 }
 
 #[test]
+fn stacks_begin_where_the_dynamic_linker_starts() {
+    let linker = fs::read(mapped("/ld-linux-x86-64.so.2").2).unwrap();
+    let start = object::File::parse(&*linker).unwrap().entry();
+    let machine = Machine { instruction_pointer: start };
+    assert_eq!(machine.apply(compile(&linker).unwrap().find(start)), Frame::Outermost);
+}
+
+#[test]
 fn every_rule_of_this_program_holds_where_gimli_says() {
     let (_, unsupported) = compiled_as_evaluated(&fs::read("/proc/self/exe").unwrap(), 2);
     assert!(unsupported < 0.01, "{unsupported}");
