@@ -35,6 +35,7 @@ mod places;
 mod processes;
 mod programs;
 mod refusals;
+mod replacements;
 mod sampling;
 mod servers;
 mod snapshots;

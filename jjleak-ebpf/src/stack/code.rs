@@ -14,7 +14,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{
     process::{ImageId, TOLD},
-    unwind::{CodeFile, Hint, Mapping},
+    unwind::{CodeFile, Hint, MAX_FOUND, Mapping, code_identity, layer},
 };
 
 use super::Scratch;
@@ -47,12 +47,11 @@ static INODE_CHANGED_NS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SUPER_DEVICE: Global<u64> = Global::new(0);
 
-/// Mappings that a walk remembers: a stack leads through some libraries in turn.
-pub(super) const FOUND: usize = 4;
-
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
 const PAGE_SHIFT: u64 = 12;
+/// Bits of a device's minor number in the kernel (MINORBITS in include/linux/kdev_t.h).
+const MINOR_BITS: u32 = 20;
 /// The kernel keeps a mark of its own in the nanoseconds (`I_CTIME_QUERIED` in include/linux/fs.h).
 const NANOSECONDS: u32 = (1 << 31) - 1;
 
@@ -75,20 +74,30 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
             bpf_find_vma(task, address, describe as *mut c_void, (&raw mut hint).cast(), 0);
         }
     }
-    tell(image, &hint);
+    let device = (hint.file.device >> MINOR_BITS, hint.file.device & ((1 << MINOR_BITS) - 1));
+    let file_start = hint.begin.wrapping_sub(hint.file_offset);
+    let identity = if hint.begin == 0 { 0 } else { code_identity(device, hint.file.inode, file_start) };
+    tell(image, &hint, identity);
     if hint.begin == 0 {
         return false;
     }
-    let Some(rows) = CODE.get_ptr(&hint.file) else { return false };
-    // SAFETY: `rows` points into a map value, `scratch` is one that is ours while claimed, and the index is in bounds.
-    unsafe {
+    // SAFETY: `scratch` is a map value that is ours while claimed, and the index is in bounds.
+    let found = unsafe {
         let walk = &mut (*scratch).walk;
-        let place = walk.found_count as usize & (FOUND - 1);
+        let place = walk.found_count as usize & (MAX_FOUND - 1);
         walk.found_count += 1;
+        walk.hash = walk.hash.push(identity);
+        *addr_of_mut!((*scratch).record.found).cast::<u64>().add(place) = identity;
         let found = addr_of_mut!(walk.found).cast::<Mapping>().add(place);
+        (*found).layer = layer::FOUND as u32 + place as u32;
+        found
+    };
+    let Some(rows) = CODE.get_ptr(&hint.file) else { return false };
+    // SAFETY: both point into map values.
+    unsafe {
         (*found).begin = hint.begin;
         (*found).end = hint.end;
-        (*found).text = hint.begin.wrapping_sub(hint.file_offset).wrapping_add((*rows).text);
+        (*found).text = file_start.wrapping_add((*rows).text);
         (*found).first_page = (*rows).first_page;
         (*found).pages = (*rows).pages;
     }
@@ -97,9 +106,9 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
 
 /// Tells the user side of a mapping, once if it can.
 #[inline(always)]
-fn tell(image: ImageId, hint: &Hint) {
+fn tell(image: ImageId, hint: &Hint, identity: u64) {
     let Some(row) = PROCESSES.get_ptr_mut(image.slot().0 as u32) else { return };
-    let mark = hint.begin | image.generation() as u64;
+    let mark = identity ^ image.generation() as u64;
     let place = (hint.begin >> PAGE_SHIFT ^ hint.begin >> (2 * PAGE_SHIFT)) as usize & (TOLD - 1);
     // SAFETY: points into a map value; the index is in bounds.
     let told = unsafe { addr_of_mut!((*row).told).cast::<u64>().add(place) };

@@ -9,7 +9,7 @@ use super::process::Watched;
 use crate::attach::{Following, Tracked};
 use crate::cli::Failure;
 use crate::cli::failure::OTHER;
-use crate::processes::{self, ExitWatch, Launch, Mapping, Pid, Process, Progress, living_thread};
+use crate::processes::{self, ExitWatch, Launch, Pid, Process, Progress, living_thread};
 
 impl Watch {
     /// Attaches to a running process.
@@ -28,7 +28,8 @@ impl Watch {
     }
 
     fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
-        self.keep_code(watched, thread, &Mapping::all(thread)?)?;
+        let look = self.look(watched.slot(), thread)?;
+        self.keep_code(watched, thread, &look)?;
         if !self.is_counted(watched) && self.following != Following::Everyone {
             return Err(watched.has_no_allocator(self.allocators.choice()));
         }
@@ -55,7 +56,8 @@ impl Watch {
         let (slot, mut watched) = self.enter(Process::open(pid)?, exit)?;
         self.attachment.processes().arm(watched.image)?;
         loop {
-            self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
+            let look = self.look(slot, pid)?;
+            self.keep_code(&mut watched, pid, &look)?;
             if launch.advance()? == Progress::Loaded {
                 break;
             }
