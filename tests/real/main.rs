@@ -19,6 +19,7 @@ mod completeness;
 mod containers;
 mod depths;
 mod differential;
+mod doctor;
 mod edges;
 mod endings;
 mod escapes;

@@ -38,7 +38,7 @@ pub use hints::{Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
-pub use preflight::{Host, Missing};
+pub use preflight::{Check, Host, Missing};
 pub use process_table::{ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 
