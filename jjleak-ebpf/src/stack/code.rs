@@ -14,7 +14,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{
     process::{ImageId, TOLD},
-    unwind::{CodeFile, Hint, MAX_FOUND, Mapping, code_identity, layer},
+    unwind::{Hint, MAX_FOUND, Mapping, code_identity, layer},
 };
 
 use super::Scratch;
@@ -59,25 +59,30 @@ const NANOSECONDS: u32 = (1 << 31) - 1;
 /// it. Whether the walk can go on.
 #[inline(always)]
 pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bool {
-    let mut hint = Hint {
-        slot: image.slot().0 as u32,
-        image: image.0,
-        begin: 0,
-        end: 0,
-        file_offset: 0,
-        file: CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 },
-    };
+    // SAFETY: `scratch` is a map value that is ours while claimed. The stack has no room: before Linux 6.13 it is shared with
+    // the walk and with the program that began it.
+    let hint = unsafe { &mut (*scratch).hint };
+    hint.slot = image.slot().0 as u32;
+    hint.image = image.0;
+    hint.begin = 0;
+    hint.end = 0;
+    hint.file_offset = 0;
+    hint.file.inode = 0;
+    hint.file.changed_s = 0;
+    hint.file.changed_ns = 0;
+    hint.file.device = 0;
     if VMA_FILE.load() != 0 {
+        let mut context: *mut Hint = hint;
         // SAFETY: the callback has the signature the helper wants, and its context outlives the call.
         unsafe {
             let task = bpf_get_current_task_btf();
-            bpf_find_vma(task, address, describe as *mut c_void, (&raw mut hint).cast(), 0);
+            bpf_find_vma(task, address, describe as *mut c_void, (&raw mut context).cast(), 0);
         }
     }
     let device = (hint.file.device >> MINOR_BITS, hint.file.device & ((1 << MINOR_BITS) - 1));
     let file_start = hint.begin.wrapping_sub(hint.file_offset);
     let identity = if hint.begin == 0 { 0 } else { code_identity(device, hint.file.inode, file_start) };
-    tell(image, &hint, identity);
+    tell(image, hint, identity);
     if hint.begin == 0 {
         return false;
     }
@@ -125,9 +130,9 @@ fn tell(image: ImageId, hint: &Hint, identity: u64) {
 
 /// Writes what a mapping is into the hint, if it is one of a file's code.
 #[inline(never)]
-extern "C" fn describe(_task: *const c_void, vma: *const c_void, hint: *mut Hint) -> i64 {
+extern "C" fn describe(_task: *const c_void, vma: *const c_void, context: *mut *mut Hint) -> i64 {
     // SAFETY: the helper passes the context that `look_up` gave it.
-    let hint = unsafe { &mut *hint };
+    let hint = unsafe { &mut **context };
     let _ = read(vma as u64, hint);
     0
 }

@@ -22,7 +22,7 @@ use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
     sampling::weighted,
     stack::{StackHash, StackRecord, StackTotals, lost_row},
-    unwind::{MAX_FOUND, Mapping},
+    unwind::{Hint, MAX_FOUND, Mapping},
 };
 
 pub(crate) use rows::{RowCache, mapping_at, seen};
@@ -46,6 +46,8 @@ pub(crate) struct Scratch {
     claimed: u64,
     walk: Walk,
     window: [u64; WINDOW_WORDS],
+    /// What the user side is told of code that is not known.
+    hint: Hint,
     /// The frames, with room before them for what the user side is told of a new stack.
     record: StackRecord,
 }
