@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["name", "system_wide"])]
     pub(super) follow: bool,
 
-    /// Most processes at a time with --follow, --name and --system-wide; each takes 33 KiB
+    /// Most processes at a time with --follow, --name and --system-wide; each takes 49 KiB
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1024))]
     #[arg(help_heading = "Capacities")]
     pub(super) max_processes: u32,
