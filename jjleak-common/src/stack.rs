@@ -6,6 +6,7 @@
 //! the user side adds to the first.
 
 use crate::process::{MAX_PROCESSES, ProcessSlot};
+use crate::unwind::MAX_FOUND;
 
 /// Most frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
@@ -131,6 +132,57 @@ pub struct StackTotals {
 
 const _: () = assert!(size_of::<StackTotals>() == 16 && align_of::<StackTotals>() == 8);
 
+/// A frame of a stack, in a word.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..48 | address |
+/// | 48..63 | which of the files that have been mapped there it is in: see [`crate::unwind::Mapping::layer`] |
+/// | 63 | it was found by a frame pointer |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct StackFrame(pub u64);
+
+impl StackFrame {
+    /// Bits of an address of user space.
+    pub const ADDRESS_BITS: u64 = 48;
+    const LAYER_MASK: u64 = 0x7fff;
+    const BY_FRAME_POINTER: u64 = 1 << 63;
+
+    /// A frame that was found by a rule that is proven.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(address: u64, layer: u16) -> Self {
+        let address = address & ((1 << Self::ADDRESS_BITS) - 1);
+        Self(address | (layer as u64 & Self::LAYER_MASK) << Self::ADDRESS_BITS)
+    }
+
+    /// The same frame, found by a frame pointer if `by` is 1 and not if it is 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn found_by_frame_pointer(self, by: u64) -> Self {
+        Self(self.0 | by << 63)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.0 & ((1 << Self::ADDRESS_BITS) - 1)
+    }
+
+    /// Which of the files that have been mapped there it is in.
+    #[must_use]
+    pub const fn layer(self) -> u16 {
+        (self.0 >> Self::ADDRESS_BITS & Self::LAYER_MASK) as u16
+    }
+
+    /// Whether a frame pointer led to it, which is no proof that it called the frame before.
+    #[must_use]
+    pub const fn is_by_frame_pointer(self) -> bool {
+        self.0 & Self::BY_FRAME_POINTER != 0
+    }
+}
+
 /// A new stack, on its way to the user side: as many frames as it has, and no more.
 #[repr(C)]
 pub struct StackRecord {
@@ -144,13 +196,16 @@ pub struct StackRecord {
     pub frame_count: u32,
     /// A [`StackStatus`].
     pub status: u32,
-    /// Frames, leaf first, starting at the probe site.
+    /// The [`code identities`](crate::unwind::code_identity) of the mappings that the walk has found itself; frames refer to
+    /// them from [`layer::FOUND`](crate::unwind::layer::FOUND) on.
+    pub found: [u64; MAX_FOUND],
+    /// [`StackFrame`]s, leaf first, starting at the probe site.
     pub frames: [u64; MAX_FRAMES],
 }
 
 impl StackRecord {
     /// Bytes before the frames.
-    pub const HEADER_BYTES: usize = 24;
+    pub const HEADER_BYTES: usize = 24 + 8 * MAX_FOUND;
 }
 
 const _: () = assert!(size_of::<StackRecord>() == StackRecord::HEADER_BYTES + 8 * MAX_FRAMES);
@@ -201,6 +256,16 @@ mod tests {
     fn there_are_rows_for_the_stacks_asked_for() {
         assert_eq!(rows_log2(DEFAULT_STACKS), 16);
         assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (7, 11, 25));
+    }
+
+    #[test]
+    fn a_frame_gives_back_what_it_was_made_of() {
+        let frame = StackFrame::new(0x7fff_1234_5678, 0x7abc);
+        assert_eq!((frame.address(), frame.layer()), (0x7fff_1234_5678, 0x7abc));
+        assert!(!frame.is_by_frame_pointer() && !frame.found_by_frame_pointer(0).is_by_frame_pointer());
+        let found = frame.found_by_frame_pointer(1);
+        assert!(found.is_by_frame_pointer());
+        assert_eq!((found.address(), found.layer()), (frame.address(), frame.layer()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The kernel side's unwind tables: rows of all modules, and where each process maps them.
 
 use std::collections::HashMap;
-use std::ptr::{addr_of_mut, write_volatile};
+use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
@@ -9,7 +9,7 @@ use aya::maps::{HashMap as BpfHashMap, MapData};
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
-    CodeFile, CodeRows, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
+    CodeFile, CodeRows, CodeSeen, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
     TABLES_PER_PROCESS,
 };
 
@@ -58,6 +58,10 @@ pub struct CodeMapping {
     pub module: Option<(FileVersion, u64)>,
     /// The offset in the file that is mapped at the start.
     pub file_offset: u64,
+    /// What tells it from other code: see [`jjleak_common::unwind::code_identity`].
+    pub identity: u64,
+    /// Which of the files that have been mapped there it is, or one of [`jjleak_common::unwind::layer`].
+    pub layer: u16,
 }
 
 impl UnwindTables {
@@ -75,6 +79,13 @@ impl UnwindTables {
             used_pages: 0,
             generation: 0,
         })
+    }
+
+    /// What a table has seen.
+    pub(super) fn seen(&self, index: u32) -> Option<CodeSeen> {
+        let table = self.mappings.get(index as usize)?;
+        // SAFETY: the table is mapped for reading, and this side alone writes it.
+        Some(unsafe { read_volatile(addr_of!((*table).seen)) })
     }
 
     /// Whether a module's rows are there.
@@ -116,6 +127,7 @@ impl UnwindTables {
         slot: ProcessSlot,
         in_use: Option<u32>,
         code: &[CodeMapping],
+        seen: CodeSeen,
     ) -> Result<(u32, usize), Error> {
         let first = NO_MAPPINGS + 1 + u32::from(slot.0) * TABLES_PER_PROCESS;
         let index = if in_use == Some(first) { first + 1 } else { first };
@@ -136,6 +148,7 @@ impl UnwindTables {
             for (place, mapping) in mappings.iter().enumerate() {
                 write_volatile(places.add(place), *mapping);
             }
+            write_volatile(addr_of_mut!((*table).seen), seen);
             write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
             write_volatile(addr_of_mut!((*table).generation), self.generation);
         }
@@ -165,6 +178,7 @@ impl UnwindTables {
 
     fn mapping(&self, code: &CodeMapping) -> Mapping {
         let (begin, end) = (code.addresses.start, code.addresses.end);
+        let (identity, layer) = (code.identity, u32::from(code.layer));
         let by_rows = code.module.and_then(|(file, address)| Some((self.modules.get(&file)?, address)));
         match by_rows {
             Some((loaded, address)) => Mapping {
@@ -173,8 +187,20 @@ impl UnwindTables {
                 text: begin.wrapping_sub(address).wrapping_add(loaded.text_start),
                 first_page: loaded.first_page,
                 pages: loaded.pages,
+                identity,
+                layer,
+                reserved: 0,
             },
-            None => Mapping { begin, end, text: begin, first_page: 0, pages: Mapping::WITHOUT_ROWS },
+            None => Mapping {
+                begin,
+                end,
+                text: begin,
+                first_page: 0,
+                pages: Mapping::WITHOUT_ROWS,
+                identity,
+                layer,
+                reserved: 0,
+            },
         }
     }
 }

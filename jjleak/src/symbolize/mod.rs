@@ -51,7 +51,7 @@ impl StackNames {
             return known.clone();
         }
         let Some(raw) = read() else { return NamedStack::lost() };
-        let frames = self.native.frames(&raw.addresses, modules).into();
+        let frames = self.native.frames(&raw, modules).into();
         let named = NamedStack { status: raw.status, frames };
         self.known.insert(row, named.clone());
         named

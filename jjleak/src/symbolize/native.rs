@@ -6,6 +6,7 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
 use super::{Frame, FrameKind};
+use crate::collect::RawStack;
 use crate::processes::{FileVersion, Module, ModuleTable};
 
 /// Looks up native frames; remembers each code location.
@@ -26,16 +27,21 @@ impl NativeSymbols {
 
     /// Frames of a stack. The first address is an instruction that was executing; the others follow a call, so
     /// that the call is found one byte before.
-    pub(super) fn frames(&mut self, addresses: &[u64], modules: &ModuleTable) -> Vec<Frame> {
-        let mut frames = Vec::with_capacity(addresses.len());
-        for (index, &address) in addresses.iter().enumerate() {
+    pub(super) fn frames(&mut self, stack: &RawStack, modules: &ModuleTable) -> Vec<Frame> {
+        let mut frames = Vec::with_capacity(stack.frames.len());
+        for (index, frame) in stack.frames.iter().enumerate() {
+            let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
             let looked_up = address.saturating_sub(u64::from(index > 0));
-            match modules.find(looked_up) {
+            match modules.find_frame(looked_up, frame.layer(), &stack.found) {
                 Some((id, offset)) => {
                     let located = self.locate(modules.get(id), offset);
-                    frames.extend(located.iter().map(|frame| Frame { address, ..frame.clone() }));
+                    frames.extend(located.iter().map(|frame| Frame {
+                        address,
+                        by_frame_pointer,
+                        ..frame.clone()
+                    }));
                 }
-                None => frames.push(Frame { address, ..Frame::default() }),
+                None => frames.push(Frame { address, by_frame_pointer, ..Frame::default() }),
             }
         }
         frames
