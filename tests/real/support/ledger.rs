@@ -113,6 +113,12 @@ impl Ledger {
         self.expect_done();
     }
 
+    /// Has the process load a library with an allocator of its own.
+    pub(crate) fn load(&mut self, library: &str) {
+        self.ask(&format!("load {library}"));
+        self.expect_done();
+    }
+
     /// Has the process fork: from now on its child, whose PID this is, does what is asked for.
     pub(crate) fn fork(&mut self) -> u32 {
         self.ask("fork");

@@ -254,8 +254,11 @@ impl Watch {
         }
         for (_, module) in watched.modules.iter() {
             let attached = self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
-            // Probes that are put into a process that is counted already came late.
-            watched.late_probes += u64::from(attached && watched.is_armed);
+            if attached && watched.is_armed {
+                watched.late_probes += 1;
+                let (path, pid) = (module.path.display(), watched.pid());
+                tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
+            }
         }
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
