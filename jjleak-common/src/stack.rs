@@ -98,6 +98,8 @@ statuses! {
     Unsupported = 8, "unsupported";
     /// A frame's call frame information leads to no possible caller.
     BadFrame = 9, "bad_frame";
+    /// What the process maps was being written down anew when the stack was taken.
+    Changed = 10, "changed";
 }
 
 /// One stack, and what was allocated from it since the start.
@@ -131,6 +133,47 @@ pub struct StackTotals {
 
 const _: () = assert!(size_of::<StackTotals>() == 16 && align_of::<StackTotals>() == 8);
 
+/// A frame of HotSpot's interpreter, in the place of a return address, which would say nothing: all methods run in the same
+/// code. No address of a program has the highest bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterpretedFrame {
+    /// Address of the `Method`: a multiple of 8, below 2^47.
+    pub method: u64,
+    /// The lowest bits of the address of the bytecode that is running. They tell the place in the method, which has at most
+    /// 2^16 bytes of it, to whoever knows where its bytecode begins.
+    pub bytecode_low: u16,
+}
+
+impl InterpretedFrame {
+    const MARK: u64 = 1 << 63;
+    const METHOD_BITS: u32 = 44;
+    const METHOD_MASK: u64 = (1 << Self::METHOD_BITS) - 1;
+
+    /// Whether there can be a `Method` at an address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn can_be(method: u64) -> bool {
+        method & 7 == 0 && method != 0 && method >> 3 <= Self::METHOD_MASK
+    }
+
+    /// The frame as a word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn pack(method: u64, bytecode: u64) -> u64 {
+        Self::MARK | (bytecode & 0xffff) << Self::METHOD_BITS | (method >> 3 & Self::METHOD_MASK)
+    }
+
+    /// The frame that a word stands for; `None` for an address.
+    #[must_use]
+    pub const fn unpack(word: u64) -> Option<Self> {
+        if word & Self::MARK == 0 {
+            return None;
+        }
+        let bytecode_low = (word >> Self::METHOD_BITS & 0xffff) as u16;
+        Some(Self { method: (word & Self::METHOD_MASK) << 3, bytecode_low })
+    }
+}
+
 /// A new stack, on its way to the user side: as many frames as it has, and no more.
 #[repr(C)]
 pub struct StackRecord {
@@ -144,7 +187,7 @@ pub struct StackRecord {
     pub frame_count: u32,
     /// A [`StackStatus`].
     pub status: u32,
-    /// Frames, leaf first, starting at the probe site.
+    /// Frames, leaf first, starting at the probe site: addresses, or [`InterpretedFrame`]s.
     pub frames: [u64; MAX_FRAMES],
 }
 
@@ -195,6 +238,17 @@ mod tests {
             assert_eq!(StackStatus::from_number(*status as u8), Some(*status));
         }
         assert_eq!(StackStatus::from_number(200), None);
+    }
+
+    #[test]
+    fn an_interpreted_frame_is_no_address_and_keeps_its_method_and_the_low_bits_of_its_place() {
+        let (method, bytecode) = (0x7fff_ffff_fff8, 0x7f00_1234_abcd);
+        assert!(InterpretedFrame::can_be(method));
+        assert!(!InterpretedFrame::can_be(method + 4) && !InterpretedFrame::can_be(1 << 47));
+        let word = InterpretedFrame::pack(method, bytecode);
+        let frame = InterpretedFrame { method, bytecode_low: 0xabcd };
+        assert_eq!(InterpretedFrame::unpack(word), Some(frame));
+        assert_eq!(InterpretedFrame::unpack(method), None);
     }
 
     #[test]

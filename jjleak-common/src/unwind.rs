@@ -40,6 +40,10 @@ pub enum RowKind {
     Unsupported = 7,
     /// Frame pointer + 16, with the caller's frame pointer below it: code that keeps frame pointers.
     FramePointer = 8,
+    /// A frame of HotSpot's interpreter, which is laid out around the frame pointer.
+    Interpreter = 9,
+    /// Code can be generated here at any time; there was none when the rows were made.
+    Unlisted = 10,
 }
 
 /// Where a frame keeps its caller's frame pointer.
@@ -152,8 +156,8 @@ pub const SEARCH_STEPS: u32 = 11;
 /// Rows of all modules together: 2^21 (16 MiB) hold a JVM with all its libraries five times over, or all but the
 /// largest compilers. A power of two: the kernel side masks indexes with it.
 pub const ROWS: usize = 1 << 21;
-/// Entries of the index: 2^18 (1 MiB) for 256 MiB of text.
-pub const PAGES: usize = 1 << 18;
+/// Entries of the index: 2^19 (2 MiB) for 512 MiB of text. That of a JVM's generated code counts twice.
+pub const PAGES: usize = 1 << 19;
 
 /// The table that always stays empty: of processes whose mappings are not known. Those of processes come after it.
 pub const NO_MAPPINGS: u32 = 0;
@@ -192,7 +196,8 @@ impl Mapping {
 /// The executable mappings of a process, sorted by address.
 #[repr(C)]
 pub struct MappingTable {
-    /// Changes with every change of any process's table; a part of what the row cache is keyed by.
+    /// Changes with every change of any process's table; a part of what the row cache is keyed by. Odd while the table, or
+    /// rows that it led to, are being written.
     pub generation: u32,
     /// Mappings in use.
     pub count: u32,
