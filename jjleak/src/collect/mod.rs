@@ -86,7 +86,7 @@ pub struct View {
 pub struct RawStack {
     /// How the walk ended.
     pub status: StackStatus,
-    /// Leaf first: the probe site, then return addresses.
+    /// Leaf first: the probe site, then return addresses, or [`jjleak_common::stack::InterpretedFrame`]s.
     pub addresses: Vec<u64>,
 }
 
@@ -194,6 +194,11 @@ impl Collector {
     /// Takes in the frames of stacks that are new.
     pub fn receive_frames(&mut self) {
         self.frames.receive();
+    }
+
+    /// The rows of an image's stacks whose frames have been taken in since this was last asked for.
+    pub fn take_new(&mut self, image: ImageId) -> Vec<u32> {
+        self.frames.take_new(image)
     }
 
     /// A descriptor that is readable when many frames are waiting to be received.

@@ -1,9 +1,10 @@
 //! From addresses to frames.
 //!
-//! In: a [`RawStack`] and the [`ModuleTable`] of its process. Out: [`Frame`]s with names, files and lines. Names
+//! In: a [`RawStack`], the [`ModuleTable`] of its process, and [`GeneratedNames`] of a JVM's. Out: [`Frame`]s with names, files and lines. Names
 //! are looked up when a stack is first seen and kept, so that they outlive the process and the mapping.
 
 mod frame;
+mod java;
 mod native;
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,6 +17,7 @@ use crate::processes::{Module, ModuleTable};
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
+pub use java::{GeneratedNames, JavaNames};
 
 /// Names stacks and remembers them.
 #[derive(Default)]
@@ -45,13 +47,14 @@ impl StackNames {
         &mut self,
         row: u32,
         modules: &ModuleTable,
+        generated: Option<&mut dyn GeneratedNames>,
         read: impl FnOnce() -> Option<RawStack>,
     ) -> NamedStack {
         if let Some(known) = self.known.get(&row) {
             return known.clone();
         }
         let Some(raw) = read() else { return NamedStack::lost() };
-        let frames = self.native.frames(&raw.addresses, modules).into();
+        let frames = self.native.frames(&raw.addresses, modules, generated).into();
         let named = NamedStack { status: raw.status, frames };
         self.known.insert(row, named.clone());
         named

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use jjleak_common::stack::InterpretedFrame;
 
-use super::{Frame, FrameKind};
+use super::{Frame, FrameKind, GeneratedNames};
+use crate::jvm;
 use crate::processes::{FileVersion, Module, ModuleTable};
 
 /// Looks up native frames; remembers each code location.
@@ -26,7 +28,12 @@ impl NativeSymbols {
 
     /// Frames of a stack. The first address is an instruction that was executing; the others follow a call, so
     /// that the call is found one byte before.
-    pub(super) fn frames(&mut self, addresses: &[u64], modules: &ModuleTable) -> Vec<Frame> {
+    pub(super) fn frames(
+        &mut self,
+        addresses: &[u64],
+        modules: &ModuleTable,
+        mut generated: Option<&mut dyn GeneratedNames>,
+    ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(addresses.len());
         for (index, &address) in addresses.iter().enumerate() {
             let looked_up = address.saturating_sub(u64::from(index > 0));
@@ -35,7 +42,13 @@ impl NativeSymbols {
                     let located = self.locate(modules.get(id), offset);
                     frames.extend(located.iter().map(|frame| Frame { address, ..frame.clone() }));
                 }
-                None => frames.push(Frame { address, ..Frame::default() }),
+                None => {
+                    let named = generated.as_mut().map(|names| names.frames(address)).unwrap_or_default();
+                    if named.is_empty() {
+                        frames.push(Frame { address: without_mark(address), ..Frame::default() });
+                    }
+                    frames.extend(named);
+                }
             }
         }
         frames
@@ -54,14 +67,23 @@ impl NativeSymbols {
     }
 }
 
+/// An address, or the method's of an interpreted frame.
+fn without_mark(word: u64) -> u64 {
+    InterpretedFrame::unpack(word).map_or(word, |frame| frame.method)
+}
+
 /// A frame of which only the file is known.
 fn frame_in(module: &Module) -> Frame {
     Frame {
         module: module.path.to_string_lossy().into_owned(),
         build_id: module.build_id().to_owned(),
-        kind: FrameKind::Native,
+        kind: if is_jvm(module) { FrameKind::Jvm } else { FrameKind::Native },
         ..Frame::default()
     }
+}
+
+fn is_jvm(module: &Module) -> bool {
+    module.path.file_name().is_some_and(|name| name == jvm::LIBRARY)
 }
 
 fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Option<Sym<'a>> {

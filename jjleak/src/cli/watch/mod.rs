@@ -6,6 +6,7 @@ mod allocators;
 mod code;
 mod dead;
 mod entry;
+mod jvm;
 mod mappings;
 mod process;
 mod wanted;
@@ -25,10 +26,11 @@ use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings,
 use crate::collect::{Collector, View};
 use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
 use crate::profile::{Coverage, Profile};
-use crate::symbolize::StackNames;
+use crate::symbolize::{GeneratedNames, StackNames};
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
+use jvm::Reason;
 use mappings::Mappings;
 use process::Watched;
 
@@ -132,14 +134,14 @@ impl Watch {
         for code in told.code {
             self.learned.entry(code.image).or_default().push(code);
         }
-        self.look_at(&told.slots)
+        self.look_at(&told.slots, Reason::Miss)
     }
 
     /// Looks at the processes in these slots, and takes in those that are new; whether anything was.
-    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
+    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>, reason: Reason) -> Result<bool, Failure> {
         let mut news = self.adopt_new()?;
         for slot in slots {
-            news |= self.keep_up(*slot)?;
+            news |= self.keep_up(*slot, reason)?;
         }
         Ok(news)
     }
@@ -147,7 +149,8 @@ impl Watch {
     /// Looks at all processes, and throws away what the dead ones have left.
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
-        self.look_at(&slots)?;
+        self.look_at(&slots, Reason::Routine)?;
+        self.name_new();
         self.mappings.receive();
         let images = self.attachment.processes().images();
         self.mappings.forget(&images);
@@ -158,9 +161,9 @@ impl Watch {
     }
 
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
-    fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
+    fn keep_up(&mut self, slot: ProcessSlot, reason: Reason) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
-        let news = self.keep_up_with(&mut watched);
+        let news = self.keep_up_with(&mut watched, reason);
         let is_wanted = self.wanted.is_wanted(&watched.process);
         self.processes.insert(slot, watched);
         if !is_wanted {
@@ -169,7 +172,7 @@ impl Watch {
         news
     }
 
-    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
+    fn keep_up_with(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings any more: what is known stays.
@@ -179,6 +182,7 @@ impl Watch {
         if is_new {
             self.dead.add_image();
             watched.begin_image(&tracked);
+            self.attachment.forget_generated(watched.slot());
         }
         self.learn(watched);
         let (Some(thread), Some(mappings), true) = (thread, mappings, runs) else { return Ok(is_new) };
@@ -188,7 +192,7 @@ impl Watch {
         }
         self.keep_bound(watched, thread)?;
         if !is_new && executable(&mappings).eq(&watched.code) {
-            return Ok(false);
+            return self.keep_generated(watched, thread, &mappings, reason);
         }
         if let Err(failure) = self.keep_code(watched, thread, &mappings) {
             tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
@@ -213,6 +217,7 @@ impl Watch {
     fn keep_code(&mut self, watched: &mut Watched, thread: Pid, mappings: &[Mapping]) -> Result<(), Failure> {
         watched.code = executable(mappings).cloned().collect();
         watched.modules.refresh(&mut self.files, thread, mappings);
+        self.look_at_generated(watched, thread, mappings, Reason::Miss);
         let image = watched.image;
         self.code.follow(image, thread, mappings, &watched.modules, &mut self.attachment)?;
         let scope = match self.following {
@@ -230,6 +235,58 @@ impl Watch {
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
         Ok(self.attachment.processes().set_allocator_text(image, &text)?)
+    }
+
+    /// Keeps in step with the code that a process generates; whether there is other code than before.
+    fn keep_generated(
+        &mut self,
+        watched: &mut Watched,
+        thread: Pid,
+        mappings: &[Mapping],
+        reason: Reason,
+    ) -> Result<bool, Failure> {
+        if !self.look_at_generated(watched, thread, mappings, reason) {
+            return Ok(false);
+        }
+        self.code.follow(watched.image, thread, mappings, &watched.modules, &mut self.attachment)?;
+        Ok(true)
+    }
+
+    /// Gives the unwinder rows for the code that a process generates, if it is other code than before. It uses them once
+    /// it is told again where the process maps code.
+    fn look_at_generated(
+        &mut self,
+        watched: &mut Watched,
+        thread: Pid,
+        mappings: &[Mapping],
+        reason: Reason,
+    ) -> bool {
+        let Some(code) = watched.jvm.look(thread, mappings, &watched.modules, reason) else { return false };
+        // What was taken until now is of the code that was known until now.
+        self.name_new_of(watched);
+        if let Err(full) = self.attachment.replace_generated(watched.slot(), &watched.jvm.take(code)) {
+            tracing::warn!("Java code of process {} is unwound by frame pointers: {full}", watched.pid());
+        }
+        true
+    }
+
+    /// Names the stacks that are new: of those with generated code, the code can be gone soon.
+    pub(super) fn name_new(&mut self) {
+        let Self { processes, .. } = self;
+        let mut processes = std::mem::take(processes);
+        for watched in processes.values_mut().filter(|watched| watched.jvm.is_known()) {
+            self.name_new_of(watched);
+        }
+        self.processes = processes;
+    }
+
+    fn name_new_of(&mut self, watched: &Watched) {
+        let Some(mut java) = watched.jvm.names() else { return };
+        self.collector.receive_frames();
+        for row in self.collector.take_new(watched.image) {
+            let read = || self.collector.stack(row).cloned();
+            self.names.name(row, &watched.modules, Some(&mut java), read);
+        }
     }
 
     /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
@@ -261,6 +318,7 @@ impl Watch {
     fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Failure> {
         if self.processes.remove(&slot).is_some() {
             self.attachment.processes_mut().disarm(slot)?;
+            self.attachment.forget_generated(slot);
             self.allocators.forget(slot);
             self.dead.add_process(slot);
         }
@@ -321,7 +379,11 @@ impl Watch {
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
-            let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
+            let mut java = watched.jvm.names();
+            let name = |row| {
+                let java = java.as_mut().map(|java| java as &mut dyn GeneratedNames);
+                names.name(row, &watched.modules, java, || collector.stack(row).cloned())
+            };
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);
             profile.ended.clone_from(&watched.ended);
