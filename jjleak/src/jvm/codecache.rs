@@ -17,7 +17,7 @@ const MAX_BLOBS: usize = 1 << 18;
 /// log2 of the bytes of a heap's segment; 7 unless set otherwise (`-XX:CodeCacheSegmentSize`).
 const SEGMENT_LOG2: Range<u64> = 5..17;
 /// Bytes that are read at a time.
-const WINDOW: usize = 1 << 20;
+const WINDOW: usize = 128 << 10;
 const WORD: u64 = 8;
 
 /// Where things are in the code cache.

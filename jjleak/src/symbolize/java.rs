@@ -1,43 +1,50 @@
 //! Names of Java methods, and of what a JVM generates besides.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use jjleak_common::stack::InterpretedFrame;
 
 use super::{Frame, FrameKind};
 use crate::jvm::{CodeView, JavaFrame, Jvm, Memory, Methods};
 
-/// What can be named of a JVM's code, from its memory as it is now.
+/// Names the code of a JVM, from its memory as it is now.
 pub struct JavaNames<'a, M> {
     code: &'a CodeView,
     methods: Methods<'a, M>,
+    known: HashMap<u64, Option<Arc<[Frame]>>>,
 }
 
 impl<'a, M: Memory> JavaNames<'a, M> {
     /// Names by this view of the code.
     pub fn new(jvm: &'a Jvm<M>, code: &'a CodeView) -> Self {
-        Self { code, methods: jvm.methods() }
+        Self { code, methods: jvm.methods(), known: HashMap::new() }
     }
-}
 
-/// Who names what is in no file.
-pub trait GeneratedNames {
-    /// The frames of a word of a stack, innermost first; none when it is not known.
-    fn frames(&mut self, word: u64) -> Vec<Frame>;
-}
-
-impl<M: Memory> GeneratedNames for JavaNames<'_, M> {
-    fn frames(&mut self, word: u64) -> Vec<Frame> {
-        if let Some(InterpretedFrame { method, bytecode_low }) = InterpretedFrame::unpack(word) {
-            let frame = self.methods.interpreted(method, bytecode_low);
-            return frame.map(|frame| named(frame, method, false)).into_iter().collect();
+    /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code.
+    pub(super) fn frames(&mut self, word: u64) -> Option<Arc<[Frame]>> {
+        if let Some(known) = self.known.get(&word) {
+            return known.clone();
         }
-        let Some(blob) = self.code.find(word) else { return Vec::new() };
+        let frames = self.look_up(word).map(Arc::from);
+        self.known.insert(word, frames.clone());
+        frames
+    }
+
+    fn look_up(&mut self, word: u64) -> Option<Vec<Frame>> {
+        if let Some(InterpretedFrame { method, bytecode_low }) = InterpretedFrame::unpack(word) {
+            let frame = self.methods.interpreted(method, bytecode_low)?;
+            return Some(vec![named(frame, method, false)]);
+        }
+        let blob = self.code.find(word)?;
         let methods = self.methods.compiled(blob, word);
         let Some(outermost) = methods.len().checked_sub(1) else {
             let symbol = blob.name.to_string();
-            return vec![Frame { address: word, symbol, kind: FrameKind::JvmGenerated, ..Frame::default() }];
+            let kind = FrameKind::JvmGenerated;
+            return Some(vec![Frame { address: word, symbol, kind, ..Frame::default() }]);
         };
         let methods = methods.into_iter().enumerate();
-        methods.map(|(index, frame)| named(frame, word, index < outermost)).collect()
+        Some(methods.map(|(index, frame)| named(frame, word, index < outermost)).collect())
     }
 }
 

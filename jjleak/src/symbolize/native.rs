@@ -6,7 +6,7 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use jjleak_common::stack::InterpretedFrame;
 
-use super::{Frame, FrameKind, GeneratedNames};
+use super::{Frame, FrameKind, GeneratedFrames};
 use crate::jvm;
 use crate::processes::{FileVersion, Module, ModuleTable};
 
@@ -32,7 +32,7 @@ impl NativeSymbols {
         &mut self,
         addresses: &[u64],
         modules: &ModuleTable,
-        mut generated: Option<&mut dyn GeneratedNames>,
+        generated: &GeneratedFrames,
     ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(addresses.len());
         for (index, &address) in addresses.iter().enumerate() {
@@ -42,13 +42,10 @@ impl NativeSymbols {
                     let located = self.locate(modules.get(id), offset);
                     frames.extend(located.iter().map(|frame| Frame { address, ..frame.clone() }));
                 }
-                None => {
-                    let named = generated.as_mut().map(|names| names.frames(address)).unwrap_or_default();
-                    if named.is_empty() {
-                        frames.push(Frame { address: without_mark(address), ..Frame::default() });
-                    }
-                    frames.extend(named);
-                }
+                None => match generated.get(&address) {
+                    Some(named) => frames.extend(named.iter().cloned()),
+                    None => frames.push(Frame { address: without_mark(address), ..Frame::default() }),
+                },
             }
         }
         frames

@@ -23,7 +23,7 @@ impl Reason {
     /// Times that a look may take of the time since the last one, as its inverse.
     const fn rest(self) -> u32 {
         match self {
-            Self::Miss => 10,
+            Self::Miss => 4,
             Self::Routine => 100,
         }
     }

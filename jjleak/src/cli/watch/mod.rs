@@ -26,7 +26,7 @@ use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings,
 use crate::collect::{Collector, View};
 use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
 use crate::profile::{Coverage, Profile};
-use crate::symbolize::{GeneratedNames, StackNames};
+use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
@@ -263,29 +263,19 @@ impl Watch {
     ) -> bool {
         let Some(code) = watched.jvm.look(thread, mappings, &watched.modules, reason) else { return false };
         // What was taken until now is of the code that was known until now.
-        self.name_new_of(watched);
+        self.collector.receive_frames();
+        name_generated(&mut self.names, &mut self.collector, watched);
         if let Err(full) = self.attachment.replace_generated(watched.slot(), &watched.jvm.take(code)) {
             tracing::warn!("Java code of process {} is unwound by frame pointers: {full}", watched.pid());
         }
         true
     }
 
-    /// Names the stacks that are new: of those with generated code, the code can be gone soon.
-    pub(super) fn name_new(&mut self) {
-        let Self { processes, .. } = self;
-        let mut processes = std::mem::take(processes);
-        for watched in processes.values_mut().filter(|watched| watched.jvm.is_known()) {
-            self.name_new_of(watched);
-        }
-        self.processes = processes;
-    }
-
-    fn name_new_of(&mut self, watched: &Watched) {
-        let Some(mut java) = watched.jvm.names() else { return };
+    /// Names the Java code in the stacks that are new: it can be gone soon.
+    fn name_new(&mut self) {
         self.collector.receive_frames();
-        for row in self.collector.take_new(watched.image) {
-            let read = || self.collector.stack(row).cloned();
-            self.names.name(row, &watched.modules, Some(&mut java), read);
+        for watched in self.processes.values() {
+            name_generated(&mut self.names, &mut self.collector, watched);
         }
     }
 
@@ -379,11 +369,8 @@ impl Watch {
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
-            let mut java = watched.jvm.names();
-            let name = |row| {
-                let java = java.as_mut().map(|java| java as &mut dyn GeneratedNames);
-                names.name(row, &watched.modules, java, || collector.stack(row).cloned())
-            };
+            name_generated(names, collector, watched);
+            let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);
             profile.ended.clone_from(&watched.ended);
@@ -438,6 +425,16 @@ impl Watch {
     /// Stops counting. Dropping it detaches the probes.
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         Ok(self.attachment.disarm()?)
+    }
+}
+
+/// Names the Java code in a process's stacks that are new.
+fn name_generated(names: &mut StackNames, collector: &mut Collector, watched: &Watched) {
+    let Some(mut java) = watched.jvm.names() else { return };
+    for row in collector.take_new(watched.image) {
+        if let Some(stack) = collector.stack(row) {
+            names.keep_generated(row, stack, &mut java);
+        }
     }
 }
 
