@@ -153,7 +153,7 @@ impl InterpretedFrame {
     #[inline(always)]
     #[must_use]
     pub const fn can_be(method: u64) -> bool {
-        method & 7 == 0 && method != 0 && method >> 3 <= Self::METHOD_MASK
+        method.trailing_zeros() >= 3 && method != 0 && method >> 3 <= Self::METHOD_MASK
     }
 
     /// The frame as a word.

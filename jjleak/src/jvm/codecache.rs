@@ -170,6 +170,8 @@ pub enum BlobKind {
     Native,
     /// The interpreter.
     Interpreter,
+    /// What a virtual thread's frames return to while those that called them are in the Java heap.
+    Continuation,
     /// Anything else.
     Stub,
 }
@@ -180,6 +182,8 @@ impl BlobKind {
             "nmethod" => Self::Compiled,
             "native nmethod" => Self::Native,
             "Interpreter" => Self::Interpreter,
+            // JDK 21 and 25 differ in a space.
+            name if name.starts_with("StubRoutines (continuation") => Self::Continuation,
             _ => Self::Stub,
         }
     }
@@ -314,13 +318,12 @@ impl<'a, M: Memory> Window<'a, M> {
             let offset = usize::try_from(at.checked_sub(this.at)?).ok()?;
             (offset.checked_add(length)? <= this.valid).then_some(offset)
         };
-        let offset = match inside(self) {
-            Some(offset) => offset,
-            None => {
-                self.at = at;
-                self.valid = self.memory.read(at, &mut self.bytes);
-                inside(self)?
-            }
+        let offset = if let Some(offset) = inside(self) {
+            offset
+        } else {
+            self.at = at;
+            self.valid = self.memory.read(at, &mut self.bytes);
+            inside(self)?
         };
         self.bytes.get(offset..offset + length)
     }

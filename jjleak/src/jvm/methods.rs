@@ -168,7 +168,7 @@ impl<'a, M: Memory> Methods<'a, M> {
                 self.scopes.and_then(|scopes| scopes.at(self.memory, self.blob, blob, return_address))
             }
             BlobKind::Native => None,
-            BlobKind::Interpreter | BlobKind::Stub => return Vec::new(),
+            BlobKind::Interpreter | BlobKind::Continuation | BlobKind::Stub => return Vec::new(),
         };
         let frames = scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
         frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())

@@ -38,6 +38,8 @@ fn row(address: u32, blob: &Blob) -> Row {
     let by_size = Row::new(address, RowKind::Sp, u64::from(blob.frame_words), SavedFp::AtCfa, SAVED_FP);
     let row = match blob.kind {
         BlobKind::Interpreter => return Row::plain(address, RowKind::Interpreter),
+        // Frames are missing there: no stack is complete.
+        BlobKind::Continuation => return Row::plain(address, RowKind::FramePointer),
         BlobKind::Native => by_frame_pointer,
         BlobKind::Stub if blob.frame_words == 0 => by_frame_pointer,
         BlobKind::Compiled | BlobKind::Stub => by_size,

@@ -2,6 +2,8 @@
 //! which bytecode it belongs to, and which one that was inlined into (`PcDesc` and `ScopeDesc`, `src/hotspot/share/code/`
 //! in the JDK).
 
+use std::ops::Range;
+
 use super::codecache::{Blob, BlobLayout};
 use super::structs::{Field, Structs};
 use super::unsigned5::{Encoding, Numbers};
@@ -47,14 +49,11 @@ pub(super) struct Scope {
 }
 
 /// Where the tables of one blob are.
-struct Places {
-    places: u64,
-    places_end: u64,
-    scopes: u64,
-    scopes_end: u64,
-    metadata: u64,
-    /// First address after it, where that is told.
-    metadata_end: u64,
+struct Located {
+    places: Range<u64>,
+    scopes: Range<u64>,
+    /// Its end is known in some versions only.
+    metadata: Range<u64>,
 }
 
 impl ScopeLayout {
@@ -99,12 +98,11 @@ impl ScopeLayout {
         return_address: u64,
     ) -> Option<Vec<Scope>> {
         let tables = self.tables.of(memory, blob)?;
-        let table = |from: u64, to: u64| {
-            let length = to.checked_sub(from).filter(|length| *length <= MAX_TABLE_BYTES)?;
-            memory.bytes(from, usize::try_from(length).ok()?)
+        let table = |at: &Range<u64>| {
+            let length = at.end.checked_sub(at.start).filter(|length| *length <= MAX_TABLE_BYTES)?;
+            memory.bytes(at.start, usize::try_from(length).ok()?)
         };
-        let places = table(tables.places, tables.places_end)?;
-        let scopes = table(tables.scopes, tables.scopes_end)?;
+        let (places, scopes) = (table(&tables.places)?, table(&tables.scopes)?);
         let first = self.scope_at(&places, return_address.checked_sub(blob.code.start)?)?;
         let chain = self.chain(memory, &tables, &scopes, first)?;
         layout.is_current(memory, blob).then_some(chain)
@@ -124,7 +122,7 @@ impl ScopeLayout {
     fn chain(
         &self,
         memory: &impl Memory,
-        tables: &Places,
+        tables: &Located,
         scopes: &[u8],
         first: usize,
     ) -> Option<Vec<Scope>> {
@@ -136,8 +134,8 @@ impl ScopeLayout {
             let method = u64::from(numbers.next()?.checked_sub(1)?);
             // Numbers of bytecodes begin at -1: before the first.
             let bytecode_index = numbers.next()?.saturating_sub(1);
-            let entry = tables.metadata.wrapping_add(WORD * method);
-            if entry.wrapping_add(WORD) > tables.metadata_end {
+            let entry = tables.metadata.start.wrapping_add(WORD * method);
+            if entry.wrapping_add(WORD) > tables.metadata.end {
                 return None;
             }
             chain.push(Scope { method: memory.pointer(entry)?, bytecode_index });
@@ -149,31 +147,25 @@ impl ScopeLayout {
 }
 
 impl Tables {
-    fn of(&self, memory: &impl Memory, blob: &Blob) -> Option<Places> {
+    fn of(&self, memory: &impl Memory, blob: &Blob) -> Option<Located> {
         let read = |field: &Field| field.read(memory, blob.at);
         match self {
             Self::Inside { metadata, scopes, places, places_end } => {
                 let from_start = |field| Some(blob.at.wrapping_add(read(field)?));
                 let (scopes, places) = (read(scopes)?, from_start(places)?);
-                Some(Places {
-                    places,
-                    places_end: from_start(places_end)?,
-                    scopes,
-                    scopes_end: places,
-                    metadata: from_start(metadata)?,
-                    metadata_end: scopes,
+                Some(Located {
+                    places: places..from_start(places_end)?,
+                    scopes: scopes..places,
+                    metadata: from_start(metadata)?..scopes,
                 })
             }
             Self::Outside { mutable, relocations, fixed, fixed_size, places, scopes } => {
                 let start = read(fixed)?;
                 let scopes = start.wrapping_add(read(scopes)?);
-                Some(Places {
-                    places: start.wrapping_add(read(places)?),
-                    places_end: scopes,
-                    scopes,
-                    scopes_end: start.wrapping_add(read(fixed_size)?),
-                    metadata: read(mutable)?.wrapping_add(read(relocations)?),
-                    metadata_end: u64::MAX,
+                Some(Located {
+                    places: start.wrapping_add(read(places)?)..scopes,
+                    scopes: scopes..start.wrapping_add(read(fixed_size)?),
+                    metadata: read(mutable)?.wrapping_add(read(relocations)?)..u64::MAX,
                 })
             }
         }

@@ -7,7 +7,7 @@ use super::{Error, Memory};
 /// Most entries of a table that are read; the JDKs from 11 to 25 have up to 840.
 const MAX_ENTRIES: u64 = 4096;
 /// Longest entry of a table; they have up to 56 bytes.
-const MAX_STRIDE: u64 = 256;
+const MAX_STRIDE: usize = 256;
 
 /// A field: its distance from the start of its structure, and its width in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,8 +154,7 @@ impl Table {
         memory: &impl Memory,
         mut show: impl FnMut(&[u8], String) -> Option<()>,
     ) -> Result<(), Error> {
-        let stride =
-            usize::try_from(self.stride).ok().filter(|stride| (8..=MAX_STRIDE as usize).contains(stride));
+        let stride = usize::try_from(self.stride).ok().filter(|stride| (8..=MAX_STRIDE).contains(stride));
         let stride = stride.ok_or(Error::Unreadable("its tables of structures"))?;
         for index in 0..MAX_ENTRIES {
             let at = self.at.wrapping_add(index * self.stride);

@@ -226,6 +226,7 @@ fn image() -> Image {
     image.blob(HEAP, "Interpreter", 0, 0);
     image.blob(HEAP + STEP, "nmethod", 6, outer);
     image.blob(HEAP + 2 * STEP, "StubRoutines (1)", 0, 0);
+    image.blob(HEAP + 3 * STEP, "StubRoutines (continuation stubs)", 0, 0);
     let blob = HEAP + STEP + 16;
     image.word(blob + 48, blob + 0x410);
     image.int(blob + 56, 0x400);
@@ -265,7 +266,8 @@ fn blobs_are_found_with_their_kind_and_frame() {
         [
             (BlobKind::Interpreter, 0, "Interpreter"),
             (BlobKind::Compiled, 6, "nmethod"),
-            (BlobKind::Stub, 0, "StubRoutines (1)")
+            (BlobKind::Stub, 0, "StubRoutines (1)"),
+            (BlobKind::Continuation, 0, "StubRoutines (continuation stubs)")
         ]
     );
     assert!(view.contains(HEAP) && !view.contains(HEAP + HEAP_BYTES));
@@ -310,8 +312,10 @@ fn rows_follow_the_blobs_and_say_where_nothing_is_known() {
     let [heap] = &rows[..] else { panic!("one heap") };
     let kinds: Vec<_> = heap.rows().iter().map(|row| row.kind()).collect();
     let unlisted = RowKind::Unlisted as u64;
-    let (interpreter, by_size, by_fp) = (RowKind::Interpreter as u64, RowKind::Sp as u64, RowKind::Fp as u64);
-    assert_eq!(kinds, [unlisted, interpreter, unlisted, by_size, unlisted, by_fp, unlisted, unlisted]);
+    let known =
+        [RowKind::Interpreter, RowKind::Sp, RowKind::Fp, RowKind::FramePointer].map(|kind| kind as u64);
+    let expected: Vec<_> = known.into_iter().flat_map(|kind| [unlisted, kind]).chain([unlisted; 2]).collect();
+    assert_eq!(kinds, expected);
     let compiled: &Row = &heap.rows()[3];
     assert_eq!(u64::from(compiled.address()), CODE - HEAP);
     assert_eq!((compiled.offset_bytes(), compiled.fp_offset_bytes()), (48, (-16i64).cast_unsigned()));

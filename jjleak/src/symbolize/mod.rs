@@ -48,8 +48,8 @@ impl StackNames {
     }
 
     /// Names what is generated code in a stack now, for it can be gone when the stack is asked for.
-    pub fn keep_generated<M: Memory>(&mut self, row: u32, stack: &RawStack, names: &mut JavaNames<'_, M>) {
-        let named = stack.addresses.iter().filter_map(|word| Some((*word, names.frames(*word)?)));
+    pub fn keep_generated<M: Memory>(&mut self, row: u32, stack: &RawStack, java: &mut JavaNames<'_, M>) {
+        let named = stack.addresses.iter().filter_map(|word| Some((*word, java.frames(*word)?)));
         self.generated.insert(row, named.collect());
     }
 

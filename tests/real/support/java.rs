@@ -59,7 +59,7 @@ impl Java {
         std::iter::from_fn(line).collect()
     }
 
-    /// What it has leaked since it was last asked.
+    /// What it has leaked since it was started.
     pub(crate) fn books(&mut self) -> Sites {
         let lines = self.ask("books");
         let site = |line: &String| {
@@ -76,7 +76,8 @@ impl Java {
 fn without_address(frame: &str) -> String {
     let Some((class, address)) = frame.split_once("/0x") else { return frame.to_owned() };
     let rest = address.trim_start_matches(|character: char| character.is_ascii_hexdigit());
-    let class = class.split_once("$$Lambda").map_or(class.to_owned(), |(outer, _)| format!("{outer}$$Lambda"));
+    let class =
+        class.split_once("$$Lambda").map_or(class.to_owned(), |(outer, _)| format!("{outer}$$Lambda"));
     format!("{class}{rest}")
 }
 
