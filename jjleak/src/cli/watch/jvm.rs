@@ -2,9 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::Watch;
+use super::process::Watched;
+use crate::cli::Failure;
+use crate::collect::Collector;
 use crate::jvm::{self, CodeView, Jvm, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid};
-use crate::symbolize::JavaNames;
+use crate::symbolize::{JavaNames, StackNames};
 use crate::unwind::GeneratedRows;
 
 /// How often a JVM's own description is tried to be read: while its library is being loaded, it is not there yet.
@@ -110,6 +114,60 @@ impl WatchedJvm {
                 tracing::warn!("{path}: Java methods are not named, and stacks end at them: {error}");
             }
             Err(error) => tracing::debug!(%error, "a JVM cannot be looked into yet"),
+        }
+    }
+}
+
+impl Watch {
+    /// Keeps in step with the code that a process generates; whether there is other code than before.
+    pub(super) fn keep_generated(
+        &mut self,
+        watched: &mut Watched,
+        thread: Pid,
+        mappings: &[Mapping],
+        reason: Reason,
+    ) -> Result<bool, Failure> {
+        if !self.look_at_generated(watched, thread, mappings, reason) {
+            return Ok(false);
+        }
+        self.code.follow(watched.image, thread, mappings, &watched.modules, &mut self.attachment)?;
+        Ok(true)
+    }
+
+    /// Gives the unwinder rows for the code that a process generates, if it is other code than before. It uses them once
+    /// it is told again where the process maps code.
+    pub(super) fn look_at_generated(
+        &mut self,
+        watched: &mut Watched,
+        thread: Pid,
+        mappings: &[Mapping],
+        reason: Reason,
+    ) -> bool {
+        let Some(code) = watched.jvm.look(thread, mappings, &watched.modules, reason) else { return false };
+        // What was taken until now is of the code that was known until now.
+        self.collector.receive_frames();
+        name_generated(&mut self.names, &mut self.collector, watched);
+        if let Err(full) = self.attachment.replace_generated(watched.slot(), &watched.jvm.take(code)) {
+            tracing::warn!("Java code of process {} is unwound by frame pointers: {full}", watched.pid());
+        }
+        true
+    }
+
+    /// Names the Java code in the stacks that are new: it can be gone soon.
+    pub(super) fn name_new(&mut self) {
+        self.collector.receive_frames();
+        for watched in self.processes.values() {
+            name_generated(&mut self.names, &mut self.collector, watched);
+        }
+    }
+}
+
+/// Names the Java code in a process's stacks that are new.
+pub(super) fn name_generated(names: &mut StackNames, collector: &mut Collector, watched: &Watched) {
+    let Some(mut java) = watched.jvm.names() else { return };
+    for row in collector.take_new(watched.image) {
+        if let Some(stack) = collector.stack(row) {
+            names.keep_generated(row, stack, &mut java);
         }
     }
 }

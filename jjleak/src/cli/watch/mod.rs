@@ -30,7 +30,7 @@ use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
-use jvm::Reason;
+use jvm::{Reason, name_generated};
 use mappings::Mappings;
 use process::Watched;
 
@@ -237,48 +237,6 @@ impl Watch {
         Ok(self.attachment.processes().set_allocator_text(image, &text)?)
     }
 
-    /// Keeps in step with the code that a process generates; whether there is other code than before.
-    fn keep_generated(
-        &mut self,
-        watched: &mut Watched,
-        thread: Pid,
-        mappings: &[Mapping],
-        reason: Reason,
-    ) -> Result<bool, Failure> {
-        if !self.look_at_generated(watched, thread, mappings, reason) {
-            return Ok(false);
-        }
-        self.code.follow(watched.image, thread, mappings, &watched.modules, &mut self.attachment)?;
-        Ok(true)
-    }
-
-    /// Gives the unwinder rows for the code that a process generates, if it is other code than before. It uses them once
-    /// it is told again where the process maps code.
-    fn look_at_generated(
-        &mut self,
-        watched: &mut Watched,
-        thread: Pid,
-        mappings: &[Mapping],
-        reason: Reason,
-    ) -> bool {
-        let Some(code) = watched.jvm.look(thread, mappings, &watched.modules, reason) else { return false };
-        // What was taken until now is of the code that was known until now.
-        self.collector.receive_frames();
-        name_generated(&mut self.names, &mut self.collector, watched);
-        if let Err(full) = self.attachment.replace_generated(watched.slot(), &watched.jvm.take(code)) {
-            tracing::warn!("Java code of process {} is unwound by frame pointers: {full}", watched.pid());
-        }
-        true
-    }
-
-    /// Names the Java code in the stacks that are new: it can be gone soon.
-    fn name_new(&mut self) {
-        self.collector.receive_frames();
-        for watched in self.processes.values() {
-            name_generated(&mut self.names, &mut self.collector, watched);
-        }
-    }
-
     /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
     /// or another one has called `exec`, which ends all others.
     fn keep_bound(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
@@ -425,16 +383,6 @@ impl Watch {
     /// Stops counting. Dropping it detaches the probes.
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         Ok(self.attachment.disarm()?)
-    }
-}
-
-/// Names the Java code in a process's stacks that are new.
-fn name_generated(names: &mut StackNames, collector: &mut Collector, watched: &Watched) {
-    let Some(mut java) = watched.jvm.names() else { return };
-    for row in collector.take_new(watched.image) {
-        if let Some(stack) = collector.stack(row) {
-            names.keep_generated(row, stack, &mut java);
-        }
     }
 }
 
