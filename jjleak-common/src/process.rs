@@ -1,5 +1,7 @@
 //! The table of profiled processes.
 
+use crate::unwind::CodeChanges;
+
 /// Index of a process in the process table; travels in every attach cookie.
 ///
 /// The probes of a process fire only for tasks that share its memory, so the slot identifies the address
@@ -131,9 +133,12 @@ pub struct ProcessRow {
     pub mappings: u64,
     /// The image that those mappings are of.
     pub mappings_image: u64,
+    /// What has become of the code since.
+    pub code: CodeChanges,
     /// The image that `allocator_text` describes; another one than `image` while it is not known.
     pub text_image: u64,
-    /// Mappings that the user side has been told of: their first address, with the image's generation in its low bits.
+    /// Mappings that the user side has been told of: their
+    /// [`code_identity`](crate::unwind::code_identity), mixed with the image's generation.
     pub told: [u64; TOLD],
     /// Where the allocators' code is mapped; unused places are empty. Calls that nest in a pending one come from
     /// there.
@@ -202,7 +207,7 @@ impl TextRange {
 }
 
 const _: () = assert!(
-    size_of::<ProcessRow>() == 80 + COMM_BYTES + 8 * TOLD + 16 * MAX_ALLOCATORS
+    size_of::<ProcessRow>() == 112 + COMM_BYTES + 8 * TOLD + 16 * MAX_ALLOCATORS
         && align_of::<ProcessRow>() == 8
 );
 

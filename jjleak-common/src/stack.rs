@@ -6,6 +6,7 @@
 //! the user side adds to the first.
 
 use crate::process::{MAX_PROCESSES, ProcessSlot};
+use crate::unwind::MAX_FOUND;
 
 /// Most frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
@@ -133,8 +134,72 @@ pub struct StackTotals {
 
 const _: () = assert!(size_of::<StackTotals>() == 16 && align_of::<StackTotals>() == 8);
 
+/// A frame of a stack, in a word.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..48 | address |
+/// | 48..63 | which of the files that have been mapped there it is in: see [`crate::unwind::Mapping::layer`] |
+/// | 63 | it was found by a frame pointer |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct StackFrame(pub u64);
+
+impl StackFrame {
+    /// Bits of an address of user space.
+    pub const ADDRESS_BITS: u64 = 48;
+    const LAYER_MASK: u64 = 0x7fff;
+    const BY_FRAME_POINTER: u64 = 1 << 63;
+
+    /// A frame that was found by a rule that is proven.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(address: u64, layer: u16) -> Self {
+        let address = address & ((1 << Self::ADDRESS_BITS) - 1);
+        Self(address | (layer as u64 & Self::LAYER_MASK) << Self::ADDRESS_BITS)
+    }
+
+    /// The same frame, found by a frame pointer if `by` is 1 and not if it is 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn found_by_frame_pointer(self, by: u64) -> Self {
+        Self(self.0 | by << 63)
+    }
+
+    /// The same frame, by whatever it was found.
+    #[must_use]
+    pub const fn however_found(self) -> Self {
+        Self(self.0 & !Self::BY_FRAME_POINTER)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.0 & ((1 << Self::ADDRESS_BITS) - 1)
+    }
+
+    /// Which of the files that have been mapped there it is in.
+    #[must_use]
+    pub const fn layer(self) -> u16 {
+        (self.0 >> Self::ADDRESS_BITS & Self::LAYER_MASK) as u16
+    }
+
+    /// Whether a frame pointer led to it, which is no proof that it called the frame before.
+    #[must_use]
+    pub const fn is_by_frame_pointer(self) -> bool {
+        self.0 & Self::BY_FRAME_POINTER != 0
+    }
+}
+
 /// A frame of HotSpot's interpreter, in the place of a return address, which would say nothing: all methods run in the same
-/// code. No address of a program has the highest bit.
+/// code. As a [`StackFrame`]:
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..44 | address of the method / 8 |
+/// | 44..60 | lowest bits of the bytecode's address |
+/// | 60..63 | [`layer::INTERPRETED`](crate::unwind::layer::INTERPRETED), which no file's layer begins with |
+/// | 63 | it was found by a frame pointer |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterpretedFrame {
     /// Address of the `Method`: a multiple of 8, below 2^47.
@@ -145,7 +210,8 @@ pub struct InterpretedFrame {
 }
 
 impl InterpretedFrame {
-    const MARK: u64 = 1 << 63;
+    const MARK_SHIFT: u32 = 60;
+    const MARK: u64 = (crate::unwind::layer::INTERPRETED >> 12) as u64;
     const METHOD_BITS: u32 = 44;
     const METHOD_MASK: u64 = (1 << Self::METHOD_BITS) - 1;
 
@@ -159,18 +225,19 @@ impl InterpretedFrame {
     /// The frame as a word.
     #[inline(always)]
     #[must_use]
-    pub const fn pack(method: u64, bytecode: u64) -> u64 {
-        Self::MARK | (bytecode & 0xffff) << Self::METHOD_BITS | (method >> 3 & Self::METHOD_MASK)
+    pub const fn pack(method: u64, bytecode: u64) -> StackFrame {
+        let bytecode = (bytecode & 0xffff) << Self::METHOD_BITS;
+        StackFrame(Self::MARK << Self::MARK_SHIFT | bytecode | (method >> 3 & Self::METHOD_MASK))
     }
 
     /// The frame that a word stands for; `None` for an address.
     #[must_use]
-    pub const fn unpack(word: u64) -> Option<Self> {
-        if word & Self::MARK == 0 {
+    pub const fn unpack(frame: StackFrame) -> Option<Self> {
+        if frame.0 >> Self::MARK_SHIFT & 7 != Self::MARK {
             return None;
         }
-        let bytecode_low = (word >> Self::METHOD_BITS & 0xffff) as u16;
-        Some(Self { method: (word & Self::METHOD_MASK) << 3, bytecode_low })
+        let bytecode_low = (frame.0 >> Self::METHOD_BITS & 0xffff) as u16;
+        Some(Self { method: (frame.0 & Self::METHOD_MASK) << 3, bytecode_low })
     }
 }
 
@@ -187,13 +254,16 @@ pub struct StackRecord {
     pub frame_count: u32,
     /// A [`StackStatus`].
     pub status: u32,
-    /// Frames, leaf first, starting at the probe site: addresses, or [`InterpretedFrame`]s.
+    /// The [`code identities`](crate::unwind::code_identity) of the mappings that the walk has found itself; frames refer to
+    /// them from [`layer::FOUND`](crate::unwind::layer::FOUND) on.
+    pub found: [u64; MAX_FOUND],
+    /// [`StackFrame`]s, leaf first, starting at the probe site: addresses, or [`InterpretedFrame`]s.
     pub frames: [u64; MAX_FRAMES],
 }
 
 impl StackRecord {
     /// Bytes before the frames.
-    pub const HEADER_BYTES: usize = 24;
+    pub const HEADER_BYTES: usize = 24 + 8 * MAX_FOUND;
 }
 
 const _: () = assert!(size_of::<StackRecord>() == StackRecord::HEADER_BYTES + 8 * MAX_FRAMES);
@@ -231,6 +301,7 @@ impl StackHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unwind::layer;
 
     #[test]
     fn statuses_keep_their_numbers() {
@@ -248,13 +319,26 @@ mod tests {
         let word = InterpretedFrame::pack(method, bytecode);
         let frame = InterpretedFrame { method, bytecode_low: 0xabcd };
         assert_eq!(InterpretedFrame::unpack(word), Some(frame));
-        assert_eq!(InterpretedFrame::unpack(method), None);
+        assert_eq!(InterpretedFrame::unpack(word.found_by_frame_pointer(1)), Some(frame));
+        for layer in [0, layer::MAX, layer::NO_FILE, layer::FOUND, layer::UNKNOWN, layer::OF_SITE] {
+            assert_eq!(InterpretedFrame::unpack(StackFrame::new(method, layer)), None);
+        }
     }
 
     #[test]
     fn there_are_rows_for_the_stacks_asked_for() {
         assert_eq!(rows_log2(DEFAULT_STACKS), 16);
         assert_eq!((rows_log2(0), rows_log2(1_000), rows_log2(MAX_STACKS)), (7, 11, 25));
+    }
+
+    #[test]
+    fn a_frame_gives_back_what_it_was_made_of() {
+        let frame = StackFrame::new(0x7fff_1234_5678, 0x7abc);
+        assert_eq!((frame.address(), frame.layer()), (0x7fff_1234_5678, 0x7abc));
+        assert!(!frame.is_by_frame_pointer() && !frame.found_by_frame_pointer(0).is_by_frame_pointer());
+        let found = frame.found_by_frame_pointer(1);
+        assert!(found.is_by_frame_pointer());
+        assert_eq!((found.address(), found.layer()), (frame.address(), frame.layer()));
     }
 
     #[test]

@@ -168,6 +168,10 @@ pub const MAX_CODE_FILES: u32 = 4096;
 /// Most executable mappings of a process that are known to the kernel side.
 pub const MAX_MAPPINGS: usize = 512;
 
+/// Mappings that a walk can find besides those that are known: stacks of a program that has just begun lead through some
+/// libraries.
+pub const MAX_FOUND: usize = 8;
+
 /// Tables of mappings per process: one in use, one to write the next version into.
 pub const TABLES_PER_PROCESS: u32 = 2;
 
@@ -185,6 +189,105 @@ pub struct Mapping {
     pub first_page: u32,
     /// Pages of the module's text, or [`Mapping::WITHOUT_ROWS`].
     pub pages: u32,
+    /// The [`code_identity`] of what is mapped; 0 for memory without a file.
+    pub identity: u64,
+    /// Which of the files that have been mapped at these addresses it is, in the order in which they came, or one of
+    /// [`layer`]. A part of each frame, so that frames in one file are not taken for frames in another that is mapped in
+    /// its place later.
+    pub layer: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+}
+
+/// Values of [`Mapping::layer`] and of a frame's layer that are no number of a file.
+pub mod layer {
+    /// Files are counted up to here.
+    pub const MAX: u16 = INTERPRETED - 1;
+    /// From here on, up to 0x6fff: the frame is an [`InterpretedFrame`](crate::stack::InterpretedFrame).
+    pub const INTERPRETED: u16 = 0x6000;
+    /// The code is in no file.
+    pub const NO_FILE: u16 = 0x7ffd;
+    /// From here on: the stack's walk has found the mapping itself, and its record tells what it is.
+    pub const FOUND: u16 = 0x7ff0;
+    /// Nobody knows what the code was when the stack was taken.
+    pub const UNKNOWN: u16 = 0x7ffe;
+    /// Nobody has looked: the frame of a probe site, whose file has the probe.
+    pub const OF_SITE: u16 = 0x7fff;
+}
+
+/// What tells mapped code from other code at the same addresses: the file, and where its beginning is, or would be. 0
+/// is kept for memory without a file, and [`NOT_IDENTIFIED`] for what could not be looked at.
+#[inline(always)]
+#[must_use]
+pub const fn code_identity(device: (u32, u32), inode: u64, file_start: u64) -> u64 {
+    // As the kernel packs a device number (MKDEV in include/linux/kdev_t.h).
+    let device = (device.0 << 20 | device.1) as u64;
+    let mixed = (inode ^ device << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29 ^ file_start) | 1 << 63
+}
+
+/// Stands for code that the kernel side could not look at.
+pub const NOT_IDENTIFIED: u64 = 1;
+
+/// What keeps a process's table of mappings from being used for code that has been replaced. A part of its row.
+///
+/// The kernel side counts each mapping of code as it is made. A table tells at which count the user side began to look;
+/// it holds until a mapping that is in it is replaced. While the user side looks, the table in use does not have all that
+/// the next one may have, so that in this time every mapping that is made makes the next one void.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeChanges {
+    /// Mappings of code that have been made. The kernel side's to write.
+    pub made: u64,
+    /// The last of them that replaced what the table in use has. The kernel side's to write.
+    pub replaced: u64,
+    /// Looks that the user side has begun. The user side's to write.
+    pub look: u64,
+    /// The last mapping that was made during a look. The kernel side's to write.
+    pub disturbed: u64,
+}
+
+impl CodeChanges {
+    /// Whether a table that was begun in that state can still be used. Before the next look begins, the user side takes one
+    /// that cannot be used away: what disturbed a look is known only until then.
+    /// A table of a later state is that of the process
+    /// that this one's memory is a copy of.
+    #[inline(always)]
+    #[must_use]
+    pub const fn hold(&self, seen: &CodeSeen) -> bool {
+        self.replaced <= seen.made
+            && seen.made <= self.made
+            && seen.look <= self.look
+            && (seen.look != self.look || self.disturbed <= seen.made)
+    }
+
+    /// Counts a mapping that is made now. `in_use` is the state of the table in use, if there is one, and `replaces`
+    /// whether the mapping replaces one that this table has.
+    #[inline(always)]
+    #[must_use]
+    pub const fn after(&self, in_use: Option<&CodeSeen>, replaces: bool) -> Self {
+        let made = self.made + 1;
+        let is_looking = match in_use {
+            Some(seen) => seen.look != self.look,
+            None => true,
+        };
+        Self {
+            made,
+            replaced: if replaces { made } else { self.replaced },
+            look: self.look,
+            disturbed: if is_looking { made } else { self.disturbed },
+        }
+    }
+}
+
+/// What there was to see when the user side began to look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeSeen {
+    /// [`CodeChanges::made`] then.
+    pub made: u64,
+    /// The number of the look.
+    pub look: u64,
 }
 
 impl Mapping {
@@ -201,6 +304,8 @@ pub struct MappingTable {
     pub generation: u32,
     /// Mappings in use.
     pub count: u32,
+    /// What it was made from.
+    pub seen: CodeSeen,
     /// The mappings.
     pub mappings: [Mapping; MAX_MAPPINGS],
 }
@@ -253,8 +358,8 @@ pub struct Hint {
 
 const _: () = assert!(size_of::<Hint>() == 56 && align_of::<Hint>() == 8);
 const _: () = assert!(size_of::<CodeFile>() == 24 && size_of::<CodeRows>() == 16);
-const _: () = assert!(size_of::<Mapping>() == 32 && align_of::<Mapping>() == 8);
-const _: () = assert!(size_of::<MappingTable>() == 8 + 32 * MAX_MAPPINGS);
+const _: () = assert!(size_of::<Mapping>() == 48 && align_of::<Mapping>() == 8);
+const _: () = assert!(size_of::<MappingTable>() == 24 + 48 * MAX_MAPPINGS);
 
 // SAFETY: integers only, no padding (asserted above), every bit pattern valid.
 #[cfg(feature = "user")]
@@ -282,6 +387,47 @@ mod tests {
             prop_assert_eq!(row.saved(), SavedFp::AtFp as u64);
             prop_assert_eq!(row.fp_offset_bytes(), (fp_offset * 8).cast_unsigned());
         }
+    }
+
+    const BEGUN: CodeChanges = CodeChanges { made: 7, replaced: 2, look: 3, disturbed: 1 };
+    const SEEN: CodeSeen = CodeSeen { made: 7, look: 3 };
+
+    #[test]
+    fn a_table_holds_until_what_it_has_is_replaced() {
+        assert!(BEGUN.hold(&SEEN));
+        let beside = BEGUN.after(Some(&SEEN), false);
+        assert!(beside.hold(&SEEN));
+        let replaced = beside.after(Some(&SEEN), true);
+        assert!(!replaced.hold(&SEEN));
+        assert!(replaced.hold(&CodeSeen { made: replaced.made, look: 3 }));
+    }
+
+    #[test]
+    fn a_look_that_is_disturbed_gives_no_table_and_takes_none_away() {
+        // The table in use is from an earlier look, or there is none.
+        let before = CodeSeen { made: 5, look: 2 };
+        for in_use in [Some(&before), None] {
+            let disturbed = BEGUN.after(in_use, false);
+            assert!(!disturbed.hold(&SEEN));
+            assert!(disturbed.hold(&before));
+            let next = CodeChanges { look: 4, ..disturbed };
+            assert!(next.hold(&CodeSeen { made: 8, look: 4 }));
+        }
+    }
+
+    #[test]
+    fn a_table_that_the_parent_makes_after_the_fork_is_not_its_childs() {
+        assert!(!BEGUN.hold(&CodeSeen { made: 7, look: 4 }));
+        assert!(!BEGUN.hold(&CodeSeen { made: 8, look: 3 }));
+    }
+
+    #[test]
+    fn code_is_told_apart_by_file_and_place() {
+        let identity = code_identity((8, 1), 77, 0x7f00_0000_0000);
+        assert_ne!(identity, code_identity((8, 1), 78, 0x7f00_0000_0000));
+        assert_ne!(identity, code_identity((8, 2), 77, 0x7f00_0000_0000));
+        assert_ne!(identity, code_identity((8, 1), 77, 0x7f00_0000_1000));
+        assert!(identity > NOT_IDENTIFIED);
     }
 
     #[test]

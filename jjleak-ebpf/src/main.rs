@@ -8,6 +8,7 @@
 //! - `sampling`: which allocations are left out.
 //! - `trace`: tells of single allocations and frees.
 //! - `process`: what happens to a process as a whole.
+//! - `replacement`: when a mapping takes another one's place.
 //! - `stack`: takes the caller's stack and finds its row.
 //! - `maps`, `memory`, `registers`, `syscall`: the kernel's side of things.
 //!
@@ -37,6 +38,8 @@ mod process;
 mod programs;
 #[cfg(target_arch = "bpf")]
 mod registers;
+#[cfg(target_arch = "bpf")]
+mod replacement;
 #[cfg(target_arch = "bpf")]
 mod sampling;
 #[cfg(target_arch = "bpf")]

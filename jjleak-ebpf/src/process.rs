@@ -62,6 +62,15 @@ pub(crate) fn slot_of_current() -> Option<ProcessSlot> {
     Some(ProcessSlot(slot as u16))
 }
 
+/// The slot and the row of the current process; `None` when it is not profiled.
+#[inline(always)]
+pub(crate) fn row_of_current() -> Option<(ProcessSlot, *mut ProcessRow)> {
+    let pid = current_process()?;
+    // SAFETY: points into a map value.
+    let slot = unsafe { *TRACKED.get_ptr(&pid)? };
+    Some((ProcessSlot(slot as u16), PROCESSES.get_ptr_mut(slot)?))
+}
+
 #[inline(always)]
 fn current_tgid() -> u32 {
     (bpf_get_current_pid_tgid() >> 32) as u32
@@ -208,6 +217,10 @@ unsafe fn inherit(row: *mut ProcessRow, parent: *const ProcessRow, image: ImageI
             (*row).mappings = (*parent).mappings;
             (*row).mappings_image = image.0 as u64;
         }
+        (*row).code.made = (*parent).code.made;
+        (*row).code.replaced = (*parent).code.replaced;
+        (*row).code.look = (*parent).code.look;
+        (*row).code.disturbed = (*parent).code.disturbed;
         if (*parent).text_image == of_parent {
             let mut index = 0;
             while index < MAX_ALLOCATORS {

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{accounting, mapping, process, registers::Hit, syscall::Syscall};
+use crate::{accounting, mapping, process, registers::Hit, replacement, syscall::Syscall};
 
 /// Entry of a function that gives a new block.
 #[uprobe]
@@ -69,6 +69,14 @@ pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
 #[uprobe]
 pub(crate) fn unseen_free_enter(ctx: ProbeContext) -> u32 {
     accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenFree);
+    0
+}
+
+/// The kernel has found a place for a mapping.
+#[raw_tracepoint(tracepoint = "vm_unmapped_area")]
+pub(crate) fn area_placed(ctx: RawTracePointContext) -> i32 {
+    // include/trace/events/mmap.h: (addr, info)
+    replacement::placed(ctx.arg(0), ctx.arg(1));
     0
 }
 

@@ -80,9 +80,9 @@ fn check_stacks(mut attachment: Attachment, depth: u32) -> Result<()> {
     let images: Vec<_> = attachment.processes().iter().map(|tracked| tracked.image).collect();
     let snapshots = collector.snapshots(&attachment, &images, View::default())?;
     let rows = snapshots.values().flat_map(|snapshot| snapshot.stacks.keys());
-    let deepest = rows.filter_map(|row| collector.stack(*row)).max_by_key(|stack| stack.addresses.len());
+    let deepest = rows.filter_map(|row| collector.stack(*row)).max_by_key(|stack| stack.frames.len());
     match deepest {
-        Some(stack) if stack.addresses.len() > depth as usize => Ok(()),
+        Some(stack) if stack.frames.len() > depth as usize => Ok(()),
         other => Err(format!("stacks are not whole: {other:?}").into()),
     }
 }
@@ -151,6 +151,7 @@ impl Program {
         let mut attachment = Attachment::load(Settings::new(programs))?;
         let slot = attachment.processes_mut().reserve()?.ok_or("no room for a process")?;
         let image = attachment.processes_mut().assign(slot, pid)?.ok_or("it is profiled already")?;
+        let seen = attachment.begin_look(slot)?;
         let scope = Scope::Process { slot, thread: pid };
         let mut modules = ModuleTable::default();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {
@@ -178,9 +179,11 @@ impl Program {
                 addresses: mapping.addresses.clone(),
                 module: place(mapping),
                 file_offset: mapping.file_offset,
+                identity: mapping.identity(),
+                layer: modules.layer(mapping),
             })
             .collect();
-        attachment.set_code(image, &code)?;
+        attachment.set_code(image, &code, seen)?;
         attachment.processes().arm(image)?;
         Ok(attachment)
     }

@@ -16,6 +16,7 @@
 //! | [`profile`] | snapshot and frames | a profile: pure data |
 //! | [`analyze`] | a profile | a ranking |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
+//! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |
 //!
 //! [`cli`] alone wires the stages together.
@@ -25,6 +26,7 @@ pub mod analyze;
 pub mod attach;
 pub mod cli;
 pub mod collect;
+pub mod doctor;
 pub mod jvm;
 pub mod mappings;
 pub mod processes;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-use jjleak::render::json::{Document, StackDocument};
+use jjleak::render::json::Document;
 
 use crate::support::jjleak::{Jjleak, PROGRAM};
 use crate::support::privilege::require_program;
@@ -17,7 +17,7 @@ struct Shares(BTreeMap<String, u64>);
 impl Shares {
     fn of(report: &Document) -> Self {
         let mut shares = BTreeMap::new();
-        for stack in report.stacks.iter().filter(|stack| !before_main(stack)) {
+        for stack in &report.stacks {
             *shares.entry(stack.status.clone()).or_default() += stack.allocated.objects;
         }
         Self(shares)
@@ -43,12 +43,6 @@ impl Shares {
             );
         }
     }
-}
-
-/// Whether the stack ends in the code that the kernel starts, the dynamic loader's: complete, but by no call frame
-/// information.
-fn before_main(stack: &StackDocument) -> bool {
-    stack.status == "no_row" && stack.frames.last().is_some_and(|frame| frame.module.contains("/ld-linux"))
 }
 
 /// Runs a command under jjleak. What is loaded while the command runs is not known for a moment (`no_mapping`): how much

@@ -1,6 +1,10 @@
 //! The kernel's verifier follows every path through a program, and gives up after a million instructions. Kernels
 //! differ in how many paths they see, so there must be room.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
 use jjleak::attach::{Attachment, Following, Programs, Settings};
 use jjleak_common::sampling::Sampling;
 
@@ -14,6 +18,7 @@ fn programs_stay_far_below_what_the_verifier_follows() {
     require_bpf!();
     let plain =
         |programs| Settings { following: Following::Everyone, mappings: true, ..Settings::new(programs) };
+    let mut table = BTreeMap::new();
     // What is not wanted, the verifier leaves out.
     let accounting = plain(Programs::Accounting);
     let all = Settings { sampling: Sampling::Bytes(4096), combined: true, trace: true, ..accounting };
@@ -25,9 +30,48 @@ fn programs_stay_far_below_what_the_verifier_follows() {
         let counts = attachment.verified_instructions();
 
         println!("verified instructions: {counts:?}");
+        for (name, count) in &counts {
+            let largest = table.entry((*name).to_owned()).or_insert(0);
+            *largest = (*largest).max(*count);
+        }
         assert!(counts.iter().any(|(name, _)| *name == largest), "programs: {counts:?}");
         for (name, count) in counts {
             assert!(count < CEILING, "{name} has {count} verified instructions");
         }
     }
+    keep(&table);
 }
+
+/// Writes the table that is kept in the repository, if `cargo xtask verifier` asks for it; otherwise every program must be
+/// in that table.
+fn keep(table: &BTreeMap<String, u32>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks/verifier.md");
+    let rows: Vec<_> = table.iter().map(|(name, count)| format!("| `{name}` | {count} |\n")).collect();
+    let rows = rows.concat();
+    if std::env::var("JJLEAK_KEEP_VERIFIED").is_ok_and(|value| value == "1") {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        fs::write(
+            path,
+            format!(
+                "{HEAD}\nLinux {}:\n\n| program | instructions |\n|---|---|\n{rows}",
+                release.split('-').next().unwrap_or_default().trim()
+            ),
+        )
+        .unwrap();
+        return;
+    }
+    let kept = fs::read_to_string(path).unwrap();
+    for name in table.keys() {
+        assert!(
+            kept.contains(&format!("| `{name}` |")),
+            "{name} is not in the table: run `cargo xtask verifier`"
+        );
+    }
+}
+
+const HEAD: &str = "# What the kernel's verifier has to follow
+
+Before a BPF program is loaded, the kernel's verifier follows every path through it, and gives up after a million
+instructions. This is how many it followed in each program, in the largest of its variants. They depend on the kernel's
+version and on the compiler; a test fails above 100,000. `cargo xtask verifier` writes this page anew.
+";

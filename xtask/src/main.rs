@@ -6,6 +6,8 @@
 //! | [`build`] | builds the BPF object, then the jjleak binary around it |
 //! | [`run`], [`demo`], [`ledger`] | run jjleak, by default on a bundled program that leaks |
 //! | [`mod@test`], [`tally`] | run every test and count the results |
+//! | [`mod@verifier`] | what the kernel's verifier has to follow |
+//! | [`vm`] | jjleak on another kernel |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`mod@bench`] | benchmarks on the running kernel |
 //! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
@@ -27,6 +29,8 @@ mod sudo;
 mod tally;
 mod test;
 mod toolchain;
+mod verifier;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -64,6 +68,10 @@ enum Verb {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Write down how much the kernel's verifier has to follow in each BPF program
+    Verifier,
+    /// Test jjleak on Debian's kernel, in a virtual machine
+    VmTest,
     /// Check formatting, lints, documentation and licences
     Check,
     /// Measure what a probed allocation costs, on the running kernel
@@ -80,6 +88,8 @@ fn main() -> ExitCode {
         Verb::Run { args } if args.is_empty() => demo::demo(),
         Verb::Run { args } => run::run(&args),
         Verb::Test { long, args } => test::test(long, &args),
+        Verb::Verifier => verifier::verifier(),
+        Verb::VmTest => vm::test(),
         Verb::Check => check::check(),
         Verb::Bench { args } => bench::bench(&args),
     };

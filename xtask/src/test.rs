@@ -15,7 +15,7 @@ use crate::{
     prerequisites,
     sudo::Root,
     tally::Tally,
-    workspace,
+    vm, workspace,
 };
 
 /// Makes a test that cannot run on this kernel fail instead of skipping itself.
@@ -52,6 +52,15 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     }
 
     let mut tally = run_counting(&mut cargo)?;
+    if long && args.is_empty() {
+        match vm::test() {
+            Ok(_) => tally.passed += 1,
+            Err(error) => {
+                announce(&format!("vm-test: {error:#}"));
+                tally.failed += 1;
+            }
+        }
+    }
     let skipped = skipped.lines()?;
     for line in &skipped {
         println!("skipped: {line}");

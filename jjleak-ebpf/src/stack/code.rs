@@ -14,7 +14,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{
     process::{ImageId, TOLD},
-    unwind::{CodeFile, Hint, Mapping},
+    unwind::{Hint, MAX_FOUND, Mapping, code_identity, layer},
 };
 
 use super::Scratch;
@@ -47,12 +47,11 @@ static INODE_CHANGED_NS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SUPER_DEVICE: Global<u64> = Global::new(0);
 
-/// Mappings that a walk remembers: a stack leads through some libraries in turn.
-pub(super) const FOUND: usize = 4;
-
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
 const PAGE_SHIFT: u64 = 12;
+/// Bits of a device's minor number in the kernel (MINORBITS in include/linux/kdev_t.h).
+const MINOR_BITS: u32 = 20;
 /// The kernel keeps a mark of its own in the nanoseconds (`I_CTIME_QUERIED` in include/linux/fs.h).
 const NANOSECONDS: u32 = (1 << 31) - 1;
 
@@ -60,35 +59,50 @@ const NANOSECONDS: u32 = (1 << 31) - 1;
 /// it. Whether the walk can go on.
 #[inline(always)]
 pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bool {
-    let mut hint = Hint {
-        slot: image.slot().0 as u32,
-        image: image.0,
-        begin: 0,
-        end: 0,
-        file_offset: 0,
-        file: CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 },
-    };
+    // SAFETY: `scratch` is a map value that is ours while claimed. The stack has no room: before Linux 6.13 it is shared with
+    // the walk and with the program that began it.
+    let hint = unsafe { &mut (*scratch).hint };
+    hint.slot = image.slot().0 as u32;
+    hint.image = image.0;
+    hint.begin = 0;
+    hint.end = 0;
+    hint.file_offset = 0;
+    hint.file.inode = 0;
+    hint.file.changed_s = 0;
+    hint.file.changed_ns = 0;
+    hint.file.device = 0;
     if VMA_FILE.load() != 0 {
+        let mut context: *mut Hint = hint;
         // SAFETY: the callback has the signature the helper wants, and its context outlives the call.
         unsafe {
             let task = bpf_get_current_task_btf();
-            bpf_find_vma(task, address, describe as *mut c_void, (&raw mut hint).cast(), 0);
+            bpf_find_vma(task, address, describe as *mut c_void, (&raw mut context).cast(), 0);
         }
     }
-    tell(image, &hint);
+    let device = (hint.file.device >> MINOR_BITS, hint.file.device & ((1 << MINOR_BITS) - 1));
+    let file_start = hint.begin.wrapping_sub(hint.file_offset);
+    let identity = if hint.begin == 0 { 0 } else { code_identity(device, hint.file.inode, file_start) };
+    tell(image, hint, identity);
     if hint.begin == 0 {
         return false;
     }
-    let Some(rows) = CODE.get_ptr(&hint.file) else { return false };
-    // SAFETY: `rows` points into a map value, `scratch` is one that is ours while claimed, and the index is in bounds.
-    unsafe {
+    // SAFETY: `scratch` is a map value that is ours while claimed, and the index is in bounds.
+    let found = unsafe {
         let walk = &mut (*scratch).walk;
-        let place = walk.found_count as usize & (FOUND - 1);
+        let place = walk.found_count as usize & (MAX_FOUND - 1);
         walk.found_count += 1;
+        walk.hash = walk.hash.push(identity);
+        *addr_of_mut!((*scratch).record.found).cast::<u64>().add(place) = identity;
         let found = addr_of_mut!(walk.found).cast::<Mapping>().add(place);
+        (*found).layer = layer::FOUND as u32 + place as u32;
+        found
+    };
+    let Some(rows) = CODE.get_ptr(&hint.file) else { return false };
+    // SAFETY: both point into map values.
+    unsafe {
         (*found).begin = hint.begin;
         (*found).end = hint.end;
-        (*found).text = hint.begin.wrapping_sub(hint.file_offset).wrapping_add((*rows).text);
+        (*found).text = file_start.wrapping_add((*rows).text);
         (*found).first_page = (*rows).first_page;
         (*found).pages = (*rows).pages;
     }
@@ -97,9 +111,9 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
 
 /// Tells the user side of a mapping, once if it can.
 #[inline(always)]
-fn tell(image: ImageId, hint: &Hint) {
+fn tell(image: ImageId, hint: &Hint, identity: u64) {
     let Some(row) = PROCESSES.get_ptr_mut(image.slot().0 as u32) else { return };
-    let mark = hint.begin | image.generation() as u64;
+    let mark = identity ^ image.generation() as u64;
     let place = (hint.begin >> PAGE_SHIFT ^ hint.begin >> (2 * PAGE_SHIFT)) as usize & (TOLD - 1);
     // SAFETY: points into a map value; the index is in bounds.
     let told = unsafe { addr_of_mut!((*row).told).cast::<u64>().add(place) };
@@ -116,9 +130,9 @@ fn tell(image: ImageId, hint: &Hint) {
 
 /// Writes what a mapping is into the hint, if it is one of a file's code.
 #[inline(never)]
-extern "C" fn describe(_task: *const c_void, vma: *const c_void, hint: *mut Hint) -> i64 {
+extern "C" fn describe(_task: *const c_void, vma: *const c_void, context: *mut *mut Hint) -> i64 {
     // SAFETY: the helper passes the context that `look_up` gave it.
-    let hint = unsafe { &mut *hint };
+    let hint = unsafe { &mut **context };
     let _ = read(vma as u64, hint);
     0
 }

@@ -22,10 +22,10 @@ use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
     sampling::weighted,
     stack::{StackHash, StackRecord, StackTotals, lost_row},
-    unwind::Mapping,
+    unwind::{Hint, MAX_FOUND, Mapping},
 };
 
-pub(crate) use rows::RowCache;
+pub(crate) use rows::{RowCache, mapping_at, seen};
 pub(crate) use walk::hint;
 
 use crate::{
@@ -46,6 +46,8 @@ pub(crate) struct Scratch {
     claimed: u64,
     walk: Walk,
     window: [u64; WINDOW_WORDS],
+    /// What the user side is told of code that is not known.
+    hint: Hint,
     /// The frames, with room before them for what the user side is told of a new stack.
     record: StackRecord,
 }
@@ -70,13 +72,15 @@ struct Walk {
     /// 1 once a frame was unwound by a rule that is no proof: by its frame pointer.
     unproven: u64,
     /// Mappings that the kernel has told of, and how many.
-    found: [Mapping; code::FOUND],
+    found: [Mapping; MAX_FOUND],
     found_count: u64,
     /// Address of the copied part of the stack, and its valid bytes.
     window_at: u64,
     window_bytes: u64,
     /// The next of the kernel's return instances to look at; 0 before the first.
     return_instance: u64,
+    /// 1 when the current frame was found by a frame pointer.
+    by_frame_pointer: u64,
     hash: StackHash,
     frame_count: u64,
     status: u64,

@@ -3,12 +3,12 @@
 use core::ptr::{addr_of, read_volatile, write_volatile};
 
 use jjleak_common::unwind::{
-    MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind, SEARCH_STEPS,
+    CodeSeen, MAX_FOUND, MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind,
+    SEARCH_STEPS,
 };
 
 use jjleak_common::process::ImageId;
 
-use super::code::FOUND;
 use crate::memory::top_bit;
 
 /// Entries of the row cache. A program's hot allocation paths pass some hundred return addresses.
@@ -35,7 +35,7 @@ pub(super) struct Tables {
     /// That version.
     pub(super) generation: u32,
     /// Mappings that the walk has found besides.
-    pub(super) found: *const [Mapping; FOUND],
+    pub(super) found: *const [Mapping; MAX_FOUND],
 }
 
 impl Tables {
@@ -59,7 +59,23 @@ pub(super) fn scope(image: ImageId, since_ns: u64, generation: u32) -> u64 {
 /// Searching a table of up to 2^9 mappings takes this many halvings.
 const MAPPING_STEPS: u32 = MAX_MAPPINGS.ilog2() + 1;
 
-/// The row for the code at `address`; `None` when it is in no mapping.
+/// What a table was made from.
+///
+/// # Safety
+/// The table is a map value.
+#[inline(always)]
+pub(crate) unsafe fn seen(table: *const MappingTable) -> CodeSeen {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        CodeSeen {
+            made: read_volatile(addr_of!((*table).seen.made)),
+            look: read_volatile(addr_of!((*table).seen.look)),
+        }
+    }
+}
+
+/// The row for the code at `address`, with its mapping's layer in the place of its address; `None` when it is in no
+/// mapping.
 #[inline(always)]
 pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
     // SAFETY: all pointers are map values, every index is masked to the bounds of what it indexes.
@@ -71,30 +87,34 @@ pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
         if read_volatile(addr_of!((*entry)[0])) ^ row == key {
             return Some(Row(row));
         }
-        let row = search(tables, address)?;
-        write_volatile(&raw mut (*entry)[1], row.0);
-        write_volatile(&raw mut (*entry)[0], key ^ row.0);
-        Some(row)
+        let mapping = mapping_at(tables.mappings, address);
+        if holds(mapping, address) {
+            let row = search(tables, mapping, address);
+            write_volatile(&raw mut (*entry)[1], row.0);
+            write_volatile(&raw mut (*entry)[0], key ^ row.0);
+            Some(row)
+        } else {
+            // What a walk has found is its own: by the next one it can be something else.
+            Some(search(tables, found_at(tables.found, address)?, address))
+        }
     }
 }
 
+/// The row for the code at `address` in a mapping.
+///
 /// # Safety
-/// The tables are map values.
+/// The tables are map values, and the mapping is in one.
 #[inline(always)]
-unsafe fn search(tables: &Tables, address: u64) -> Option<Row> {
+unsafe fn search(tables: &Tables, mapping: *const Mapping, address: u64) -> Row {
     // SAFETY: as promised by the caller; indexes are masked to bounds.
     unsafe {
-        let mut mapping = mapping_at(tables.mappings, address);
-        if !holds(mapping, address) {
-            mapping = found_at(tables.found, address)?;
-        }
         if (*mapping).pages == Mapping::WITHOUT_ROWS {
-            return Some(Row::plain(0, RowKind::FramePointer));
+            return Row::plain((*mapping).layer, RowKind::FramePointer);
         }
         let relative = address.wrapping_sub((*mapping).text);
         let page = relative >> PAGE_SHIFT;
         if page >= (*mapping).pages as u64 {
-            return Some(Row::plain(0, RowKind::None));
+            return Row::plain((*mapping).layer, RowKind::None);
         }
         let at = (*mapping).first_page as u64 + page;
         let low = *tables.pages.add(at as usize & (PAGES - 1)) as u64;
@@ -110,7 +130,8 @@ unsafe fn search(tables: &Tables, address: u64) -> Option<Row> {
             count -= half;
             step += 1;
         }
-        Some(Row(*tables.rows.add(base as usize & (ROWS - 1))))
+        let row = *tables.rows.add(base as usize & (ROWS - 1));
+        Row(row & !0xffff_ffff | (*mapping).layer as u64)
     }
 }
 
@@ -127,9 +148,9 @@ unsafe fn holds(mapping: *const Mapping, address: u64) -> bool {
 /// # Safety
 /// They are in a map value.
 #[inline(always)]
-unsafe fn found_at(found: *const [Mapping; FOUND], address: u64) -> Option<*const Mapping> {
+unsafe fn found_at(found: *const [Mapping; MAX_FOUND], address: u64) -> Option<*const Mapping> {
     let mut place = 0;
-    while place < FOUND {
+    while place < MAX_FOUND {
         // SAFETY: as promised by the caller; the index is in bounds.
         let mapping = unsafe { found.cast::<Mapping>().add(place) };
         // SAFETY: as above.
@@ -146,7 +167,7 @@ unsafe fn found_at(found: *const [Mapping; FOUND], address: u64) -> Option<*cons
 /// # Safety
 /// The table is a map value.
 #[inline(always)]
-unsafe fn mapping_at(table: *const MappingTable, address: u64) -> *const Mapping {
+pub(crate) unsafe fn mapping_at(table: *const MappingTable, address: u64) -> *const Mapping {
     // SAFETY: as promised by the caller; indexes are masked to bounds.
     unsafe {
         let mappings = addr_of!((*table).mappings).cast::<Mapping>();

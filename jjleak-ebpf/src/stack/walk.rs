@@ -13,8 +13,8 @@ use core::{
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::{InterpretedFrame, MAX_FRAMES, StackHash, StackStatus},
-    unwind::{CodeFile, Hint, NO_MAPPINGS, Row, RowKind, SavedFp},
+    stack::{InterpretedFrame, MAX_FRAMES, StackFrame, StackHash, StackStatus},
+    unwind::{CodeFile, Hint, MAX_FOUND, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
 };
 
 use super::{
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
     registers::{Hit, Registers},
+    replacement,
 };
 
 /// A frame larger than the default stack limit is no frame.
@@ -48,7 +49,7 @@ type Step = Result<(), StackStatus>;
 pub(super) fn from_call(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow, hit: &Hit) {
     let cfa = hit.cfa();
     begin(scratch, image, cfa, hit.frame_pointer(), 1);
-    push(scratch, hit.instruction_pointer());
+    push(scratch, StackFrame::new(hit.instruction_pointer(), layer::OF_SITE));
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     let Some(return_address) = word(scratch, cfa - 8) else {
@@ -85,6 +86,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.unproven = 0;
     walk.window_bytes = 0;
     walk.return_instance = 0;
+    walk.by_frame_pointer = 0;
     walk.hash = StackHash::new(image.0 as u64);
     walk.frame_count = 0;
     walk.found_count = 0;
@@ -96,7 +98,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
 #[inline(always)]
 fn forget_found(walk: &mut Walk) {
     let mut place = 0;
-    while place < code::FOUND {
+    while place < MAX_FOUND {
         walk.found[place].end = 0;
         walk.found[place].begin = 0;
         place += 1;
@@ -105,7 +107,7 @@ fn forget_found(walk: &mut Walk) {
 
 /// How often a walk asks the kernel what is mapped at an address. What it learns is remembered for the next walks, until
 /// the user side knows it.
-const MAX_LOOKUPS: u32 = 8;
+const MAX_LOOKUPS: u32 = MAX_FOUND as u32;
 
 /// Goes from frame to frame.
 #[inline(always)]
@@ -125,7 +127,9 @@ fn go(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow) {
     // The code that made a system call and the caller of an allocation function are frames also where nothing is known
     // of their code: they have just run. Any other address may be garbage.
     if walk.status == StackStatus::NoMapping as u64 && walk.frame_count <= 1 {
-        push(scratch, walk.instruction_pointer);
+        let last = (walk.found_count as u16).wrapping_sub(1) & (MAX_FOUND as u16 - 1);
+        let layer = if walk.found_count == 0 { layer::UNKNOWN } else { layer::FOUND + last };
+        push(scratch, StackFrame::new(walk.instruction_pointer, layer));
     }
 }
 
@@ -138,7 +142,8 @@ pub(crate) fn hint(slot: ProcessSlot) {
     let _ = HINTS.output::<Hint>(&hint, 0);
 }
 
-/// The tables for a process. While its image's mappings are not known, the table of none.
+/// The tables for a process. While its image's mappings are not known, or not any more, the
+/// table of none.
 #[inline(always)]
 fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> Option<Tables> {
     // SAFETY: points into a map value.
@@ -150,7 +155,12 @@ fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> 
         )
     };
     let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
-    let mappings = MAPPINGS.get_ptr(index)?;
+    let mut mappings = MAPPINGS.get_ptr(index)?;
+    // SAFETY: both point into map values.
+    let holds = unsafe { replacement::changes(process).hold(&rows::seen(mappings)) };
+    if !holds {
+        mappings = MAPPINGS.get_ptr(NO_MAPPINGS)?;
+    }
     // SAFETY: points into a map value; `scratch` is one that is ours while claimed.
     let (generation, found) =
         unsafe { (read_volatile(addr_of!((*mappings).generation)), addr_of!((*scratch).walk.found)) };
@@ -205,7 +215,8 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     if kind == RowKind::Interpreter as u64 {
         return leave_interpreted_frame(scratch);
     }
-    push(scratch, walk.instruction_pointer);
+    let frame = StackFrame::new(walk.instruction_pointer, row.address() as u16);
+    push(scratch, frame.found_by_frame_pointer(walk.by_frame_pointer));
     // Code without call frame information may keep frame pointers: that is tried, and is no proof.
     let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
     if kind == RowKind::End as u64 {
@@ -213,6 +224,11 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     }
     if kind == RowKind::Signal as u64 {
         return leave_signal_frame(scratch);
+    }
+    if by_frame_pointer && walk.frame_pointer == 0 {
+        // Where stacks begin, the frame pointer is cleared (System V ABI, x86-64): threads of musl, for one.
+        walk.unproven = 1;
+        return Err(finished(walk));
     }
     let cfa = canonical_frame_address(scratch, row)?;
     // The CFA lies above all frames that this one called.
@@ -239,6 +255,7 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     walk.stack_pointer = cfa;
     walk.instruction_pointer = return_address;
     walk.after_call = 1;
+    walk.by_frame_pointer = by_frame_pointer as u64;
     if return_address != 0 {
         return Ok(());
     }
@@ -303,6 +320,7 @@ fn leave_signal_frame(scratch: *mut Scratch) -> Step {
     walk.stack_pointer = word(scratch, frame + RSP).ok_or(StackStatus::Fault)?;
     walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
     walk.after_call = 0;
+    walk.by_frame_pointer = 0;
     Ok(())
 }
 
@@ -329,11 +347,13 @@ fn leave_interpreted_frame(scratch: *mut Scratch) -> Step {
     {
         return Err(StackStatus::BadFrame);
     }
-    push(scratch, InterpretedFrame::pack(method, bytecode));
+    let interpreted = InterpretedFrame::pack(method, bytecode);
+    push(scratch, interpreted.found_by_frame_pointer(walk.by_frame_pointer));
     walk.frame_pointer = word(scratch, frame).ok_or(StackStatus::Fault)?;
     walk.instruction_pointer = word(scratch, frame + 8).ok_or(StackStatus::Fault)?;
     walk.stack_pointer = sender;
     walk.after_call = 1;
+    walk.by_frame_pointer = 0;
     Ok(())
 }
 
@@ -345,13 +365,13 @@ fn finished(walk: &Walk) -> StackStatus {
 
 /// Adds a frame.
 #[inline(always)]
-fn push(scratch: *mut Scratch, address: u64) {
+fn push(scratch: *mut Scratch, frame: StackFrame) {
     // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
     unsafe {
         let walk = &mut (*scratch).walk;
         let index = (walk.frame_count & (MAX_FRAMES as u64 - 1)) as usize;
-        *addr_of_mut!((*scratch).record.frames).cast::<u64>().add(index) = address;
+        *addr_of_mut!((*scratch).record.frames).cast::<u64>().add(index) = frame.0;
         walk.frame_count += 1;
-        walk.hash = walk.hash.push(address);
+        walk.hash = walk.hash.push(frame.0);
     }
 }

@@ -70,6 +70,7 @@ pub(super) struct MappingOffsets {
     pub(super) inode_changed_s: u64,
     pub(super) inode_changed_ns: u64,
     pub(super) super_device: u64,
+    pub(super) unmapped_area_length: u64,
 }
 
 impl MappingOffsets {
@@ -95,6 +96,7 @@ impl MappingOffsets {
             inode_changed_s: seconds,
             inode_changed_ns: nanoseconds,
             super_device: btf.offset("super_block", "s_dev")?,
+            unmapped_area_length: btf.offset("vm_unmapped_area_info", "length")?,
         })
     }
 }

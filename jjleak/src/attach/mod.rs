@@ -25,6 +25,7 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkI
 use jjleak_common::cookie::Cookie;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::unwind::CodeSeen;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::allocators::{ProbeSite, Role};
@@ -38,7 +39,7 @@ pub use hints::{Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
-pub use preflight::{Host, Missing};
+pub use preflight::{Check, Host, Missing};
 pub use process_table::{Images, ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 
@@ -222,13 +223,30 @@ impl Attachment {
         self.tables.forget_generated(slot);
     }
 
-    /// Tells the unwinder where an image maps code, all of it; returns how many mappings it has no room for.
-    pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping]) -> Result<usize, Error> {
+    /// Tells the unwinder where an image maps code, all of it, as it was `seen` ([`Self::begin_look`]); returns how many
+    /// mappings it has no room for.
+    pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping], seen: CodeSeen) -> Result<usize, Error> {
         let slot = image.slot();
         let in_use = self.processes.mappings(slot)?;
-        let (table, left_out) = self.tables.write(slot, in_use, code)?;
+        let (table, left_out) = self.tables.write(slot, in_use, code, seen)?;
         self.processes.set_mappings(image, table)?;
         Ok(left_out)
+    }
+
+    /// A look at what a process maps begins; what [`Self::set_code`] has to be told with what it finds. What the unwinder was
+    /// told before and does not hold any more is void from now on: a look that was disturbed is known as such only up to the
+    /// next.
+    pub fn begin_look(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
+        if !self.holds_code(slot)? {
+            self.processes.void_mappings(slot)?;
+        }
+        self.processes.begin_look(slot)
+    }
+
+    /// Whether what the unwinder was told of a process's code still holds: nothing of it has been replaced since.
+    pub fn holds_code(&self, slot: ProcessSlot) -> Result<bool, Error> {
+        let seen = self.processes.mappings(slot)?.and_then(|table| self.tables.seen(table));
+        seen.map_or(Ok(false), |seen| self.processes.holds(slot, &seen))
     }
 
     /// The kernel side's hints that there is something to look at; once. Needs a running tokio runtime.

@@ -150,6 +150,7 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         .override_global("INODE_SUPER", &offsets.inode_super, true)
         .override_global("INODE_CHANGED_S", &offsets.inode_changed_s, true)
         .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
+        .override_global("UNMAPPED_AREA_LENGTH", &offsets.unmapped_area_length, true)
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
     let breaks = if mappings { break_offsets() } else { BreakOffsets::default() };
     let mut offsets = task_offsets(following)?;
@@ -169,6 +170,13 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
     // Now: what is loaded needs every map, and some are taken out soon.
     if mappings {
         mapping_events::follow(&mut ebpf)?;
+    }
+    if let Err(error) = follow(&mut ebpf, "area_placed", "vm_unmapped_area") {
+        tracing::warn!(
+            "this kernel does not tell when a process maps code: where one library takes the place of another, stacks \
+             and names can be wrong for up to a second"
+        );
+        tracing::info!(%error, source = std::error::Error::source(&error), "the reason");
     }
     follow(&mut ebpf, "process_exec", "sched_process_exec")?;
     if following != Following::Nobody {

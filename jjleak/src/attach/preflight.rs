@@ -62,6 +62,17 @@ impl Missing {
     }
 }
 
+/// Something that was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Check {
+    /// What it is.
+    pub name: &'static str,
+    /// Whether nothing goes without it.
+    pub is_required: bool,
+    /// Whether it is there.
+    pub outcome: Result<(), Missing>,
+}
+
 /// Where to look; another root in tests.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -86,11 +97,19 @@ impl Host {
 
     /// The first thing that is missing.
     pub fn check(&self) -> Result<(), Missing> {
-        self.check_privileges()?;
-        require(self.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)?;
-        require(self.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)?;
-        require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)?;
-        require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)
+        REQUIRED.into_iter().try_for_each(|(_, check)| check(self))
+    }
+
+    /// Everything that is looked for, and whether it is there.
+    #[must_use]
+    pub fn checks(&self) -> Vec<Check> {
+        let mut checks: Vec<_> = REQUIRED
+            .into_iter()
+            .map(|(name, check)| Check { name, is_required: true, outcome: check(self) })
+            .collect();
+        let name = "several processes: --follow, --name, --system-wide";
+        checks.push(Check { name, is_required: false, outcome: self.check_following() });
+        checks
     }
 
     /// Whether what follows processes can run, too: the kernel side then knows processes by the PIDs of the initial
@@ -110,6 +129,24 @@ impl Host {
         require(has(CAP_SYS_PTRACE), Missing::PtracePrivilege)
     }
 }
+
+/// Looks for one thing.
+type Look = fn(&Host) -> Result<(), Missing>;
+
+/// What must be there, in the order in which it is looked for.
+const REQUIRED: [(&str, Look); 5] = [
+    ("privilege to load BPF programs and to look into other processes", Host::check_privileges),
+    ("the kernel's type information (BTF)", |host| {
+        require(host.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)
+    }),
+    ("probes in user programs (uprobes)", |host| {
+        require(host.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)
+    }),
+    ("data for each probe (bpf_get_attach_cookie)", |_| {
+        require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)
+    }),
+    ("loops in BPF programs (bpf_loop)", |_| require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)),
+];
 
 fn require(there: bool, missing: Missing) -> Result<(), Missing> {
     if there { Ok(()) } else { Err(missing) }

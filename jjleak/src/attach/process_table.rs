@@ -15,6 +15,8 @@ use jjleak_common::process::{
 };
 use jjleak_common::unwind::NO_MAPPINGS;
 
+use jjleak_common::unwind::CodeSeen;
+
 use super::{Error, Mapped, now_ns};
 use crate::processes::Pid;
 
@@ -257,6 +259,35 @@ impl ProcessTable {
             write_volatile(addr_of_mut!((*row).text_image), known_for);
         }
         Ok(())
+    }
+
+    /// The user side begins to look at what a process maps; what the table that is made from that has seen.
+    pub(super) fn begin_look(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for writing, and this side alone writes the number of looks.
+        unsafe {
+            let look = addr_of_mut!((*row).code.look);
+            let number = read_volatile(look) + 1;
+            write_volatile(look, number);
+            fence(Ordering::SeqCst);
+            Ok(CodeSeen { made: read_volatile(addr_of!((*row).code.made)), look: number })
+        }
+    }
+
+    /// Lets no image use the table of mappings that is in use.
+    pub(super) fn void_mappings(&self, slot: ProcessSlot) -> Result<(), Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for writing.
+        unsafe { write_volatile(addr_of_mut!((*row).mappings_image), 0) };
+        Ok(())
+    }
+
+    /// Whether a table of mappings that has seen this still holds.
+    pub(super) fn holds(&self, slot: ProcessSlot, seen: &CodeSeen) -> Result<bool, Error> {
+        let row = self.row(slot)?;
+        fence(Ordering::SeqCst);
+        // SAFETY: the row is mapped for reading. A word that changes meanwhile is only another answer.
+        Ok(unsafe { read_volatile(addr_of!((*row).code)) }.hold(seen))
     }
 
     /// The table of mappings that an image uses; `None` while it has none.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::ptr::{addr_of_mut, write_volatile};
+use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
@@ -10,8 +10,8 @@ use aya::maps::{HashMap as BpfHashMap, MapData};
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
-    CodeFile, CodeRows, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
-    TABLES_PER_PROCESS,
+    CodeFile, CodeRows, CodeSeen, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
+    TABLES_PER_PROCESS, layer,
 };
 
 use super::{Error, Mapped};
@@ -100,6 +100,10 @@ pub struct CodeMapping {
     pub module: Option<(FileVersion, u64)>,
     /// The offset in the file that is mapped at the start.
     pub file_offset: u64,
+    /// What tells it from other code: see [`jjleak_common::unwind::code_identity`].
+    pub identity: u64,
+    /// Which of the files that have been mapped there it is, or one of [`jjleak_common::unwind::layer`].
+    pub layer: u16,
 }
 
 impl UnwindTables {
@@ -118,6 +122,13 @@ impl UnwindTables {
             free: Vec::new(),
             generation: 0,
         })
+    }
+
+    /// What a table has seen.
+    pub(super) fn seen(&self, index: u32) -> Option<CodeSeen> {
+        let table = self.mappings.get(index as usize)?;
+        // SAFETY: the table is mapped for reading, and this side alone writes it.
+        Some(unsafe { read_volatile(addr_of!((*table).seen)) })
     }
 
     /// Whether a module's rows are there.
@@ -234,6 +245,7 @@ impl UnwindTables {
         slot: ProcessSlot,
         in_use: Option<u32>,
         code: &[CodeMapping],
+        seen: CodeSeen,
     ) -> Result<(u32, usize), Error> {
         let index = not_in_use(slot, in_use);
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
@@ -252,6 +264,7 @@ impl UnwindTables {
             for (place, mapping) in mappings.iter().enumerate() {
                 write_volatile(places.add(place), *mapping);
             }
+            write_volatile(addr_of_mut!((*table).seen), seen);
             write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
             fence(Ordering::Release);
             self.generation = self.generation.wrapping_add(1);
@@ -276,6 +289,9 @@ impl UnwindTables {
             text: heap.start,
             first_page: place.first_page,
             pages: place.pages,
+            identity: 0,
+            layer: u32::from(layer::NO_FILE),
+            reserved: 0,
         });
         others.chain(generated).filter(|mapping| mapping.end <= USER_SPACE_END).collect()
     }
@@ -302,6 +318,7 @@ impl UnwindTables {
 
     fn mapping(&self, code: &CodeMapping) -> Mapping {
         let (begin, end) = (code.addresses.start, code.addresses.end);
+        let (identity, layer) = (code.identity, u32::from(code.layer));
         let by_rows = code.module.and_then(|(file, address)| Some((self.modules.get(&file)?, address)));
         match by_rows {
             Some((loaded, address)) => Mapping {
@@ -310,8 +327,20 @@ impl UnwindTables {
                 text: begin.wrapping_sub(address).wrapping_add(loaded.text_start),
                 first_page: loaded.place.first_page,
                 pages: loaded.place.pages,
+                identity,
+                layer,
+                reserved: 0,
             },
-            None => Mapping { begin, end, text: begin, first_page: 0, pages: Mapping::WITHOUT_ROWS },
+            None => Mapping {
+                begin,
+                end,
+                text: begin,
+                first_page: 0,
+                pages: Mapping::WITHOUT_ROWS,
+                identity,
+                layer,
+                reserved: 0,
+            },
         }
     }
 }

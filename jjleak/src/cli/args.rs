@@ -25,7 +25,7 @@ const SHOWN_BLOCKS: usize = 100;
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
 #[command(
-    override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]..."
+    override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]...\n       jjleak doctor [-p PID]"
 )]
 #[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
     4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["name", "system_wide"])]
     pub(super) follow: bool,
 
-    /// Most processes at a time with --follow, --name and --system-wide; each takes 33 KiB
+    /// Most processes at a time with --follow, --name and --system-wide; each takes 49 KiB
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1024))]
     #[arg(help_heading = "Capacities")]
     pub(super) max_processes: u32,

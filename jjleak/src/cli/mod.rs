@@ -5,6 +5,7 @@
 
 mod args;
 mod choice;
+mod doctor;
 mod failure;
 mod notices;
 mod outputs;
@@ -28,17 +29,33 @@ pub fn run() -> ExitCode {
 }
 
 fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let args = match Args::try_parse_from(arguments) {
-        Ok(args) => args,
+    let mut arguments: Vec<_> = arguments.collect();
+    // The first word can only be a number otherwise.
+    if arguments.get(1).is_some_and(|word| word == "doctor") {
+        arguments.remove(1);
+        return with_arguments(&arguments, |args| {
+            init_log(0);
+            doctor::examine(&args)
+        });
+    }
+    with_arguments(&arguments, |args: Args| {
+        init_log(args.verbose);
+        session::profile(&args)
+    })
+}
+
+/// Does what the arguments say, once they are understood.
+fn with_arguments<A: Parser>(arguments: &[OsString], run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
+    let outcome = match A::try_parse_from(arguments) {
+        Ok(args) => run(args),
         // Help and version are no errors. A closed stdout leaves nobody to tell.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
-            return ExitCode::from(failure::DONE);
+            Ok(())
         }
-        Err(error) => return usage(&error).report(),
+        Err(error) => Err(usage(&error)),
     };
-    init_log(args.verbose);
-    match session::profile(&args) {
+    match outcome {
         Ok(()) => ExitCode::from(failure::DONE),
         Err(failure) => failure.report(),
     }

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::ImageId;
-use jjleak_common::stack::{MAX_FRAMES, StackRecord, StackStatus};
+use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackRecord, StackStatus};
+use jjleak_common::unwind::MAX_FOUND;
 
 use super::RawStack;
 
@@ -65,8 +66,13 @@ fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
     if count > MAX_FRAMES || words.len() < count {
         return None;
     }
-    let addresses = words[..count].iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    Some((image, row, RawStack { status, addresses }))
+    let mut found = [0; MAX_FOUND];
+    let (identities, _) = header.get(std::mem::offset_of!(StackRecord, found)..)?.as_chunks::<8>();
+    for (found, identity) in found.iter_mut().zip(identities) {
+        *found = u64::from_ne_bytes(*identity);
+    }
+    let frames = words[..count].iter().map(|word| StackFrame(u64::from_ne_bytes(*word))).collect();
+    Some((image, row, RawStack { status, found, frames }))
 }
 
 #[cfg(test)]
@@ -74,16 +80,22 @@ mod tests {
     use super::*;
 
     fn record(frame_count: u32, status: u32, frames: &[u64]) -> Vec<u8> {
+        let words = [77, 1, frame_count, status].map(|word| word.to_ne_bytes().to_vec());
         let header = [9u64.to_ne_bytes().to_vec()]
             .into_iter()
-            .chain([77, 1, frame_count, status].map(|word| word.to_ne_bytes().to_vec()));
+            .chain(words)
+            .chain([5u64, 6, 0, 0, 0, 0, 0, 0].map(|word| word.to_ne_bytes().to_vec()));
         header.chain(frames.iter().map(|frame| frame.to_ne_bytes().to_vec())).flatten().collect()
     }
 
     #[test]
     fn a_record_gives_its_row_status_and_frames() {
         let complete = StackStatus::Complete;
-        let expected = RawStack { status: complete, addresses: vec![0x10, 0x20] };
+        let expected = RawStack {
+            status: complete,
+            found: [5, 6, 0, 0, 0, 0, 0, 0],
+            frames: vec![StackFrame(0x10), StackFrame(0x20)],
+        };
         assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some((ImageId(1), 77, expected)));
     }
 

@@ -22,7 +22,8 @@ use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{StackRow, StackStatus, StackTotals, lost_row};
+use jjleak_common::stack::{StackFrame, StackRow, StackStatus, StackTotals, lost_row};
+use jjleak_common::unwind::MAX_FOUND;
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
 use frames::Frames;
@@ -86,8 +87,11 @@ pub struct View {
 pub struct RawStack {
     /// How the walk ended.
     pub status: StackStatus,
-    /// Leaf first: the probe site, then return addresses, or [`jjleak_common::stack::InterpretedFrame`]s.
-    pub addresses: Vec<u64>,
+    /// What the mappings are that the kernel side found by itself; frames refer to them by their layer.
+    pub found: [u64; MAX_FOUND],
+    /// Leaf first: the probe site, then return addresses, or
+    /// [`jjleak_common::stack::InterpretedFrame`]s.
+    pub frames: Vec<StackFrame>,
 }
 
 /// Reads the tables of an attachment.

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use jjleak_common::unwind::code_identity;
+
 use super::{Error, Pid};
 
 /// Identifies a file on this host: device and inode.
@@ -54,6 +56,14 @@ impl Mapping {
         }
         parse_maps(&String::from_utf8_lossy(&text))
             .map_err(|line| Error::Malformed { path, line: line.to_owned() })
+    }
+
+    /// What tells it from other code at the same addresses.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.file.map_or(0, |file| {
+            code_identity(file.device, file.inode, self.addresses.start.wrapping_sub(self.file_offset))
+        })
     }
 
     /// The bytes of the mapping, read from the process's memory.

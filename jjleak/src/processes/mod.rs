@@ -12,6 +12,7 @@ mod launch;
 mod mapped_file;
 mod maps;
 mod modules;
+mod regions;
 mod running;
 mod threads;
 

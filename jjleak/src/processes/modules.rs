@@ -9,7 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
+use jjleak_common::unwind::{MAX_FOUND, code_identity};
+
 use super::headers::Headers;
+use super::regions::Regions;
 use super::{FileId, FileVersion, Mapping, Pid, debug_file, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
@@ -123,21 +126,14 @@ impl ModuleFiles {
 
 /// Index of a module in its [`ModuleTable`]; never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModuleId(usize);
+pub struct ModuleId(pub(super) usize);
 
-#[derive(Debug, Clone, Copy)]
-struct Region {
-    end: u64,
-    file_offset: u64,
-    module: ModuleId,
-}
-
-/// One process's modules by address. Regions stay known after they were unmapped, until another file is mapped over them.
+/// One process's modules by address. What was mapped stays known after it was unmapped.
 #[derive(Debug, Default)]
 pub struct ModuleTable {
     modules: Vec<Rc<Module>>,
     by_file: HashMap<FileId, ModuleId>,
-    regions: BTreeMap<u64, Region>,
+    regions: Regions,
     unopened: BTreeMap<FileId, Unopened>,
 }
 
@@ -165,6 +161,7 @@ impl ModuleTable {
     /// Takes in what the process maps now; returns the modules that are new. Files that cannot be opened are
     /// left out: their addresses stay unknown, and show as such. They are tried once for as long as they are mapped.
     pub fn refresh(&mut self, files: &mut ModuleFiles, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {
+        self.regions.begin_look();
         let mut new = Vec::new();
         let mut tried = std::mem::take(&mut self.unopened);
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
@@ -174,19 +171,19 @@ impl ModuleTable {
                 if known.is_none() {
                     new.push(module);
                 }
-                self.map(mapping.addresses.clone(), mapping.file_offset, module);
+                self.regions.map(&mapping.addresses, mapping.file_offset, mapping.identity(), module);
             }
         }
         new
     }
 
-    /// Takes in a mapping that somebody has told of. What is known at these addresses stays.
-    pub fn learn(&mut self, addresses: Range<u64>, file_offset: u64, module: Rc<Module>) {
-        if self.find(addresses.start).is_none() && self.find(addresses.end - 1).is_none() {
-            let known = self.by_file.get(&module.version.file).copied();
-            let module = known.unwrap_or_else(|| self.add(module));
-            self.map(addresses, file_offset, module);
-        }
+    /// Takes in a mapping that somebody has told of.
+    pub fn learn(&mut self, addresses: &Range<u64>, file_offset: u64, module: Rc<Module>) {
+        let FileId { device, inode } = module.version.file;
+        let identity = code_identity(device, inode, addresses.start.wrapping_sub(file_offset));
+        let known = self.by_file.get(&module.version.file).copied();
+        let module = known.unwrap_or_else(|| self.add(module));
+        self.regions.map(addresses, file_offset, identity, module);
     }
 
     /// Files that are mapped and could not be opened.
@@ -232,20 +229,29 @@ impl ModuleTable {
         self.modules.iter().enumerate().map(|(index, module)| (ModuleId(index), module))
     }
 
-    /// The module mapped at an address, and the address's offset in its file.
+    /// The module that was mapped last at an address, and the address's offset in its file.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<(ModuleId, u64)> {
-        let (start, region) = self.regions.range(..=address).next_back()?;
-        (address < region.end).then(|| (region.module, address - start + region.file_offset))
+        self.regions.newest(address)
+    }
+
+    /// The module that was mapped at an address of a frame when its stack was taken, if that is certain, and the address's
+    /// offset in its file. The frame tells its layer, and its stack what the kernel side has found.
+    #[must_use]
+    pub fn find_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<(ModuleId, u64)> {
+        self.regions.of_frame(address, layer, found)
+    }
+
+    /// Which of the files that have been mapped there a mapping is.
+    #[must_use]
+    pub fn layer(&self, mapping: &Mapping) -> u16 {
+        self.regions.layer(mapping)
     }
 
     /// Where a module's code is mapped, from its first to its last executable address.
     #[must_use]
     pub fn text(&self, id: ModuleId) -> Option<Range<u64>> {
-        let regions = || self.regions.iter().filter(|(_, region)| region.module == id);
-        let start = regions().map(|(start, _)| *start).min()?;
-        let end = regions().map(|(_, region)| region.end).max()?;
-        Some(start..end)
+        self.regions.extent(id)
     }
 
     fn add(&mut self, module: Rc<Module>) -> ModuleId {
@@ -253,21 +259,6 @@ impl ModuleTable {
         self.by_file.insert(module.version.file, id);
         self.modules.push(module);
         id
-    }
-
-    /// Enters a region and forgets what was mapped there before.
-    fn map(&mut self, range: Range<u64>, file_offset: u64, module: ModuleId) {
-        let overlapping: Vec<u64> = self
-            .regions
-            .range(..range.end)
-            .rev()
-            .take_while(|(_, region)| region.end > range.start)
-            .map(|(start, _)| *start)
-            .collect();
-        for start in overlapping {
-            self.regions.remove(&start);
-        }
-        self.regions.insert(range.start, Region { end: range.end, file_offset, module });
     }
 }
 
@@ -337,9 +328,12 @@ mod tests {
         let text = mappings.iter().find(|m| m.executable && m.file.is_some()).unwrap().clone();
         let other = table.iter().last().unwrap().0;
         let middle = text.addresses.start + 4096;
-        table.map(middle..middle + 4096, 0, other);
+        let file = Some(table.get(other).version.file);
+        let over = Mapping { addresses: middle..middle + 4096, file_offset: 0, file, ..text.clone() };
+        table.regions.begin_look();
+        table.regions.map(&over.addresses, 0, over.identity(), other);
         assert_eq!(table.find(middle + 1), Some((other, 1)));
-        assert_eq!(table.find(text.addresses.start), None);
+        assert_eq!(table.layer(&over), table.layer(&text) + 1);
     }
 
     #[test]

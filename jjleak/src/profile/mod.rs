@@ -5,6 +5,7 @@
 
 mod build;
 mod merge;
+mod unwinding;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -49,6 +49,9 @@ pub struct Document {
     pub notes: BTreeMap<String, u64>,
     /// Frees of blocks that are not in the books.
     pub unknown_frees: u64,
+    /// Paths of files that lack the information by which stacks are followed, on live stacks; absent when there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_unwind_information: Vec<String>,
     /// Every stack that allocated, also those of which nothing lives, in the order asked for.
     pub stacks: Vec<StackDocument>,
 }
@@ -151,6 +154,9 @@ pub struct FrameDocument {
     pub kind: String,
     /// Inlined into the next frame.
     pub inlined: bool,
+    /// A frame pointer led here, which is no proof; absent when it was call frame information.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_frame_pointer: bool,
 }
 
 impl Document {
@@ -176,6 +182,12 @@ impl Document {
             lost: profile.lost.clone(),
             notes: profile.notes.clone(),
             unknown_frees: profile.unknown_frees,
+            without_unwind_information: profile
+                .without_unwind_information()
+                .into_keys()
+                .filter(|file| !file.is_empty())
+                .map(str::to_owned)
+                .collect(),
             stacks: order
                 .order(profile)
                 .into_iter()
@@ -239,6 +251,7 @@ impl From<&Frame> for FrameDocument {
             line: frame.line,
             kind: frame.kind.name().to_owned(),
             inlined: frame.inlined,
+            by_frame_pointer: frame.by_frame_pointer,
         }
     }
 }

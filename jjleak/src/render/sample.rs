@@ -164,6 +164,7 @@ fn native(address: u64, symbol: &str, module: &str, file: &str, line: u32) -> Fr
         line,
         kind: FrameKind::Native,
         inlined: false,
+        by_frame_pointer: false,
     }
 }
 

@@ -151,7 +151,8 @@ fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
         (file, 0) => write!(out, " {file}")?,
         (file, line) => write!(out, " {file}:{line}")?,
     }
-    writeln!(out, "{}", if frame.inlined { " (inlined)" } else { "" })
+    let by_frame_pointer = if frame.by_frame_pointer { " (by frame pointer)" } else { "" };
+    writeln!(out, "{}{by_frame_pointer}", if frame.inlined { " (inlined)" } else { "" })
 }
 
 /// Says how the walks of the outstanding stacks ended, unless all are complete.
@@ -172,6 +173,11 @@ fn write_walks(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
                 status.meaning(),
             )?;
         }
+    }
+    for (file, totals) in profile.without_unwind_information() {
+        let file = if file.is_empty() { "code in no file".into() } else { printable(file) };
+        let share = share(totals.bytes, live.bytes);
+        writeln!(out, "stacks: {file} lacks unwind information ({share} of live bytes are below it)")?;
     }
     Ok(())
 }

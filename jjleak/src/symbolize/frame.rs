@@ -20,6 +20,8 @@ pub struct Frame {
     pub kind: FrameKind,
     /// Inlined into the next frame.
     pub inlined: bool,
+    /// A frame pointer led here: code that keeps none can be missing between this frame and the one before.
+    pub by_frame_pointer: bool,
 }
 
 /// What kind of code a frame is in.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jjleak_common::stack::InterpretedFrame;
+use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
 use super::{Frame, FrameKind};
 use crate::jvm::{CodeView, JavaFrame, Jvm, Memory, Methods};
@@ -12,7 +12,7 @@ use crate::jvm::{CodeView, JavaFrame, Jvm, Memory, Methods};
 pub struct JavaNames<'a, M> {
     code: &'a CodeView,
     methods: Methods<'a, M>,
-    known: HashMap<u64, Option<Arc<[Frame]>>>,
+    known: HashMap<StackFrame, Option<Arc<[Frame]>>>,
 }
 
 impl<'a, M: Memory> JavaNames<'a, M> {
@@ -22,20 +22,21 @@ impl<'a, M: Memory> JavaNames<'a, M> {
     }
 
     /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code.
-    pub(super) fn frames(&mut self, word: u64) -> Option<Arc<[Frame]>> {
-        if let Some(known) = self.known.get(&word) {
+    pub(super) fn frames(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
+        if let Some(known) = self.known.get(&frame) {
             return known.clone();
         }
-        let frames = self.look_up(word).map(Arc::from);
-        self.known.insert(word, frames.clone());
+        let frames = self.look_up(frame).map(Arc::from);
+        self.known.insert(frame, frames.clone());
         frames
     }
 
-    fn look_up(&mut self, word: u64) -> Option<Vec<Frame>> {
-        if let Some(InterpretedFrame { method, bytecode_low }) = InterpretedFrame::unpack(word) {
+    fn look_up(&mut self, frame: StackFrame) -> Option<Vec<Frame>> {
+        if let Some(InterpretedFrame { method, bytecode_low }) = InterpretedFrame::unpack(frame) {
             let frame = self.methods.interpreted(method, bytecode_low)?;
             return Some(vec![named(frame, method, false)]);
         }
+        let word = frame.address();
         let blob = self.code.find(word)?;
         let methods = self.methods.compiled(blob, word);
         let Some(outermost) = methods.len().checked_sub(1) else {

@@ -10,7 +10,7 @@ mod native;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use jjleak_common::stack::StackStatus;
+use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::collect::RawStack;
 use crate::jvm::Memory;
@@ -30,7 +30,7 @@ pub struct StackNames {
 }
 
 /// Frames by the words of a stack that they stand for.
-type GeneratedFrames = HashMap<u64, Arc<[Frame]>>;
+type GeneratedFrames = HashMap<StackFrame, Arc<[Frame]>>;
 
 /// A stack with names.
 #[derive(Debug, Clone)]
@@ -49,7 +49,8 @@ impl StackNames {
 
     /// Names what is generated code in a stack now, for it can be gone when the stack is asked for.
     pub fn keep_generated<M: Memory>(&mut self, row: u32, stack: &RawStack, java: &mut JavaNames<'_, M>) {
-        let named = stack.addresses.iter().filter_map(|word| Some((*word, java.frames(*word)?)));
+        let named = stack.frames.iter().map(|frame| frame.however_found());
+        let named = named.filter_map(|frame| Some((frame, java.frames(frame)?)));
         self.generated.insert(row, named.collect());
     }
 
@@ -66,7 +67,7 @@ impl StackNames {
         }
         let Some(raw) = read() else { return NamedStack::lost() };
         let generated = self.generated.remove(&row).unwrap_or_default();
-        let frames = self.native.frames(&raw.addresses, modules, &generated).into();
+        let frames = self.native.frames(&raw, modules, &generated).into();
         let named = NamedStack { status: raw.status, frames };
         self.known.insert(row, named.clone());
         named

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
-use jjleak_common::stack::InterpretedFrame;
+use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
 use super::{Frame, FrameKind, GeneratedFrames};
+use crate::collect::RawStack;
 use crate::jvm;
 use crate::processes::{FileVersion, Module, ModuleTable};
 
@@ -30,21 +31,31 @@ impl NativeSymbols {
     /// that the call is found one byte before.
     pub(super) fn frames(
         &mut self,
-        addresses: &[u64],
+        stack: &RawStack,
         modules: &ModuleTable,
         generated: &GeneratedFrames,
     ) -> Vec<Frame> {
-        let mut frames = Vec::with_capacity(addresses.len());
-        for (index, &address) in addresses.iter().enumerate() {
+        let mut frames = Vec::with_capacity(stack.frames.len());
+        for (index, frame) in stack.frames.iter().enumerate() {
+            let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
             let looked_up = address.saturating_sub(u64::from(index > 0));
-            match modules.find(looked_up) {
+            match modules.find_frame(looked_up, frame.layer(), &stack.found) {
                 Some((id, offset)) => {
                     let located = self.locate(modules.get(id), offset);
-                    frames.extend(located.iter().map(|frame| Frame { address, ..frame.clone() }));
+                    frames.extend(located.iter().map(|frame| Frame {
+                        address,
+                        by_frame_pointer,
+                        ..frame.clone()
+                    }));
                 }
-                None => match generated.get(&address) {
-                    Some(named) => frames.extend(named.iter().cloned()),
-                    None => frames.push(Frame { address: without_mark(address), ..Frame::default() }),
+                None => match generated.get(&frame.however_found()) {
+                    Some(named) => {
+                        frames.extend(named.iter().map(|frame| Frame { by_frame_pointer, ..frame.clone() }));
+                    }
+                    None => {
+                        let address = without_mark(*frame);
+                        frames.push(Frame { address, by_frame_pointer, ..Frame::default() });
+                    }
                 },
             }
         }
@@ -65,8 +76,8 @@ impl NativeSymbols {
 }
 
 /// An address, or the method's of an interpreted frame.
-fn without_mark(word: u64) -> u64 {
-    InterpretedFrame::unpack(word).map_or(word, |frame| frame.method)
+fn without_mark(frame: StackFrame) -> u64 {
+    InterpretedFrame::unpack(frame).map_or(frame.address(), |frame| frame.method)
 }
 
 /// A frame of which only the file is known.

@@ -17,6 +17,7 @@ use super::{
     assemble::push,
     rule::{self, Bytes, Room, Unsupported},
     sections::{ADDRESS_BYTES, Section, Text},
+    start,
 };
 
 /// Longest common part: it is evaluated for each entry that shares it. Compilers write 24 bytes; with rules for all
@@ -92,6 +93,26 @@ impl<'text> Entries<'text> {
         let mut debug_frame = DebugFrame::from(EndianSlice::new(&section.bytes, LittleEndian));
         debug_frame.set_address_size(ADDRESS_BYTES);
         self.read(Table::new(debug_frame, BaseAddresses::default()))
+    }
+
+    /// Adds the code that the program starts at, up to where an entry describes it; not where it would be all that is
+    /// known of the module.
+    pub(super) fn add_start(&mut self, code: &Section<'_>) {
+        if self.spans.is_empty() {
+            return;
+        }
+        let Some(found) = start::startup(&code.bytes, code.address) else { return };
+        let Some(mut addresses) = self.text.relative(found.start, found.end - found.start) else { return };
+        for described in self.spans.iter().map(|span| &span.addresses) {
+            if described.contains(&addresses.start) {
+                return;
+            }
+            if addresses.contains(&described.start) {
+                addresses.end = described.start;
+            }
+        }
+        self.rows.push(Row::plain(addresses.start, RowKind::End));
+        self.spans.push(Span { addresses, rows: self.rows.len() - 1..self.rows.len() });
     }
 
     fn read<'data, S: UnwindSection<Bytes<'data>>>(

@@ -10,6 +10,7 @@ mod entries;
 mod module;
 mod rule;
 mod sections;
+mod start;
 #[cfg(test)]
 mod test_elf;
 #[cfg(test)]
@@ -62,6 +63,7 @@ impl CallFrames<'_> {
         if let Some(section) = &self.debug_frame {
             entries.read_debug_frame(section)?;
         }
+        entries.add_start(&self.start);
         assemble::assemble(entries)
     }
 }

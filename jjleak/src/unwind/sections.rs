@@ -10,7 +10,7 @@ use object::{
     read::elf::{ElfFile, FileHeader, ProgramHeader},
 };
 
-use super::Error;
+use super::{Error, start};
 
 /// Longest compressed section that is unpacked, measured unpacked. Its size comes from the file; Go programs, which
 /// compress `.debug_frame`, have a few MiB.
@@ -24,6 +24,8 @@ pub(super) struct CallFrames<'data> {
     pub(super) text: Text,
     pub(super) eh_frame: Option<Section<'data>>,
     pub(super) debug_frame: Option<Section<'data>>,
+    /// The code from where the program starts on, as much of it as [`start::startup`] looks at.
+    pub(super) start: Section<'data>,
 }
 
 /// A section, or what a program header leads to in its place.
@@ -57,6 +59,7 @@ impl<'data> CallFrames<'data> {
             text: Text::new(segments, elf)?,
             eh_frame: section(".eh_frame").or_else(|| Section::behind_header(segments, elf)),
             debug_frame: section(".debug_frame"),
+            start: Section::code_at(header.e_entry.get(LittleEndian), segments, elf),
         })
     }
 
@@ -67,8 +70,8 @@ impl<'data> CallFrames<'data> {
             hasher.update(&start.to_le_bytes());
             hasher.update(&end.to_le_bytes());
         }
-        for section in [&self.eh_frame, &self.debug_frame] {
-            let Section { address, bytes } = section.as_ref().unwrap_or(&Section::EMPTY);
+        for section in [self.eh_frame.as_ref(), self.debug_frame.as_ref(), Some(&self.start)] {
+            let Section { address, bytes } = section.unwrap_or(&Section::EMPTY);
             hasher.update(&address.to_le_bytes());
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
@@ -79,6 +82,19 @@ impl<'data> CallFrames<'data> {
 
 impl<'data> Section<'data> {
     const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
+
+    /// The code from an address on; empty when there is none.
+    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: &'data [u8]) -> Self {
+        let code = segments.iter().filter(|segment| {
+            segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
+        });
+        let mut at = code.filter_map(|segment| {
+            let distance = usize::try_from(address.checked_sub(segment.p_vaddr(LittleEndian))?).ok()?;
+            segment.data(LittleEndian, elf).ok()?.get(distance..)
+        });
+        let bytes = at.next().unwrap_or_default();
+        Self { address, bytes: Cow::Borrowed(&bytes[..bytes.len().min(start::MAX_BYTES)]) }
+    }
 
     fn named(file: &ElfFile<'data, FileHeader64<LittleEndian>>, name: &str) -> Option<Self> {
         let section = file.section_by_name(name)?;

@@ -5,3 +5,8 @@ mod evaluated;
 mod files;
 mod oracle;
 mod rules;
+
+/// Whether the run has time for what takes minutes (`cargo xtask test --long`).
+fn is_long() -> bool {
+    std::env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
+}

@@ -21,6 +21,7 @@ impl Attached {
         let slot = attachment.processes_mut().reserve().unwrap().unwrap();
         let image = attachment.processes_mut().assign(slot, pid).unwrap().unwrap();
         let mut modules = ModuleTable::default();
+        let seen = attachment.begin_look(slot).unwrap();
         let mappings = Mapping::all(pid).unwrap();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {
             let module = modules.get(id);
@@ -45,9 +46,11 @@ impl Attached {
                 addresses: mapping.addresses.clone(),
                 module: place(mapping),
                 file_offset: mapping.file_offset,
+                identity: mapping.identity(),
+                layer: modules.layer(mapping),
             })
             .collect();
-        attachment.set_code(image, &code).unwrap();
+        attachment.set_code(image, &code, seen).unwrap();
         let collector = Collector::new(&mut attachment).unwrap();
         attachment.processes().arm(image).unwrap();
         Self { attachment, collector, image }

@@ -193,6 +193,23 @@ pub(crate) fn stacks_library() -> &'static Path {
     PATH.get_or_init(|| compile("libstacks.so", &["stacks/library.c".to_owned()], &flags))
 }
 
+/// The program that puts one library into another's place, and the two.
+pub(crate) fn replacing() -> &'static [PathBuf; 3] {
+    static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
+    PATHS.get_or_init(|| {
+        let library = |name: &str, size: &str, frame: &str| {
+            let definitions =
+                [format!("-DNAME={name}"), format!("-DSIZE={size}"), format!("-DFRAME_BYTES={frame}")];
+            let flags = ["-g", "-shared", "-fPIC", "-fomit-frame-pointer"];
+            let flags: Vec<_> = flags.into_iter().chain(definitions.iter().map(String::as_str)).collect();
+            compile(&format!("lib{name}.so"), &["stacks/replaced.c".to_owned()], &flags)
+        };
+        let flags = ["-g", "-fomit-frame-pointer"];
+        let program = compile("replacing", &["stacks/replacing.c".to_owned()], &flags);
+        [program, library("in_first", "2001", "1016"), library("in_second", "2002", "4088")]
+    })
+}
+
 /// Copies a program into a folder. By cp, because a file that this process writes can be held open for a moment by a
 /// child that another test is just starting, and is then refused with `ETXTBSY`.
 pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use jjleak_common::process::ProcessSlot;
+use jjleak_common::stack::StackFrame;
 
 use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator};
 use crate::attach::{self, Attachment, Scope, Target};
@@ -90,14 +91,16 @@ impl Allocators {
     /// is for others that map memory: `free`, which makes a heap for a thread whose first call it is, and functions that
     /// cannot be followed.
     pub(super) fn are_in(&self, stack: &RawStack, modules: &ModuleTable, exe: &Path) -> bool {
-        let is_allocators = |address: &u64| {
+        let is_allocators = |frame: &StackFrame| {
             // After a call, which can be a function's last instruction.
-            let Some((id, offset)) = modules.find(address.saturating_sub(1)) else { return false };
+            let address = frame.address().saturating_sub(1);
+            let found = modules.find_frame(address, frame.layer(), &stack.found);
+            let Some((id, offset)) = found else { return false };
             let module = modules.get(id);
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
             found.iter().any(|allocator| allocator.holds(offset, module.path != exe))
         };
-        stack.addresses.iter().any(is_allocators)
+        stack.frames.iter().any(is_allocators)
     }
 
     /// What is being counted in a process, for the user; empty when nothing is.

@@ -7,6 +7,7 @@ use std::{env, io};
 use jjleak_common::process::ImageId;
 use nix::unistd::Uid;
 
+use super::Look;
 use crate::attach::{self, Attachment, CodeMapping};
 use crate::processes::{FileId, FileVersion, Mapping, ModuleTable, Pid};
 use crate::unwind::RowCache;
@@ -33,11 +34,11 @@ impl CodeFollower {
         &mut self,
         image: ImageId,
         thread: Pid,
-        mappings: &[Mapping],
+        look: &Look,
         modules: &ModuleTable,
         attachment: &mut Attachment,
     ) -> Result<(), attach::Error> {
-        let executable = || mappings.iter().filter(|mapping| mapping.executable);
+        let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
             if self.add(attachment, module.version, &module.path, module.build_id(), || module.read()) {
@@ -53,9 +54,11 @@ impl CodeFollower {
                 addresses: mapping.addresses.clone(),
                 file_offset: mapping.file_offset,
                 module: place(mapping, modules),
+                identity: mapping.identity(),
+                layer: modules.layer(mapping),
             })
             .collect();
-        let left_out = attachment.set_code(image, &code)?;
+        let left_out = attachment.set_code(image, &code, look.seen)?;
         if left_out > 0 {
             tracing::warn!(
                 "the process maps code at {left_out} more places than jjleak follows: stacks end there"

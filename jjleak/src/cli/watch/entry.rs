@@ -36,7 +36,8 @@ impl Watch {
     }
 
     fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
-        self.keep_code(watched, thread, &Mapping::all(thread)?)?;
+        let look = self.look(watched.slot(), thread)?;
+        self.keep_code(watched, thread, &look)?;
         if !self.is_counted(watched) && self.following != Following::Everyone {
             return Err(watched.has_no_allocator(self.allocators.choice()));
         }
@@ -78,7 +79,8 @@ impl Watch {
         let Some((slot, mut watched)) = self.enter(Process::open(pid)?, exit)? else { return Ok(()) };
         self.attachment.processes().arm(watched.image)?;
         loop {
-            self.keep_code(&mut watched, pid, &Mapping::all(pid)?)?;
+            let look = self.look(slot, pid)?;
+            self.keep_code(&mut watched, pid, &look)?;
             if launch.advance()? == Progress::Loaded {
                 break;
             }

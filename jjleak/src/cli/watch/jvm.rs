@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Watch;
 use super::process::Watched;
+use super::{Look, Watch};
 use crate::cli::Failure;
 use crate::collect::Collector;
 use crate::jvm::{self, CodeView, Jvm, ProcessMemory};
@@ -124,13 +124,13 @@ impl Watch {
         &mut self,
         watched: &mut Watched,
         thread: Pid,
-        mappings: &[Mapping],
+        look: &Look,
         reason: Reason,
     ) -> Result<bool, Failure> {
-        if !self.look_at_generated(watched, thread, mappings, reason) {
+        if !self.look_at_generated(watched, thread, &look.mappings, reason) {
             return Ok(false);
         }
-        self.code.follow(watched.image, thread, mappings, &watched.modules, &mut self.attachment)?;
+        self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
         Ok(true)
     }
 

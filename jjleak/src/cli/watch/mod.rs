@@ -17,6 +17,7 @@ use std::os::fd::RawFd;
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::unwind::CodeSeen;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
@@ -40,6 +41,13 @@ pub(super) use wanted::Wanted;
 const CROWDED: usize = 4;
 /// Name of the mapping in which the kernel keeps its return-probe trampoline.
 const UPROBES: &str = "[uprobes]";
+
+/// What a process maps.
+struct Look {
+    mappings: Vec<Mapping>,
+    /// What there was to see.
+    seen: CodeSeen,
+}
 
 /// The profiled processes.
 pub(super) struct Watch {
@@ -172,11 +180,25 @@ impl Watch {
         news
     }
 
+    /// Looks again if what was seen has been replaced meanwhile, but not without end.
     fn keep_up_with(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
+        const LOOKS: u32 = 3;
+        let mut news = false;
+        for _ in 0..LOOKS {
+            let is_new = self.keep_up_once(watched, reason)?;
+            news |= is_new;
+            if !is_new || self.attachment.holds_code(watched.slot())? {
+                break;
+            }
+        }
+        Ok(news)
+    }
+
+    fn keep_up_once(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings any more: what is known stays.
-        let mappings = thread.and_then(|thread| Mapping::all(thread).ok());
+        let look = thread.and_then(|thread| self.look(watched.slot(), thread).ok());
         let runs = watched.runs();
         let is_new = tracked.image != watched.image;
         if is_new {
@@ -185,19 +207,20 @@ impl Watch {
             self.attachment.forget_generated(watched.slot());
         }
         self.learn(watched);
-        let (Some(thread), Some(mappings), true) = (thread, mappings, runs) else { return Ok(is_new) };
+        let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
         if !self.attachment.processes().images().is_current(watched.image) {
             // These are another image's mappings already, or were the last one's: there is a hint to look again.
             return Ok(is_new);
         }
         self.keep_bound(watched, thread)?;
-        if !is_new && executable(&mappings).eq(&watched.code) {
-            return self.keep_generated(watched, thread, &mappings, reason);
+        let is_same = executable(&look.mappings).eq(&watched.code);
+        if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
+            return self.keep_generated(watched, thread, &look, reason);
         }
-        if let Err(failure) = self.keep_code(watched, thread, &mappings) {
+        if let Err(failure) = self.keep_code(watched, thread, &look) {
             tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
         }
-        if let Some(mapping) = mappings.iter().find(|mapping| mapping.path.as_os_str() == UPROBES) {
+        if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.path.as_os_str() == UPROBES) {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
         }
         Ok(true)
@@ -207,19 +230,26 @@ impl Watch {
     fn learn(&mut self, watched: &mut Watched) {
         for code in self.learned.remove(&watched.image).unwrap_or_default() {
             if let Some(module) = self.files.find(code.file) {
-                watched.modules.learn(code.addresses, code.file_offset, module);
+                watched.modules.learn(&code.addresses, code.file_offset, module);
             }
         }
     }
 
+    /// What a process maps now.
+    fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Failure> {
+        let seen = self.attachment.begin_look(slot)?;
+        Ok(Look { mappings: Mapping::all(thread)?, seen })
+    }
+
     /// Takes in what a process maps: what stacks need first, for the process runs on, and looking for allocators takes
     /// longer.
-    fn keep_code(&mut self, watched: &mut Watched, thread: Pid, mappings: &[Mapping]) -> Result<(), Failure> {
+    fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
+        let mappings = &look.mappings;
         watched.code = executable(mappings).cloned().collect();
         watched.modules.refresh(&mut self.files, thread, mappings);
         self.look_at_generated(watched, thread, mappings, Reason::Miss);
         let image = watched.image;
-        self.code.follow(image, thread, mappings, &watched.modules, &mut self.attachment)?;
+        self.code.follow(image, thread, look, &watched.modules, &mut self.attachment)?;
         let scope = match self.following {
             Following::Nobody => Scope::Process { slot: watched.slot(), thread },
             Following::Children | Following::Everyone => Scope::File,

@@ -3,6 +3,7 @@
 use jjleak_common::unwind::{PAGE_BYTES, RowKind};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
+use super::is_long;
 use crate::unwind::{
     Error, MAX_ROWS, Unsupported, compile,
     test_elf::{AT_ENTRY, CODE_ADDRESS, FP, FRAMES_ADDRESS, Frames, SP, TestElf},
@@ -35,8 +36,13 @@ fn survive(elf: &[u8]) {
     }
 }
 
+/// With `cargo xtask test --long` this is a small fuzzer.
+fn cases() -> u32 {
+    if is_long() { 20_000 } else { 2000 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn damaged_bytes_are_survived(

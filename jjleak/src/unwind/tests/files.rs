@@ -12,6 +12,7 @@ use object::{Object, ObjectSection};
 
 use super::{
     evaluated::Evaluated,
+    is_long,
     oracle::{Frame, Machine},
 };
 use crate::unwind::{ModuleRows, compile};
@@ -75,6 +76,29 @@ fn every_byte_of_the_dynamic_linker_unwinds_as_gimli_says() {
     // The trampolines of lazy binding keep the CFA in %rbx.
     assert!(unsupported < 0.05, "{unsupported}");
     assert!(covers(&rows, RowKind::Plt));
+}
+
+/// The JVM's own code, where a JVM is installed: 191 thousand rows. Takes a minute.
+#[test]
+fn every_byte_of_libjvm_unwinds_as_gimli_says() {
+    let machines = is_long().then(|| fs::read_dir("/usr/lib/jvm").ok()).flatten();
+    let libraries =
+        machines.into_iter().flatten().flatten().map(|entry| entry.path().join("lib/server/libjvm.so"));
+    // Distributions have links to the same one.
+    let distinct: std::collections::BTreeSet<_> =
+        libraries.filter_map(|path| path.canonicalize().ok()).collect();
+    for elf in distinct.into_iter().filter_map(|path| fs::read(path).ok()) {
+        let (rows, unsupported) = compiled_as_evaluated(&elf, EVERY_BYTE);
+        assert!(unsupported < 0.001, "{unsupported} of {:?}", rows.statistics());
+    }
+}
+
+#[test]
+fn stacks_begin_where_the_dynamic_linker_starts() {
+    let linker = fs::read(mapped("/ld-linux-x86-64.so.2").2).unwrap();
+    let start = object::File::parse(&*linker).unwrap().entry();
+    let machine = Machine { instruction_pointer: start };
+    assert_eq!(machine.apply(compile(&linker).unwrap().find(start)), Frame::Outermost);
 }
 
 #[test]

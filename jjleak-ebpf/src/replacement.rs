@@ -1,0 +1,122 @@
+//! When a mapping of a profiled process takes the place of another one.
+
+use core::{
+    ffi::c_void,
+    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
+};
+
+use aya_ebpf::{
+    Global,
+    helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs},
+};
+use jjleak_common::{
+    process::ProcessRow,
+    unwind::{CodeChanges, Mapping, MappingTable, NO_MAPPINGS},
+};
+
+use crate::{
+    maps::MAPPINGS,
+    memory::read_kernel,
+    process,
+    stack::{self, mapping_at, seen},
+};
+
+/// Offset of a field in a kernel structure; 0 when it is not known.
+#[unsafe(no_mangle)]
+static UNMAPPED_AREA_LENGTH: Global<u64> = Global::new(0);
+
+/// Above are the kernel's addresses, and its error numbers.
+const USER_SPACE_END: u64 = 1 << 47;
+
+/// The kernel has found a place for a mapping of the current process. What a process maps over other code itself
+/// (`MAP_FIXED`) does not come here: the dynamic loader does that only inside of a place that it was given.
+#[inline(always)]
+pub(crate) fn placed(start: u64, area: *const c_void) {
+    if start >= USER_SPACE_END {
+        // An error: there is no place.
+        return;
+    }
+    let Some((slot, row)) = process::row_of_current() else { return };
+    let Some(length) = read_kernel::<u64>(area as u64 + UNMAPPED_AREA_LENGTH.load()) else { return };
+    // SAFETY: the row is a map value. The kernel makes one mapping of a process after the other (mmap_lock).
+    unsafe {
+        let table = table(row);
+        let replaces = match table {
+            Some(table) => overlaps(table, start, start.wrapping_add(length)),
+            None => false,
+        };
+        if !replaces && !can_hold_code() {
+            return;
+        }
+        let changes = changes(row);
+        let CodeChanges { made, replaced, disturbed, .. } = match table {
+            Some(table) => changes.after(Some(&seen(table)), replaces),
+            None => changes.after(None, false),
+        };
+        let code = addr_of_mut!((*row).code);
+        write_volatile(addr_of_mut!((*code).disturbed), disturbed);
+        write_volatile(addr_of_mut!((*code).replaced), replaced);
+        write_volatile(addr_of_mut!((*code).made), made);
+        if replaces {
+            stack::hint(slot);
+        }
+    }
+}
+
+/// Whether the system call is one that can map code: of a file, or of memory that is executable at once. Large blocks of
+/// memory come and go all the time.
+#[inline(always)]
+fn can_hold_code() -> bool {
+    const MMAP: u64 = 9;
+    const MAP_ANONYMOUS: u64 = 0x20;
+    const PROT_EXEC: u64 = 4;
+    // SAFETY: the current task always has registers that it came into the kernel with.
+    let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
+    // arch/x86/include/asm/ptrace.h; the third and fourth argument of a system call are in rdx and r10.
+    let [flags, protection, number] =
+        [56, 96, 120].map(|offset| read_kernel::<u64>(registers + offset).unwrap_or(0));
+    number == MMAP && (flags & MAP_ANONYMOUS == 0 || protection & PROT_EXEC != 0)
+}
+
+/// The process's table in use, be it for an older image: then it holds for nothing, whatever is said of it.
+///
+/// # Safety
+/// `row` is a map value.
+#[inline(always)]
+unsafe fn table(row: *const ProcessRow) -> Option<*const MappingTable> {
+    // SAFETY: as promised by the caller.
+    let index = unsafe { read_volatile(addr_of!((*row).mappings)) };
+    if index == NO_MAPPINGS as u64 { None } else { MAPPINGS.get_ptr(index as u32) }
+}
+
+/// What has become of a process's code.
+///
+/// # Safety
+/// `row` is a map value.
+#[inline(always)]
+pub(crate) unsafe fn changes(row: *const ProcessRow) -> CodeChanges {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let code = addr_of!((*row).code);
+        CodeChanges {
+            made: read_volatile(addr_of!((*code).made)),
+            replaced: read_volatile(addr_of!((*code).replaced)),
+            look: read_volatile(addr_of!((*code).look)),
+            disturbed: read_volatile(addr_of!((*code).disturbed)),
+        }
+    }
+}
+
+/// Whether some of a place is one that the table has.
+///
+/// # Safety
+/// The table is a map value.
+#[inline(always)]
+unsafe fn overlaps(table: *const MappingTable, start: u64, end: u64) -> bool {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        // The last one that begins before the end: if it does not reach in, no other does.
+        let last: *const Mapping = mapping_at(table, end - 1);
+        (*last).begin < end && (*last).end > start
+    }
+}

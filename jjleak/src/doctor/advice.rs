@@ -1,0 +1,78 @@
+//! What the user can do to see more.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::ExaminedProcess;
+use super::module::{Examined, Unwinding};
+use super::packages::Packages;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Advice {
+    /// What to do: a command, or a sentence.
+    pub remedy: String,
+    /// What it is good for.
+    pub gain: String,
+}
+
+/// What would help with a process.
+#[must_use]
+pub fn advise(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
+    let mut advice = names(examined, packages);
+    let unwound_otherwise: Vec<_> = examined
+        .modules
+        .iter()
+        .filter(|module| matches!(module.unwinding, Unwinding::FramePointers(_)))
+        .map(|module| base_name(&module.path))
+        .collect();
+    if !unwound_otherwise.is_empty() {
+        advice.push(Advice {
+            remedy: "rebuild with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer".to_owned(),
+            gain: format!("whole stacks through {}", unwound_otherwise.join(", ")),
+        });
+    }
+    for module in examined.modules.iter().filter(|module| module.has_unknown_malloc) {
+        advice.push(Advice {
+            remedy: format!("report which allocator {} holds", module.path.display()),
+            gain: "its allocations are counted".to_owned(),
+        });
+    }
+    advice
+}
+
+/// Debug information, all that packages have in one command.
+fn names(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
+    let lacking = examined.modules.iter().filter(|module| !module.symbols.are_all());
+    let (mut wanted, mut files, mut elsewhere) = (BTreeSet::new(), Vec::new(), Vec::new());
+    for module in lacking {
+        let package = examined.shares_files.then(|| packages.debug_package(&module.path)).flatten();
+        match package {
+            Some(package) => {
+                wanted.insert(package);
+                files.push(base_name(&module.path));
+            }
+            None => elsewhere.push(named(module)),
+        }
+    }
+    let gain = |files: &[String]| format!("names of all functions in {}", files.join(", "));
+    let mut advice = Vec::new();
+    if !wanted.is_empty() {
+        let remedy = packages.install(&wanted.into_iter().collect::<Vec<_>>().join(" "));
+        advice.push(Advice { remedy, gain: gain(&files) });
+    }
+    if !elsewhere.is_empty() {
+        let remedy = "put their debug files under /usr/lib/debug/.build-id (see debuginfod-find), or do not strip them";
+        advice.push(Advice { remedy: remedy.to_owned(), gain: gain(&elsewhere) });
+    }
+    advice
+}
+
+fn named(module: &Examined) -> String {
+    let name = base_name(&module.path);
+    if module.build_id.is_empty() { name } else { format!("{name} (build ID {})", module.build_id) }
+}
+
+pub(super) fn base_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

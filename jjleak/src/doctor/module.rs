@@ -1,0 +1,76 @@
+//! What jjleak can do with one mapped file.
+
+use std::path::PathBuf;
+
+use jjleak_common::unwind::RowKind;
+
+use super::symbols::Symbols;
+use crate::allocators::{Hints, ProfiledAllocator, find_sites};
+use crate::processes::Module;
+use crate::unwind;
+
+/// What was found in a file.
+#[derive(Debug)]
+pub struct Examined {
+    /// Its path, as the process sees it.
+    pub path: PathBuf,
+    /// Build ID in hex; empty when it has none.
+    pub build_id: String,
+    /// How stacks lead through it.
+    pub unwinding: Unwinding,
+    /// Where its names come from.
+    pub symbols: Symbols,
+    /// The allocators in it.
+    pub allocators: Vec<ProfiledAllocator>,
+    /// Whether it has a `malloc` of its own that jjleak does not know.
+    pub has_unknown_malloc: bool,
+}
+
+/// How stacks lead through a file's code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unwinding {
+    /// By its call frame information.
+    Rows {
+        /// How many rows it has been turned into.
+        rows: usize,
+        /// Share of the described code whose rules rows cannot express, in millionths.
+        unsupported_millionths: u64,
+    },
+    /// By frame pointers, if it keeps them; why.
+    FramePointers(String),
+}
+
+impl Examined {
+    pub(super) fn new(module: &Module) -> Self {
+        let elf = module.read();
+        let unwinding = match &elf {
+            Ok(elf) => unwinding(elf),
+            Err(error) => Unwinding::FramePointers(format!("cannot read it: {error}")),
+        };
+        let elf = elf.unwrap_or_default();
+        let debug_file = module.read_debug_file(&elf);
+        let debug_file = debug_file.as_deref();
+        let found = find_sites(&elf, Hints { named: &[], debug_file }).ok();
+        Self {
+            path: module.path.clone(),
+            build_id: module.build_id().to_owned(),
+            unwinding,
+            symbols: Symbols::of(&elf, debug_file),
+            has_unknown_malloc: found.as_ref().is_some_and(|found| found.unknown_malloc),
+            allocators: found.map(|found| found.profiled).unwrap_or_default(),
+        }
+    }
+}
+
+fn unwinding(elf: &[u8]) -> Unwinding {
+    match unwind::compile(elf) {
+        Ok(rows) => {
+            let bytes = |kind| rows.coverage(kind).bytes;
+            let all: u64 = rows.rows().last().map_or(0, |last| u64::from(last.address()));
+            let described = all.saturating_sub(bytes(RowKind::None)).max(1);
+            let unsupported_millionths = bytes(RowKind::Unsupported) * 1_000_000 / described;
+            Unwinding::Rows { rows: rows.rows().len(), unsupported_millionths }
+        }
+        Err(error) => Unwinding::FramePointers(error.to_string()),
+    }
+}

@@ -1,0 +1,147 @@
+//! An examination, for people: what is wrong comes first, and what is as it should be takes one line.
+
+use std::fmt::Write;
+
+use super::advice::{Advice, base_name};
+use super::module::{Examined, Unwinding};
+use super::symbols::Symbols;
+use super::{Examination, ExaminedProcess};
+use crate::allocators::Stepping;
+use crate::attach::Check;
+use crate::render::printable;
+
+/// The report. `archive` is said below advice to install debug packages.
+#[must_use]
+pub fn text(examination: &Examination, advice: &[Advice], archive: Option<&str>) -> String {
+    let mut out = String::new();
+    host(&mut out, &examination.host);
+    if let Some(examined) = &examination.process {
+        process(&mut out, examined);
+        modules(&mut out, examined);
+        further(&mut out, advice, archive);
+    }
+    out
+}
+
+// Writing to a string does not fail, here and below.
+
+fn host(out: &mut String, checks: &[Check]) {
+    let _ = writeln!(out, "Host");
+    for check in checks {
+        match check.outcome {
+            Ok(()) => {
+                let _ = writeln!(out, "  yes  {}", check.name);
+            }
+            Err(missing) => {
+                let _ = writeln!(out, "  NO   {}: {missing}", check.name);
+                let _ = writeln!(out, "       to do: {}", missing.remedy());
+            }
+        }
+    }
+}
+
+fn process(out: &mut String, examined: &ExaminedProcess) {
+    let (who, pid) = (&examined.process, examined.process.pid);
+    let _ = writeln!(
+        out,
+        "\nProcess {pid}: {} ({})",
+        printable(&who.comm),
+        printable(&who.exe.to_string_lossy())
+    );
+    if !examined.has_allocator() {
+        let _ = writeln!(out, "  NO   allocator that jjleak knows: nothing can be counted");
+    }
+    for module in &examined.modules {
+        for allocator in &module.allocators {
+            let count = |stepping: &dyn Fn(Stepping) -> bool| {
+                allocator.sites.iter().filter(|site| stepping(site.placement.stepping)).count()
+            };
+            let stepped = count(&|stepping| stepping == Stepping::SingleStep);
+            let emulated = count(&|stepping| stepping != Stepping::SingleStep);
+            let _ = writeln!(
+                out,
+                "  yes  {} in {}: {emulated} functions probed where it is cheap, {stepped} single-stepped",
+                allocator.family,
+                printable(&base_name(&module.path)),
+            );
+            let dear = allocator.sites.iter().filter(|site| site.placement.stepping == Stepping::SingleStep);
+            let dear: Vec<_> = dear.map(|site| site.names.join("/")).collect();
+            if !dear.is_empty() {
+                let _ = writeln!(out, "       single-stepped, up to ten times the cost: {}", dear.join(", "));
+            }
+        }
+    }
+    for (path, error) in &examined.unopened {
+        let _ = writeln!(out, "  NO   access to {}: {}", printable(path), printable(error));
+    }
+    if examined.generated_bytes > 0 {
+        let kib = examined.generated_bytes >> 10;
+        let _ = writeln!(out, "  -    {kib} KiB of generated code: unwound by frame pointers, without names");
+    }
+}
+
+fn modules(out: &mut String, examined: &ExaminedProcess) {
+    let rows: Vec<[String; 3]> = examined
+        .modules
+        .iter()
+        .map(|module| {
+            let path = printable(&module.path.to_string_lossy()).into_owned();
+            [stacks(&module.unwinding), names(&module.symbols), path]
+        })
+        .collect();
+    let head = ["stacks", "names", "file"].map(str::to_owned);
+    let width = |column: usize| {
+        rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or_default()
+    };
+    let (first, second) = (width(0), width(1));
+    let _ = writeln!(out, "\nCode (of how much of it stacks are whole; whose names are known)");
+    for [stacks, names, file] in [&head].into_iter().chain(&rows) {
+        let _ = writeln!(out, "  {stacks:first$}  {names:second$}  {file}");
+    }
+    for Examined { path, unwinding, .. } in &examined.modules {
+        if let Unwinding::FramePointers(why) = unwinding {
+            let name = base_name(path);
+            let _ = writeln!(out, "  {}: only frame pointers: {}", printable(&name), printable(why));
+        }
+    }
+}
+
+fn stacks(unwinding: &Unwinding) -> String {
+    /// Above, what rows cannot express is of no interest: a few instructions of startup code.
+    const AS_GOOD_AS_ALL: u64 = 990_000;
+    match unwinding {
+        Unwinding::Rows { unsupported_millionths, .. } => {
+            let supported = 1_000_000 - unsupported_millionths;
+            if supported >= AS_GOOD_AS_ALL {
+                return "whole".to_owned();
+            }
+            format!("{}.{} %", supported / 10_000, supported / 1_000 % 10)
+        }
+        Unwinding::FramePointers(_) => "FRAME POINTERS".to_owned(),
+    }
+}
+
+fn names(symbols: &Symbols) -> String {
+    let names = match (symbols.are_all(), symbols.exported) {
+        (true, _) => "all",
+        (false, true) => "EXPORTED ONLY",
+        (false, false) => "NONE",
+    };
+    let lines = if symbols.have_lines() { ", lines" } else { "" };
+    let source = if symbols.debug_file.is_some() { " (debug file)" } else { "" };
+    format!("{names}{lines}{source}")
+}
+
+fn further(out: &mut String, advice: &[Advice], archive: Option<&str>) {
+    if advice.is_empty() {
+        let _ = writeln!(out, "\nNothing lacks: stacks are whole, and functions have names.");
+        return;
+    }
+    let _ = writeln!(out, "\nTo see more");
+    for Advice { remedy, gain } in advice {
+        let _ = writeln!(out, "  {}\n      {}", printable(remedy), printable(gain));
+    }
+    if let Some(archive) = archive.filter(|_| advice.iter().any(|it| it.remedy.contains("-dbgsym"))) {
+        let _ = writeln!(out, "  {archive}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Which files' code a process has mapped where.
+//!
+//! One file can take another's place, and stacks of both can be waiting for names. Files that were mapped at the same
+//! addresses are kept in *layers*, in the order in which they came: a layer has one file at each address, for good.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use jjleak_common::unwind::{MAX_FOUND, layer};
+
+use super::{Mapping, ModuleId};
+
+/// Where a file's code is, or was.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Region {
+    end: u64,
+    file_offset: u64,
+    pub(super) module: ModuleId,
+    identity: u64,
+    /// Number of the last look that found it.
+    seen: u64,
+}
+
+/// Where all files' code is, or was.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Regions {
+    /// Regions by their first addresses.
+    layers: Vec<BTreeMap<u64, Region>>,
+    looks: u64,
+}
+
+impl Regions {
+    /// A look at what is mapped begins.
+    pub(super) fn begin_look(&mut self) {
+        self.looks += 1;
+    }
+
+    /// Enters a mapping, into the first layer that has nothing else there. A process that puts more files into one place
+    /// than there are layers gets no names for the rest.
+    pub(super) fn map(&mut self, range: &Range<u64>, file_offset: u64, identity: u64, module: ModuleId) {
+        let fits = |regions: &BTreeMap<u64, Region>| {
+            overlapping(regions, range)
+                .all(|(_, region)| region.module == module && region.identity == identity)
+        };
+        let index = match self.layers.iter().position(fits) {
+            Some(index) => index,
+            None if self.layers.len() < usize::from(layer::MAX) => {
+                self.layers.push(BTreeMap::new());
+                self.layers.len() - 1
+            }
+            None => return,
+        };
+        let regions = &mut self.layers[index];
+        // Parts of the same file: they grow together.
+        let (mut start, mut end) = (range.start, range.end);
+        let parts: Vec<u64> = overlapping(regions, range).map(|(start, _)| start).collect();
+        for part in parts {
+            start = start.min(part);
+            end = end.max(regions.remove(&part).map_or(end, |region| region.end));
+        }
+        let file_offset = file_offset.wrapping_sub(range.start - start);
+        regions.insert(start, Region { end, file_offset, module, identity, seen: self.looks });
+    }
+
+    /// The layer that a mapping is in.
+    pub(super) fn layer(&self, mapping: &Mapping) -> u16 {
+        let identity = mapping.identity();
+        let is_there = |regions: &BTreeMap<u64, Region>| {
+            at(regions, mapping.addresses.start).is_some_and(|(_, region)| region.identity == identity)
+        };
+        let index = self.layers.iter().position(is_there).and_then(|index| u16::try_from(index).ok());
+        index.unwrap_or(layer::NO_FILE)
+    }
+
+    /// What was mapped last at an address, and the address's offset in its file.
+    pub(super) fn newest(&self, address: u64) -> Option<(ModuleId, u64)> {
+        let found = self.at(address).max_by_key(|(_, region)| region.seen);
+        found.map(|(start, region)| located(start, region, address))
+    }
+
+    /// What was mapped at an address of a frame when its stack was taken, if that is certain; see
+    /// [`jjleak_common::stack::StackFrame`].
+    pub(super) fn of_frame(
+        &self,
+        address: u64,
+        layer: u16,
+        found: &[u64; MAX_FOUND],
+    ) -> Option<(ModuleId, u64)> {
+        let (start, region) = match layer {
+            layer::NO_FILE | layer::UNKNOWN => return None,
+            layer::OF_SITE => {
+                let mut all = self.at(address);
+                let only = all.next()?;
+                if all.next().is_some() {
+                    return None;
+                }
+                only
+            }
+            layer::FOUND.. => {
+                let identity = *found.get(usize::from(layer - layer::FOUND))?;
+                self.at(address).find(|(_, region)| region.identity == identity)?
+            }
+            number => at(self.layers.get(usize::from(number))?, address)?,
+        };
+        Some(located(start, region, address))
+    }
+
+    /// From the first to the last address of a module that the last look has found.
+    pub(super) fn extent(&self, module: ModuleId) -> Option<Range<u64>> {
+        let regions = || {
+            let all = self.layers.iter().flatten();
+            all.filter(|(_, region)| region.module == module && region.seen == self.looks)
+        };
+        let start = regions().map(|(start, _)| *start).min()?;
+        let end = regions().map(|(_, region)| region.end).max()?;
+        Some(start..end)
+    }
+
+    fn at(&self, address: u64) -> impl Iterator<Item = (u64, &Region)> {
+        self.layers.iter().filter_map(move |regions| at(regions, address))
+    }
+}
+
+fn located(start: u64, region: &Region, address: u64) -> (ModuleId, u64) {
+    (region.module, region.file_offset.wrapping_add(address - start))
+}
+
+fn at(regions: &BTreeMap<u64, Region>, address: u64) -> Option<(u64, &Region)> {
+    let (start, region) = regions.range(..=address).next_back()?;
+    (address < region.end).then_some((*start, region))
+}
+
+fn overlapping<'a>(
+    regions: &'a BTreeMap<u64, Region>,
+    range: &Range<u64>,
+) -> impl Iterator<Item = (u64, &'a Region)> {
+    let start = range.start;
+    let before_end = regions.range(..range.end).rev().take_while(move |(_, region)| region.end > start);
+    before_end.map(|(start, region)| (*start, region))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::FileId;
+
+    const FIRST: ModuleId = ModuleId(0);
+    const SECOND: ModuleId = ModuleId(1);
+
+    const NOTHING: [u64; MAX_FOUND] = [0; MAX_FOUND];
+
+    fn enter(regions: &mut Regions, mapping: &Mapping, module: ModuleId) {
+        regions.map(&mapping.addresses, mapping.file_offset, mapping.identity(), module);
+    }
+
+    fn mapping(addresses: Range<u64>, module: ModuleId) -> Mapping {
+        Mapping {
+            addresses,
+            executable: true,
+            file_offset: 0x1000,
+            file: Some(FileId { device: (8, 1), inode: 10 + module.0 as u64 }),
+            path: "/lib".into(),
+            deleted: false,
+        }
+    }
+
+    #[test]
+    fn a_file_in_anothers_place_is_another_layer_and_both_stay_known() {
+        let mut regions = Regions::default();
+        let (first, second) = (mapping(0x7000..0x9000, FIRST), mapping(0x8000..0xa000, SECOND));
+        for (mapping, module) in [(&first, FIRST), (&second, SECOND), (&first, FIRST)] {
+            regions.begin_look();
+            enter(&mut regions, mapping, module);
+        }
+        assert_eq!((regions.layer(&first), regions.layer(&second)), (0, 1));
+        assert_eq!(regions.of_frame(0x8010, 0, &NOTHING), Some((FIRST, 0x2010)));
+        assert_eq!(regions.of_frame(0x8010, 1, &NOTHING), Some((SECOND, 0x1010)));
+        assert_eq!(regions.newest(0x8010), Some((FIRST, 0x2010)));
+        assert_eq!((regions.extent(FIRST), regions.extent(SECOND)), (Some(0x7000..0x9000), None));
+    }
+
+    #[test]
+    fn what_was_not_known_has_no_name_unless_it_is_certain() {
+        let mut regions = Regions::default();
+        let (first, second) = (mapping(0x7000..0x9000, FIRST), mapping(0x8000..0xa000, SECOND));
+        enter(&mut regions, &first, FIRST);
+        enter(&mut regions, &second, SECOND);
+        assert_eq!(regions.of_frame(0x8010, layer::OF_SITE, &NOTHING), None);
+        assert_eq!(regions.of_frame(0x7010, layer::OF_SITE, &NOTHING), Some((FIRST, 0x1010)));
+        assert_eq!(regions.of_frame(0x7010, layer::UNKNOWN, &NOTHING), None);
+        assert_eq!(regions.of_frame(0x7010, layer::NO_FILE, &NOTHING), None);
+        assert_eq!(regions.of_frame(0x7010, 7, &NOTHING), None);
+        let found = [5, second.identity(), 0, 0, 0, 0, 0, 0];
+        assert_eq!(regions.of_frame(0x8010, layer::FOUND + 1, &found), Some((SECOND, 0x1010)));
+        assert_eq!(regions.of_frame(0x7010, layer::FOUND + 1, &found), None);
+        assert_eq!(regions.of_frame(0x8010, layer::FOUND, &found), None);
+        assert_eq!(regions.of_frame(0x8010, layer::FOUND + 9, &found), None);
+    }
+
+    #[test]
+    fn a_mapping_that_is_cut_or_grows_stays_in_its_layer() {
+        let mut regions = Regions::default();
+        enter(&mut regions, &mapping(0x7000..0x9000, FIRST), FIRST);
+        let rest = Mapping { file_offset: 0x2000, ..mapping(0x8000..0xb000, FIRST) };
+        enter(&mut regions, &rest, FIRST);
+        assert_eq!(regions.layer(&rest), 0);
+        for (address, offset) in [(0x7010, 0x1010), (0x8010, 0x2010), (0xa010, 0x4010)] {
+            assert_eq!(regions.of_frame(address, 0, &NOTHING), Some((FIRST, offset)));
+        }
+    }
+
+    #[test]
+    fn code_without_a_file_is_in_no_layer() {
+        let anonymous = Mapping { file: None, ..mapping(0x7000..0x8000, FIRST) };
+        assert_eq!(Regions::default().layer(&anonymous), layer::NO_FILE);
+    }
+}

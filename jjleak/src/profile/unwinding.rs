@@ -1,0 +1,67 @@
+//! Which files lack what stacks are followed by.
+
+use std::collections::BTreeMap;
+
+use jjleak_common::stack::StackStatus;
+
+use super::{Profile, StackProfile, Totals};
+
+impl Profile {
+    /// The files on whose account live stacks are not proven to be whole, by path, with what lives below such stacks. A
+    /// stack can be in several. Code that is in no file has an empty path.
+    #[must_use]
+    pub fn without_unwind_information(&self) -> BTreeMap<&str, Totals> {
+        let mut files: BTreeMap<&str, Totals> = BTreeMap::new();
+        for stack in self.stacks.iter().filter(|stack| stack.live.objects > 0) {
+            let mut lacking: Vec<_> = lacking(stack).collect();
+            lacking.sort_unstable();
+            lacking.dedup();
+            for file in lacking {
+                let totals = files.entry(file).or_default();
+                *totals = [*totals, stack.live].into_iter().sum();
+            }
+        }
+        files
+    }
+}
+
+/// The files of frames from which a frame pointer had to lead on, and of the last frame of a stack that ended there.
+fn lacking(stack: &StackProfile) -> impl Iterator<Item = &str> {
+    let led_on = stack.frames.windows(2).filter(|pair| pair[1].by_frame_pointer && !pair[0].inlined);
+    let ended =
+        matches!(stack.status, StackStatus::NoRow | StackStatus::BrokenChain | StackStatus::Unsupported);
+    let last = stack.frames.last().filter(|_| ended);
+    led_on.map(|pair| &pair[0]).chain(last).map(|frame| frame.module.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Frame;
+    use crate::render::sample;
+
+    fn stack(status: StackStatus, frames: &[(&str, bool)], bytes: u64) -> StackProfile {
+        let frame = |&(module, by_frame_pointer): &(&str, bool)| Frame {
+            module: module.to_owned(),
+            by_frame_pointer,
+            ..Frame::default()
+        };
+        let live = Totals { bytes, objects: 1 };
+        StackProfile { status, live, frames: frames.iter().map(frame).collect(), ..sample::empty_stack() }
+    }
+
+    #[test]
+    fn files_are_named_that_frame_pointers_led_through_or_that_stacks_ended_in() {
+        let frames = [("libc", false), ("go", false), ("go", true), ("libc", true)];
+        let stacks = vec![
+            stack(StackStatus::FramePointers, &frames, 100),
+            stack(StackStatus::NoRow, &[("libc", false), ("asm", false)], 20),
+            stack(StackStatus::Complete, &[("libc", false), ("whole", false)], 3),
+            stack(StackStatus::NoMapping, &[("libc", false), ("new", false)], 4),
+        ];
+        let profile = Profile { stacks, ..sample::empty_profile() };
+        let bytes: Vec<_> =
+            profile.without_unwind_information().iter().map(|(file, totals)| (*file, totals.bytes)).collect();
+        assert_eq!(bytes, [("asm", 20), ("go", 100)]);
+    }
+}

@@ -1,0 +1,73 @@
+//! One library takes another's place while jjleak looks elsewhere: no stack is unwound by the old one's rules, and no
+//! frame has the other one's name.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use jjleak::render::json::StackDocument;
+
+use crate::support::compile;
+use crate::support::jjleak::{Jjleak, PROGRAM};
+use crate::support::privilege::require_bpf;
+
+const TIMES: u64 = 500;
+/// Calls of each library each time, as in `replacing.c`.
+const CALLS: u64 = 3;
+const SIZES: [(u64, &str); 2] = [(2001, "in_first"), (2002, "in_second")];
+
+/// The way to `malloc` through a library, as the program knows it.
+fn path(function: &str) -> [&str; 5] {
+    ["malloc", "inner", function, "use", "main"]
+}
+
+/// Fails when a stack has a frame that the program did not have, or under another name. Returns whether it has all.
+fn assert_as_called(stack: &StackDocument, function: &str) -> bool {
+    let expected = path(function);
+    let library = format!("lib{function}.so");
+    for (frame, expected) in stack.frames.iter().zip(expected) {
+        let is_unknown = frame.symbol.is_empty() && frame.module.is_empty();
+        assert!(is_unknown || frame.symbol == expected, "{stack:#?}");
+        let is_librarys = expected == "inner" || expected == function;
+        assert!(is_unknown || !is_librarys || frame.module.ends_with(&library), "{stack:#?}");
+    }
+    if stack.status == "complete" {
+        let names: Vec<_> = stack.frames.iter().map(|frame| frame.symbol.as_str()).collect();
+        assert_eq!(names[..expected.len()], expected, "{stack:#?}");
+        assert_eq!(names.last(), Some(&"_start"), "{stack:#?}");
+        return true;
+    }
+    assert_eq!((stack.status.as_str(), stack.frames.len()), ("no_mapping", 2), "{stack:#?}");
+    false
+}
+
+#[test]
+fn a_library_in_anothers_place_is_not_taken_for_it() {
+    require_bpf!();
+    let [program, first, second] = compile::replacing();
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["--format", "json", "--out", "report.json", "0.1", "--"])
+        .arg(program)
+        .arg(TIMES.to_string());
+    command.args([first, second]).stdout(Stdio::piped());
+
+    let ended = Jjleak::start(command).end().assert_done();
+
+    let replaced: u64 = ended.stdout.trim().parse().unwrap();
+    assert!(
+        replaced > TIMES / 2,
+        "the libraries were loaded to different places: {replaced} of {TIMES} times"
+    );
+    let reports = std::fs::read_to_string(ended.file("report.json")).unwrap();
+    let report: jjleak::render::json::Document =
+        serde_json::from_str(reports.lines().last().unwrap()).unwrap();
+    for (size, function) in SIZES {
+        let is_librarys = |stack: &&StackDocument| stack.allocated.bytes == size * stack.allocated.objects;
+        let mut objects = BTreeMap::new();
+        for stack in report.stacks.iter().filter(is_librarys) {
+            *objects.entry(assert_as_called(stack, function)).or_insert(0) += stack.allocated.objects;
+        }
+        println!("{function}: {objects:?} (whether all frames are there: objects)");
+        assert_eq!(objects.values().sum::<u64>(), TIMES * CALLS, "{function}");
+    }
+}

@@ -1,0 +1,203 @@
+//! jjleak on another kernel: Debian's, in a virtual machine that needs no hardware support.
+
+mod initramfs;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::{
+    apt, build,
+    command::{announce, on_path, run, stdout},
+    workspace,
+};
+use initramfs::Initramfs;
+
+/// The package that depends on Debian's kernel for virtual machines.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// Software emulation boots in seconds; a machine that hangs does not end by itself.
+const LIMIT_SECONDS: &str = "300";
+const MEMORY_MIB: &str = "1024";
+/// Before each report, on the machine's console.
+const REPORT: &str = "jjleak-vm-report:";
+/// What `leak.c` leaks and allocates: blocks and bytes.
+const LEAKED: [u64; 2] = [1000, 123_000];
+const ALLOCATED: [u64; 2] = [2000, 200_000];
+
+/// Runs jjleak on a program that leaks, in each of these ways.
+const RUNS: [&str; 3] = ["", "--follow", "--mmap"];
+
+/// `cargo xtask vm-test`.
+pub(crate) fn test() -> Result<ExitCode> {
+    if on_path("qemu-system-x86_64").is_none() {
+        apt::install(&["qemu-system-x86"], "another kernel is tested in a virtual machine")?;
+    }
+    let folder = workspace::target()?.join("vm");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let built = build::program(&build::object()?, true)?;
+    // Its debug information would not fit the machine's memory.
+    let jjleak = folder.join("jjleak");
+    run(Command::new("strip").args(["--strip-debug", "-o"]).args([&jjleak, &built]))?;
+    let kernel = kernel(&folder)?;
+    let archive = folder.join("initramfs");
+    fs::write(&archive, root(&jjleak, &folder)?).context("cannot write the machine's files")?;
+    announce(&format!("booting {}", kernel.display()));
+    let console = boot(&kernel, &archive)?;
+    match check(&console) {
+        Ok(()) => {
+            println!("vm-test: {} reports are exact on {}", RUNS.len(), release(&console));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            println!("{console}");
+            Err(error)
+        }
+    }
+}
+
+/// Debian's kernel, fetched once for each of its versions.
+fn kernel(folder: &Path) -> Result<PathBuf> {
+    let depends = stdout(Command::new("apt-cache").args(["depends", "--no-recommends", KERNEL]))?;
+    let image = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    let image =
+        image.with_context(|| format!("apt-cache knows no {KERNEL}: this needs Debian 12's archive"))?;
+    let version = image.trim_start_matches("linux-image-");
+    let unpacked = folder.join(image);
+    let kernel = unpacked.join(format!("boot/vmlinuz-{version}"));
+    if !kernel.is_file() {
+        announce(&format!("fetching {image}"));
+        run(Command::new("apt-get").args(["download", "--quiet", image]).current_dir(folder))?;
+        let package = fs::read_dir(folder)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|path| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(image))
+                    && path.is_file()
+            })
+            .context("apt-get has left no package")?;
+        run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unpacked))?;
+    }
+    Ok(kernel)
+}
+
+/// The machine's files: jjleak, the program that leaks, one that runs both, and the libraries of all.
+fn root(jjleak: &Path, folder: &Path) -> Result<Vec<u8>> {
+    let sources = workspace::root().join("tests/fixtures/vm");
+    let mut archive = Initramfs::default();
+    let mut programs = vec![(jjleak.to_owned(), "bin/jjleak")];
+    for (source, place, flags) in [("leak.c", "bin/leak", "-g"), ("init.c", "init", "-static")] {
+        let program = folder.join(source).with_extension("");
+        run(Command::new("cc")
+            .args(["-O2", "-Wall", "-fno-builtin", "-fomit-frame-pointer", flags, "-o"])
+            .arg(&program)
+            .arg(sources.join(source)))?;
+        programs.push((program, place));
+    }
+    for mount in ["dev", "proc", "sys", "tmp"] {
+        archive.add_folders(Path::new(mount));
+    }
+    for (program, place) in &programs {
+        archive.copy(program, Path::new(place))?;
+        if *place != "init" {
+            for library in libraries(program)? {
+                archive.copy(&library, library.strip_prefix("/").unwrap_or(&library))?;
+            }
+        }
+    }
+    Ok(archive.finish())
+}
+
+/// The shared libraries that a program needs, the loader among them.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let needed = stdout(Command::new("ldd").arg(program))?;
+    let paths = needed.split_ascii_whitespace().filter(|word| word.starts_with('/'));
+    Ok(paths.map(|word| PathBuf::from(word.trim_end_matches(':'))).collect())
+}
+
+/// What the machine says on its console.
+fn boot(kernel: &Path, archive: &Path) -> Result<String> {
+    let output = Command::new("timeout")
+        .args([LIMIT_SECONDS, "qemu-system-x86_64", "-m", MEMORY_MIB, "-nographic", "-no-reboot", "-kernel"])
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(archive)
+        .args(["-append", "console=ttyS0 quiet panic=-1"])
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start qemu-system-x86_64")?;
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("the machine did not shut down by itself ({}):\n{console}", output.status);
+    }
+    Ok(console)
+}
+
+fn release(console: &str) -> &str {
+    console.lines().find_map(|line| line.trim_start().strip_prefix("jjleak-vm-kernel:")).unwrap_or("?").trim()
+}
+
+/// Every run's report has what the program knows that it leaked, to the byte.
+fn check(console: &str) -> Result<()> {
+    let reports: Vec<_> = console.lines().filter_map(|line| line.split_once(REPORT)).collect();
+    ensure!(reports.len() == RUNS.len(), "{} reports of {}", reports.len(), RUNS.len());
+    for (way, (_, report)) in RUNS.iter().zip(reports) {
+        check_report(report.trim()).with_context(|| format!("jjleak {way}"))?;
+    }
+    Ok(())
+}
+
+fn check_report(report: &str) -> Result<()> {
+    let report: Value = serde_json::from_str(report).context("no report in JSON")?;
+    // The C library allocates, too.
+    let own = |stack: &&Value| ["leak", "main"].iter().any(|caller| stack["frames"][1]["symbol"] == *caller);
+    let stacks = report["stacks"].as_array().context("no stacks")?;
+    let sum = |key: &str| {
+        let of = |stack: &Value, what| stack[key][what].as_u64().unwrap_or_default();
+        stacks.iter().filter(own).fold([0, 0], |[objects, bytes], stack| {
+            [objects + of(stack, "objects"), bytes + of(stack, "bytes")]
+        })
+    };
+    ensure!(sum("live") == LEAKED, "live {:?}, not {LEAKED:?}", sum("live"));
+    ensure!(sum("allocated") == ALLOCATED, "allocated {:?}, not {ALLOCATED:?}", sum("allocated"));
+    let incomplete = stacks.iter().find(|stack| stack["status"] != "complete");
+    ensure!(incomplete.is_none(), "a stack is not complete: {incomplete:?}");
+    let losses = report["lost"].as_object().context("no losses")?;
+    ensure!(losses.values().all(|count| *count == 0), "losses: {losses:?}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(live: u64, status: &str) -> String {
+        format!(
+            r#"{{"lost":{{"x":0}},"stacks":[
+            {{"live":{{"bytes":{live},"objects":1000}},"allocated":{{"bytes":123000,"objects":1000}},"status":"{status}",
+              "frames":[{{"symbol":"malloc"}},{{"symbol":"leak"}},{{"symbol":"main"}}]}},
+            {{"live":{{"bytes":0,"objects":0}},"allocated":{{"bytes":77000,"objects":1000}},"status":"complete",
+              "frames":[{{"symbol":"malloc"}},{{"symbol":"main"}}]}},
+            {{"live":{{"bytes":9,"objects":1}},"allocated":{{"bytes":9,"objects":1}},"status":"complete",
+              "frames":[{{"symbol":"malloc"}},{{"symbol":"puts"}}]}}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_report_must_be_exact_whole_and_without_losses() {
+        assert!(check_report(&report(123_000, "complete")).is_ok());
+        assert!(check_report(&report(122_877, "complete")).is_err());
+        assert!(check_report(&report(123_000, "no_row")).is_err());
+        assert!(check_report(&report(123_000, "complete").replace(r#""x":0"#, r#""x":1"#)).is_err());
+    }
+
+    #[test]
+    fn every_way_must_have_its_report() {
+        let line = format!("{REPORT} {}\n", report(123_000, "complete").replace('\n', ""));
+        assert!(check(&line.repeat(RUNS.len())).is_ok());
+        assert!(check(&line).is_err());
+    }
+}
