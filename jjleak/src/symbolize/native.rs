@@ -48,15 +48,7 @@ impl NativeSymbols {
                         ..frame.clone()
                     }));
                 }
-                None => match generated.get(&frame.however_found()) {
-                    Some(named) => {
-                        frames.extend(named.iter().map(|frame| Frame { by_frame_pointer, ..frame.clone() }));
-                    }
-                    None => {
-                        let address = without_mark(*frame);
-                        frames.push(Frame { address, by_frame_pointer, ..Frame::default() });
-                    }
-                },
+                None => frames.extend(generated_frames(*frame, generated)),
             }
         }
         frames
@@ -73,6 +65,17 @@ impl NativeSymbols {
             }
         })
     }
+}
+
+/// Frames of code that is in no file.
+fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<Frame> {
+    let by_frame_pointer = frame.is_by_frame_pointer();
+    let unknown = || vec![Frame { address: without_mark(frame), ..Frame::default() }];
+    let mut frames = generated.get(&frame.however_found()).map_or_else(unknown, |named| named.to_vec());
+    for frame in &mut frames {
+        frame.by_frame_pointer = by_frame_pointer;
+    }
+    frames
 }
 
 /// An address, or the method's of an interpreted frame.
