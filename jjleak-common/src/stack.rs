@@ -99,6 +99,8 @@ statuses! {
     Unsupported = 8, "unsupported";
     /// A frame's call frame information leads to no possible caller.
     BadFrame = 9, "bad_frame";
+    /// What the process maps was being written down anew when the stack was taken.
+    Changed = 10, "changed";
 }
 
 /// One stack, and what was allocated from it since the start.
@@ -164,6 +166,12 @@ impl StackFrame {
         Self(self.0 | by << 63)
     }
 
+    /// The same frame, by whatever it was found.
+    #[must_use]
+    pub const fn however_found(self) -> Self {
+        Self(self.0 & !Self::BY_FRAME_POINTER)
+    }
+
     /// Where it is.
     #[must_use]
     pub const fn address(self) -> u64 {
@@ -183,6 +191,56 @@ impl StackFrame {
     }
 }
 
+/// A frame of HotSpot's interpreter, in the place of a return address, which would say nothing: all methods run in the same
+/// code. As a [`StackFrame`]:
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..44 | address of the method / 8 |
+/// | 44..60 | lowest bits of the bytecode's address |
+/// | 60..63 | [`layer::INTERPRETED`](crate::unwind::layer::INTERPRETED), which no file's layer begins with |
+/// | 63 | it was found by a frame pointer |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterpretedFrame {
+    /// Address of the `Method`: a multiple of 8, below 2^47.
+    pub method: u64,
+    /// The lowest bits of the address of the bytecode that is running. They tell the place in the method, which has at most
+    /// 2^16 bytes of it, to whoever knows where its bytecode begins.
+    pub bytecode_low: u16,
+}
+
+impl InterpretedFrame {
+    const MARK_SHIFT: u32 = 60;
+    const MARK: u64 = (crate::unwind::layer::INTERPRETED >> 12) as u64;
+    const METHOD_BITS: u32 = 44;
+    const METHOD_MASK: u64 = (1 << Self::METHOD_BITS) - 1;
+
+    /// Whether there can be a `Method` at an address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn can_be(method: u64) -> bool {
+        method.trailing_zeros() >= 3 && method != 0 && method >> 3 <= Self::METHOD_MASK
+    }
+
+    /// The frame as a word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn pack(method: u64, bytecode: u64) -> StackFrame {
+        let bytecode = (bytecode & 0xffff) << Self::METHOD_BITS;
+        StackFrame(Self::MARK << Self::MARK_SHIFT | bytecode | (method >> 3 & Self::METHOD_MASK))
+    }
+
+    /// The frame that a word stands for; `None` for an address.
+    #[must_use]
+    pub const fn unpack(frame: StackFrame) -> Option<Self> {
+        if frame.0 >> Self::MARK_SHIFT & 7 != Self::MARK {
+            return None;
+        }
+        let bytecode_low = (frame.0 >> Self::METHOD_BITS & 0xffff) as u16;
+        Some(Self { method: (frame.0 & Self::METHOD_MASK) << 3, bytecode_low })
+    }
+}
+
 /// A new stack, on its way to the user side: as many frames as it has, and no more.
 #[repr(C)]
 pub struct StackRecord {
@@ -199,7 +257,7 @@ pub struct StackRecord {
     /// The [`code identities`](crate::unwind::code_identity) of the mappings that the walk has found itself; frames refer to
     /// them from [`layer::FOUND`](crate::unwind::layer::FOUND) on.
     pub found: [u64; MAX_FOUND],
-    /// [`StackFrame`]s, leaf first, starting at the probe site.
+    /// [`StackFrame`]s, leaf first, starting at the probe site: addresses, or [`InterpretedFrame`]s.
     pub frames: [u64; MAX_FRAMES],
 }
 
@@ -243,6 +301,7 @@ impl StackHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unwind::layer;
 
     #[test]
     fn statuses_keep_their_numbers() {
@@ -250,6 +309,20 @@ mod tests {
             assert_eq!(StackStatus::from_number(*status as u8), Some(*status));
         }
         assert_eq!(StackStatus::from_number(200), None);
+    }
+
+    #[test]
+    fn an_interpreted_frame_is_no_address_and_keeps_its_method_and_the_low_bits_of_its_place() {
+        let (method, bytecode) = (0x7fff_ffff_fff8, 0x7f00_1234_abcd);
+        assert!(InterpretedFrame::can_be(method));
+        assert!(!InterpretedFrame::can_be(method + 4) && !InterpretedFrame::can_be(1 << 47));
+        let word = InterpretedFrame::pack(method, bytecode);
+        let frame = InterpretedFrame { method, bytecode_low: 0xabcd };
+        assert_eq!(InterpretedFrame::unpack(word), Some(frame));
+        assert_eq!(InterpretedFrame::unpack(word.found_by_frame_pointer(1)), Some(frame));
+        for layer in [0, layer::MAX, layer::NO_FILE, layer::FOUND, layer::UNKNOWN, layer::OF_SITE] {
+            assert_eq!(InterpretedFrame::unpack(StackFrame::new(method, layer)), None);
+        }
     }
 
     #[test]

@@ -40,6 +40,10 @@ pub enum RowKind {
     Unsupported = 7,
     /// Frame pointer + 16, with the caller's frame pointer below it: code that keeps frame pointers.
     FramePointer = 8,
+    /// A frame of HotSpot's interpreter, which is laid out around the frame pointer.
+    Interpreter = 9,
+    /// Code can be generated here at any time; there was none when the rows were made.
+    Unlisted = 10,
 }
 
 /// Where a frame keeps its caller's frame pointer.
@@ -152,8 +156,8 @@ pub const SEARCH_STEPS: u32 = 11;
 /// Rows of all modules together: 2^21 (16 MiB) hold a JVM with all its libraries five times over, or all but the
 /// largest compilers. A power of two: the kernel side masks indexes with it.
 pub const ROWS: usize = 1 << 21;
-/// Entries of the index: 2^18 (1 MiB) for 256 MiB of text.
-pub const PAGES: usize = 1 << 18;
+/// Entries of the index: 2^19 (2 MiB) for 512 MiB of text. That of a JVM's generated code counts twice.
+pub const PAGES: usize = 1 << 19;
 
 /// The table that always stays empty: of processes whose mappings are not known. Those of processes come after it.
 pub const NO_MAPPINGS: u32 = 0;
@@ -198,7 +202,9 @@ pub struct Mapping {
 /// Values of [`Mapping::layer`] and of a frame's layer that are no number of a file.
 pub mod layer {
     /// Files are counted up to here.
-    pub const MAX: u16 = 0x7fe0;
+    pub const MAX: u16 = INTERPRETED - 1;
+    /// From here on, up to 0x6fff: the frame is an [`InterpretedFrame`](crate::stack::InterpretedFrame).
+    pub const INTERPRETED: u16 = 0x6000;
     /// The code is in no file.
     pub const NO_FILE: u16 = 0x7ffd;
     /// From here on: the stack's walk has found the mapping itself, and its record tells what it is.
@@ -293,7 +299,8 @@ impl Mapping {
 /// The executable mappings of a process, sorted by address.
 #[repr(C)]
 pub struct MappingTable {
-    /// Changes with every change of any process's table; a part of what the row cache is keyed by.
+    /// Changes with every change of any process's table; a part of what the row cache is keyed by. Odd while the table, or
+    /// rows that it led to, are being written.
     pub generation: u32,
     /// Mappings in use.
     pub count: u32,

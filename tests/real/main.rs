@@ -27,6 +27,7 @@ mod families;
 mod filters;
 mod following;
 mod formats;
+mod jvm;
 mod launches;
 mod mappings;
 mod named;

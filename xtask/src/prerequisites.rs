@@ -43,6 +43,7 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("g++", "g++"),
     program("gdb", "gdb"),
     program("git", "git"),
+    program("javac", "openjdk-17-jdk-headless"),
     program("perl", "perl"),
     program("python3", "python3"),
     program("python3-config", "python3-dev"),

@@ -32,8 +32,20 @@ pub(super) struct Tables {
     pub(super) mappings: *const MappingTable,
     /// What entries of the cache are marked with: they hold for one image, and one version of its mappings.
     pub(super) scope: u64,
+    /// That version.
+    pub(super) generation: u32,
     /// Mappings that the walk has found besides.
     pub(super) found: *const [Mapping; MAX_FOUND],
+}
+
+impl Tables {
+    /// Whether the process's mappings, and the rows they lead to, are what they were when the walk began.
+    #[inline(always)]
+    pub(super) fn are_unchanged(&self) -> bool {
+        // SAFETY: points into a map value.
+        let generation = unsafe { read_volatile(addr_of!((*self.mappings).generation)) };
+        generation & 1 == 0 && generation == self.generation
+    }
 }
 
 /// What marks the cache's entries for the mappings of an image, which began at this time, in this version. It differs from any other's in its high

@@ -13,7 +13,7 @@ use core::{
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
+    stack::{InterpretedFrame, MAX_FRAMES, StackFrame, StackHash, StackStatus},
     unwind::{CodeFile, Hint, MAX_FOUND, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
 };
 
@@ -120,6 +120,9 @@ fn go(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow) {
         let steps = MAX_FRAMES as u32 + MAX_LOOKUPS;
         // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
         unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
+        if !context.tables.are_unchanged() {
+            walk.status = StackStatus::Changed as u64;
+        }
     }
     // The code that made a system call and the caller of an allocation function are frames also where nothing is known
     // of their code: they have just run. Any other address may be garbage.
@@ -159,13 +162,15 @@ fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> 
         mappings = MAPPINGS.get_ptr(NO_MAPPINGS)?;
     }
     // SAFETY: points into a map value; `scratch` is one that is ours while claimed.
-    let (generation, found) = unsafe { ((*mappings).generation, addr_of!((*scratch).walk.found)) };
+    let (generation, found) =
+        unsafe { (read_volatile(addr_of!((*mappings).generation)), addr_of!((*scratch).walk.found)) };
     Some(Tables {
         rows: ROWS.get_ptr(0)?.cast(),
         pages: PAGES.get_ptr(0)?.cast(),
         cache: ROW_CACHE.get_ptr_mut(0)?,
         mappings,
         scope: rows::scope(image, since_ns, generation),
+        generation,
         found,
     })
 }
@@ -202,9 +207,16 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     if walk.frame_count >= MAX_FRAMES as u64 {
         return Err(StackStatus::TooDeep);
     }
+    let kind = row.kind();
+    if kind == RowKind::Unlisted as u64 {
+        hint(walk.image.slot());
+        return Err(StackStatus::NoMapping);
+    }
+    if kind == RowKind::Interpreter as u64 {
+        return leave_interpreted_frame(scratch);
+    }
     let frame = StackFrame::new(walk.instruction_pointer, row.address() as u16);
     push(scratch, frame.found_by_frame_pointer(walk.by_frame_pointer));
-    let kind = row.kind();
     // Code without call frame information may keep frame pointers: that is tried, and is no proof.
     let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
     if kind == RowKind::End as u64 {
@@ -308,6 +320,39 @@ fn leave_signal_frame(scratch: *mut Scratch) -> Step {
     walk.stack_pointer = word(scratch, frame + RSP).ok_or(StackStatus::Fault)?;
     walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
     walk.after_call = 0;
+    walk.by_frame_pointer = 0;
+    Ok(())
+}
+
+/// Adds a frame of HotSpot's interpreter and goes to its caller's. At the frame pointer are the caller's and the return
+/// address; below it, the stack pointer that the caller had (its arguments have become locals since), the method, and the
+/// bytecode (src/hotspot/cpu/x86/frame_x86.hpp in the JDK).
+#[inline(always)]
+fn leave_interpreted_frame(scratch: *mut Scratch) -> Step {
+    const BYTECODE: u64 = 8 * 8;
+    const METHOD: u64 = 3 * 8;
+    const SENDER_STACK_POINTER: u64 = 8;
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let frame = walk.frame_pointer;
+    if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
+        return Err(StackStatus::BadFrame);
+    }
+    let bytecode = word(scratch, frame.wrapping_sub(BYTECODE)).ok_or(StackStatus::Fault)?;
+    let method = word(scratch, frame - METHOD).ok_or(StackStatus::Fault)?;
+    let sender = word(scratch, frame - SENDER_STACK_POINTER).ok_or(StackStatus::Fault)?;
+    if !InterpretedFrame::can_be(method)
+        || sender & 7 != 0
+        || sender.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES
+    {
+        return Err(StackStatus::BadFrame);
+    }
+    let interpreted = InterpretedFrame::pack(method, bytecode);
+    push(scratch, interpreted.found_by_frame_pointer(walk.by_frame_pointer));
+    walk.frame_pointer = word(scratch, frame).ok_or(StackStatus::Fault)?;
+    walk.instruction_pointer = word(scratch, frame + 8).ok_or(StackStatus::Fault)?;
+    walk.stack_pointer = sender;
+    walk.after_call = 1;
     walk.by_frame_pointer = 0;
     Ok(())
 }

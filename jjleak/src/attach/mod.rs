@@ -30,7 +30,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::allocators::{ProbeSite, Role};
 use crate::processes::{FileVersion, Pid};
-use crate::unwind::ModuleRows;
+use crate::unwind::{GeneratedRows, ModuleRows};
 use unwind_tables::UnwindTables;
 
 pub use error::Error;
@@ -205,6 +205,22 @@ impl Attachment {
     /// Adds the unwind rows of a file.
     pub fn add_rows(&mut self, file: FileVersion, rows: &ModuleRows) -> Result<(), TablesFull> {
         self.tables.add(file, rows)
+    }
+
+    /// Puts rows in the place of those of a process's generated code; [`Self::set_code`] must follow. `Err` when there is
+    /// no room for them: the code is then unwound by frame pointers.
+    pub fn replace_generated(
+        &mut self,
+        slot: ProcessSlot,
+        heaps: &[GeneratedRows],
+    ) -> Result<(), TablesFull> {
+        let in_use = self.processes.mappings(slot).ok().flatten();
+        self.tables.replace_generated(slot, in_use, heaps)
+    }
+
+    /// A process's generated code is gone, with the process or its image.
+    pub fn forget_generated(&mut self, slot: ProcessSlot) {
+        self.tables.forget_generated(slot);
     }
 
     /// Tells the unwinder where an image maps code, all of it, as it was `seen` ([`Self::begin_look`]); returns how many

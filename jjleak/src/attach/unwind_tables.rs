@@ -1,6 +1,7 @@
 //! The kernel side's unwind tables: rows of all modules, and where each process maps them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
@@ -10,12 +11,12 @@ use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
     CodeFile, CodeRows, CodeSeen, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
-    TABLES_PER_PROCESS,
+    TABLES_PER_PROCESS, layer,
 };
 
 use super::{Error, Mapped};
 use crate::processes::FileVersion;
-use crate::unwind::ModuleRows;
+use crate::unwind::{GeneratedRows, ModuleRows};
 
 /// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
 /// addresses by the sign of their difference, which is right below.
@@ -25,7 +26,7 @@ const USER_SPACE_END: u64 = 1 << 47;
 pub(super) const MINOR_BITS: u32 = 20;
 
 /// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
-/// the file exists, wherever and whenever it is mapped.
+/// the file exists, wherever and whenever it is mapped. Rows of generated code are replaced.
 pub(super) struct UnwindTables {
     rows: Mapped<[Row; ROWS]>,
     pages: Mapped<[u32; PAGES]>,
@@ -33,16 +34,57 @@ pub(super) struct UnwindTables {
     modules: HashMap<FileVersion, Loaded>,
     /// What the kernel side finds by itself when a file is mapped anew.
     code: BpfHashMap<MapData, CodeFile, CodeRows>,
-    used_rows: usize,
-    used_pages: usize,
+    used: Region,
+    generated: HashMap<ProcessSlot, Generated>,
+    /// Regions that nobody reads.
+    free: Vec<Region>,
     generation: u32,
+}
+
+/// Rows and entries of the index that belong together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Region {
+    first_row: usize,
+    first_page: usize,
+    rows: usize,
+    pages: usize,
+}
+
+impl Region {
+    /// What is left of it after its first rows and pages.
+    const fn after(self, rows: usize, pages: usize) -> Self {
+        Self {
+            first_row: self.first_row + rows,
+            first_page: self.first_page + pages,
+            rows: self.rows - rows,
+            pages: self.pages - pages,
+        }
+    }
+}
+
+/// Smallest region for generated code, in rows and in pages: 4 MiB of code.
+const SMALLEST_REGION: usize = 4096;
+
+/// What a process's generated code takes in the tables.
+#[derive(Debug, Default)]
+struct Generated {
+    heaps: Vec<(Range<u64>, Place)>,
+    current: Option<Region>,
+    /// The region before, which walks can still read.
+    retired: Option<Region>,
+}
+
+/// A place in the index.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    first_page: u32,
+    pages: u32,
 }
 
 /// A module's place in the index.
 #[derive(Debug, Clone, Copy)]
 struct Loaded {
-    first_page: u32,
-    pages: u32,
+    place: Place,
     text_start: u64,
     /// See [`CodeRows::text`]; `None` before the first mapping of the file.
     text: Option<u64>,
@@ -52,7 +94,7 @@ struct Loaded {
 #[derive(Debug, Clone)]
 pub struct CodeMapping {
     /// Addresses.
-    pub addresses: std::ops::Range<u64>,
+    pub addresses: Range<u64>,
     /// The file, and the address in it (as its program headers have it) that is mapped at the start; `None` for code
     /// that is in no file, or in one that cannot be read.
     pub module: Option<(FileVersion, u64)>,
@@ -75,8 +117,9 @@ impl UnwindTables {
             mappings: Mapped::writable(map(names::MAPPINGS)?)?,
             modules: HashMap::new(),
             code: BpfHashMap::try_from(code).map_err(Error::table)?,
-            used_rows: 0,
-            used_pages: 0,
+            used: Region::default(),
+            generated: HashMap::new(),
+            free: Vec::new(),
             generation: 0,
         })
     }
@@ -95,29 +138,104 @@ impl UnwindTables {
 
     /// Adds a module's rows. `Err` when there is no room for them: its code is then unwound by frame pointers.
     pub(super) fn add(&mut self, file: FileVersion, module: &ModuleRows) -> Result<(), TablesFull> {
-        let fits =
-            self.used_rows + module.rows().len() <= ROWS && self.used_pages + module.pages().len() <= PAGES;
-        let (Some(rows), Some(pages), true) = (self.rows.get(0), self.pages.get(0), fits) else {
-            return Err(TablesFull { rows: module.rows().len() });
-        };
-        // The table has fewer than 2^32 rows and pages.
-        let as_u32 = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
-        let first_row = as_u32(self.used_rows);
-        // SAFETY: both are mapped for writing, and what is written is in bounds. No mapping refers to it yet.
+        let full = TablesFull { rows: module.rows().len() };
+        let region = self.reserve(module.rows().len(), module.pages().len()).ok_or(full)?;
+        let place = self.fill(region, module.rows(), module.pages()).ok_or(full)?;
+        self.modules.insert(file, Loaded { place, text_start: module.text_start(), text: None });
+        Ok(())
+    }
+
+    /// Takes room that was never used.
+    fn reserve(&mut self, rows: usize, pages: usize) -> Option<Region> {
+        let start = Region { first_row: self.used.rows, first_page: self.used.pages, rows, pages };
+        let (end_row, end_page) = (start.first_row + rows, start.first_page + pages);
+        (end_row <= ROWS && end_page <= PAGES).then(|| {
+            (self.used.rows, self.used.pages) = (end_row, end_page);
+            start
+        })
+    }
+
+    /// Writes rows and their index to the start of a region that nobody reads.
+    fn fill(&self, region: Region, rows: &[Row], pages: &[u32]) -> Option<Place> {
+        let (row_table, page_table) = (self.rows.get(0)?, self.pages.get(0)?);
+        if rows.len() > region.rows || pages.len() > region.pages {
+            return None;
+        }
+        let first_row = as_u32(region.first_row);
+        // SAFETY: both are mapped for writing, and what is written is in the region, which is in bounds.
         unsafe {
-            let rows = rows.cast::<Row>().add(self.used_rows);
-            std::ptr::copy_nonoverlapping(module.rows().as_ptr(), rows, module.rows().len());
-            let pages = pages.cast::<u32>().add(self.used_pages);
-            for (index, page) in module.pages().iter().enumerate() {
-                write_volatile(pages.add(index), first_row + page);
+            let to = row_table.cast::<Row>().add(region.first_row);
+            std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
+            let to = page_table.cast::<u32>().add(region.first_page);
+            for (index, page) in pages.iter().enumerate() {
+                write_volatile(to.add(index), first_row + page);
             }
         }
-        let first_page = as_u32(self.used_pages);
-        let pages = as_u32(module.pages().len().saturating_sub(1));
-        self.modules.insert(file, Loaded { first_page, pages, text_start: module.text_start(), text: None });
-        self.used_rows += module.rows().len();
-        self.used_pages += module.pages().len();
-        Ok(())
+        Some(Place { first_page: as_u32(region.first_page), pages: as_u32(pages.len().saturating_sub(1)) })
+    }
+
+    /// Puts new rows in the place of those of a process's generated code. They count from the next [`Self::write`] on,
+    /// which must follow.
+    ///
+    /// The old rows stay what they are, for there can be walks that read them. They are written over at the time after the
+    /// next, when the table of mappings that led to them is marked as changed: a walk that is so slow finds that out.
+    pub(super) fn replace_generated(
+        &mut self,
+        slot: ProcessSlot,
+        in_use: Option<u32>,
+        heaps: &[GeneratedRows],
+    ) -> Result<(), TablesFull> {
+        let table = not_in_use(slot, in_use);
+        self.mark(table);
+        let mut generated = self.generated.remove(&slot).unwrap_or_default();
+        self.free.extend(generated.retired.take());
+        generated.retired = generated.current.take();
+        generated.heaps.clear();
+        let rows = heaps.iter().map(|heap| heap.rows().len()).sum();
+        let pages = heaps.iter().map(|heap| heap.pages().len()).sum();
+        let region = self.free_region(rows, pages);
+        if let Some(mut rest) = region {
+            for heap in heaps {
+                let Some(place) = self.fill(rest, heap.rows(), heap.pages()) else { break };
+                generated.heaps.push((heap.addresses().clone(), place));
+                rest = rest.after(heap.rows().len(), heap.pages().len());
+            }
+        }
+        generated.current = region;
+        self.generated.insert(slot, generated);
+        region.map(|_| ()).ok_or(TablesFull { rows })
+    }
+
+    /// A process's generated code is gone, with the process or its image.
+    pub(super) fn forget_generated(&mut self, slot: ProcessSlot) {
+        if let Some(generated) = self.generated.remove(&slot) {
+            self.free.extend(generated.current.into_iter().chain(generated.retired));
+        }
+    }
+
+    /// A region that nobody reads, of at least this size.
+    fn free_region(&mut self, rows: usize, pages: usize) -> Option<Region> {
+        let fits = |region: &Region| region.rows >= rows && region.pages >= pages;
+        let smallest =
+            (0..self.free.len()).filter(|at| fits(&self.free[*at])).min_by_key(|at| self.free[*at].pages);
+        match smallest {
+            Some(at) => Some(self.free.swap_remove(at)),
+            // Generated code grows.
+            None => self.reserve(
+                rows.next_power_of_two().max(SMALLEST_REGION),
+                pages.next_power_of_two().max(SMALLEST_REGION),
+            ),
+        }
+    }
+
+    /// Says that a table is being written, or rows that it leads to.
+    fn mark(&mut self, table: u32) {
+        if let Some(table) = self.mappings.get(table as usize) {
+            self.generation = self.generation.wrapping_add(1) | 1;
+            // SAFETY: the table is mapped for writing.
+            unsafe { write_volatile(addr_of_mut!((*table).generation), self.generation) };
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Writes what a process maps into the one of its two tables that is not in use, and returns that table's index and
@@ -129,16 +247,14 @@ impl UnwindTables {
         code: &[CodeMapping],
         seen: CodeSeen,
     ) -> Result<(u32, usize), Error> {
-        let first = NO_MAPPINGS + 1 + u32::from(slot.0) * TABLES_PER_PROCESS;
-        let index = if in_use == Some(first) { first + 1 } else { first };
+        let index = not_in_use(slot, in_use);
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
         for code in code {
             self.publish(code);
         }
-        self.generation = self.generation.wrapping_add(1);
-        let in_user_space = code.iter().filter(|code| code.addresses.end <= USER_SPACE_END);
-        let mut mappings: Vec<Mapping> = in_user_space.map(|code| self.mapping(code)).collect();
+        self.mark(index);
+        let mut mappings = self.mappings_of(slot, code);
         mappings.sort_by_key(|mapping| mapping.begin);
         let left_out = mappings.len().saturating_sub(MAX_MAPPINGS);
         mappings.truncate(MAX_MAPPINGS);
@@ -150,10 +266,34 @@ impl UnwindTables {
             }
             write_volatile(addr_of_mut!((*table).seen), seen);
             write_volatile(addr_of_mut!((*table).count), u32::try_from(mappings.len()).unwrap_or_default());
+            fence(Ordering::Release);
+            self.generation = self.generation.wrapping_add(1);
             write_volatile(addr_of_mut!((*table).generation), self.generation);
         }
         fence(Ordering::Release);
         Ok((index, left_out))
+    }
+
+    /// Where a process maps code. What is in no file where it generates code, is generated.
+    fn mappings_of(&self, slot: ProcessSlot, code: &[CodeMapping]) -> Vec<Mapping> {
+        let heaps = self.generated.get(&slot).map(|generated| &generated.heaps[..]).unwrap_or_default();
+        let is_generated = |code: &CodeMapping| {
+            let overlaps =
+                |heap: &Range<u64>| heap.start < code.addresses.end && code.addresses.start < heap.end;
+            code.module.is_none() && heaps.iter().any(|(heap, _)| overlaps(heap))
+        };
+        let others = code.iter().filter(|code| !is_generated(code)).map(|code| self.mapping(code));
+        let generated = heaps.iter().map(|(heap, place)| Mapping {
+            begin: heap.start,
+            end: heap.end,
+            text: heap.start,
+            first_page: place.first_page,
+            pages: place.pages,
+            identity: 0,
+            layer: u32::from(layer::NO_FILE),
+            reserved: 0,
+        });
+        others.chain(generated).filter(|mapping| mapping.end <= USER_SPACE_END).collect()
     }
 
     /// Tells the kernel side where the rows of a mapped file are, so that it can use them for whoever maps it next. Not of
@@ -165,7 +305,7 @@ impl UnwindTables {
         let outcome = match loaded.text {
             None => {
                 loaded.text = Some(text);
-                let rows = CodeRows { first_page: loaded.first_page, pages: loaded.pages, text };
+                let rows = CodeRows { first_page: loaded.place.first_page, pages: loaded.place.pages, text };
                 self.code.insert(as_kernel_knows(file), rows, 0)
             }
             Some(known) if known != text => self.code.remove(&as_kernel_knows(file)),
@@ -185,8 +325,8 @@ impl UnwindTables {
                 begin,
                 end,
                 text: begin.wrapping_sub(address).wrapping_add(loaded.text_start),
-                first_page: loaded.first_page,
-                pages: loaded.pages,
+                first_page: loaded.place.first_page,
+                pages: loaded.place.pages,
                 identity,
                 layer,
                 reserved: 0,
@@ -203,6 +343,17 @@ impl UnwindTables {
             },
         }
     }
+}
+
+/// Of a process's two tables, the one that is not in use.
+fn not_in_use(slot: ProcessSlot, in_use: Option<u32>) -> u32 {
+    let first = NO_MAPPINGS + 1 + u32::from(slot.0) * TABLES_PER_PROCESS;
+    if in_use == Some(first) { first + 1 } else { first }
+}
+
+/// The tables have fewer than 2^32 rows and pages.
+fn as_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 fn as_kernel_knows(FileVersion { file, changed }: FileVersion) -> CodeFile {

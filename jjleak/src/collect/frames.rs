@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{MapData, RingBuf};
+use jjleak_common::process::ImageId;
 use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackRecord, StackStatus};
 use jjleak_common::unwind::MAX_FOUND;
 
@@ -13,18 +14,27 @@ use super::RawStack;
 pub(super) struct Frames {
     ring: RingBuf<MapData>,
     received: HashMap<u32, RawStack>,
+    /// Rows of each image that nobody has been told of.
+    new: HashMap<ImageId, Vec<u32>>,
 }
 
 impl Frames {
     pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        Self { ring, received: HashMap::new() }
+        Self { ring, received: HashMap::new(), new: HashMap::new() }
     }
 
     /// Takes in what is waiting.
     pub(super) fn receive(&mut self) {
         while let Some(record) = self.ring.next() {
-            self.received.extend(parse(&record));
+            if let Some((image, row, stack)) = parse(&record) {
+                self.received.insert(row, stack);
+                self.new.entry(image).or_default().push(row);
+            }
         }
+    }
+
+    pub(super) fn take_new(&mut self, image: ImageId) -> Vec<u32> {
+        self.new.remove(&image).unwrap_or_default()
     }
 
     pub(super) fn of_row(&self, row: u32) -> Option<&RawStack> {
@@ -33,6 +43,7 @@ impl Frames {
 
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.received.retain(|row, _| !rows.contains(row));
+        self.new.retain(|_, new| new.iter().any(|row| !rows.contains(row)));
     }
 }
 
@@ -43,10 +54,11 @@ impl AsRawFd for Frames {
 }
 
 /// A [`StackRecord`] that is cut to its frames.
-fn parse(record: &[u8]) -> Option<(u32, RawStack)> {
+fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
     let (header, frames) = record.split_at_checked(StackRecord::HEADER_BYTES)?;
     let word = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
     let row = word(std::mem::offset_of!(StackRecord, row))?;
+    let image = ImageId(word(std::mem::offset_of!(StackRecord, image))?);
     let count = word(std::mem::offset_of!(StackRecord, frame_count))? as usize;
     let status = word(std::mem::offset_of!(StackRecord, status))?;
     let status = StackStatus::from_number(u8::try_from(status).ok()?)?;
@@ -60,7 +72,7 @@ fn parse(record: &[u8]) -> Option<(u32, RawStack)> {
         *found = u64::from_ne_bytes(*identity);
     }
     let frames = words[..count].iter().map(|word| StackFrame(u64::from_ne_bytes(*word))).collect();
-    Some((row, RawStack { status, found, frames }))
+    Some((image, row, RawStack { status, found, frames }))
 }
 
 #[cfg(test)]
@@ -84,7 +96,7 @@ mod tests {
             found: [5, 6, 0, 0, 0, 0, 0, 0],
             frames: vec![StackFrame(0x10), StackFrame(0x20)],
         };
-        assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some((77, expected)));
+        assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some((ImageId(1), 77, expected)));
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub struct RawStack {
     pub status: StackStatus,
     /// What the mappings are that the kernel side found by itself; frames refer to them by their layer.
     pub found: [u64; MAX_FOUND],
-    /// Leaf first: the probe site, then return addresses.
+    /// Leaf first: the probe site, then return addresses, or
+    /// [`jjleak_common::stack::InterpretedFrame`]s.
     pub frames: Vec<StackFrame>,
 }
 
@@ -197,6 +198,11 @@ impl Collector {
     /// Takes in the frames of stacks that are new.
     pub fn receive_frames(&mut self) {
         self.frames.receive();
+    }
+
+    /// The rows of an image's stacks whose frames have been taken in since this was last asked for.
+    pub fn take_new(&mut self, image: ImageId) -> Vec<u32> {
+        self.frames.take_new(image)
     }
 
     /// A descriptor that is readable when many frames are waiting to be received.

@@ -1,28 +1,36 @@
 //! From addresses to frames.
 //!
-//! In: a [`RawStack`] and the [`ModuleTable`] of its process. Out: [`Frame`]s with names, files and lines. Names
+//! In: a [`RawStack`], the [`ModuleTable`] of its process, and [`JavaNames`] of a JVM's. Out: [`Frame`]s with names, files and lines. Names
 //! are looked up when a stack is first seen and kept, so that they outlive the process and the mapping.
 
 mod frame;
+mod java;
 mod native;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use jjleak_common::stack::StackStatus;
+use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::collect::RawStack;
+use crate::jvm::Memory;
 use crate::processes::{Module, ModuleTable};
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
+pub use java::JavaNames;
 
 /// Names stacks and remembers them.
 #[derive(Default)]
 pub struct StackNames {
     native: NativeSymbols,
     known: HashMap<u32, NamedStack>,
+    /// Frames of generated code, by row and word, of stacks that nobody has asked for yet.
+    generated: HashMap<u32, GeneratedFrames>,
 }
+
+/// Frames by the words of a stack that they stand for.
+type GeneratedFrames = HashMap<StackFrame, Arc<[Frame]>>;
 
 /// A stack with names.
 #[derive(Debug, Clone)]
@@ -39,6 +47,13 @@ impl StackNames {
         self.native.set_function(module, offset, name);
     }
 
+    /// Names what is generated code in a stack now, for it can be gone when the stack is asked for.
+    pub fn keep_generated<M: Memory>(&mut self, row: u32, stack: &RawStack, java: &mut JavaNames<'_, M>) {
+        let named = stack.frames.iter().map(|frame| frame.however_found());
+        let named = named.filter_map(|frame| Some((frame, java.frames(frame)?)));
+        self.generated.insert(row, named.collect());
+    }
+
     /// The stack in a row of the kernel's table: read by `read` and named the first time it is asked for. A
     /// stack that cannot be read (not kept, or just being written) comes without frames and is asked for again.
     pub fn name(
@@ -51,7 +66,8 @@ impl StackNames {
             return known.clone();
         }
         let Some(raw) = read() else { return NamedStack::lost() };
-        let frames = self.native.frames(&raw, modules).into();
+        let generated = self.generated.remove(&row).unwrap_or_default();
+        let frames = self.native.frames(&raw, modules, &generated).into();
         let named = NamedStack { status: raw.status, frames };
         self.known.insert(row, named.clone());
         named
@@ -60,6 +76,7 @@ impl StackNames {
     /// Forgets rows that are free for other stacks.
     pub fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.known.retain(|row, _| !rows.contains(row));
+        self.generated.retain(|row, _| !rows.contains(row));
     }
 }
 

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
-use super::{Frame, FrameKind};
+use super::{Frame, FrameKind, GeneratedFrames};
 use crate::collect::RawStack;
+use crate::jvm;
 use crate::processes::{FileVersion, Module, ModuleTable};
 
 /// Looks up native frames; remembers each code location.
@@ -27,7 +29,12 @@ impl NativeSymbols {
 
     /// Frames of a stack. The first address is an instruction that was executing; the others follow a call, so
     /// that the call is found one byte before.
-    pub(super) fn frames(&mut self, stack: &RawStack, modules: &ModuleTable) -> Vec<Frame> {
+    pub(super) fn frames(
+        &mut self,
+        stack: &RawStack,
+        modules: &ModuleTable,
+        generated: &GeneratedFrames,
+    ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
         for (index, frame) in stack.frames.iter().enumerate() {
             let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
@@ -41,7 +48,7 @@ impl NativeSymbols {
                         ..frame.clone()
                     }));
                 }
-                None => frames.push(Frame { address, by_frame_pointer, ..Frame::default() }),
+                None => frames.extend(generated_frames(*frame, generated)),
             }
         }
         frames
@@ -60,14 +67,34 @@ impl NativeSymbols {
     }
 }
 
+/// Frames of code that is in no file.
+fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<Frame> {
+    let by_frame_pointer = frame.is_by_frame_pointer();
+    let unknown = || vec![Frame { address: without_mark(frame), ..Frame::default() }];
+    let mut frames = generated.get(&frame.however_found()).map_or_else(unknown, |named| named.to_vec());
+    for frame in &mut frames {
+        frame.by_frame_pointer = by_frame_pointer;
+    }
+    frames
+}
+
+/// An address, or the method's of an interpreted frame.
+fn without_mark(frame: StackFrame) -> u64 {
+    InterpretedFrame::unpack(frame).map_or(frame.address(), |frame| frame.method)
+}
+
 /// A frame of which only the file is known.
 fn frame_in(module: &Module) -> Frame {
     Frame {
         module: module.path.to_string_lossy().into_owned(),
         build_id: module.build_id().to_owned(),
-        kind: FrameKind::Native,
+        kind: if is_jvm(module) { FrameKind::Jvm } else { FrameKind::Native },
         ..Frame::default()
     }
+}
+
+fn is_jvm(module: &Module) -> bool {
+    module.path.file_name().is_some_and(|name| name == jvm::LIBRARY)
 }
 
 fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Option<Sym<'a>> {

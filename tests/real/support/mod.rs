@@ -5,6 +5,7 @@ pub(crate) mod attached;
 pub(crate) mod books;
 pub(crate) mod bounded;
 pub(crate) mod compile;
+pub(crate) mod java;
 pub(crate) mod jjleak;
 pub(crate) mod ledger;
 pub(crate) mod lines;

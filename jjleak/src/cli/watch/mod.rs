@@ -6,6 +6,7 @@ mod allocators;
 mod code;
 mod dead;
 mod entry;
+mod jvm;
 mod mappings;
 mod process;
 mod wanted;
@@ -30,6 +31,7 @@ use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
+use jvm::{Reason, name_generated};
 use mappings::Mappings;
 use process::Watched;
 
@@ -140,14 +142,14 @@ impl Watch {
         for code in told.code {
             self.learned.entry(code.image).or_default().push(code);
         }
-        self.look_at(&told.slots)
+        self.look_at(&told.slots, Reason::Miss)
     }
 
     /// Looks at the processes in these slots, and takes in those that are new; whether anything was.
-    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
+    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>, reason: Reason) -> Result<bool, Failure> {
         let mut news = self.adopt_new()?;
         for slot in slots {
-            news |= self.keep_up(*slot)?;
+            news |= self.keep_up(*slot, reason)?;
         }
         Ok(news)
     }
@@ -155,7 +157,8 @@ impl Watch {
     /// Looks at all processes, and throws away what the dead ones have left.
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
-        self.look_at(&slots)?;
+        self.look_at(&slots, Reason::Routine)?;
+        self.name_new();
         self.mappings.receive();
         let images = self.attachment.processes().images();
         self.mappings.forget(&images);
@@ -166,9 +169,9 @@ impl Watch {
     }
 
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
-    fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
+    fn keep_up(&mut self, slot: ProcessSlot, reason: Reason) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
-        let news = self.keep_up_with(&mut watched);
+        let news = self.keep_up_with(&mut watched, reason);
         let is_wanted = self.wanted.is_wanted(&watched.process);
         self.processes.insert(slot, watched);
         if !is_wanted {
@@ -178,11 +181,11 @@ impl Watch {
     }
 
     /// Looks again if what was seen has been replaced meanwhile, but not without end.
-    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
+    fn keep_up_with(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
         const LOOKS: u32 = 3;
         let mut news = false;
         for _ in 0..LOOKS {
-            let is_new = self.keep_up_once(watched)?;
+            let is_new = self.keep_up_once(watched, reason)?;
             news |= is_new;
             if !is_new || self.attachment.holds_code(watched.slot())? {
                 break;
@@ -191,7 +194,7 @@ impl Watch {
         Ok(news)
     }
 
-    fn keep_up_once(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
+    fn keep_up_once(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings any more: what is known stays.
@@ -201,6 +204,7 @@ impl Watch {
         if is_new {
             self.dead.add_image();
             watched.begin_image(&tracked);
+            self.attachment.forget_generated(watched.slot());
         }
         self.learn(watched);
         let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
@@ -211,7 +215,7 @@ impl Watch {
         self.keep_bound(watched, thread)?;
         let is_same = executable(&look.mappings).eq(&watched.code);
         if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
-            return Ok(false);
+            return self.keep_generated(watched, thread, &look, reason);
         }
         if let Err(failure) = self.keep_code(watched, thread, &look) {
             tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
@@ -243,6 +247,7 @@ impl Watch {
         let mappings = &look.mappings;
         watched.code = executable(mappings).cloned().collect();
         watched.modules.refresh(&mut self.files, thread, mappings);
+        self.look_at_generated(watched, thread, mappings, Reason::Miss);
         let image = watched.image;
         self.code.follow(image, thread, look, &watched.modules, &mut self.attachment)?;
         let scope = match self.following {
@@ -294,6 +299,7 @@ impl Watch {
     fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Failure> {
         if self.processes.remove(&slot).is_some() {
             self.attachment.processes_mut().disarm(slot)?;
+            self.attachment.forget_generated(slot);
             self.allocators.forget(slot);
             self.dead.add_process(slot);
         }
@@ -354,6 +360,7 @@ impl Watch {
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
+            name_generated(names, collector, watched);
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);

@@ -10,6 +10,7 @@ use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::allocators::known_families;
+use super::jvm::WatchedJvm;
 use crate::attach::Tracked;
 use crate::cli::Failure;
 use crate::cli::choice::Choice;
@@ -27,6 +28,8 @@ pub(super) struct Watched {
     pub(super) modules: ModuleTable,
     /// What the process mapped for execution when it was last looked at.
     pub(super) code: Vec<Mapping>,
+    /// The JVM that it is, if it is one.
+    pub(super) jvm: WatchedJvm,
     pub(super) since: Timestamp,
     /// Whether it was counted before its allocators were looked for, and how many of them were found then.
     pub(super) is_armed: bool,
@@ -51,6 +54,7 @@ impl Watched {
             command: None,
             modules: ModuleTable::default(),
             code: Vec::new(),
+            jvm: WatchedJvm::default(),
             since: Timestamp::now(),
             is_armed: false,
             late_probes: 0,
@@ -75,6 +79,7 @@ impl Watched {
         self.image = tracked.image;
         self.forked_from = tracked.forked_from;
         self.modules = ModuleTable::default();
+        self.jvm = WatchedJvm::default();
         match Process::open(self.pid()) {
             // Its PID is its own for as long as it runs.
             Ok(process) if self.runs() => self.process = process,
@@ -112,7 +117,7 @@ impl Watched {
             start_time: self.process.start_time,
             comm: self.process.comm.clone(),
             exe: self.process.exe.to_string_lossy().into_owned(),
-            kind: ProcessKind::Native,
+            kind: if self.jvm.is_known() { ProcessKind::Jvm } else { ProcessKind::Native },
             forked_from: self.forked_from.map(number),
             container_pid: self.process.container_pid.map(number),
         }

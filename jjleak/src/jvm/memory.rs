@@ -1,0 +1,68 @@
+//! The memory of a process.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::processes::Pid;
+
+/// Longest text that is read: Java's names have up to 65,535 bytes, and none that anybody reads has as many as these.
+pub(super) const MAX_TEXT: usize = 1024;
+
+/// Something that has bytes at addresses.
+pub trait Memory {
+    /// Reads bytes from an address on, and returns how many could be read.
+    fn read(&self, address: u64, into: &mut [u8]) -> usize;
+
+    /// The bytes at an address; `None` if one of them cannot be read.
+    fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        (self.read(address, &mut bytes) == length).then_some(bytes)
+    }
+
+    /// The unsigned number of so many bytes at an address.
+    fn number(&self, address: u64, width: usize) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let into = bytes.get_mut(..width)?;
+        (self.read(address, into) == width).then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// The pointer at an address.
+    fn pointer(&self, address: u64) -> Option<u64> {
+        self.number(address, 8)
+    }
+
+    /// The text at an address that a 0 ends.
+    fn text(&self, address: u64) -> Option<String> {
+        let mut bytes = [0; MAX_TEXT];
+        let read = self.read(address, &mut bytes);
+        let end = bytes.get(..read)?.iter().position(|byte| *byte == 0)?;
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+}
+
+/// The memory of a running process. It stays that of the program it was opened for.
+#[derive(Debug)]
+pub struct ProcessMemory(File);
+
+impl ProcessMemory {
+    /// Opens the memory of a thread's process.
+    pub fn open(thread: Pid) -> io::Result<Self> {
+        File::open(format!("/proc/{thread}/mem")).map(Self)
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let mut read = 0;
+        while let Some(rest) = into.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match self.0.read_at(rest, address.wrapping_add(read as u64)) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        read
+    }
+}

@@ -1,0 +1,206 @@
+//! Methods: their names, files and lines (`src/hotspot/share/oops/` in the JDK).
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::codecache::{Blob, BlobKind, BlobLayout};
+use super::memory::MAX_TEXT;
+use super::scopes::{Scope, ScopeLayout};
+use super::structs::{Field, Structs};
+use super::unsigned5::Encoding;
+use super::{Error, Memory, lines, names};
+
+/// Bit of a method's flags that says that it has a table of lines (`constMethodFlags.hpp`).
+const HAS_LINES: u64 = 1;
+/// Longest table of lines that is read: two bytes for each bytecode of the longest method.
+const MAX_LINE_BYTES: u64 = 128 << 10;
+const WORD: u64 = 8;
+
+/// Where things are in a method and what it refers to.
+#[derive(Debug)]
+pub(super) struct MethodLayout {
+    fixed: Field,
+    pool: Field,
+    flags: Field,
+    words: Field,
+    code_size: Field,
+    name: Field,
+    code: u64,
+    pool_length: Field,
+    holder: Field,
+    entries: u64,
+    source: Source,
+    class_name: Field,
+    symbol_length: Field,
+    symbol_body: Field,
+}
+
+/// Which structure knows the index of the source file's name.
+#[derive(Debug)]
+enum Source {
+    Pool(Field),
+    Class(Field),
+    Unknown,
+}
+
+impl MethodLayout {
+    pub(super) fn of(structs: &Structs) -> Result<Self, Error> {
+        let field = |structure, name| structs.field(&[(structure, name)]);
+        let source = match field("ConstantPool", "_source_file_name_index") {
+            Ok(field) => Source::Pool(field),
+            Err(_) => {
+                field("InstanceKlass", "_source_file_name_index").map_or(Source::Unknown, Source::Class)
+            }
+        };
+        Ok(Self {
+            fixed: field("Method", "_constMethod")?,
+            pool: field("ConstMethod", "_constants")?,
+            flags: structs.field(&[("ConstMethod", "_flags"), ("ConstMethod", "_flags._flags")])?,
+            words: field("ConstMethod", "_constMethod_size")?,
+            code_size: field("ConstMethod", "_code_size")?,
+            name: field("ConstMethod", "_name_index")?,
+            code: structs.size("ConstMethod")?,
+            pool_length: field("ConstantPool", "_length")?,
+            holder: field("ConstantPool", "_pool_holder")?,
+            entries: structs.size("ConstantPool")?,
+            source,
+            class_name: field("Klass", "_name")?,
+            symbol_length: field("Symbol", "_length")?,
+            symbol_body: field("Symbol", "_body")?,
+        })
+    }
+
+    fn method(&self, memory: &impl Memory, at: u64) -> Option<Method> {
+        let fixed = self.fixed.read(memory, at)?;
+        let pool = self.pool.read(memory, fixed)?;
+        let class = self.holder.read(memory, pool)?;
+        let class_name = self.symbol(memory, self.class_name.read(memory, class)?)?;
+        let name = self.pooled(memory, pool, self.name.read(memory, fixed)?)?;
+        let source = match self.source {
+            Source::Pool(index) => index.read(memory, pool),
+            Source::Class(index) => index.read(memory, class),
+            Source::Unknown => None,
+        };
+        let file = source.filter(|index| *index != 0).and_then(|index| self.pooled(memory, pool, index));
+        let code = fixed.wrapping_add(self.code);
+        let code_size = self.code_size.read(memory, fixed)?;
+        Some(Method {
+            name: names::method(&class_name, &name),
+            file: file.unwrap_or_default(),
+            lines: self.lines(memory, fixed, code.wrapping_add(code_size)).unwrap_or_default(),
+            code,
+            code_size,
+        })
+    }
+
+    /// The table of lines of the `ConstMethod` at `fixed`, which begins where the bytecode ends.
+    fn lines(&self, memory: &impl Memory, fixed: u64, begin: u64) -> Option<Vec<u8>> {
+        if self.flags.read(memory, fixed)? & HAS_LINES == 0 {
+            return None;
+        }
+        let end = fixed.wrapping_add(WORD * self.words.read(memory, fixed)?.min(1 << 20));
+        let length = end.checked_sub(begin)?.min(MAX_LINE_BYTES);
+        memory.bytes(begin, usize::try_from(length).ok()?)
+    }
+
+    /// The text at this index of a constant pool.
+    fn pooled(&self, memory: &impl Memory, pool: u64, index: u64) -> Option<String> {
+        let length = self.pool_length.read(memory, pool)?;
+        let entry = (index < length).then(|| pool.wrapping_add(self.entries).wrapping_add(WORD * index))?;
+        self.symbol(memory, memory.pointer(entry)?)
+    }
+
+    fn symbol(&self, memory: &impl Memory, at: u64) -> Option<String> {
+        let length = usize::try_from(self.symbol_length.read(memory, at)?).ok()?.min(MAX_TEXT);
+        let bytes = memory.bytes(at.wrapping_add(self.symbol_body.offset), length)?;
+        let text = String::from_utf8(bytes).ok()?;
+        let is_name = !text.is_empty() && !text.contains(char::is_control);
+        is_name.then_some(text)
+    }
+}
+
+#[derive(Debug)]
+struct Method {
+    name: String,
+    file: String,
+    lines: Vec<u8>,
+    /// Where its bytecode is.
+    code: u64,
+    code_size: u64,
+}
+
+/// A Java method at a place in its code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JavaFrame {
+    /// Class and method.
+    pub name: String,
+    /// Source file, without its folder; empty when unknown.
+    pub file: String,
+    /// Line in it; 0 when unknown.
+    pub line: u32,
+}
+
+/// Names methods, and remembers them for as long as it is certain that they are the same.
+#[derive(Debug)]
+pub struct Methods<'a, M> {
+    memory: &'a M,
+    layout: &'a MethodLayout,
+    blob: &'a BlobLayout,
+    scopes: Option<&'a ScopeLayout>,
+    known: HashMap<u64, Option<Rc<Method>>>,
+}
+
+impl<'a, M: Memory> Methods<'a, M> {
+    pub(super) fn new(
+        memory: &'a M,
+        layout: &'a MethodLayout,
+        blob: &'a BlobLayout,
+        scopes: Option<&'a ScopeLayout>,
+    ) -> Self {
+        Self { memory, layout, blob, scopes, known: HashMap::new() }
+    }
+
+    /// The methods at a return address in compiled code, innermost first: each is inlined into the next. Empty for other
+    /// code, and when the code is not what it was.
+    pub fn compiled(&mut self, blob: &Blob, return_address: u64) -> Vec<JavaFrame> {
+        let scopes = match blob.kind {
+            BlobKind::Compiled => {
+                self.scopes.and_then(|scopes| scopes.at(self.memory, self.blob, blob, return_address))
+            }
+            BlobKind::Native => None,
+            BlobKind::Interpreter | BlobKind::Continuation | BlobKind::Stub => return Vec::new(),
+        };
+        let frames = scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
+        frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())
+    }
+
+    /// The method that an interpreted frame is of: `low_bits` are the lowest 16 of the address of its bytecode.
+    pub fn interpreted(&mut self, method: u64, low_bits: u16) -> Option<JavaFrame> {
+        let known = self.method(method)?;
+        #[expect(clippy::cast_possible_truncation, reason = "the lowest bits are what is compared")]
+        let index = u64::from(low_bits.wrapping_sub(known.code as u16));
+        let bytecode_index = u32::try_from(index).ok().filter(|_| index < known.code_size);
+        Some(self.at(&known, bytecode_index))
+    }
+
+    fn without_line(&mut self, blob: &Blob) -> Option<JavaFrame> {
+        let method = self.method(blob.method)?;
+        self.blob.is_current(self.memory, blob).then(|| self.at(&method, None))
+    }
+
+    fn frame(&mut self, scope: Scope) -> Option<JavaFrame> {
+        let method = self.method(scope.method)?;
+        Some(self.at(&method, Some(scope.bytecode_index)))
+    }
+
+    fn at(&self, method: &Method, bytecode_index: Option<u32>) -> JavaFrame {
+        let encoding = self.scopes.map_or(Encoding::WithoutZero, ScopeLayout::encoding);
+        let line = bytecode_index.and_then(|index| lines::line_of(&method.lines, encoding, index));
+        JavaFrame { name: method.name.clone(), file: method.file.clone(), line: line.unwrap_or_default() }
+    }
+
+    fn method(&mut self, at: u64) -> Option<Rc<Method>> {
+        let (memory, layout) = (self.memory, self.layout);
+        self.known.entry(at).or_insert_with(|| layout.method(memory, at).map(Rc::new)).clone()
+    }
+}

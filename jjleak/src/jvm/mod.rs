@@ -1,0 +1,118 @@
+//! The Java code of a HotSpot JVM, read from outside: which machine code is whose, how its frames are laid out, and which
+//! methods a return address stands for.
+//!
+//! In: the mapped `libjvm.so` and the process's memory. Out: a [`CodeView`], its rows for the unwinder, and [`Methods`]
+//! for addresses. HotSpot describes its own structures in tables that it exports for debuggers (`vmStructs`,
+//! `src/hotspot/share/runtime/vmStructs.hpp` in the JDK), so that nothing has to run in the JVM, which is neither stopped
+//! nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is the target's.
+
+mod codecache;
+mod lines;
+mod memory;
+mod methods;
+mod names;
+mod rows;
+mod scopes;
+mod structs;
+#[cfg(test)]
+mod tests;
+mod unsigned5;
+
+use object::elf::FileHeader64;
+use object::read::elf::ElfFile;
+use object::{Endianness, Object, ObjectSymbol};
+
+use codecache::CodeCacheLayout;
+use methods::MethodLayout;
+use scopes::ScopeLayout;
+use structs::Structs;
+
+pub use codecache::{Blob, BlobKind, CodeView};
+pub use memory::{Memory, ProcessMemory};
+pub use methods::{JavaFrame, Methods};
+
+/// The file that HotSpot is in.
+pub const LIBRARY: &str = "libjvm.so";
+
+/// Why a JVM's code cannot be told apart.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The library is no ELF file, or exports no `vmStructs`: it is another JVM's.
+    #[error("it exports no description of its structures (gHotSpotVMStructs)")]
+    NoStructs,
+    /// What was to be read is not there: the JVM has not come so far yet, or is gone.
+    #[error("cannot read {0}")]
+    Unreadable(&'static str),
+    /// The description says nothing of a structure that is needed: an unknown version.
+    #[error("it describes no {0}")]
+    Unknown(String),
+}
+
+/// A HotSpot JVM whose structures are known.
+#[derive(Debug)]
+pub struct Jvm<M> {
+    memory: M,
+    code_cache: CodeCacheLayout,
+    methods: MethodLayout,
+    /// `None` where the structures of inlining are not described as they are known.
+    scopes: Option<ScopeLayout>,
+    version: u64,
+}
+
+impl<M: Memory> Jvm<M> {
+    /// Reads what the JVM says of itself: `library` is the content of its [`LIBRARY`], which is mapped `bias` bytes above
+    /// the addresses in it.
+    pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
+        let symbols = exported(library).ok_or(Error::NoStructs)?;
+        let known = |name: &str| symbols.iter().find(|(known, _)| known == name);
+        Self::described(memory, |name| known(name).map(|(_, address)| address.wrapping_add(bias)))
+    }
+
+    /// `symbol` tells where exported variables are.
+    fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
+        let structs = Structs::read(&memory, symbol)?;
+        let version = structs.version(&memory);
+        Ok(Self {
+            code_cache: CodeCacheLayout::of(&structs)?,
+            methods: MethodLayout::of(&structs)?,
+            scopes: ScopeLayout::of(&structs, version).ok(),
+            version,
+            memory,
+        })
+    }
+
+    /// Its major version, of the JDK.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether inlined methods and lines can be told for this version.
+    #[must_use]
+    pub const fn knows_inlining(&self) -> bool {
+        self.scopes.is_some()
+    }
+
+    /// The code that there is now.
+    pub fn view(&self) -> Result<CodeView, Error> {
+        codecache::read(&self.memory, &self.code_cache)
+    }
+
+    /// Names methods, for as long as a view is current.
+    #[must_use]
+    pub fn methods(&self) -> Methods<'_, M> {
+        Methods::new(&self.memory, &self.methods, &self.code_cache.blob, self.scopes.as_ref())
+    }
+}
+
+/// The symbols by which HotSpot describes itself.
+fn exported(library: &[u8]) -> Option<Vec<(String, u64)>> {
+    let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).ok()?;
+    let named = elf.dynamic_symbols().filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())));
+    let symbols: Vec<_> = named
+        .filter(|(name, _)| name.starts_with("gHotSpotVM"))
+        .map(|(name, address)| (name.to_owned(), address))
+        .collect();
+    (!symbols.is_empty()).then_some(symbols)
+}

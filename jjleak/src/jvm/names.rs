@@ -1,0 +1,43 @@
+//! Names of methods as people write them.
+
+/// Names a method of a class, whose name is as class files have it. What the JVM adds to tell classes of the same code
+/// from each other is left out: the address of a hidden class, and the number of a lambda.
+pub(super) fn method(class: &str, method: &str) -> String {
+    let class = without_address(class);
+    let class = match class.split_once("$$Lambda$") {
+        Some((outer, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("{outer}$$Lambda")
+        }
+        _ => class.to_owned(),
+    };
+    format!("{}.{method}", class.replace('/', "."))
+}
+
+/// The name of a hidden class without its address: `Name+0x00007f0123456789`, or with `/` in messages.
+fn without_address(class: &str) -> &str {
+    let Some(at) = class.rfind("0x") else { return class };
+    let is_address = class[at + 2..].bytes().all(|byte| byte.is_ascii_hexdigit());
+    let name = class[..at].strip_suffix(['+', '/', '.']);
+    name.filter(|_| is_address).unwrap_or(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_named_with_dots_and_without_what_tells_copies_apart() {
+        for (class, expected) in [
+            ("java/lang/Thread", "java.lang.Thread.run"),
+            ("Leak$Inner", "Leak$Inner.run"),
+            ("Main$$Lambda$14+0x00000008010031f8", "Main$$Lambda.run"),
+            ("Main$$Lambda+0x00007f1d3c000400", "Main$$Lambda.run"),
+            ("Churn$Tmpl/0x0000000801003000", "Churn$Tmpl.run"),
+            ("java/lang/invoke/LambdaForm$MH+0x0000000800003400", "java.lang.invoke.LambdaForm$MH.run"),
+            ("Odd0xName", "Odd0xName.run"),
+            ("Main$$Lambda$x", "Main$$Lambda$x.run"),
+        ] {
+            assert_eq!(method(class, "run"), expected);
+        }
+    }
+}

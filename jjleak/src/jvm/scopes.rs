@@ -1,0 +1,173 @@
+//! Which methods a place in compiled code stands for: the compiler inlines, and writes down for each call which method at
+//! which bytecode it belongs to, and which one that was inlined into (`PcDesc` and `ScopeDesc`, `src/hotspot/share/code/`
+//! in the JDK).
+
+use std::ops::Range;
+
+use super::codecache::{Blob, BlobLayout};
+use super::structs::{Field, Structs};
+use super::unsigned5::{Encoding, Numbers};
+use super::{Error, Memory};
+
+/// Most methods inlined into each other; HotSpot stops at 15 by default (`-XX:MaxInlineLevel`).
+const MAX_INLINED: usize = 128;
+/// Largest table of one compiled method that is read.
+const MAX_TABLE_BYTES: u64 = 16 << 20;
+const WORD: u64 = 8;
+
+/// Where the tables are.
+#[derive(Debug)]
+pub(super) struct ScopeLayout {
+    tables: Tables,
+    place_bytes: u64,
+    place_pc: Field,
+    place_scope: Field,
+    encoding: Encoding,
+}
+
+#[derive(Debug)]
+enum Tables {
+    /// In the blob itself: distances from its start, and the address of the scopes, which the places follow. Until JDK 22.
+    Inside { metadata: Field, scopes: Field, places: Field, places_end: Field },
+    /// In memory of their own: metadata after the relocations, and distances from the start of what does not change. Since
+    /// JDK 25.
+    Outside {
+        mutable: Field,
+        relocations: Field,
+        fixed: Field,
+        fixed_size: Field,
+        places: Field,
+        scopes: Field,
+    },
+}
+
+/// A method at a place in its bytecode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scope {
+    pub(super) method: u64,
+    pub(super) bytecode_index: u32,
+}
+
+/// Where the tables of one blob are.
+struct Located {
+    places: Range<u64>,
+    scopes: Range<u64>,
+    /// Its end is known in some versions only.
+    metadata: Range<u64>,
+}
+
+impl ScopeLayout {
+    pub(super) fn of(structs: &Structs, version: u64) -> Result<Self, Error> {
+        let nmethod = |name| structs.field(&[("nmethod", name)]);
+        let tables = match structs.field(&[("CompiledMethod", "_scopes_data_begin")]) {
+            Ok(scopes) => Tables::Inside {
+                metadata: nmethod("_metadata_offset")?,
+                scopes,
+                places: nmethod("_scopes_pcs_offset")?,
+                places_end: nmethod("_dependencies_offset")?,
+            },
+            Err(_) => Tables::Outside {
+                mutable: structs.field(&[("CodeBlob", "_mutable_data")])?,
+                relocations: structs.field(&[("CodeBlob", "_relocation_size")])?,
+                fixed: nmethod("_immutable_data")?,
+                fixed_size: nmethod("_immutable_data_size")?,
+                places: nmethod("_scopes_pcs_offset")?,
+                scopes: nmethod("_scopes_data_offset")?,
+            },
+        };
+        Ok(Self {
+            tables,
+            place_bytes: structs.size("PcDesc")?,
+            place_pc: structs.field(&[("PcDesc", "_pc_offset")])?,
+            place_scope: structs.field(&[("PcDesc", "_scope_decode_offset")])?,
+            encoding: Encoding::of_version(version),
+        })
+    }
+
+    pub(super) const fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The methods at a return address in compiled code, innermost first. `None` when the blob is not what it was, or its
+    /// tables make no sense.
+    pub(super) fn at(
+        &self,
+        memory: &impl Memory,
+        layout: &BlobLayout,
+        blob: &Blob,
+        return_address: u64,
+    ) -> Option<Vec<Scope>> {
+        let tables = self.tables.of(memory, blob)?;
+        let table = |at: &Range<u64>| {
+            let length = at.end.checked_sub(at.start).filter(|length| *length <= MAX_TABLE_BYTES)?;
+            memory.bytes(at.start, usize::try_from(length).ok()?)
+        };
+        let (places, scopes) = (table(&tables.places)?, table(&tables.scopes)?);
+        let first = self.scope_at(&places, return_address.checked_sub(blob.code.start)?)?;
+        let chain = self.chain(memory, &tables, &scopes, first)?;
+        layout.is_current(memory, blob).then_some(chain)
+    }
+
+    /// Where the description of a place in the code begins: of the return address, or else, for calls that need none, of
+    /// the next place that has one.
+    fn scope_at(&self, places: &[u8], pc: u64) -> Option<usize> {
+        let pc = i64::try_from(pc).ok()?;
+        let bytes = usize::try_from(self.place_bytes).ok().filter(|bytes| *bytes > 0)?;
+        let is_behind = |place: &[u8]| self.place_pc.of_signed(place).is_some_and(|at| at >= pc);
+        let place = places.chunks_exact(bytes).find(|place| is_behind(place))?;
+        let scope = self.place_scope.of_signed(place)?;
+        usize::try_from(scope).ok().filter(|scope| *scope > 0)
+    }
+
+    fn chain(
+        &self,
+        memory: &impl Memory,
+        tables: &Located,
+        scopes: &[u8],
+        first: usize,
+    ) -> Option<Vec<Scope>> {
+        let mut chain = Vec::new();
+        let mut at = first;
+        while at > 0 && chain.len() < MAX_INLINED {
+            let mut numbers = Numbers::new(scopes.get(at..)?, self.encoding);
+            let sender = usize::try_from(numbers.next()?).ok()?;
+            let method = u64::from(numbers.next()?.checked_sub(1)?);
+            // Numbers of bytecodes begin at -1: before the first.
+            let bytecode_index = numbers.next()?.saturating_sub(1);
+            let entry = tables.metadata.start.wrapping_add(WORD * method);
+            if entry.wrapping_add(WORD) > tables.metadata.end {
+                return None;
+            }
+            chain.push(Scope { method: memory.pointer(entry)?, bytecode_index });
+            // What a method is inlined into is described before it.
+            at = if sender < at { sender } else { 0 };
+        }
+        (!chain.is_empty()).then_some(chain)
+    }
+}
+
+impl Tables {
+    fn of(&self, memory: &impl Memory, blob: &Blob) -> Option<Located> {
+        let read = |field: &Field| field.read(memory, blob.at);
+        match self {
+            Self::Inside { metadata, scopes, places, places_end } => {
+                let from_start = |field| Some(blob.at.wrapping_add(read(field)?));
+                let (scopes, places) = (read(scopes)?, from_start(places)?);
+                Some(Located {
+                    places: places..from_start(places_end)?,
+                    scopes: scopes..places,
+                    metadata: from_start(metadata)?..scopes,
+                })
+            }
+            Self::Outside { mutable, relocations, fixed, fixed_size, places, scopes } => {
+                let start = read(fixed)?;
+                let scopes = start.wrapping_add(read(scopes)?);
+                Some(Located {
+                    places: start.wrapping_add(read(places)?)..scopes,
+                    scopes: scopes..start.wrapping_add(read(fixed_size)?),
+                    metadata: read(mutable)?.wrapping_add(read(relocations)?)..u64::MAX,
+                })
+            }
+        }
+    }
+}

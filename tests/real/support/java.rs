@@ -1,0 +1,120 @@
+//! The Java program that leaks on request, and what it says of itself.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+
+use jjleak::render::json::{Document, StackDocument};
+
+use super::bounded::{LONG, SOON};
+use super::jjleak::Jjleak;
+use super::lines::Lines;
+use super::process::Process;
+
+/// A running JVM.
+pub(crate) struct Java {
+    process: Process,
+    stdin: ChildStdin,
+    stdout: Lines,
+}
+
+/// What a site has allocated, and from where: `class.method:line`, the innermost first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Site {
+    pub(crate) objects: u64,
+    pub(crate) path: Vec<String>,
+}
+
+/// The smallest and the largest of the sites' sizes. The JVM allocates no blocks of them for itself.
+const SIZES: [u64; 2] = [4008, 4080];
+
+/// Sites by the size of their blocks.
+pub(crate) type Sites = BTreeMap<u64, Site>;
+
+impl Java {
+    /// Starts the program with these options for the JVM, and waits until it listens.
+    pub(crate) fn start(java: &Path, options: &[&str]) -> Self {
+        let mut command = Command::new(java);
+        command.args(options).arg("-cp").arg(classes()).arg("Leak");
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        let mut stdout = Lines::of("the Java program", stdout);
+        assert_eq!(stdout.next(SOON), "ready");
+        Self { process, stdin, stdout }
+    }
+
+    /// Attaches jjleak, which is to count blocks of the sites' sizes only.
+    pub(crate) fn attach(&self) -> Jjleak {
+        let pid = self.process.id().to_string();
+        let [smallest, largest] = SIZES.map(|size| size.to_string());
+        Jjleak::attached(["-p", &pid, "3600", "--format", "json", "-z", &smallest, "-Z", &largest])
+    }
+
+    /// Asks for something, and returns what it printed until it was done.
+    pub(crate) fn ask(&mut self, what: &str) -> Vec<String> {
+        writeln!(self.stdin, "{what}").unwrap();
+        let line = || Some(self.stdout.next(LONG)).filter(|line| line != "done");
+        std::iter::from_fn(line).collect()
+    }
+
+    /// What it has leaked since it was started.
+    pub(crate) fn books(&mut self) -> Sites {
+        let lines = self.ask("books");
+        let site = |line: &String| {
+            let words: Vec<_> = line.split(' ').collect();
+            let ["site", size, objects, path @ ..] = &words[..] else { panic!("no site: {line}") };
+            let path = path.iter().map(|frame| without_address(frame)).collect();
+            (size.parse().unwrap(), Site { objects: objects.parse().unwrap(), path })
+        };
+        lines.iter().map(site).collect()
+    }
+}
+
+/// A frame of a hidden class without what tells it from others of the same code.
+fn without_address(frame: &str) -> String {
+    let Some((class, address)) = frame.split_once("/0x") else { return frame.to_owned() };
+    let rest = address.trim_start_matches(|character: char| character.is_ascii_hexdigit());
+    let class =
+        class.split_once("$$Lambda").map_or(class.to_owned(), |(outer, _)| format!("{outer}$$Lambda"));
+    format!("{class}{rest}")
+}
+
+/// Live objects of the sites that a report tells of, by the size of their blocks.
+pub(crate) fn live_by_size(report: &Document, sites: &Sites) -> BTreeMap<u64, u64> {
+    let mut live = BTreeMap::new();
+    for stack in &report.stacks {
+        if let Some(size) = size_of(stack).filter(|size| sites.contains_key(size)) {
+            *live.entry(size).or_default() += stack.live.objects;
+        }
+    }
+    live
+}
+
+/// The size of a stack's live blocks, which is its site's.
+pub(crate) fn size_of(stack: &StackDocument) -> Option<u64> {
+    stack.live.bytes.checked_div(stack.live.objects)
+}
+
+/// The Java frames of a stack, as the program writes them.
+pub(crate) fn java_frames(stack: &StackDocument) -> Vec<String> {
+    let frames = stack.frames.iter().filter(|frame| frame.kind.starts_with("java"));
+    frames.map(|frame| format!("{}:{}", frame.symbol, frame.line)).collect()
+}
+
+/// Where the program's classes are, compiled for the oldest JDK that is supported.
+fn classes() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/Leak.java");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("java-{}", std::process::id()));
+        let output = Command::new("javac")
+            .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
+            .args([&folder, &source])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder
+    })
+}
