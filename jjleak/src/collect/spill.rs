@@ -53,10 +53,10 @@ pub(super) fn read(spill: &Map) -> Result<Vec<(Key, Record)>, Error> {
             elem_flags: 0,
             flags: 0,
         };
+        let attr_bytes = size_of::<BatchAttr>();
         // SAFETY: the attributes point to as much memory as they say, alive until the call returns; a hash map's position
         // is a 32-bit number.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, LOOKUP_BATCH, &raw mut attr, size_of::<BatchAttr>()) };
+        let result = unsafe { libc::syscall(libc::SYS_bpf, LOOKUP_BATCH, &raw mut attr, attr_bytes) };
         let end = match Errno::result(result) {
             Ok(_) => false,
             Err(Errno::ENOENT) => true,
