@@ -168,20 +168,10 @@ impl Program {
                 attachment.add_rows(module.version, &rows)?;
             }
         }
-        let place = |mapping: &Mapping| {
-            let (id, offset) = modules.find(mapping.addresses.start)?;
-            Some((modules.get(id).version, modules.get(id).address_of(offset)?))
-        };
         let code: Vec<_> = Mapping::all(pid)?
             .iter()
             .filter(|mapping| mapping.executable && mapping.file.is_some())
-            .map(|mapping| CodeMapping {
-                addresses: mapping.addresses.clone(),
-                module: place(mapping),
-                file_offset: mapping.file_offset,
-                identity: mapping.identity(),
-                layer: modules.layer(mapping),
-            })
+            .map(|mapping| CodeMapping::of(mapping, &modules))
             .collect();
         attachment.set_code(image, &code, seen)?;
         attachment.processes().arm(image)?;

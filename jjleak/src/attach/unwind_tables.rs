@@ -15,7 +15,7 @@ use jjleak_common::unwind::{
 };
 
 use super::{Error, Mapped};
-use crate::processes::FileVersion;
+use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
 use crate::unwind::{GeneratedRows, ModuleRows};
 
 /// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
@@ -104,6 +104,20 @@ pub struct CodeMapping {
     pub identity: u64,
     /// Which of the files that have been mapped there it is, or one of [`jjleak_common::unwind::layer`].
     pub layer: u16,
+}
+
+impl CodeMapping {
+    /// Describes a mapping by the modules of its process.
+    #[must_use]
+    pub fn of(mapping: &ProcessMapping, modules: &ModuleTable) -> Self {
+        Self {
+            addresses: mapping.addresses.clone(),
+            module: modules.place(mapping),
+            file_offset: mapping.file_offset,
+            identity: mapping.identity(),
+            layer: modules.layer(mapping),
+        }
+    }
 }
 
 impl UnwindTables {

@@ -28,6 +28,11 @@ pub struct FileVersion {
     pub changed: (i64, i64),
 }
 
+impl FileVersion {
+    /// Stands for the code that the kernel maps into every process (vdso(7)), which is in no file.
+    pub const VDSO: Self = Self { file: FileId { device: (0, 0), inode: u64::MAX }, changed: (0, 0) };
+}
+
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
@@ -64,6 +69,18 @@ impl Mapping {
         self.file.map_or(0, |file| {
             code_identity(file.device, file.inode, self.addresses.start.wrapping_sub(self.file_offset))
         })
+    }
+
+    /// Whether it is the code that the kernel maps into every process.
+    #[must_use]
+    pub fn is_vdso(&self) -> bool {
+        self.path.as_os_str() == "[vdso]"
+    }
+
+    /// Whether it is where the kernel keeps its return-probe trampoline, which is no code of the process.
+    #[must_use]
+    pub fn is_of_uprobes(&self) -> bool {
+        self.path.as_os_str() == "[uprobes]"
     }
 
     /// The bytes of the mapping, read from the process's memory.

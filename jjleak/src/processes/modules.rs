@@ -186,6 +186,17 @@ impl ModuleTable {
         self.regions.map(addresses, file_offset, identity, module);
     }
 
+    /// The file behind a mapping, and the address in it (as its program headers have it) of the mapping's start.
+    #[must_use]
+    pub fn place(&self, mapping: &Mapping) -> Option<(FileVersion, u64)> {
+        if mapping.is_vdso() {
+            return Some((FileVersion::VDSO, 0));
+        }
+        let (id, offset) = self.find(mapping.addresses.start)?;
+        let module = self.get(id);
+        Some((module.version, module.address_of(offset)?))
+    }
+
     /// Files that are mapped and could not be opened.
     pub fn unopened(&self) -> impl Iterator<Item = &Unopened> {
         self.unopened.values()

@@ -36,20 +36,8 @@ impl Attached {
                 attachment.add_rows(module.version, &rows).unwrap();
             }
         }
-        let place = |mapping: &Mapping| {
-            let (id, offset) = modules.find(mapping.addresses.start)?;
-            Some((modules.get(id).version, modules.get(id).address_of(offset)?))
-        };
         let executable = mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some());
-        let code: Vec<_> = executable
-            .map(|mapping| CodeMapping {
-                addresses: mapping.addresses.clone(),
-                module: place(mapping),
-                file_offset: mapping.file_offset,
-                identity: mapping.identity(),
-                layer: modules.layer(mapping),
-            })
-            .collect();
+        let code: Vec<_> = executable.map(|mapping| CodeMapping::of(mapping, &modules)).collect();
         attachment.set_code(image, &code, seen).unwrap();
         let collector = Collector::new(&mut attachment).unwrap();
         attachment.processes().arm(image).unwrap();

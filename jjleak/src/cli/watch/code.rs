@@ -9,13 +9,8 @@ use nix::unistd::Uid;
 
 use super::Look;
 use crate::attach::{self, Attachment, CodeMapping};
-use crate::processes::{FileId, FileVersion, Mapping, ModuleTable, Pid};
+use crate::processes::{FileVersion, ModuleTable, Pid};
 use crate::unwind::RowCache;
-
-/// Stands for the code that the kernel maps into every process (vdso(7)), which is in no file.
-const VDSO: FileVersion = FileVersion { file: FileId { device: (0, 0), inode: u64::MAX }, changed: (0, 0) };
-/// Where the kernel keeps what it maps for probes: its return trampoline is no code of the process.
-const UPROBES: &str = "[uprobes]";
 
 /// Follows the processes' code.
 pub(super) struct CodeFollower {
@@ -45,18 +40,12 @@ impl CodeFollower {
                 added.push(&module.path);
             }
         }
-        for vdso in executable().filter(|mapping| is_vdso(mapping)) {
-            self.add(attachment, VDSO, &vdso.path, "", || vdso.read(thread));
+        for vdso in executable().filter(|mapping| mapping.is_vdso()) {
+            self.add(attachment, FileVersion::VDSO, &vdso.path, "", || vdso.read(thread));
         }
         let code: Vec<_> = executable()
-            .filter(|mapping| mapping.path.as_os_str() != UPROBES)
-            .map(|mapping| CodeMapping {
-                addresses: mapping.addresses.clone(),
-                file_offset: mapping.file_offset,
-                module: place(mapping, modules),
-                identity: mapping.identity(),
-                layer: modules.layer(mapping),
-            })
+            .filter(|mapping| !mapping.is_of_uprobes())
+            .map(|mapping| CodeMapping::of(mapping, modules))
             .collect();
         let left_out = attachment.set_code(image, &code, look.seen)?;
         if left_out > 0 {
@@ -106,18 +95,4 @@ fn cache_folder() -> PathBuf {
     own.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .unwrap_or_else(env::temp_dir)
         .join("jjleak")
-}
-
-fn is_vdso(mapping: &Mapping) -> bool {
-    mapping.path.as_os_str() == "[vdso]"
-}
-
-/// The file behind a mapping, and the address in it of the mapping's start.
-fn place(mapping: &Mapping, modules: &ModuleTable) -> Option<(FileVersion, u64)> {
-    if is_vdso(mapping) {
-        return Some((VDSO, 0));
-    }
-    let (id, offset) = modules.find(mapping.addresses.start)?;
-    let module = modules.get(id);
-    Some((module.version, module.address_of(offset)?))
 }

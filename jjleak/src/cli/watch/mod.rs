@@ -39,8 +39,6 @@ pub(super) use wanted::Wanted;
 
 /// Processes that have ended may take up to this part of the table until the next regular clearing.
 const CROWDED: usize = 4;
-/// Name of the mapping in which the kernel keeps its return-probe trampoline.
-const UPROBES: &str = "[uprobes]";
 
 /// What a process maps.
 struct Look {
@@ -220,7 +218,7 @@ impl Watch {
         if let Err(failure) = self.keep_code(watched, thread, &look) {
             tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
         }
-        if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.path.as_os_str() == UPROBES) {
+        if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
         }
         Ok(true)
