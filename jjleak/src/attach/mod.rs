@@ -163,6 +163,12 @@ impl Attachment {
         self.probes.rebind(&mut self.ebpf, slot, Scope::Process { slot, thread })
     }
 
+    /// Takes the probes out of forked children of the processes that they are bound to: a child has them in its copy of
+    /// the code, where they count nothing and cost as much.
+    pub fn spare_children(&self) {
+        self.probes.spare_children();
+    }
+
     /// Detaches the probes that were attached to a file by this path.
     pub fn detach(&mut self, file: &Path) -> Result<(), Error> {
         self.probes.detach(&mut self.ebpf, file)

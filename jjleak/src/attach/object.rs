@@ -155,6 +155,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
     let breaks = if mappings { break_offsets() } else { BreakOffsets::default() };
     let mut offsets = task_offsets(following)?;
+    let knows_tasks = offsets.tgid != 0;
     if mappings {
         offsets.mm = breaks.task_mm;
     }
@@ -178,8 +179,10 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         tracing::info!(%error, source = std::error::Error::source(&error), "the reason");
     }
     follow(&mut ebpf, "process_exec", "sched_process_exec")?;
-    if following != Following::Nobody {
+    if knows_tasks {
         follow(&mut ebpf, "process_fork", "sched_process_fork")?;
+    }
+    if following != Following::Nobody {
         follow(&mut ebpf, "process_exit", "sched_process_exit")?;
     }
     Ok((ebpf, probes))
@@ -244,12 +247,10 @@ impl Tables {
     }
 }
 
-/// Where the fields are that tell one process from another; only following needs them.
+/// Where the fields are that tell one process from another. Following needs them.
 fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
-    if following == Following::Nobody {
-        return Ok(TaskOffsets::default());
-    }
     match TaskOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
+        Ok(None) | Err(_) if following == Following::Nobody => Ok(TaskOffsets::default()),
         Ok(Some(offsets)) => Ok(offsets),
         Ok(None) => Err(Missing::TaskFields.into()),
         Err(_) => Err(Missing::Btf.into()),

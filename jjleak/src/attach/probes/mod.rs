@@ -5,6 +5,7 @@ mod bpf;
 mod multi;
 mod perf;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,9 @@ use nix::libc::ESRCH;
 use super::{Error, Programs, Scope, Target};
 use crate::allocators::{ProbeSite, Role};
 use multi::MultiPrograms;
+
+/// A program that does nothing.
+const NOTHING: &str = "bare_enter";
 
 /// The programs, and the probes that are in place. Dropping it detaches them.
 pub(super) struct Probes {
@@ -86,6 +90,31 @@ impl Probes {
         self.remove(ebpf, |placed| placed.group.file == file).map(drop)
     }
 
+    /// Takes the probes out of processes that nobody has bound them to. When a probe goes, the kernel looks at all
+    /// processes that map its file, and lets a breakpoint only stay where another probe wants it
+    /// (`register_for_each_vma` in kernel/events/uprobes.c). Perf events do so by themselves, at the first hit.
+    pub(super) fn spare_children(&self) {
+        let Some(programs) = &self.multi else { return };
+        let mut files: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
+        for placed in &self.placed {
+            if is_bound(placed.scope) && matches!(placed.links, Links::Multi(_)) {
+                let offsets = placed.group.sites.iter().map(ProbeSite::offset);
+                files.entry(&placed.group.file).or_default().extend(offsets);
+            }
+        }
+        // A process that has them for a moment, and does not mind.
+        let own = std::process::id();
+        let mut links = Vec::new();
+        for (file, offsets) in files {
+            let sites: Vec<_> = offsets.into_iter().map(|offset| (offset, 0)).collect();
+            match programs.attach(NOTHING, file, own, false, &sites) {
+                Ok(link) => links.push(link),
+                Err(error) => tracing::info!(%error, "children keep the probes in {}", file.display()),
+            }
+        }
+        multi::close(links);
+    }
+
     fn remove(&mut self, ebpf: &mut Ebpf, is_meant: impl Fn(&Placed) -> bool) -> Result<Vec<Group>, Error> {
         let mut multi = Vec::new();
         let mut groups = Vec::new();
@@ -151,8 +180,8 @@ impl Programs {
             (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
             (Self::Accounting, Role::AllocateOrThrow) => ("throwing_enter", None),
             (Self::Accounting, Role::Exit) => ("throwing_exit", None),
-            (Self::Bare, role) if role.probes_return() => ("bare_enter", Some("bare_return")),
-            (Self::Bare, _) => ("bare_enter", None),
+            (Self::Bare, role) if role.probes_return() => (NOTHING, Some("bare_return")),
+            (Self::Bare, _) => (NOTHING, None),
         }
     }
 
@@ -169,8 +198,9 @@ impl Programs {
                 "throwing_enter",
                 "throwing_exit",
                 "unseen_free_enter",
+                NOTHING,
             ],
-            Self::Bare => &["bare_enter", "bare_return"],
+            Self::Bare => &[NOTHING, "bare_return"],
         }
     }
 
