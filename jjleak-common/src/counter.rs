@@ -92,6 +92,10 @@ counters! {
     MappingOfAllocator = "mapping_of_allocator", Note;
     /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
     Exec = "exec", Note;
+    /// The process forked; its child is not followed, and the probes are soon taken out of the child's memory.
+    Fork = "fork", Note;
+    /// A child shared the process's memory until it ran another program (vfork, posix_spawn); what it allocated or freed in the meantime, as no well-behaved program does, is not followed.
+    SharedMemoryChild = "shared_memory_child", Note;
     /// An allocation was left out by the size filters.
     Filtered = "filtered", Note;
     /// An allocation was left out by sampling; the figures are estimates of all, this one included.

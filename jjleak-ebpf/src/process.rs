@@ -76,22 +76,23 @@ fn current_tgid() -> u32 {
     (bpf_get_current_pid_tgid() >> 32) as u32
 }
 
-/// A process that shares its parent's memory (`vfork`) is booked where its heap is; any other child gets books of its
-/// own, if children are to be followed. Runs before the child does.
+/// Where children are followed, one that shares its parent's memory (`vfork`) is booked where its heap is, and any other
+/// gets books of its own. Runs before the child does.
 #[inline(always)]
 pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
-    let Some(slot) = TRACKED.get_ptr(&current_tgid()) else { return };
-    // SAFETY: points into a map value.
-    let slot = unsafe { *slot };
+    let Some((slot, row)) = row_of_current() else { return };
     let Some(child_tgid) = field::<u32>(child, TASK_TGID.load()) else { return };
     if child_tgid == current_tgid() {
         return;
     }
     let shares_memory = field::<u64>(parent, TASK_MM.load()) == field::<u64>(child, TASK_MM.load());
-    if shares_memory {
-        let _ = TRACKED.insert(child_tgid, slot, 0);
-    } else if FOLLOW_FORKS.load() != 0 {
-        adopt(child_tgid, PROCESSES.get_ptr(slot));
+    match (FOLLOW_FORKS.load() != 0, shares_memory) {
+        (true, true) => {
+            let _ = TRACKED.insert(child_tgid, slot.0 as u32, 0);
+        }
+        (true, false) => adopt(child_tgid, Some(row)),
+        (false, true) => count(slot, Counter::SharedMemoryChild),
+        (false, false) => count(slot, Counter::Fork),
     }
 }
 

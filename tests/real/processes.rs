@@ -5,9 +5,11 @@ use std::fs;
 use std::process::Command;
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::bounded::{self, SOON};
 use crate::support::compile;
-use crate::support::ledger::{Ledger, assert_exact};
+use crate::support::ledger::{Ledger, assert_exact, reported_and_booked};
 use crate::support::privilege::{require_bpf, require_library};
+use crate::support::probes::{self, Text};
 
 #[test]
 fn a_forked_child_leaves_the_books_alone() {
@@ -22,9 +24,34 @@ fn a_child_that_shares_memory_and_runs_another_program_leaves_the_books_alone() 
 }
 
 #[test]
-fn a_child_that_shares_memory_is_booked_where_its_heap_is() {
+fn a_child_that_shares_memory_is_told_of() {
     require_bpf!();
-    assert_nothing_lost(&assert_exact("vfork_allocating"));
+    let report = reported_and_booked("vfork_allocating", &["--format", "json"]).0;
+    assert_eq!(report.notes["shared_memory_child"], 1);
+}
+
+#[test]
+fn the_probes_go_out_of_a_forked_child_and_stay_in_its_parent() {
+    let _quiet = probes::quiet();
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let functions = ledger.allocation_functions();
+    let text_of = |pid| Text::in_process(pid, functions.clone());
+    let before = text_of(ledger.pid());
+
+    let jjleak = ledger.attach(&["--format", "json"]);
+    let probed = text_of(ledger.pid());
+    let child = ledger.fork();
+    bounded::until(SOON, "a child without probes", || text_of(child) == before);
+    assert_eq!(text_of(ledger.pid()), probed);
+    ledger.end_child();
+    ledger.run("malloc");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_ne!(probed, before);
+    assert_eq!(report.notes["fork"], 1);
+    ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
 }
 
 #[test]

@@ -28,6 +28,9 @@ pub enum Error {
     /// The BPF object could not be loaded.
     #[error("loading the BPF programs into the kernel failed")]
     Load(#[source] Box<EbpfError>),
+    /// The kernel refused the type information of the BPF object.
+    #[error("loading the type information of the BPF programs into the kernel failed")]
+    Types(#[source] std::io::Error),
     /// The kernel's verifier refused a program. Its log goes to the debug log.
     #[error("the kernel refused the BPF program {name}")]
     Verify {
@@ -37,16 +40,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A probe could not be attached.
-    #[error("attaching to {function} at file offset {offset:#x} failed")]
+    /// Probes could not be attached.
+    #[error("attaching to {places} failed")]
     Attach {
-        /// The function.
-        function: String,
-        /// Offset of the probed instruction.
-        offset: u64,
+        /// The functions, and the offset of the probed instruction in each. What the kernel attaches together fails
+        /// together.
+        places: String,
         /// Why.
         #[source]
-        source: Box<ProgramError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The kernel does not tell of what happens to processes.
     #[error("attaching to the tracepoint {name} failed")]
@@ -106,12 +108,20 @@ impl Error {
         Self::Follow { place, source: Box::new(source) }
     }
 
-    pub(super) fn attach(scope: Scope, site: &ProbeSite, source: ProgramError) -> Self {
+    pub(super) fn attach(
+        scope: Scope,
+        sites: &[ProbeSite],
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
         if let Scope::Process { thread, .. } = scope
             && thread.proc_file("exe").read_link().is_err()
         {
             return Self::Gone(thread);
         }
-        Self::Attach { function: site.names.join("/"), offset: site.offset(), source: Box::new(source) }
+        let places: Vec<_> = sites
+            .iter()
+            .map(|site| format!("{} (file offset {:#x})", site.names.join("/"), site.offset()))
+            .collect();
+        Self::Attach { places: places.join(", "), source: Box::new(source) }
     }
 }

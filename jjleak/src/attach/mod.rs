@@ -12,6 +12,7 @@ mod mapped;
 mod mapping_events;
 mod object;
 mod preflight;
+mod probes;
 mod process_table;
 mod unwind_tables;
 
@@ -21,16 +22,15 @@ use std::path::{Path, PathBuf};
 use aya::Ebpf;
 use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::Program;
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLinkId, UProbeScope};
-use jjleak_common::cookie::Cookie;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::CodeSeen;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::allocators::{ProbeSite, Role};
+use crate::allocators::ProbeSite;
 use crate::processes::{FileVersion, Pid};
 use crate::unwind::{GeneratedRows, ModuleRows};
+use probes::Probes;
 use unwind_tables::UnwindTables;
 
 pub use error::Error;
@@ -110,34 +110,26 @@ pub fn preflight_following() -> Result<(), Missing> {
     Host::this().check_following()
 }
 
-/// The loaded BPF object and its probes. Dropping it detaches them, which takes the kernel about 0.1 s for each
-/// probe: it closes perf events one after the other and waits each time until no CPU runs the probe any more.
+/// The loaded BPF object and its probes. Dropping it detaches them.
 pub struct Attachment {
+    /// Before the maps that its programs use.
+    probes: Probes,
     ebpf: Ebpf,
     processes: ProcessTable,
     tables: UnwindTables,
     settings: Settings,
-    links: Vec<Link>,
-}
-
-/// An attached probe.
-struct Link {
-    program: &'static str,
-    id: UProbeLinkId,
-    target: Target,
-    scope: Scope,
 }
 
 impl Attachment {
     /// Loads the BPF object. Nothing is attached yet. Kernel messages need a running tokio runtime.
     pub fn load(settings: Settings) -> Result<Self, Error> {
-        let mut ebpf = object::load(settings)?;
+        let (mut ebpf, probes) = object::load(settings)?;
         if settings.kernel_log {
             kernel_log::forward(&mut ebpf);
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
         let tables = UnwindTables::new(&mut ebpf)?;
-        Ok(Self { ebpf, processes, tables, settings, links: Vec::new() })
+        Ok(Self { probes, ebpf, processes, tables, settings })
     }
 
     /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
@@ -145,7 +137,9 @@ impl Attachment {
     #[must_use]
     pub fn verified_instructions(&self) -> BTreeMap<&str, u32> {
         let count = |program: &Program| program.info().ok()?.verified_instruction_count();
-        self.ebpf.programs().filter_map(|(name, program)| Some((name, count(program)?))).collect()
+        let mut counts: BTreeMap<&str, u32> = self.probes.verified_instructions().collect();
+        counts.extend(self.ebpf.programs().filter_map(|(name, program)| Some((name, count(program)?))));
+        counts
     }
 
     /// The profiled processes.
@@ -161,33 +155,23 @@ impl Attachment {
 
     /// Attaches probes. They count nothing for processes that are not armed.
     pub fn attach(&mut self, scope: Scope, targets: &[Target]) -> Result<(), Error> {
-        targets.iter().try_for_each(|target| self.attach_site(scope, target))
+        self.probes.attach(&mut self.ebpf, scope, targets)
     }
 
-    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended. Nothing is
-    /// counted twice: the kernel has no process for the old ones any more.
+    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended.
     pub fn rebind(&mut self, slot: ProcessSlot, thread: Pid) -> Result<(), Error> {
-        let is_bound = |link: &mut Link| matches!(link.scope, Scope::Process { slot: of, .. } if of == slot);
-        let old: Vec<_> = self.links.extract_if(.., is_bound).collect();
-        let scope = Scope::Process { slot, thread };
-        for link in &old {
-            self.attach_program(link.program, scope, &link.target)?;
-        }
-        for Link { program, id, .. } in old {
-            // A probe that cannot be detached now is detached with the object.
-            let _ = object::uprobe(&mut self.ebpf, program)?.detach(id);
-        }
-        Ok(())
+        self.probes.rebind(&mut self.ebpf, slot, Scope::Process { slot, thread })
+    }
+
+    /// Takes the probes out of forked children of the processes that they are bound to: a child has them in its copy of
+    /// the code, where they count nothing and cost as much.
+    pub fn spare_children(&self) {
+        self.probes.spare_children();
     }
 
     /// Detaches the probes that were attached to a file by this path.
     pub fn detach(&mut self, file: &Path) -> Result<(), Error> {
-        let gone: Vec<_> = self.links.extract_if(.., |link| link.target.file == file).collect();
-        for Link { program, id, .. } in gone {
-            // A probe that cannot be detached now is detached with the object.
-            let _ = object::uprobe(&mut self.ebpf, program)?.detach(id);
-        }
-        Ok(())
+        self.probes.detach(&mut self.ebpf, file)
     }
 
     /// Stops counting. The probes are still there, but do nothing.
@@ -285,68 +269,5 @@ impl Attachment {
     pub(crate) fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, Error> {
         let map = self.ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
         RingBuf::try_from(map).map_err(Error::table)
-    }
-
-    /// Attaches one site: its return first, so that no entry goes without one.
-    fn attach_site(&mut self, scope: Scope, target: &Target) -> Result<(), Error> {
-        let (enter, leave) = self.settings.programs.of(target.site.role);
-        if let Some(leave) = leave {
-            self.attach_program(leave, scope, target)?;
-        }
-        self.attach_program(enter, scope, target)
-    }
-
-    fn attach_program(&mut self, name: &'static str, scope: Scope, target: &Target) -> Result<(), Error> {
-        let (process, probed) = match scope {
-            Scope::Process { slot, thread } => (slot, UProbeScope::OneProcess(thread.number())),
-            Scope::File => (ProcessSlot::OF_WHOEVER_HITS, UProbeScope::AllProcesses),
-        };
-        let cookie =
-            Cookie { process, signature: target.site.signature, cfa_words: target.site.placement.cfa_words };
-        let point = UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(target.site.offset()),
-            cookie: Some(cookie.encode()),
-        };
-        let id = object::uprobe(&mut self.ebpf, name)?
-            .attach(point, &target.file, probed)
-            .map_err(|source| Error::attach(scope, &target.site, source))?;
-        self.links.push(Link { program: name, id, target: target.clone(), scope });
-        Ok(())
-    }
-}
-
-impl Programs {
-    /// Entry and return program of a role.
-    const fn of(self, role: Role) -> (&'static str, Option<&'static str>) {
-        match (self, role) {
-            (Self::Accounting, Role::Allocate) => ("allocate_enter", Some("allocate_return")),
-            (Self::Accounting, Role::Resize) => ("resize_enter", Some("allocate_return")),
-            (Self::Accounting, Role::Free) => ("free_enter", None),
-            (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
-            (Self::Accounting, Role::UnseenFree) => ("unseen_free_enter", None),
-            (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
-            (Self::Accounting, Role::AllocateOrThrow) => ("throwing_enter", None),
-            (Self::Accounting, Role::Exit) => ("throwing_exit", None),
-            (Self::Bare, role) if role.probes_return() => ("bare_enter", Some("bare_return")),
-            (Self::Bare, _) => ("bare_enter", None),
-        }
-    }
-
-    /// The programs this mode runs.
-    const fn names(self) -> &'static [&'static str] {
-        match self {
-            Self::Accounting => &[
-                "allocate_enter",
-                "resize_enter",
-                "allocate_return",
-                "free_enter",
-                "unseen_allocate_enter",
-                "resize_in_place_enter",
-                "throwing_enter",
-                "throwing_exit",
-                "unseen_free_enter",
-            ],
-            Self::Bare => &["bare_enter", "bare_return"],
-        }
     }
 }

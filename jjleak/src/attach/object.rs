@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use aya::programs::{RawTracePoint, UProbe};
+use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
 use jjleak_common::mapping::{RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
@@ -14,6 +14,7 @@ use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
 use super::kernel_types::{BreakOffsets, MappingOffsets, ReturnInstanceOffsets, TaskOffsets};
+use super::probes::Probes;
 use super::{Error, Missing, Programs, SizeFilter, mapping_events};
 
 /// The object that `cargo xtask build` compiled; empty in a build without it.
@@ -101,7 +102,7 @@ impl Default for Capacity {
 }
 
 /// Loads maps and programs.
-pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
+pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     if OBJECT.is_empty() {
         return Err(Error::NoObject);
     }
@@ -154,6 +155,7 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
     let breaks = if mappings { break_offsets() } else { BreakOffsets::default() };
     let mut offsets = task_offsets(following)?;
+    let knows_tasks = offsets.tgid != 0;
     if mappings {
         offsets.mm = breaks.task_mm;
     }
@@ -164,9 +166,7 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         .override_global("TASK_SIGNAL", &offsets.signal, true)
         .override_global("SIGNAL_LIVE", &offsets.signal_live, true);
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
-    for name in programs.names() {
-        uprobe(&mut ebpf, name)?.load().map_err(|error| Error::verify(name, error))?;
-    }
+    let probes = Probes::load(OBJECT, &mut ebpf, programs)?;
     // Now: what is loaded needs every map, and some are taken out soon.
     if mappings {
         mapping_events::follow(&mut ebpf)?;
@@ -179,11 +179,13 @@ pub(super) fn load(settings: Settings) -> Result<Ebpf, Error> {
         tracing::info!(%error, source = std::error::Error::source(&error), "the reason");
     }
     follow(&mut ebpf, "process_exec", "sched_process_exec")?;
-    if following != Following::Nobody {
+    if knows_tasks {
         follow(&mut ebpf, "process_fork", "sched_process_fork")?;
+    }
+    if following != Following::Nobody {
         follow(&mut ebpf, "process_exit", "sched_process_exit")?;
     }
-    Ok(ebpf)
+    Ok((ebpf, probes))
 }
 
 /// What the object's globals and maps are set to by the [`Settings`].
@@ -245,12 +247,10 @@ impl Tables {
     }
 }
 
-/// Where the fields are that tell one process from another; only following needs them.
+/// Where the fields are that tell one process from another. Following needs them.
 fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
-    if following == Following::Nobody {
-        return Ok(TaskOffsets::default());
-    }
     match TaskOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
+        Ok(None) | Err(_) if following == Following::Nobody => Ok(TaskOffsets::default()),
         Ok(Some(offsets)) => Ok(offsets),
         Ok(None) => Err(Missing::TaskFields.into()),
         Err(_) => Err(Missing::Btf.into()),
@@ -307,11 +307,4 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Resu
     let attached = program.attach(tracepoint);
     attached.map_err(|error| Error::Tracepoint { name: tracepoint, source: Box::new(error) })?;
     Ok(())
-}
-
-/// A uprobe program of the object.
-pub(super) fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe, Error> {
-    ebpf.program_mut(name)
-        .and_then(|program| program.try_into().ok())
-        .ok_or(Error::ObjectLacks { what: "uprobe program", name })
 }

@@ -101,9 +101,12 @@ impl ProcessTable {
     /// Takes over the table of a loaded object, with room for some processes.
     pub(super) fn new(ebpf: &mut Ebpf, max_processes: u32) -> Result<Self, Error> {
         let mut take = |name| ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name });
-        let rows = Rc::new(Mapped::writable(&take(names::PROCESSES)?)?);
         let tracked = HashMap::try_from(take(names::TRACKED)?).map_err(Error::table)?;
         let mut free = Queue::try_from(take(names::FREE_SLOTS)?).map_err(Error::table)?;
+        // It stays where it is: programs that are loaded later need it.
+        let rows = ebpf.map(names::PROCESSES);
+        let rows = rows.ok_or(Error::ObjectLacks { what: "map", name: names::PROCESSES })?;
+        let rows = Rc::new(Mapped::writable(rows)?);
         for slot in 0..max_processes.min(MAX_PROCESSES) {
             free.push(slot, 0).map_err(Error::table)?;
         }

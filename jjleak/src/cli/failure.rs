@@ -119,7 +119,7 @@ impl From<attach::Error> for Failure {
             E::Preflight(missing) => (PREFLIGHT, missing.remedy()),
             E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
             E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
-            E::Load(_) | E::Verify { .. } | E::Tracepoint { .. } => (
+            E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } => (
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
             ),
@@ -185,8 +185,7 @@ mod tests {
         let failure = |code| {
             let io_error = std::io::Error::from_raw_os_error(code);
             let source = aya::sys::SyscallError { call: "perf_event_open", io_error };
-            let function = "malloc".to_owned();
-            Failure::from(attach::Error::Attach { function, offset: 0, source: Box::new(source.into()) })
+            Failure::from(attach::Error::Attach { places: "malloc".to_owned(), source: Box::new(source) })
         };
         assert_eq!([1, 13].map(|code| failure(code).code), [PREFLIGHT; 2]);
         assert_eq!(failure(24).code, OTHER);

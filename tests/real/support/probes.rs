@@ -28,8 +28,12 @@ pub(crate) struct Text(Vec<(String, [u8; LENGTH])>);
 
 impl Text {
     pub(crate) fn of(ledger: &mut Ledger) -> Self {
-        let functions = ledger.allocation_functions();
-        let memory = File::open(format!("/proc/{}/mem", ledger.pid())).unwrap();
+        Self::in_process(ledger.pid(), ledger.allocation_functions())
+    }
+
+    /// Those of a process whose functions are there.
+    pub(crate) fn in_process(pid: u32, functions: Vec<(String, u64)>) -> Self {
+        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
         let read = |(name, address)| {
             let mut bytes = [0; LENGTH];
             memory.read_exact_at(&mut bytes, address).unwrap();

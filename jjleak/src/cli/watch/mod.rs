@@ -156,6 +156,7 @@ impl Watch {
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.look_at(&slots, Reason::Routine)?;
+        self.spare_children();
         self.name_new();
         self.mappings.receive();
         let images = self.attachment.processes().images();
@@ -287,6 +288,19 @@ impl Watch {
             "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
         );
         Ok(())
+    }
+
+    /// Takes the probes out of children that are not followed.
+    fn spare_children(&mut self) {
+        let mut have_forked = false;
+        for watched in self.processes.values_mut() {
+            let forked =
+                self.collector.counters(watched.slot()).get(&Counter::Fork).copied().unwrap_or_default();
+            have_forked |= forked != std::mem::replace(&mut watched.times_forked, forked);
+        }
+        if have_forked {
+            self.attachment.spare_children();
+        }
     }
 
     fn is_counted(&self, watched: &Watched) -> bool {

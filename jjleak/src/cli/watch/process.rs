@@ -43,6 +43,8 @@ pub(super) struct Watched {
     pub(super) bound_to: Option<Pid>,
     pub(super) times_unbound: u64,
     pub(super) times_replaced: u64,
+    /// How often it had forked when its children were last looked after.
+    pub(super) times_forked: u64,
 }
 
 impl Watched {
@@ -63,6 +65,7 @@ impl Watched {
             bound_to: None,
             times_unbound: 0,
             times_replaced: 0,
+            times_forked: 0,
         }
     }
 

@@ -1,0 +1,168 @@
+//! The `bpf` system call, for what aya 0.14 has no way to: programs of the attach type `BPF_TRACE_UPROBE_MULTI`, and
+//! their links.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::from_mut;
+
+use aya_obj::generated::bpf_attach_type::BPF_TRACE_UPROBE_MULTI;
+use aya_obj::generated::{BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_prog_info, bpf_prog_type};
+use aya_obj::{Function, Program};
+use nix::libc;
+
+/// Room for the verifier's last words on a program that it refuses: its log ends with the reason.
+const LOG_BYTES: u32 = 1 << 16;
+/// What the verifier writes: the instructions that it follows (`BPF_LOG_LEVEL1` in include/linux/bpf_verifier.h).
+const LOG_INSTRUCTIONS: u32 = 1;
+
+/// A program that the kernel has refused.
+pub(super) struct Refused {
+    pub(super) error: io::Error,
+    /// The verifier's words on it.
+    pub(super) log: String,
+}
+
+/// What is attached by one link.
+#[derive(Clone, Copy)]
+pub(super) struct MultiLink<'a> {
+    /// The probed file.
+    pub(super) file: &'a CStr,
+    /// Offset of each probed instruction in the file.
+    pub(super) offsets: &'a [u64],
+    /// The cookie of each.
+    pub(super) cookies: &'a [u64],
+    /// The process whose hits count; 0 for all.
+    pub(super) process: u32,
+    /// Whether the program runs when the probed functions return.
+    pub(super) at_return: bool,
+}
+
+/// Gives the kernel the type information of an object.
+pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let load = unsafe { &mut attr.__bindgen_anon_7 };
+    load.btf = types.as_ptr() as u64;
+    load.btf_size = small(types.len())?;
+    descriptor(bpf_cmd::BPF_BTF_LOAD, &mut attr)
+}
+
+/// Loads a program for links of many probes.
+pub(super) fn load_program(
+    name: &str,
+    program: &Program,
+    code: &Function,
+    types: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Refused> {
+    let error = match try_load(name, program, code, types, &mut []) {
+        Ok(loaded) => return Ok(loaded),
+        Err(error) => error,
+    };
+    let mut log = vec![0; LOG_BYTES as usize];
+    // Once more, only for the log.
+    let _ = try_load(name, program, code, types, &mut log);
+    let log = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default().into_owned();
+    Err(Refused { error, log })
+}
+
+fn try_load(
+    name: &str,
+    program: &Program,
+    code: &Function,
+    types: Option<BorrowedFd<'_>>,
+    log: &mut [u8],
+) -> io::Result<OwnedFd> {
+    let functions = code.func_info.func_info_bytes();
+    let lines = code.line_info.line_info_bytes();
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let load = unsafe { &mut attr.__bindgen_anon_3 };
+    load.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
+    load.expected_attach_type = BPF_TRACE_UPROBE_MULTI as u32;
+    load.insns = code.instructions.as_ptr() as u64;
+    load.insn_cnt = small(code.instructions.len())?;
+    load.license = program.license.as_ptr() as u64;
+    // The kernel wants the last byte to be zero.
+    let room = load.prog_name.len() - 1;
+    for (to, from) in load.prog_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    if let Some(types) = types {
+        load.prog_btf_fd = types.as_raw_fd().cast_unsigned();
+        load.func_info = functions.as_ptr() as u64;
+        load.func_info_cnt = small(code.func_info.func_info.len())?;
+        load.func_info_rec_size = small(code.func_info_rec_size)?;
+        load.line_info = lines.as_ptr() as u64;
+        load.line_info_cnt = small(code.line_info.line_info.len())?;
+        load.line_info_rec_size = small(code.line_info_rec_size)?;
+    }
+    if !log.is_empty() {
+        load.log_level = LOG_INSTRUCTIONS;
+        load.log_buf = log.as_mut_ptr() as u64;
+        load.log_size = small(log.len())?;
+    }
+    descriptor(bpf_cmd::BPF_PROG_LOAD, &mut attr)
+}
+
+/// Attaches a program to many places of a file; they are detached when the descriptor is closed.
+pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<OwnedFd> {
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let create = unsafe { &mut attr.link_create };
+    create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    create.attach_type = BPF_TRACE_UPROBE_MULTI as u32;
+    // SAFETY: as above.
+    let multi = unsafe { &mut create.__bindgen_anon_3.uprobe_multi };
+    multi.path = link.file.as_ptr() as u64;
+    multi.offsets = link.offsets.as_ptr() as u64;
+    multi.cookies = link.cookies.as_ptr() as u64;
+    multi.cnt = small(link.offsets.len().min(link.cookies.len()))?;
+    multi.flags = if link.at_return { BPF_F_UPROBE_MULTI_RETURN as u32 } else { 0 };
+    multi.pid = link.process;
+    descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr)
+}
+
+/// How many instructions the verifier has followed in a program; `None` when the kernel does not say.
+pub(super) fn verified_instructions(program: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: all fields are integers, or arrays of them.
+    let mut info: bpf_prog_info = unsafe { zeroed() };
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let query = unsafe { &mut attr.info };
+    query.bpf_fd = program.as_raw_fd().cast_unsigned();
+    query.info_len = small(size_of::<bpf_prog_info>()).ok()?;
+    query.info = from_mut(&mut info) as u64;
+    call(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr).ok()?;
+    (info.verified_insns != 0).then_some(info.verified_insns)
+}
+
+fn empty() -> bpf_attr {
+    // SAFETY: a union of structures of integers; the kernel wants what is not used to be zero.
+    unsafe { zeroed() }
+}
+
+/// A length as the kernel takes it.
+fn small(length: usize) -> io::Result<u32> {
+    u32::try_from(length).map_err(io::Error::other)
+}
+
+/// A call that returns a new descriptor.
+fn descriptor(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
+    let number = call(command, attr)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn call(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<RawFd> {
+    // SAFETY: the attributes are as large as is said, and what they point to outlives the call.
+    let status = unsafe {
+        libc::syscall(libc::SYS_bpf, command as libc::c_long, from_mut(attr), size_of::<bpf_attr>())
+    };
+    if status < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        RawFd::try_from(status).map_err(io::Error::other)
+    }
+}

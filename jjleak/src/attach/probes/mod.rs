@@ -1,0 +1,242 @@
+//! The programs at probe sites and what attaches them: uprobe-multi links where the kernel has them, perf events
+//! elsewhere, and for processes whose main thread has ended, by which a link knows them.
+
+mod bpf;
+mod multi;
+mod perf;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::programs::uprobe::UProbeLinkId;
+use jjleak_common::cookie::Cookie;
+use jjleak_common::process::ProcessSlot;
+use nix::libc::ESRCH;
+
+use super::{Error, Programs, Scope, Target};
+use crate::allocators::{ProbeSite, Role};
+use multi::MultiPrograms;
+
+/// A program that does nothing.
+const NOTHING: &str = "bare_enter";
+
+/// The programs, and the probes that are in place. Dropping it detaches them.
+pub(super) struct Probes {
+    programs: Programs,
+    /// For uprobe-multi links; `None` where the kernel has none.
+    multi: Option<MultiPrograms>,
+    placed: Vec<Placed>,
+}
+
+/// Probes that were attached together.
+struct Placed {
+    group: Group,
+    scope: Scope,
+    links: Links,
+}
+
+/// Sites of a file that the same program serves.
+struct Group {
+    program: &'static str,
+    at_return: bool,
+    file: PathBuf,
+    sites: Vec<ProbeSite>,
+}
+
+enum Links {
+    Multi(OwnedFd),
+    /// One for each site.
+    PerfEvents(Vec<UProbeLinkId>),
+}
+
+impl Probes {
+    /// Loads the programs; every map must still be in `ebpf`.
+    pub(super) fn load(object: &[u8], ebpf: &mut Ebpf, programs: Programs) -> Result<Self, Error> {
+        let multi = MultiPrograms::load(object, ebpf, programs.names())?;
+        if multi.is_none() {
+            tracing::info!("this kernel has no uprobe-multi links: probes are attached one by one");
+            perf::load(ebpf, programs.names())?;
+        }
+        Ok(Self { programs, multi, placed: Vec::new() })
+    }
+
+    /// How many instructions the verifier has followed in the programs that aya knows nothing of.
+    pub(super) fn verified_instructions(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        self.multi.iter().flat_map(MultiPrograms::verified_instructions)
+    }
+
+    /// Attaches probes: those at returns first, so that no entry goes without one.
+    pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
+        for group in self.programs.group(targets) {
+            self.place(ebpf, scope, group)?;
+        }
+        Ok(())
+    }
+
+    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended. Nothing is
+    /// counted twice: the old ones go first.
+    pub(super) fn rebind(&mut self, ebpf: &mut Ebpf, slot: ProcessSlot, scope: Scope) -> Result<(), Error> {
+        let is_bound =
+            |placed: &Placed| matches!(placed.scope, Scope::Process { slot: of, .. } if of == slot);
+        let groups = self.remove(ebpf, is_bound)?;
+        groups.into_iter().try_for_each(|group| self.place(ebpf, scope, group))
+    }
+
+    /// Detaches the probes that were attached to a file by this path.
+    pub(super) fn detach(&mut self, ebpf: &mut Ebpf, file: &Path) -> Result<(), Error> {
+        self.remove(ebpf, |placed| placed.group.file == file).map(drop)
+    }
+
+    /// Takes the probes out of processes that nobody has bound them to. When a probe goes, the kernel looks at all
+    /// processes that map its file, and lets a breakpoint only stay where another probe wants it
+    /// (`register_for_each_vma` in kernel/events/uprobes.c). Perf events do so by themselves, at the first hit.
+    pub(super) fn spare_children(&self) {
+        let Some(programs) = &self.multi else { return };
+        let mut files: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
+        for placed in &self.placed {
+            if is_bound(placed.scope) && matches!(placed.links, Links::Multi(_)) {
+                let offsets = placed.group.sites.iter().map(ProbeSite::offset);
+                files.entry(&placed.group.file).or_default().extend(offsets);
+            }
+        }
+        // A process that has them for a moment, and does not mind.
+        let own = std::process::id();
+        let mut links = Vec::new();
+        for (file, offsets) in files {
+            let sites: Vec<_> = offsets.into_iter().map(|offset| (offset, 0)).collect();
+            match programs.attach(NOTHING, file, own, false, &sites) {
+                Ok(link) => links.push(link),
+                Err(error) => tracing::info!(%error, "children keep the probes in {}", file.display()),
+            }
+        }
+        multi::close(links);
+    }
+
+    fn remove(&mut self, ebpf: &mut Ebpf, is_meant: impl Fn(&Placed) -> bool) -> Result<Vec<Group>, Error> {
+        let mut multi = Vec::new();
+        let mut groups = Vec::new();
+        for Placed { group, links, .. } in self.placed.extract_if(.., |placed| is_meant(placed)) {
+            match links {
+                Links::Multi(link) => multi.push(link),
+                Links::PerfEvents(links) => perf::detach(ebpf, group.program, links)?,
+            }
+            groups.push(group);
+        }
+        multi::close(multi);
+        Ok(groups)
+    }
+
+    fn place(&mut self, ebpf: &mut Ebpf, scope: Scope, group: Group) -> Result<(), Error> {
+        let links = match self.link(scope, &group) {
+            Some(Ok(link)) => Links::Multi(link),
+            Some(Err(error)) if !(is_bound(scope) && error.raw_os_error() == Some(ESRCH)) => {
+                return Err(Error::attach(scope, &group.sites, error));
+            }
+            // No uprobe-multi, or no main thread, or no process.
+            Some(Err(_)) | None => {
+                perf::load(ebpf, self.programs.names())?;
+                Links::PerfEvents(perf::attach(ebpf, scope, &group)?)
+            }
+        };
+        self.placed.push(Placed { group, scope, links });
+        Ok(())
+    }
+
+    fn link(&self, scope: Scope, group: &Group) -> Option<io::Result<OwnedFd>> {
+        let process = match scope {
+            Scope::Process { thread, .. } => thread.number().get(),
+            Scope::File => 0,
+        };
+        let sites: Vec<_> =
+            group.sites.iter().map(|site| (site.offset(), cookie(scope, site).encode())).collect();
+        let multi = self.multi.as_ref()?;
+        Some(multi.attach(group.program, &group.file, process, group.at_return, &sites))
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        let links = self.placed.drain(..).filter_map(|placed| match placed.links {
+            Links::Multi(link) => Some(link),
+            // They go with their program.
+            Links::PerfEvents(_) => None,
+        });
+        multi::close(links.collect());
+    }
+}
+
+impl Programs {
+    /// Entry and return program of a role.
+    const fn of(self, role: Role) -> (&'static str, Option<&'static str>) {
+        match (self, role) {
+            (Self::Accounting, Role::Allocate) => ("allocate_enter", Some("allocate_return")),
+            (Self::Accounting, Role::Resize) => ("resize_enter", Some("allocate_return")),
+            (Self::Accounting, Role::Free) => ("free_enter", None),
+            (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
+            (Self::Accounting, Role::UnseenFree) => ("unseen_free_enter", None),
+            (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
+            (Self::Accounting, Role::AllocateOrThrow) => ("throwing_enter", None),
+            (Self::Accounting, Role::Exit) => ("throwing_exit", None),
+            (Self::Bare, role) if role.probes_return() => (NOTHING, Some("bare_return")),
+            (Self::Bare, _) => (NOTHING, None),
+        }
+    }
+
+    /// The programs this mode runs.
+    const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Accounting => &[
+                "allocate_enter",
+                "resize_enter",
+                "allocate_return",
+                "free_enter",
+                "unseen_allocate_enter",
+                "resize_in_place_enter",
+                "throwing_enter",
+                "throwing_exit",
+                "unseen_free_enter",
+                NOTHING,
+            ],
+            Self::Bare => &[NOTHING, "bare_return"],
+        }
+    }
+
+    /// Sites that can be attached together, in the order to do so.
+    fn group(self, targets: &[Target]) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut add = |program, at_return, Target { file, site }: &Target| {
+            let is_of = |group: &&mut Group| group.program == program && group.file == *file;
+            match groups.iter_mut().find(is_of) {
+                Some(group) => group.sites.push(site.clone()),
+                None => {
+                    groups.push(Group { program, at_return, file: file.clone(), sites: vec![site.clone()] })
+                }
+            }
+        };
+        for target in targets {
+            if let (_, Some(leave)) = self.of(target.site.role) {
+                add(leave, true, target);
+            }
+        }
+        for target in targets {
+            add(self.of(target.site.role).0, false, target);
+        }
+        groups
+    }
+}
+
+/// What the probe at a site tells its program.
+const fn cookie(scope: Scope, site: &ProbeSite) -> Cookie {
+    let process = match scope {
+        Scope::Process { slot, .. } => slot,
+        Scope::File => ProcessSlot::OF_WHOEVER_HITS,
+    };
+    Cookie { process, signature: site.signature, cfa_words: site.placement.cfa_words }
+}
+
+const fn is_bound(scope: Scope) -> bool {
+    matches!(scope, Scope::Process { .. })
+}
