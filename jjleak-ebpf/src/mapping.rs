@@ -2,10 +2,7 @@
 
 use core::ptr::{addr_of, read_volatile};
 
-use aya_ebpf::{
-    bindings::pt_regs,
-    helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns},
-};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns};
 use jjleak_common::{
     counter::Counter,
     mapping::{Call, Event, MAP_ANONYMOUS, MAP_FIXED, flag},
@@ -17,7 +14,7 @@ use crate::{
     accounting,
     maps::{MAPPING_EVENTS, PROCESSES, count},
     process, stack,
-    syscall::{self, Syscall},
+    syscall::{self, Syscall, UserRegisters},
 };
 
 /// The profiled process that made a call.
@@ -92,7 +89,7 @@ pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
 
 /// The stack of a call, and whether an allocator made it.
 #[inline(always)]
-fn origin(caller: &Caller, user: &pt_regs) -> (u32, u8) {
+fn origin(caller: &Caller, user: &UserRegisters) -> (u32, u8) {
     let at = syscall::origin(user);
     let stack = stack::capture_syscall(caller.image, caller.row, &at);
     let nested = accounting::is_part_of_allocation(caller.image, caller.row, at.stack_pointer, stack.caller);

@@ -27,19 +27,47 @@ impl Syscall {
 
     /// The user's registers; `None` when they cannot be read.
     #[inline(always)]
-    pub(crate) fn user(&self) -> Option<pt_regs> {
-        read_kernel(self.registers as u64)
+    pub(crate) fn user(&self) -> Option<UserRegisters> {
+        read_kernel(self.registers as u64 + offset_of!(pt_regs, rbp) as u64)
     }
 }
 
+/// The part of `pt_regs` that has all that is needed, and no more: before Linux 6.13, programs share 512 bytes of stack with
+/// what they call.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct UserRegisters {
+    rbp: u64,
+    rbx: u64,
+    r11: u64,
+    r10: u64,
+    r9: u64,
+    r8: u64,
+    rax: u64,
+    rcx: u64,
+    rdx: u64,
+    rsi: u64,
+    rdi: u64,
+    orig_rax: u64,
+    rip: u64,
+    cs: u64,
+    eflags: u64,
+    rsp: u64,
+}
+
+const _: () = assert!(
+    size_of::<UserRegisters>() == offset_of!(pt_regs, rsp) + 8 - offset_of!(pt_regs, rbp)
+        && offset_of!(UserRegisters, rip) == offset_of!(pt_regs, rip) - offset_of!(pt_regs, rbp)
+);
+
 /// The first arguments of a system call, in their order.
 #[inline(always)]
-pub(crate) fn arguments(user: &pt_regs) -> [u64; 5] {
+pub(crate) fn arguments(user: &UserRegisters) -> [u64; 5] {
     [user.rdi, user.rsi, user.rdx, user.r10, user.r8]
 }
 
 /// Where the call was made from.
 #[inline(always)]
-pub(crate) fn origin(user: &pt_regs) -> Registers {
+pub(crate) fn origin(user: &UserRegisters) -> Registers {
     Registers { instruction_pointer: user.rip, stack_pointer: user.rsp, frame_pointer: user.rbp }
 }
