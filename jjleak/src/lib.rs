@@ -8,6 +8,7 @@
 //! | [`allocators`] | mapped files | the allocator functions in them, and the instructions to probe |
 //! | [`unwind`] | mapped files | rows: how the kernel side gets from each frame to its caller |
 //! | [`jvm`] | a JVM's memory | its generated code: rows for it, and the methods in it |
+//! | [`perf_map`] | a process's perf map | names of code that other compilers generate |
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
@@ -29,6 +30,7 @@ pub mod collect;
 pub mod doctor;
 pub mod jvm;
 pub mod mappings;
+pub mod perf_map;
 pub mod processes;
 pub mod profile;
 pub mod render;

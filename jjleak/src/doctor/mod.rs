@@ -68,7 +68,7 @@ impl ExaminedProcess {
         Ok(Self {
             modules,
             unopened: unopened.map(|it| (it.path.display().to_string(), it.error.to_string())).collect(),
-            generated_bytes: mappings.iter().filter(|mapping| is_generated(mapping)).map(length).sum(),
+            generated_bytes: mappings.iter().filter(|mapping| mapping.is_generated()).map(length).sum(),
             shares_files: is_same_namespace(pid),
             process,
         })
@@ -79,13 +79,6 @@ impl ExaminedProcess {
     pub fn has_allocator(&self) -> bool {
         self.modules.iter().any(|module| !module.allocators.is_empty())
     }
-}
-
-/// Code that is in no file, and not the kernel's (`[vdso]`, `[vsyscall]`, `[uprobes]`).
-fn is_generated(mapping: &Mapping) -> bool {
-    let is_kernels = mapping.path.as_os_str().as_encoded_bytes().starts_with(b"[v")
-        || mapping.path.as_os_str() == "[uprobes]";
-    mapping.executable && mapping.file.is_none() && !is_kernels
 }
 
 fn length(mapping: &Mapping) -> u64 {

@@ -18,6 +18,8 @@ mod structs;
 mod tests;
 mod unsigned5;
 
+use std::path::Path;
+
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSymbol};
@@ -33,6 +35,12 @@ pub use methods::{JavaFrame, Methods};
 
 /// The file that HotSpot is in.
 pub const LIBRARY: &str = "libjvm.so";
+
+/// Whether a file is HotSpot's, or takes its place in another JVM.
+#[must_use]
+pub fn is_library(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == LIBRARY)
+}
 
 /// Why a JVM's code cannot be told apart.
 #[derive(Debug, thiserror::Error)]

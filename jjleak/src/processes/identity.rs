@@ -85,6 +85,32 @@ fn read(pid: Pid, name: &str) -> Result<String, Error> {
         .map_err(|source| Error::read(pid, path, source))
 }
 
+/// The user and the group that a process acts as, by their numbers here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Effective user ID.
+    pub user: u32,
+    /// Effective group ID.
+    pub group: u32,
+}
+
+impl Credentials {
+    /// Those of a process.
+    pub fn of(pid: Pid) -> Result<Self, Error> {
+        let status = read(pid, "status")?;
+        let found = effective(&status, "Uid:").zip(effective(&status, "Gid:"));
+        let (user, group) = found
+            .ok_or_else(|| Error::Malformed { path: pid.proc_file("status"), line: String::new() })?;
+        Ok(Self { user, group })
+    }
+}
+
+/// The second number in a line of `/proc/PID/status` on users or groups: the effective one.
+fn effective(status: &str, name: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// The `Tgid` line of `/proc/PID/status`.
 fn thread_group(status: &str) -> Option<Pid> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -120,6 +146,15 @@ mod tests {
     fn the_pid_in_a_container_is_the_innermost_one() {
         assert_eq!(innermost_pid("Name:\tx\nNSpid:\t4711\t42\t7\n"), Pid::new(7));
         assert_eq!(innermost_pid("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_process_acts_as_its_effective_user() {
+        assert_eq!(effective("Name:\tx\nUid:\t0\t1000\t0\t1000\n", "Uid:"), Some(1000));
+        assert_eq!(effective("Name:\tx\n", "Uid:"), None);
+        let own = Credentials::of(Pid::new(std::process::id()).unwrap()).unwrap();
+        assert_eq!(own.user, nix::unistd::geteuid().as_raw());
+        assert_eq!(own.group, nix::unistd::getegid().as_raw());
     }
 
     #[test]

@@ -77,6 +77,13 @@ impl Mapping {
         self.path.as_os_str() == "[vdso]"
     }
 
+    /// Whether it is code in no file, which the process has generated, and not the kernel's.
+    #[must_use]
+    pub fn is_generated(&self) -> bool {
+        let is_kernels = self.path.as_os_str().as_encoded_bytes().starts_with(b"[v") || self.is_of_uprobes();
+        self.executable && self.file.is_none() && !is_kernels
+    }
+
     /// Whether it is where the kernel keeps its return-probe trampoline, which is no code of the process.
     #[must_use]
     pub fn is_of_uprobes(&self) -> bool {

@@ -18,7 +18,7 @@ mod threads;
 
 pub use error::Error;
 pub use exit::ExitWatch;
-pub use identity::{Pid, Process};
+pub use identity::{Credentials, Pid, Process};
 pub use launch::{Launch, Progress, Running};
 pub use maps::{FileId, FileVersion, Mapping, parse_maps};
 pub use modules::{Module, ModuleFiles, ModuleId, ModuleTable, Unopened};

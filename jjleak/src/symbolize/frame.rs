@@ -27,7 +27,7 @@ pub struct Frame {
 /// What kind of code a frame is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum FrameKind {
-    /// Compiled ahead of time: C, C++, Rust and the like.
+    /// Machine code: C, C++, Rust and the like, and what a compiler other than a JVM's generates while the program runs.
     Native,
     /// A Java method.
     Java,

@@ -22,7 +22,7 @@ impl<'a, M: Memory> JavaNames<'a, M> {
     }
 
     /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code.
-    pub(super) fn frames(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
+    pub fn frames(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
         if let Some(known) = self.known.get(&frame) {
             return known.clone();
         }

@@ -1,10 +1,12 @@
 //! From addresses to frames.
 //!
-//! In: a [`RawStack`], the [`ModuleTable`] of its process, and [`JavaNames`] of a JVM's. Out: [`Frame`]s with names, files and lines. Names
+//! In: a [`RawStack`], the [`ModuleTable`] of its process, and names of the code that it has generated: [`JavaNames`] of a
+//! JVM's, [`JitNames`] of others. Out: [`Frame`]s with names, files and lines. Names
 //! are looked up when a stack is first seen and kept, so that they outlive the process and the mapping.
 
 mod frame;
 mod java;
+mod jit;
 mod native;
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,12 +15,12 @@ use std::sync::Arc;
 use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::collect::RawStack;
-use crate::jvm::Memory;
 use crate::processes::{Module, ModuleTable};
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
 pub use java::JavaNames;
+pub use jit::JitNames;
 
 /// Names stacks and remembers them.
 #[derive(Default)]
@@ -47,11 +49,34 @@ impl StackNames {
         self.native.set_function(module, offset, name);
     }
 
-    /// Names what is generated code in a stack now, for it can be gone when the stack is asked for.
-    pub fn keep_generated<M: Memory>(&mut self, row: u32, stack: &RawStack, java: &mut JavaNames<'_, M>) {
-        let named = stack.frames.iter().map(|frame| frame.however_found());
-        let named = named.filter_map(|frame| Some((frame, java.frames(frame)?)));
-        self.generated.insert(row, named.collect());
+    /// Names what is generated code in a stack now, for it can be gone when the stack is asked for: `name` tells the frames
+    /// of a word of the stack. What has a name keeps it.
+    pub fn keep_generated(
+        &mut self,
+        row: u32,
+        stack: &RawStack,
+        mut name: impl FnMut(StackFrame) -> Option<Arc<[Frame]>>,
+    ) {
+        let known = self.generated.entry(row).or_default();
+        for frame in stack.frames.iter().map(|frame| frame.however_found()) {
+            if !known.contains_key(&frame)
+                && let Some(named) = name(frame)
+            {
+                known.insert(frame, named);
+            }
+        }
+    }
+
+    /// Whether a word of a stack has a name that was kept.
+    #[must_use]
+    pub fn has_kept(&self, row: u32, frame: StackFrame) -> bool {
+        self.generated.get(&row).is_some_and(|known| known.contains_key(&frame.however_found()))
+    }
+
+    /// Whether a stack has been asked for, and has the names that it will have.
+    #[must_use]
+    pub fn is_named(&self, row: u32) -> bool {
+        self.known.contains_key(&row)
     }
 
     /// The stack in a row of the kernel's table: read by `read` and named the first time it is asked for. A

@@ -39,7 +39,11 @@ impl NativeSymbols {
         for (index, frame) in stack.frames.iter().enumerate() {
             let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
             let looked_up = address.saturating_sub(u64::from(index > 0));
-            match modules.find_frame(looked_up, frame.layer(), &stack.found) {
+            // Code that a process has generated can be in a file, of memory.
+            let found = modules
+                .find_frame(looked_up, frame.layer(), &stack.found)
+                .filter(|_| !generated.contains_key(&frame.however_found()));
+            match found {
                 Some((id, offset)) => {
                     let located = self.locate(modules.get(id), offset);
                     frames.extend(located.iter().map(|frame| Frame {

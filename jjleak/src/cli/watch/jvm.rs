@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::perf_map::name_by_perf_map;
 use super::process::Watched;
 use super::{Look, Watch};
 use crate::cli::Failure;
@@ -47,6 +48,11 @@ impl WatchedJvm {
     /// Whether there is one.
     pub(super) const fn is_known(&self) -> bool {
         self.jvm.is_some()
+    }
+
+    /// Whether an address is one of its generated code.
+    pub(super) fn has_code_at(&self, address: u64) -> bool {
+        self.code.contains(address)
     }
 
     /// Who names the code.
@@ -153,23 +159,25 @@ impl Watch {
         true
     }
 
-    /// Names the Java code in the stacks that are new: it can be gone soon.
+    /// Names the generated code in the stacks that are new: it can be gone soon.
     pub(super) fn name_new(&mut self) {
         self.collector.receive_frames();
-        for watched in self.processes.values() {
+        for watched in self.processes.values_mut() {
             name_generated(&mut self.names, &mut self.collector, watched);
         }
     }
 }
 
-/// Names the Java code in a process's stacks that are new.
-pub(super) fn name_generated(names: &mut StackNames, collector: &mut Collector, watched: &Watched) {
-    let Some(mut java) = watched.jvm.names() else { return };
-    for row in collector.take_new(watched.image) {
-        if let Some(stack) = collector.stack(row) {
-            names.keep_generated(row, stack, &mut java);
+/// Names the generated code in a process's stacks that are new: by the JVM's own structures, and what these do not tell by
+/// the perf map.
+pub(super) fn name_generated(names: &mut StackNames, collector: &mut Collector, watched: &mut Watched) {
+    let new = collector.take_new(watched.image);
+    if let Some(mut java) = watched.jvm.names() {
+        for (row, stack) in new.iter().filter_map(|row| Some((*row, collector.stack(*row)?))) {
+            names.keep_generated(row, stack, |frame| java.frames(frame));
         }
     }
+    name_by_perf_map(names, collector, watched, &new);
 }
 
 /// The JVM's library, and how far above its own addresses it is mapped.

@@ -8,6 +8,7 @@ mod dead;
 mod entry;
 mod jvm;
 mod mappings;
+mod perf_map;
 mod process;
 mod wanted;
 
@@ -164,6 +165,7 @@ impl Watch {
         self.learned.retain(|image, _| images.is_current(*image));
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
+        self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
         Ok(())
     }
 
@@ -366,7 +368,7 @@ impl Watch {
             processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
         let mut snapshots = collector.snapshots(attachment, &images, view(*coverage))?;
         let now = Timestamp::now();
-        let profiles = processes.values().filter_map(|watched| {
+        let profiles = processes.values_mut().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
             watched.complete(&mut snapshot.counters);
             let exe = &watched.process.exe;

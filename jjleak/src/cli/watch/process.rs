@@ -11,6 +11,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::allocators::known_families;
 use super::jvm::WatchedJvm;
+use super::perf_map::WatchedPerfMap;
 use crate::attach::Tracked;
 use crate::cli::Failure;
 use crate::cli::choice::Choice;
@@ -30,6 +31,8 @@ pub(super) struct Watched {
     pub(super) code: Vec<Mapping>,
     /// The JVM that it is, if it is one.
     pub(super) jvm: WatchedJvm,
+    /// The names that it writes down for other code that it generates.
+    pub(super) perf_map: WatchedPerfMap,
     pub(super) since: Timestamp,
     /// Whether it was counted before its allocators were looked for, and how many of them were found then.
     pub(super) is_armed: bool,
@@ -57,6 +60,7 @@ impl Watched {
             modules: ModuleTable::default(),
             code: Vec::new(),
             jvm: WatchedJvm::default(),
+            perf_map: WatchedPerfMap::default(),
             since: Timestamp::now(),
             is_armed: false,
             late_probes: 0,
@@ -83,6 +87,7 @@ impl Watched {
         self.forked_from = tracked.forked_from;
         self.modules = ModuleTable::default();
         self.jvm = WatchedJvm::default();
+        self.perf_map = WatchedPerfMap::default();
         match Process::open(self.pid()) {
             // Its PID is its own for as long as it runs.
             Ok(process) if self.runs() => self.process = process,

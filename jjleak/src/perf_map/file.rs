@@ -1,0 +1,127 @@
+//! Opens a process's perf map. Its path is one that anybody in the process's world may have put anything at.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+use crate::processes::{Credentials, Pid, Process};
+
+/// Largest perf map that is read: half a million methods with names of a hundred bytes take less.
+pub const MAX_BYTES: u64 = 64 << 20;
+
+/// Why a perf map is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It leads elsewhere.
+    #[error("it is a symbolic link")]
+    Link,
+    /// Reading it could wait for somebody, or do something.
+    #[error("it is {0}, not a file")]
+    NotAFile(&'static str),
+    /// It has another name, under which it can be somebody else's.
+    #[error("it is a hard link to a file that has other names")]
+    HardLink,
+    /// The process cannot have written it.
+    #[error("it belongs to user {owner}, and the process runs as user {user}")]
+    ForeignOwner {
+        /// Whose it is.
+        owner: u32,
+        /// Who the process is.
+        user: u32,
+    },
+    /// Nobody needs as many names.
+    #[error("it has {0} bytes, and jjleak reads perf maps of up to {mib} MiB", mib = MAX_BYTES >> 20)]
+    TooLarge(u64),
+    /// The system says no.
+    #[error("{0}")]
+    System(String),
+}
+
+impl Refusal {
+    fn system(error: &io::Error) -> Self {
+        Self::System(error.to_string())
+    }
+}
+
+/// Where a process's perf map is, as it sees it itself: by the PID that it knows itself by.
+pub(super) fn path(process: &Process) -> PathBuf {
+    let own_pid = process.container_pid.unwrap_or(process.pid);
+    PathBuf::from(format!("/tmp/perf-{own_pid}.map"))
+}
+
+/// Opens a process's perf map in the files that the process sees; `None` when there is none.
+pub(super) fn open(process: &Process) -> Result<Option<(File, Metadata)>, Refusal> {
+    let credentials =
+        Credentials::of(process.pid).map_err(|error| Refusal::System(error.to_string()))?;
+    open_as(process.pid, &path(process), credentials.user)
+}
+
+/// Opens the file at a path of a process, if it is a regular one that `user` or root has written.
+pub(super) fn open_as(
+    pid: Pid,
+    path: &Path,
+    user: u32,
+) -> Result<Option<(File, Metadata)>, Refusal> {
+    let Some(found) = find(pid, path)? else { return Ok(None) };
+    let found = File::from(found);
+    check(&found.metadata().map_err(|error| Refusal::system(&error))?, user)?;
+    // Only now is it opened: this leads to the very file that was found.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
+        .open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+        .map_err(|error| Refusal::system(&error))?;
+    let metadata = file.metadata().map_err(|error| Refusal::system(&error))?;
+    check(&metadata, user)?;
+    Ok(Some((file, metadata)))
+}
+
+/// Finds what is at a path, as the process sees it, without opening it: links on the way lead to places in the process's
+/// root, and what is at the end is not followed.
+fn find(pid: Pid, path: &Path) -> Result<Option<OwnedFd>, Refusal> {
+    let root = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits())
+        .open(pid.proc_file("root"))
+        .map_err(|error| Refusal::system(&error))?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .mode(Mode::empty())
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match openat2(root, path, how) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(Refusal::system(&errno.into())),
+    }
+}
+
+fn check(metadata: &Metadata, user: u32) -> Result<(), Refusal> {
+    let kind = metadata.file_type();
+    let owner = metadata.uid();
+    if kind.is_symlink() {
+        Err(Refusal::Link)
+    } else if kind.is_fifo() {
+        Err(Refusal::NotAFile("a pipe"))
+    } else if kind.is_dir() {
+        Err(Refusal::NotAFile("a folder"))
+    } else if kind.is_socket() {
+        Err(Refusal::NotAFile("a socket"))
+    } else if !kind.is_file() {
+        Err(Refusal::NotAFile("a device"))
+    } else if owner != user && owner != 0 {
+        Err(Refusal::ForeignOwner { owner, user })
+    } else if metadata.nlink() > 1 {
+        Err(Refusal::HardLink)
+    } else if metadata.len() > MAX_BYTES {
+        Err(Refusal::TooLarge(metadata.len()))
+    } else {
+        Ok(())
+    }
+}
