@@ -33,6 +33,7 @@ mod mappings;
 mod named;
 mod operators;
 mod overflow;
+mod perf_maps;
 mod places;
 mod processes;
 mod programs;

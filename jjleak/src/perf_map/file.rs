@@ -58,17 +58,12 @@ pub(super) fn path(process: &Process) -> PathBuf {
 
 /// Opens a process's perf map in the files that the process sees; `None` when there is none.
 pub(super) fn open(process: &Process) -> Result<Option<(File, Metadata)>, Refusal> {
-    let credentials =
-        Credentials::of(process.pid).map_err(|error| Refusal::System(error.to_string()))?;
+    let credentials = Credentials::of(process.pid).map_err(|error| Refusal::System(error.to_string()))?;
     open_as(process.pid, &path(process), credentials.user)
 }
 
 /// Opens the file at a path of a process, if it is a regular one that `user` or root has written.
-pub(super) fn open_as(
-    pid: Pid,
-    path: &Path,
-    user: u32,
-) -> Result<Option<(File, Metadata)>, Refusal> {
+pub(super) fn open_as(pid: Pid, path: &Path, user: u32) -> Result<Option<(File, Metadata)>, Refusal> {
     let Some(found) = find(pid, path)? else { return Ok(None) };
     let found = File::from(found);
     check(&found.metadata().map_err(|error| Refusal::system(&error))?, user)?;

@@ -47,6 +47,8 @@ struct LastRead {
 /// What a look at the file has shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
+    /// So much time has gone into looking lately that nobody has looked now.
+    Resting,
     /// There is none, or it is what it was.
     Same,
     /// Names have come, or changed.
@@ -74,10 +76,10 @@ impl PerfMap {
         &self.names
     }
 
-    /// Looks whether there is more, unless too much time has gone into that lately.
-    pub fn look(&mut self, process: &Process) -> Outcome {
-        if self.last.is_some_and(|(at, took)| at.elapsed() < took * REST) {
-            return Outcome::Same;
+    /// Looks whether there is more, unless so much time has gone into that lately that it can wait, if it may.
+    pub fn look(&mut self, process: &Process, may_wait: bool) -> Outcome {
+        if may_wait && self.last.is_some_and(|(at, took)| at.elapsed() < took * REST) {
+            return Outcome::Resting;
         }
         let begun = Instant::now();
         let outcome = self.refresh(file::open(process));

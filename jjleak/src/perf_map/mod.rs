@@ -9,6 +9,8 @@ mod file;
 mod follow;
 mod line;
 mod ranges;
+#[cfg(test)]
+mod tests;
 
 pub use file::{MAX_BYTES, Refusal};
 pub use follow::{Outcome, PerfMap};

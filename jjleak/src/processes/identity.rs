@@ -99,8 +99,8 @@ impl Credentials {
     pub fn of(pid: Pid) -> Result<Self, Error> {
         let status = read(pid, "status")?;
         let found = effective(&status, "Uid:").zip(effective(&status, "Gid:"));
-        let (user, group) = found
-            .ok_or_else(|| Error::Malformed { path: pid.proc_file("status"), line: String::new() })?;
+        let (user, group) =
+            found.ok_or_else(|| Error::Malformed { path: pid.proc_file("status"), line: String::new() })?;
         Ok(Self { user, group })
     }
 }

@@ -56,7 +56,9 @@ mod tests {
         ] {
             assert_eq!(kind_in_jvm(name), FrameKind::Java, "{name}");
         }
-        for name in ["StubRoutines (1)", "I2C/C2I adapters", "Interpreter", "vtable stub", "C1 Runtime rethrow"] {
+        for name in
+            ["StubRoutines (1)", "I2C/C2I adapters", "Interpreter", "vtable stub", "C1 Runtime rethrow"]
+        {
             assert_eq!(kind_in_jvm(name), FrameKind::JvmGenerated, "{name}");
         }
     }

@@ -143,6 +143,20 @@ pub(crate) fn headless() -> &'static Path {
     PATH.get_or_init(|| compile("headless", &["headless.c".to_owned()], &["-O2", "-g", "-pthread"]))
 }
 
+/// The program that generates code and names it.
+pub(crate) fn jit() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("jit", &["jit.c".to_owned()], &["-g", "-fomit-frame-pointer"]))
+}
+
+/// The same program with the C library inside.
+pub(crate) fn static_jit() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile("static-jit", &["jit.c".to_owned()], &["-g", "-fomit-frame-pointer", "-static"])
+    })
+}
+
 /// The program without a C library.
 pub(crate) fn bare() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

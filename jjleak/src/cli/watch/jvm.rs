@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::perf_map::name_by_perf_map;
+use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Look, Watch};
 use crate::cli::Failure;
@@ -152,7 +152,7 @@ impl Watch {
         let Some(code) = watched.jvm.look(thread, mappings, &watched.modules, reason) else { return false };
         // What was taken until now is of the code that was known until now.
         self.collector.receive_frames();
-        name_generated(&mut self.names, &mut self.collector, watched);
+        name_generated(&mut self.names, &mut self.collector, watched, Urgency::Soon);
         if let Err(full) = self.attachment.replace_generated(watched.slot(), &watched.jvm.take(code)) {
             tracing::warn!("Java code of process {} is unwound by frame pointers: {full}", watched.pid());
         }
@@ -163,21 +163,26 @@ impl Watch {
     pub(super) fn name_new(&mut self) {
         self.collector.receive_frames();
         for watched in self.processes.values_mut() {
-            name_generated(&mut self.names, &mut self.collector, watched);
+            name_generated(&mut self.names, &mut self.collector, watched, Urgency::Soon);
         }
     }
 }
 
 /// Names the generated code in a process's stacks that are new: by the JVM's own structures, and what these do not tell by
 /// the perf map.
-pub(super) fn name_generated(names: &mut StackNames, collector: &mut Collector, watched: &mut Watched) {
+pub(super) fn name_generated(
+    names: &mut StackNames,
+    collector: &mut Collector,
+    watched: &mut Watched,
+    urgency: Urgency,
+) {
     let new = collector.take_new(watched.image);
     if let Some(mut java) = watched.jvm.names() {
         for (row, stack) in new.iter().filter_map(|row| Some((*row, collector.stack(*row)?))) {
             names.keep_generated(row, stack, |frame| java.frames(frame));
         }
     }
-    name_by_perf_map(names, collector, watched, &new);
+    name_by_perf_map(names, collector, watched, &new, urgency);
 }
 
 /// The JVM's library, and how far above its own addresses it is mapped.

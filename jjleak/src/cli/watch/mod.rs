@@ -34,6 +34,7 @@ use code::CodeFollower;
 use dead::Dead;
 use jvm::{Reason, name_generated};
 use mappings::Mappings;
+use perf_map::Urgency;
 use process::Watched;
 
 pub(super) use wanted::Wanted;
@@ -374,7 +375,7 @@ impl Watch {
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
-            name_generated(names, collector, watched);
+            name_generated(names, collector, watched, Urgency::Now);
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);

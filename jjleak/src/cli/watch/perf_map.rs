@@ -32,6 +32,15 @@ impl WatchedPerfMap {
     }
 }
 
+/// When names are needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Before code is replaced by other code.
+    Soon,
+    /// For a report.
+    Now,
+}
+
 /// Names the code in new stacks, and in those that wait, which only the perf map can name. It is looked at first: new
 /// stacks are rather of code that has just come than of what was there before.
 pub(super) fn name_by_perf_map(
@@ -39,6 +48,7 @@ pub(super) fn name_by_perf_map(
     collector: &Collector,
     watched: &mut Watched,
     new: &[u32],
+    urgency: Urgency,
 ) {
     let Watched { code, jvm, modules, perf_map, process, .. } = watched;
     let generates = code.iter().any(|mapping| mapping.is_generated() || is_memory(mapping.path.as_os_str()));
@@ -64,7 +74,8 @@ pub(super) fn name_by_perf_map(
     if perf_map.waiting.is_empty() {
         return;
     }
-    match perf_map.map.look(process) {
+    match perf_map.map.look(process, urgency == Urgency::Soon) {
+        Outcome::Resting => return,
         Outcome::Same => {}
         Outcome::Changed => tell(process.pid, &perf_map.map),
         Outcome::Refused(why) => {
