@@ -1,10 +1,15 @@
 //! `jjleak doctor`: says what can be told of a process, and leaves it alone.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::compile;
+use crate::support::java::Java;
+use crate::support::jit::Jit;
 use crate::support::jjleak::PROGRAM;
-use crate::support::privilege::require_bpf;
+use crate::support::privilege::{require_bpf, require_program};
 use crate::support::process::Process;
 
 fn doctor(arguments: &[&str]) -> Output {
@@ -60,6 +65,45 @@ fn a_program_without_an_allocator_cannot_be_profiled() {
     assert!(text.contains("NO   allocator that jjleak knows"), "{text}");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(stderr.contains("maps no allocator that jjleak knows\njjleak: to do: "), "{stderr}");
+}
+
+#[test]
+fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
+    require_program!("javac");
+    let options =
+        ["-XX:+UseSerialGC", "-XX:NativeMemoryTracking=summary", "-Xrs", "-XX:MaxDirectMemorySize=64m"];
+    let java = Java::start(Path::new("java"), &options);
+
+    let text = text(&doctor(&["-p", &java.pid().to_string()]));
+
+    let said = |what: &str| assert!(text.contains(what), "no {what:?} in {text}");
+    said("Java\n  yes  JDK ");
+    said(", Serial collector\n");
+    said("  yes  methods, inlined ones and lines: from the JVM's own structures; no option is needed\n");
+    said("-XX:MaxDirectMemorySize=67108864 (64.0 MiB), -XX:+ReduceSignalUsage\n");
+    said("native memory (NMT) is on (summary)\n");
+    said("--refresh-perf-map will not ask it: -Xrs\n");
+    said("KiB of generated code: the JVM's, see below\n");
+}
+
+#[test]
+fn generated_code_is_told_with_the_names_that_it_has() {
+    require_bpf!();
+    let mut jit = Jit::start(&mut Command::new(compile::jit()));
+    let examined = |jit: &Jit| text(&doctor(&["-p", &jit.pid().to_string()]));
+    let path = jit.perf_map().display().to_string();
+
+    let without = examined(&jit);
+    jit.ask("map function");
+    let with = examined(&jit);
+    fs::remove_file(jit.perf_map()).unwrap();
+    symlink("/etc/shadow", jit.perf_map()).unwrap();
+    let refused = examined(&jit);
+
+    assert!(without.contains(&format!("without names: there is no {path}\n")), "{without}");
+    assert!(without.contains("have it write a perf map"), "{without}");
+    assert!(with.contains(&format!("{path} has 2 names, and 1 lines that make no sense\n")), "{with}");
+    assert!(refused.contains(&format!("{path} is not read: it is a symbolic link\n")), "{refused}");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::ExaminedProcess;
+use super::generated::NamesFrom;
+use super::jvm::Names;
 use super::module::{Examined, Unwinding};
 use super::packages::Packages;
 
@@ -38,7 +40,20 @@ pub fn advise(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
             gain: "its allocations are counted".to_owned(),
         });
     }
+    advice.extend(names_of_generated(examined));
     advice
+}
+
+/// A perf map, for code that nothing else names.
+fn names_of_generated(examined: &ExaminedProcess) -> Option<Advice> {
+    let generated = examined.generated.as_ref().filter(|generated| generated.names == NamesFrom::Nowhere)?;
+    let remedy = match &examined.jvm {
+        Some(jvm) if !matches!(jvm.names, Names::Unreadable(_)) => return None,
+        Some(_) => format!("jcmd {} Compiler.perfmap, or jjleak --refresh-perf-map", examined.process.pid),
+        None => "have it write a perf map: node --perf-basic-prof, DOTNET_PerfMapEnabled=1, python3 -X perf"
+            .to_owned(),
+    };
+    Some(Advice { remedy, gain: format!("names of {} KiB of generated code", generated.bytes >> 10) })
 }
 
 /// Debug information, all that packages have in one command.

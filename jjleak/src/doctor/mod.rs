@@ -3,6 +3,8 @@
 //! In: a process, and what this host lets us do. Out: an [`Examination`], and [`text`] of it.
 
 mod advice;
+mod generated;
+mod jvm;
 mod module;
 mod packages;
 mod symbols;
@@ -15,6 +17,8 @@ use crate::attach::{Check, Host};
 use crate::processes::{self, Mapping, ModuleFiles, ModuleTable, Pid, Process};
 
 pub use advice::{Advice, advise};
+pub use generated::{Generated, NamesFrom};
+pub use jvm::{ExaminedJvm, Names, Tracking};
 pub use module::{Examined, Unwinding};
 pub use packages::Packages;
 pub use symbols::{DebugFile, Symbols};
@@ -38,8 +42,10 @@ pub struct ExaminedProcess {
     pub modules: Vec<Examined>,
     /// Files that could not be opened, with the reason.
     pub unopened: BTreeMap<String, String>,
-    /// Bytes of code in no file, which the program has generated.
-    pub generated_bytes: u64,
+    /// Code in no file, which the program has generated; `None` when there is none.
+    pub generated: Option<Generated>,
+    /// The JVM that it is, if it is one.
+    pub jvm: Option<ExaminedJvm>,
     /// Whether its files are those that the paths lead to here: it is in no other mount namespace.
     pub shares_files: bool,
 }
@@ -68,7 +74,8 @@ impl ExaminedProcess {
         Ok(Self {
             modules,
             unopened: unopened.map(|it| (it.path.display().to_string(), it.error.to_string())).collect(),
-            generated_bytes: mappings.iter().filter(|mapping| mapping.is_generated()).map(length).sum(),
+            generated: Generated::find(&process, &mappings),
+            jvm: ExaminedJvm::find(pid, &mappings, &table),
             shares_files: is_same_namespace(pid),
             process,
         })
@@ -79,10 +86,6 @@ impl ExaminedProcess {
     pub fn has_allocator(&self) -> bool {
         self.modules.iter().any(|module| !module.allocators.is_empty())
     }
-}
-
-fn length(mapping: &Mapping) -> u64 {
-    mapping.addresses.end - mapping.addresses.start
 }
 
 fn is_same_namespace(pid: Pid) -> bool {

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use super::advice::{Advice, base_name};
+use super::generated::{Generated, NamesFrom};
+use super::jvm::{ExaminedJvm, Names, Tracking};
 use super::module::{Examined, Unwinding};
 use super::symbols::Symbols;
 use super::{Examination, ExaminedProcess};
@@ -17,6 +19,9 @@ pub fn text(examination: &Examination, advice: &[Advice], archive: Option<&str>)
     host(&mut out, &examination.host);
     if let Some(examined) = &examination.process {
         process(&mut out, examined);
+        if let Some(jvm) = &examined.jvm {
+            java(&mut out, jvm);
+        }
         modules(&mut out, examined);
         further(&mut out, advice, archive);
     }
@@ -74,9 +79,93 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
     for (path, error) in &examined.unopened {
         let _ = writeln!(out, "  NO   access to {}: {}", printable(path), printable(error));
     }
-    if examined.generated_bytes > 0 {
-        let kib = examined.generated_bytes >> 10;
-        let _ = writeln!(out, "  -    {kib} KiB of generated code: unwound by frame pointers, without names");
+    if let Some(generated) = &examined.generated {
+        self::generated(out, generated, examined.jvm.as_ref());
+    }
+}
+
+fn generated(out: &mut String, generated: &Generated, jvm: Option<&ExaminedJvm>) {
+    let (kib, map) = (generated.bytes >> 10, printable(&generated.perf_map));
+    let _ = write!(out, "  -    {kib} KiB of generated code: ");
+    let _ = match (jvm.map(|jvm| &jvm.names), &generated.names) {
+        (Some(Names::All | Names::WithoutInlined), _) => writeln!(out, "the JVM's, see below"),
+        (_, NamesFrom::Nowhere) => {
+            writeln!(out, "unwound by frame pointers, without names: there is no {map}")
+        }
+        (_, NamesFrom::Map(names, 0)) => {
+            writeln!(out, "unwound by frame pointers; {map} has {names} names")
+        }
+        (_, NamesFrom::Map(names, bad)) => {
+            writeln!(
+                out,
+                "unwound by frame pointers; {map} has {names} names, and {bad} lines that make no sense"
+            )
+        }
+        (_, NamesFrom::Refused(why)) => {
+            writeln!(out, "unwound by frame pointers, without names: {map} is not read: {why}")
+        }
+    };
+}
+
+fn java(out: &mut String, jvm: &ExaminedJvm) {
+    let _ = writeln!(out, "\nJava");
+    let by = if jvm.vendor.is_empty() { String::new() } else { format!(" by {}", printable(&jvm.vendor)) };
+    match &jvm.release {
+        Ok(release) => {
+            let collector = if jvm.collector.is_empty() { "unknown" } else { jvm.collector };
+            let _ = writeln!(out, "  yes  JDK {}{by}, {collector} collector", printable(release));
+        }
+        Err(error) => {
+            let _ = writeln!(out, "  NO   version of this JVM{by}: {}", printable(error));
+        }
+    }
+    let _ = match &jvm.names {
+        Names::All => {
+            writeln!(
+                out,
+                "  yes  methods, inlined ones and lines: from the JVM's own structures; no option is needed"
+            )
+        }
+        Names::WithoutInlined => writeln!(
+            out,
+            "  yes  methods: from the JVM's own structures; no option is needed\n  NO   inlined methods and lines: \
+             this version is not known well"
+        ),
+        Names::Unreadable(error) => {
+            writeln!(
+                out,
+                "  NO   methods, but those of a perf map, without inlined ones: {}",
+                printable(error)
+            )
+        }
+    };
+    if !jvm.flags.is_empty() {
+        let flag = |(flag, is_set): &(String, bool)| {
+            if *is_set { flag.clone() } else { format!("{flag} by default") }
+        };
+        let flags: Vec<_> = jvm.flags.iter().map(flag).collect();
+        let _ = writeln!(out, "  -    {}", flags.join(", "));
+    }
+    let _ = match &jvm.tracking {
+        Tracking::Off => {
+            writeln!(out, "  -    its own account of native memory (NMT) is off; jjleak needs none")
+        }
+        Tracking::On(mode) => {
+            writeln!(out, "  -    its own account of native memory (NMT) is on ({})", printable(mode))
+        }
+        Tracking::Unknown => {
+            writeln!(out, "  -    whether it keeps an account of native memory (NMT) is not known")
+        }
+    };
+    let names: Vec<_> = jvm.libraries.iter().map(|path| base_name(path)).collect();
+    let others = if names.is_empty() { String::new() } else { format!(" and {}", names.join(", ")) };
+    let _ = writeln!(
+        out,
+        "       NMT never counts what libraries allocate by themselves, and jjleak does: the JDK's, such as libzip{}",
+        printable(&others)
+    );
+    if let Err(why) = jvm.asking {
+        let _ = writeln!(out, "  -    --refresh-perf-map will not ask it: {why}");
     }
 }
 

@@ -7,6 +7,8 @@
 //! nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is the target's.
 
 mod codecache;
+mod description;
+mod library;
 mod lines;
 mod memory;
 mod methods;
@@ -18,7 +20,7 @@ mod structs;
 mod tests;
 mod unsigned5;
 
-use std::path::Path;
+use std::collections::HashMap;
 
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
@@ -30,17 +32,13 @@ use scopes::ScopeLayout;
 use structs::Structs;
 
 pub use codecache::{Blob, BlobKind, CodeView};
+pub use description::{Description, Origin};
+pub use library::{is_library, library};
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, Methods};
 
 /// The file that HotSpot is in.
 pub const LIBRARY: &str = "libjvm.so";
-
-/// Whether a file is HotSpot's, or takes its place in another JVM.
-#[must_use]
-pub fn is_library(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == LIBRARY)
-}
 
 /// Why a JVM's code cannot be told apart.
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +70,7 @@ impl<M: Memory> Jvm<M> {
     /// Reads what the JVM says of itself: `library` is the content of its [`LIBRARY`], which is mapped `bias` bytes above
     /// the addresses in it.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
-        let symbols = exported(library).ok_or(Error::NoStructs)?;
-        let known = |name: &str| symbols.iter().find(|(known, _)| known == name);
-        Self::described(memory, |name| known(name).map(|(_, address)| address.wrapping_add(bias)))
+        Self::described(memory, symbols(library, bias)?)
     }
 
     /// `symbol` tells where exported variables are.
@@ -114,13 +110,16 @@ impl<M: Memory> Jvm<M> {
     }
 }
 
-/// The symbols by which HotSpot describes itself.
-fn exported(library: &[u8]) -> Option<Vec<(String, u64)>> {
-    let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).ok()?;
+/// Where the symbols by which HotSpot describes itself are.
+fn symbols(library: &[u8], bias: u64) -> Result<impl Fn(&str) -> Option<u64>, Error> {
+    let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
     let named = elf.dynamic_symbols().filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())));
-    let symbols: Vec<_> = named
+    let symbols: HashMap<_, _> = named
         .filter(|(name, _)| name.starts_with("gHotSpotVM"))
-        .map(|(name, address)| (name.to_owned(), address))
+        .map(|(name, address)| (name.to_owned(), address.wrapping_add(bias)))
         .collect();
-    (!symbols.is_empty()).then_some(symbols)
+    if symbols.is_empty() {
+        return Err(Error::NoStructs);
+    }
+    Ok(move |name: &str| symbols.get(name).copied())
 }

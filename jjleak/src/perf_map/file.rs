@@ -2,15 +2,13 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::Mode;
+use nix::fcntl::OFlag;
 
-use crate::processes::{Credentials, Pid, Process};
+use crate::processes::{Credentials, Pid, Process, Root};
 
 /// Largest perf map that is read: half a million methods with names of a hundred bytes take less.
 pub const MAX_BYTES: u64 = 64 << 20;
@@ -64,8 +62,11 @@ pub(super) fn open(process: &Process) -> Result<Option<(File, Metadata)>, Refusa
 
 /// Opens the file at a path of a process, if it is a regular one that `user` or root has written.
 pub(super) fn open_as(pid: Pid, path: &Path, user: u32) -> Result<Option<(File, Metadata)>, Refusal> {
-    let Some(found) = find(pid, path)? else { return Ok(None) };
-    let found = File::from(found);
+    let found = match Root::of(pid).and_then(|root| root.find(path)) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Refusal::system(&error)),
+    };
     check(&found.metadata().map_err(|error| Refusal::system(&error))?, user)?;
     // Only now is it opened: this leads to the very file that was found.
     let file = OpenOptions::new()
@@ -76,25 +77,6 @@ pub(super) fn open_as(pid: Pid, path: &Path, user: u32) -> Result<Option<(File, 
     let metadata = file.metadata().map_err(|error| Refusal::system(&error))?;
     check(&metadata, user)?;
     Ok(Some((file, metadata)))
-}
-
-/// Finds what is at a path, as the process sees it, without opening it: links on the way lead to places in the process's
-/// root, and what is at the end is not followed.
-fn find(pid: Pid, path: &Path) -> Result<Option<OwnedFd>, Refusal> {
-    let root = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits())
-        .open(pid.proc_file("root"))
-        .map_err(|error| Refusal::system(&error))?;
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-        .mode(Mode::empty())
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    match openat2(root, path, how) {
-        Ok(found) => Ok(Some(found)),
-        Err(Errno::ENOENT) => Ok(None),
-        Err(errno) => Err(Refusal::system(&errno.into())),
-    }
 }
 
 fn check(metadata: &Metadata, user: u32) -> Result<(), Refusal> {

@@ -1,27 +1,24 @@
 //! Separate debug files: where they are, and whether they belong to a file.
 //!
 //! They are looked for as debuggers do (GDB manual, "Debugging Information in Separate Files"), in the process's own
-//! root. All of it may be the target's choice: nothing is opened that acts on being opened, and no link leads out.
+//! root.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::stat::Mode;
 use object::Object;
 
-use super::Pid;
 use super::headers::Headers;
 use super::modules::MAX_FILE_BYTES;
+use super::{Pid, Root};
 
 /// Where distributions put debug files.
 const FOLDER: &str = "/usr/lib/debug";
 
 /// The debug file of a mapped file with this path, build ID and content; nothing when there is none that belongs to it.
 pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<Vec<u8>> {
-    let root = open(&pid.proc_file("root"), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    let root = Root::of(pid).ok()?;
     let by_build_id = by_build_id(build_id).and_then(|file| matching(&root, &file, build_id));
     by_build_id.or_else(|| {
         let (name, sum) = link(elf)?;
@@ -55,10 +52,10 @@ fn by_link(path: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 /// The content of a file in the root, if it has this build ID.
-fn matching(root: &OwnedFd, path: &Path, build_id: &str) -> Option<Vec<u8>> {
-    let file = open_in(root, path).ok()?;
+fn matching(root: &Root, path: &Path, build_id: &str) -> Option<Vec<u8>> {
+    let file = root.open(path).ok()?;
     let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES || Headers::read(&file).build_id != build_id {
+    if metadata.len() > MAX_FILE_BYTES || Headers::read(&file).build_id != build_id {
         return None;
     }
     let mut bytes = Vec::new();
@@ -70,15 +67,6 @@ fn matching(root: &OwnedFd, path: &Path, build_id: &str) -> Option<Vec<u8>> {
 fn rewound(mut file: File) -> io::Result<File> {
     io::Seek::rewind(&mut file)?;
     Ok(file)
-}
-
-/// Opens a path in a root, with its links as the process sees them.
-fn open_in(root: &OwnedFd, path: &Path) -> nix::Result<File> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let how = OpenHow::new()
-        .flags(flags)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(root, path, how).map(File::from)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod mapped_file;
 mod maps;
 mod modules;
 mod regions;
+mod root;
 mod running;
 mod threads;
 
@@ -22,5 +23,6 @@ pub use identity::{Credentials, Pid, Process};
 pub use launch::{Launch, Progress, Running};
 pub use maps::{FileId, FileVersion, Mapping, parse_maps};
 pub use modules::{Module, ModuleFiles, ModuleId, ModuleTable, Unopened};
+pub use root::Root;
 pub use running::running;
 pub use threads::{is_alive, living_thread};

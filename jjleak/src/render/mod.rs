@@ -24,6 +24,7 @@ mod text;
 mod units;
 
 pub(crate) use label::printable;
+pub(crate) use units::humane_bytes;
 
 /// Who wrote a report, in formats that have a place for it.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// `1.5 MiB`; `None` below 1 KiB, where the bytes themselves read as well.
-pub(super) fn humane_bytes(bytes: u64) -> Option<String> {
+pub(crate) fn humane_bytes(bytes: u64) -> Option<String> {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return None;

@@ -45,6 +45,10 @@ impl Java {
         Self { process, stdin, stdout }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Attaches jjleak, which is to count blocks of the sites' sizes only.
     pub(crate) fn attach(&self) -> Jjleak {
         let pid = self.process.id().to_string();

@@ -8,7 +8,7 @@ use super::{Look, Watch};
 use crate::cli::Failure;
 use crate::collect::Collector;
 use crate::jvm::{self, CodeView, Jvm, ProcessMemory};
-use crate::processes::{Mapping, Module, ModuleTable, Pid};
+use crate::processes::{Mapping, ModuleTable, Pid};
 use crate::symbolize::{JavaNames, StackNames};
 use crate::unwind::GeneratedRows;
 
@@ -96,7 +96,7 @@ impl WatchedJvm {
         if self.jvm.is_some() || self.attempts == ATTEMPTS {
             return;
         }
-        let Some((module, bias)) = library(mappings, modules) else { return };
+        let Some((module, bias)) = jvm::library(mappings, modules) else { return };
         self.attempts += 1;
         let opened = ProcessMemory::open(thread)
             .and_then(|memory| Ok((memory, module.read()?)))
@@ -183,15 +183,4 @@ pub(super) fn name_generated(
         }
     }
     name_by_perf_map(names, collector, watched, &new, urgency);
-}
-
-/// The JVM's library, and how far above its own addresses it is mapped.
-fn library<'a>(mappings: &[Mapping], modules: &'a ModuleTable) -> Option<(&'a Module, u64)> {
-    let is_library = |mapping: &&Mapping| {
-        mapping.executable && mapping.path.file_name().is_some_and(|name| name == jvm::LIBRARY)
-    };
-    let mapping = mappings.iter().find(is_library)?;
-    let (id, offset) = modules.find(mapping.addresses.start)?;
-    let module = modules.get(id);
-    Some((module, mapping.addresses.start.wrapping_sub(module.address_of(offset)?)))
 }

@@ -1,0 +1,171 @@
+//! What jjleak can tell of a JVM. It is read from outside, as everything else: the JVM is not asked.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::jvm::{self, Description, Jvm, LIBRARY, Origin, ProcessMemory};
+use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
+use crate::render::humane_bytes;
+
+/// What was found of a JVM.
+#[derive(Debug)]
+pub struct ExaminedJvm {
+    /// Its version, or why it is not known.
+    pub release: Result<String, String>,
+    /// Who has made it; empty when that is not told.
+    pub vendor: String,
+    /// Its garbage collector; empty when unknown.
+    pub collector: &'static str,
+    /// Where the names of Java methods come from.
+    pub names: Names,
+    /// Flags that matter, as they are, and whether somebody has set them.
+    pub flags: Vec<(String, bool)>,
+    /// Whether it keeps an account of its own native memory.
+    pub tracking: Tracking,
+    /// Libraries that are not the JVM's own: what they allocate, it knows nothing of.
+    pub libraries: Vec<PathBuf>,
+    /// Why it must not be asked for a perf map, if so.
+    pub asking: Result<(), &'static str>,
+}
+
+/// Where the names of Java methods come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Names {
+    /// From the JVM's own structures, with inlined methods and lines.
+    All,
+    /// From the JVM's own structures, without inlined methods and lines: its version is not known well.
+    WithoutInlined,
+    /// From nowhere but a perf map; why.
+    Unreadable(String),
+}
+
+/// Native Memory Tracking (NMT), the JVM's own account of native memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tracking {
+    /// It is off.
+    Off,
+    /// It is on, in this form.
+    On(String),
+    /// It is not known.
+    Unknown,
+}
+
+/// Flags of which one at most is on, and what they stand for.
+const COLLECTORS: [(&str, &str); 7] = [
+    ("UseG1GC", "G1"),
+    ("UseParallelGC", "Parallel"),
+    ("UseSerialGC", "Serial"),
+    ("UseZGC", "ZGC"),
+    ("UseShenandoahGC", "Shenandoah"),
+    ("UseEpsilonGC", "Epsilon"),
+    ("UseConcMarkSweepGC", "CMS"),
+];
+
+/// Flags that bound native memory, each a number of bytes.
+const LIMITS: [&str; 4] = ["MaxHeapSize", "MaxDirectMemorySize", "MaxMetaspaceSize", "ReservedCodeCacheSize"];
+
+/// Flags that change what can be seen or asked, when they are not as usual.
+const SWITCHES: [&str; 5] =
+    ["PreserveFramePointer", "TieredCompilation", "Inline", "DisableAttachMechanism", "ReduceSignalUsage"];
+
+/// Longest file that is read to know who has made a JVM; they have two kilobytes.
+const MAX_RELEASE_BYTES: u64 = 64 << 10;
+
+impl ExaminedJvm {
+    /// Looks at the JVM in a process, if there is one.
+    pub(super) fn find(pid: Pid, mappings: &[Mapping], modules: &ModuleTable) -> Option<Self> {
+        let (library, bias) = jvm::library(mappings, modules)?;
+        let described = describe(pid, library, bias);
+        let known = described.as_ref().ok();
+        Some(Self {
+            release: described.as_ref().map(|known| known.release().to_owned()).map_err(Clone::clone),
+            vendor: vendor(pid, &library.path).unwrap_or_default(),
+            collector: known.map(collector).unwrap_or_default(),
+            names: names(pid, library, bias),
+            flags: known.map(flags).unwrap_or_default(),
+            tracking: known.map_or(Tracking::Unknown, tracking),
+            libraries: foreign(modules, &library.path),
+            asking: known.map_or(Err("its flags cannot be read"), |known| may_ask(known)),
+        })
+    }
+}
+
+/// Whether a JVM with these flags answers when it is asked for something, and does nothing else.
+fn may_ask(known: &Description<ProcessMemory>) -> Result<(), &'static str> {
+    match (known.is_on("DisableAttachMechanism"), known.is_on("ReduceSignalUsage")) {
+        (Some(true), _) => Err("-XX:+DisableAttachMechanism"),
+        (_, Some(true)) => Err("-Xrs"),
+        (Some(false), Some(false)) if known.version() < 17 => Err("JDK 17 and later know how to"),
+        (Some(false), Some(false)) => Ok(()),
+        _ => Err("its flags cannot be read"),
+    }
+}
+
+fn describe(pid: Pid, library: &Module, bias: u64) -> Result<Description<ProcessMemory>, String> {
+    let memory = ProcessMemory::open(pid).map_err(|error| error.to_string())?;
+    let library = library.read().map_err(|error| error.to_string())?;
+    Description::open(memory, &library, bias).map_err(|error| error.to_string())
+}
+
+fn names(pid: Pid, library: &Module, bias: u64) -> Names {
+    let opened = ProcessMemory::open(pid)
+        .and_then(|memory| Ok((memory, library.read()?)))
+        .map_err(|error| error.to_string())
+        .and_then(|(memory, library)| Jvm::open(memory, &library, bias).map_err(|error| error.to_string()));
+    match opened {
+        Ok(jvm) if jvm.knows_inlining() => Names::All,
+        Ok(_) => Names::WithoutInlined,
+        Err(error) => Names::Unreadable(error),
+    }
+}
+
+fn collector(known: &Description<ProcessMemory>) -> &'static str {
+    let used = COLLECTORS.iter().find(|(flag, _)| known.is_on(flag) == Some(true));
+    used.map(|(_, name)| *name).unwrap_or_default()
+}
+
+fn flags(known: &Description<ProcessMemory>) -> Vec<(String, bool)> {
+    let is_set = |flag| known.origin(flag) == Some(Origin::User);
+    let limits = LIMITS.iter().filter_map(|flag| {
+        let value = known.number(flag).filter(|_| is_set(flag) || *flag == "MaxHeapSize")?;
+        let humane = humane_bytes(value).map(|value| format!(" ({value})")).unwrap_or_default();
+        Some((format!("-XX:{flag}={value}{humane}"), is_set(flag)))
+    });
+    let switches = SWITCHES.iter().filter_map(|flag| {
+        let sign = if known.is_on(flag)? { '+' } else { '-' };
+        is_set(flag).then(|| (format!("-XX:{sign}{flag}"), true))
+    });
+    limits.chain(switches).collect()
+}
+
+fn tracking(known: &Description<ProcessMemory>) -> Tracking {
+    match known.text("NativeMemoryTracking") {
+        Some(mode) if mode == "off" => Tracking::Off,
+        Some(mode) if ["summary", "detail"].contains(&mode.as_str()) => Tracking::On(mode),
+        _ => Tracking::Unknown,
+    }
+}
+
+/// Who has made a JVM, as the file says that lies in its folder (`IMPLEMENTOR`).
+fn vendor(pid: Pid, library: &Path) -> Option<String> {
+    let home = library.ancestors().nth(3)?;
+    let file: File = Root::of(pid).and_then(|root| root.open(&home.join("release"))).ok()?;
+    let mut text = Vec::new();
+    file.take(MAX_RELEASE_BYTES).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let value = text.lines().find_map(|line| line.strip_prefix("IMPLEMENTOR="))?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// Libraries from elsewhere than the JVM's folder, but for those of the C and C++ runtimes.
+fn foreign(modules: &ModuleTable, library: &Path) -> Vec<PathBuf> {
+    const RUNTIME: [&str; 8] =
+        ["ld-", "libc.", "libdl.", "libgcc_s.", "libm.", "libpthread.", "librt.", "libstdc++."];
+    let home = library.ancestors().nth(3).unwrap_or(library);
+    let is_foreign = |path: &&PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        !path.starts_with(home) && name != LIBRARY && !RUNTIME.iter().any(|known| name.starts_with(known))
+    };
+    modules.iter().map(|(_, module)| &module.path).filter(is_foreign).cloned().collect()
+}
