@@ -9,6 +9,7 @@
 //! | [`unwind`] | mapped files | rows: how the kernel side gets from each frame to its caller |
 //! | [`jvm`] | a JVM's memory | its generated code: rows for it, and the methods in it |
 //! | [`perf_map`] | a process's perf map | names of code that other compilers generate |
+//! | [`jcmd`] | a JVM, if the user wants it | a perf map that is written anew |
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
@@ -28,6 +29,7 @@ pub mod attach;
 pub mod cli;
 pub mod collect;
 pub mod doctor;
+pub mod jcmd;
 pub mod jvm;
 pub mod mappings;
 pub mod perf_map;

@@ -82,7 +82,7 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     said("  yes  methods, inlined ones and lines: from the JVM's own structures; no option is needed\n");
     said("-XX:MaxDirectMemorySize=67108864 (64.0 MiB), -XX:+ReduceSignalUsage\n");
     said("native memory (NMT) is on (summary)\n");
-    said("--refresh-perf-map will not ask it: -Xrs\n");
+    said("will not ask it unless it listens already: it runs with -Xrs");
     said("KiB of generated code: the JVM's, see below\n");
 }
 

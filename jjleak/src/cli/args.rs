@@ -97,6 +97,13 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) mmap: bool,
 
+    /// Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does
+    ///
+    /// HotSpot's methods have names without it. It is the one option that makes a process do something: a JVM that
+    /// does not listen to jcmd yet gets SIGQUIT to begin with, unless that could end it or make it print (docs/jvm.md).
+    #[arg(long)]
+    pub(super) refresh_perf_map: bool,
+
     /// Show only allocations that are at least this old, in milliseconds
     #[arg(short, long, value_name = "MS", default_value_t = 0, hide_default_value = true)]
     pub(super) older: u64,

@@ -22,6 +22,8 @@ use clap::Parser;
 use args::Args;
 use failure::Failure;
 
+use crate::jcmd;
+
 /// Runs the command with the arguments of this process.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -38,10 +40,19 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             doctor::examine(&args)
         });
     }
+    if arguments.get(1).is_some_and(|word| word == jcmd::VERB) {
+        return ask_jvm(arguments.into_iter().skip(2));
+    }
     with_arguments(&arguments, |args: Args| {
         init_log(args.verbose);
         session::profile(&args)
     })
+}
+
+/// jjleak has been started by itself, to ask a JVM for something.
+fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+    ExitCode::from(if jcmd::run(&arguments) { failure::DONE } else { failure::OTHER })
 }
 
 /// Does what the arguments say, once they are understood.

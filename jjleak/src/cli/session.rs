@@ -102,7 +102,7 @@ impl Session {
             Subject::Named(name) => Wanted::Named(name.clone()),
             _ => Wanted::All,
         };
-        let (watch, outputs) = match subject {
+        let (mut watch, outputs) = match subject {
             Subject::Pids(pids) => {
                 Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
@@ -116,6 +116,9 @@ impl Session {
                 (watch, outputs)
             }
         };
+        if args.refresh_perf_map {
+            watch.ask_for_perf_maps();
+        }
         tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
         Self::with(watch, outputs)
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::jcmd::{self, Unfit, Way};
 use crate::jvm::{self, Description, Jvm, LIBRARY, Origin, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
 use crate::render::humane_bytes;
@@ -25,8 +26,8 @@ pub struct ExaminedJvm {
     pub tracking: Tracking,
     /// Libraries that are not the JVM's own: what they allocate, it knows nothing of.
     pub libraries: Vec<PathBuf>,
-    /// Why it must not be asked for a perf map, if so.
-    pub asking: Result<(), &'static str>,
+    /// Whether, and how, it may be asked for a perf map.
+    pub asking: Result<Way, Unfit>,
 }
 
 /// Where the names of Java methods come from.
@@ -86,19 +87,8 @@ impl ExaminedJvm {
             flags: known.map(flags).unwrap_or_default(),
             tracking: known.map_or(Tracking::Unknown, tracking),
             libraries: foreign(modules, &library.path),
-            asking: known.map_or(Err("its flags cannot be read"), |known| may_ask(known)),
+            asking: jcmd::way(known),
         })
-    }
-}
-
-/// Whether a JVM with these flags answers when it is asked for something, and does nothing else.
-fn may_ask(known: &Description<ProcessMemory>) -> Result<(), &'static str> {
-    match (known.is_on("DisableAttachMechanism"), known.is_on("ReduceSignalUsage")) {
-        (Some(true), _) => Err("-XX:+DisableAttachMechanism"),
-        (_, Some(true)) => Err("-Xrs"),
-        (Some(false), Some(false)) if known.version() < 17 => Err("JDK 17 and later know how to"),
-        (Some(false), Some(false)) => Ok(()),
-        _ => Err("its flags cannot be read"),
     }
 }
 

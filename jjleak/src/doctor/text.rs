@@ -10,6 +10,7 @@ use super::symbols::Symbols;
 use super::{Examination, ExaminedProcess};
 use crate::allocators::Stepping;
 use crate::attach::Check;
+use crate::jcmd::Way;
 use crate::render::printable;
 
 /// The report. `archive` is said below advice to install debug packages.
@@ -164,9 +165,13 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
         "       NMT never counts what libraries allocate by themselves, and jjleak does: the JDK's, such as libzip{}",
         printable(&others)
     );
-    if let Err(why) = jvm.asking {
-        let _ = writeln!(out, "  -    --refresh-perf-map will not ask it: {why}");
-    }
+    let _ = match jvm.asking {
+        Ok(Way::SocketOrSignal) => Ok(()),
+        Ok(Way::Socket(why)) => {
+            writeln!(out, "  -    --refresh-perf-map will not ask it unless it listens already: {why}")
+        }
+        Err(why) => writeln!(out, "  -    --refresh-perf-map will not ask it: {why}"),
+    };
 }
 
 fn modules(out: &mut String, examined: &ExaminedProcess) {

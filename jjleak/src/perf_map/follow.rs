@@ -64,6 +64,12 @@ impl PerfMap {
         file::path(process)
     }
 
+    /// Why what is in the place of a process's perf map would not be read, if so.
+    #[must_use]
+    pub fn refusal(process: &Process) -> Option<Refusal> {
+        file::open(process).err()
+    }
+
     /// The name of the code at an address.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&Rc<str>> {

@@ -3,6 +3,7 @@
 //! In: processes by PID, commands, and what the kernel side tells of others. Out: profiles.
 
 mod allocators;
+mod asked;
 mod code;
 mod dead;
 mod entry;
@@ -63,6 +64,8 @@ pub(super) struct Watch {
     coverage: Coverage,
     growth: Growth,
     wanted: Wanted,
+    /// Whether JVMs are asked to write down the names of their code.
+    asks_for_perf_maps: bool,
     processes: BTreeMap<ProcessSlot, Watched>,
     dead: Dead,
     /// What images map that have not been looked at yet.
@@ -94,6 +97,7 @@ impl Watch {
             coverage,
             growth: Growth::default(),
             wanted,
+            asks_for_perf_maps: false,
             processes: BTreeMap::new(),
             dead: Dead::default(),
             learned: HashMap::new(),
@@ -160,6 +164,7 @@ impl Watch {
         self.look_at(&slots, Reason::Routine)?;
         self.spare_children();
         self.name_new();
+        self.ask_jvms();
         self.mappings.receive();
         let images = self.attachment.processes().images();
         self.mappings.forget(&images);
@@ -326,6 +331,7 @@ impl Watch {
     pub(super) fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
         const ATTEMPTS: u32 = 3;
         self.look_at_all()?;
+        self.await_perf_maps();
         let mut profiles = self.take(|_| true)?;
         for _ in 1..ATTEMPTS {
             if self.processes.values().all(|watched| self.is_current(watched)) {

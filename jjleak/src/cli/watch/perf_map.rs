@@ -1,15 +1,17 @@
 //! Names code that a process has generated, by its perf map.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use jjleak_common::unwind::layer;
 
+use super::asked::AskedJvm;
 use super::process::Watched;
 use crate::collect::{Collector, RawStack};
 use crate::jvm;
 use crate::perf_map::{Outcome, PerfMap};
-use crate::processes::ModuleTable;
+use crate::processes::{Mapping, ModuleTable, Pid, Process};
 use crate::symbolize::{JitNames, StackNames};
 
 /// Most stacks of a process whose code waits for a name to be written down; those beyond are named by what is there.
@@ -23,9 +25,20 @@ pub(super) struct WatchedPerfMap {
     map: PerfMap,
     /// Rows of stacks with code that has no name yet.
     waiting: BTreeSet<u32>,
+    asked: AskedJvm,
 }
 
 impl WatchedPerfMap {
+    /// Has a JVM write its map anew if that is due.
+    pub(super) fn ask(&mut self, process: &Process, code: &[Mapping], modules: &ModuleTable) {
+        self.asked.go_on(process, !self.waiting.is_empty(), || jvm::library(code, modules));
+    }
+
+    /// Whether a JVM is writing its map.
+    pub(super) fn is_being_written(&mut self, process: &Process) -> bool {
+        self.asked.is_running(process)
+    }
+
     /// These rows are of no stack any more.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.waiting.retain(|row| !rows.contains(row));
@@ -98,11 +111,11 @@ fn is_generated(frame: StackFrame, modules: &ModuleTable) -> bool {
     frame.layer() == layer::NO_FILE || module.is_none_or(|module| is_memory(module.path.as_os_str()))
 }
 
-fn is_memory(path: &std::ffi::OsStr) -> bool {
+fn is_memory(path: &OsStr) -> bool {
     path.as_encoded_bytes().starts_with(MEMORY_FILE)
 }
 
-fn tell(pid: crate::processes::Pid, map: &PerfMap) {
+fn tell(pid: Pid, map: &PerfMap) {
     let names = map.names();
     tracing::info!("code of process {pid} is named by its perf map, which has {} names", names.len());
     if names.bad_lines() > 0 {

@@ -1,0 +1,118 @@
+//! JVMs that are asked for a perf map, for `--refresh-perf-map`.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::Watch;
+use crate::jcmd::{self, Request, State, Unfit, Way};
+use crate::jvm;
+use crate::processes::{Module, Process};
+
+/// A JVM is asked again for code that has no name, but not before. Writing a map of ten thousand methods takes it about ten
+/// milliseconds: a thousandth of this.
+const PAUSE: Duration = Duration::from_secs(10);
+/// One that has not done it is asked again after this.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// How often a JVM that does not catch signals yet is given another second to come so far.
+const ATTEMPTS: u32 = 3;
+/// A report waits so long for a map that is being written.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether it has been.
+const POLL: Duration = Duration::from_millis(10);
+
+/// What a JVM has been asked.
+#[derive(Default)]
+pub(super) struct AskedJvm {
+    running: Option<Request>,
+    /// When it may be asked again.
+    next: Option<Instant>,
+    attempts: u32,
+    /// Why it could not be asked, as the user was told.
+    told: Option<String>,
+}
+
+impl AskedJvm {
+    /// Takes in its answer, or asks if that is due: once, and whenever code `lacks_names`.
+    pub(super) fn go_on<'a>(
+        &mut self,
+        process: &Process,
+        lacks_names: bool,
+        library: impl FnOnce() -> Option<(&'a Module, u64)>,
+    ) {
+        let is_due = self.next.is_none_or(|next| lacks_names && Instant::now() >= next);
+        if self.is_running(process) || !is_due {
+            return;
+        }
+        let Some((library, bias)) = library() else { return };
+        match jcmd::way_of(process.pid, library, bias) {
+            Ok(Way::Socket(Unfit::NotCaught | Unfit::UnknownFlags)) if self.attempts < ATTEMPTS => {
+                self.attempts += 1
+            }
+            Ok(way) => match Request::begin(process, way) {
+                Ok(request) => self.running = Some(request),
+                Err(error) => self.fail(process, error.to_string()),
+            },
+            Err(unfit) => self.fail(process, unfit.to_string()),
+        }
+    }
+
+    /// Whether it has not answered yet.
+    pub(super) fn is_running(&mut self, process: &Process) -> bool {
+        let Some(state) = self.running.as_mut().map(Request::state) else { return false };
+        if state == State::Running {
+            return true;
+        }
+        self.running = None;
+        match state {
+            State::Failed(why) => self.fail(process, why),
+            _ => {
+                tracing::info!("process {} has written its perf map", process.pid);
+                self.next = Some(Instant::now() + PAUSE);
+            }
+        }
+        false
+    }
+
+    fn fail(&mut self, process: &Process, why: String) {
+        self.next = Some(Instant::now() + PAUSE_AFTER_FAILURE);
+        if self.told.as_ref() != Some(&why) {
+            tracing::warn!(
+                "process {} has not been asked for a perf map, or has not written it: {why}",
+                process.pid
+            );
+            self.told = Some(why);
+        }
+    }
+}
+
+impl Watch {
+    /// From now on, JVMs are asked to write down the names of their code.
+    pub(in crate::cli) const fn ask_for_perf_maps(&mut self) {
+        self.asks_for_perf_maps = true;
+    }
+
+    /// Asks JVMs where that is due.
+    pub(super) fn ask_jvms(&mut self) {
+        if !self.asks_for_perf_maps {
+            return;
+        }
+        for watched in self.processes.values_mut().filter(|watched| watched.ended.is_none()) {
+            let is_jvm = watched.modules.iter().any(|(_, module)| jvm::is_library(&module.path));
+            if is_jvm {
+                watched.perf_map.ask(&watched.process, &watched.code, &watched.modules);
+            }
+        }
+    }
+
+    /// Waits for maps that are being written, but not long.
+    pub(super) fn await_perf_maps(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut is_one_written = || {
+            let mut all = self.processes.values_mut();
+            all.any(|watched| watched.perf_map.is_being_written(&watched.process))
+        };
+        while is_one_written() && Instant::now() < deadline {
+            sleep(POLL);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The process that asks: it becomes as unprivileged as the JVM, and sees what that sees, before it looks at anything that
+//! the JVM has a part in.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{
+    Gid, Uid, UnlinkatFlags, chdir, chroot, fchdir, setgroups, setresgid, setresuid, unlinkat,
+};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::signal::catches_sigquit;
+use crate::perf_map::PerfMap;
+use crate::processes::{Credentials, Pid, Process};
+
+/// The argument by which jjleak runs itself as this process.
+pub const VERB: &str = "refresh-perf-map";
+
+/// A JVM answers within milliseconds; one that has not after this is stopped, or has too much to do.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How often it is looked whether a JVM listens. Its own tools look as often.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Longest answer that is read.
+const MAX_ANSWER: u64 = 64 << 10;
+/// Version of the protocol, command, and its three arguments, each with a 0 at its end.
+const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
+
+/// Asks the JVM that the arguments name, and says on stdout what went wrong, if something did; whether nothing did.
+#[must_use]
+pub fn run(arguments: &[String]) -> bool {
+    let outcome = parse(arguments).ok_or_else(|| "its arguments make no sense".to_owned());
+    let outcome = outcome.and_then(|(pid, start_time, may_signal)| ask(pid, start_time, may_signal));
+    if let Err(why) = &outcome {
+        // Nobody can be told that nobody listens.
+        let _ = writeln!(io::stdout(), "{why}");
+    }
+    outcome.is_ok()
+}
+
+/// The process, when it began, and whether it may be sent a signal.
+fn parse(arguments: &[String]) -> Option<(Pid, u64, bool)> {
+    let [pid, start_time, rest @ ..] = arguments else { return None };
+    Some((Pid::new(pid.parse().ok()?)?, start_time.parse().ok()?, rest == ["signal"]))
+}
+
+fn ask(pid: Pid, start_time: u64, may_signal: bool) -> Result<(), String> {
+    let deadline = Instant::now() + LIMIT;
+    let target = Target::open(pid, start_time)?;
+    target.enter()?;
+    let socket = PathBuf::from(format!("/tmp/.java_pid{}", target.own_pid));
+    let stream = match connect(&socket, target.credentials)? {
+        Some(stream) => stream,
+        None if may_signal => target.wake(&socket, deadline)?,
+        None => return Err("it does not listen, and must not be sent SIGQUIT".to_owned()),
+    };
+    talk(stream, deadline)
+}
+
+/// The JVM, held by descriptors that stay its own.
+struct Target {
+    own_pid: Pid,
+    process: OwnedFd,
+    credentials: Credentials,
+    root: File,
+    /// The folder it runs in.
+    folder: File,
+    /// Its `/proc/PID/status`, which says what is so whenever it is read.
+    status: File,
+}
+
+impl Target {
+    fn open(pid: Pid, start_time: u64) -> Result<Self, String> {
+        let raw = i32::try_from(pid.number().get()).ok().and_then(RawPid::from_raw);
+        let raw = raw.ok_or("its PID is none")?;
+        let held = pidfd_open(raw, PidfdFlags::empty()).map_err(|error| error.to_string())?;
+        let process = Process::open(pid).map_err(|error| error.to_string())?;
+        if process.start_time != start_time {
+            return Err("it has ended".to_owned());
+        }
+        let folder = |name| {
+            OpenOptions::new()
+                .read(true)
+                .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits())
+                .open(pid.proc_file(name))
+                .map_err(|error| format!("its files cannot be reached: {error}"))
+        };
+        // What is in the place of its perf map is looked at with all privileges: it would be written to.
+        if let Some(refusal) = PerfMap::refusal(&process) {
+            return Err(format!("{} is in the way: {refusal}", PerfMap::path(&process).display()));
+        }
+        Ok(Self {
+            own_pid: process.container_pid.unwrap_or(pid),
+            process: held,
+            credentials: Credentials::of(pid).map_err(|error| error.to_string())?,
+            root: folder("root")?,
+            folder: folder("cwd")?,
+            status: File::open(pid.proc_file("status")).map_err(|error| error.to_string())?,
+        })
+    }
+
+    /// Takes on the JVM's root, and its user and group for good.
+    fn enter(&self) -> Result<(), String> {
+        let become_it = || {
+            let (user, group) = (Uid::from_raw(self.credentials.user), Gid::from_raw(self.credentials.group));
+            fchdir(&self.root)?;
+            chroot(".")?;
+            chdir("/")?;
+            setgroups(&[group])?;
+            setresgid(group, group, group)?;
+            setresuid(user, user, user)
+        };
+        become_it().map_err(|errno| format!("jjleak cannot take on its user and files: {errno}"))
+    }
+
+    /// Has the JVM listen, which it does when it gets SIGQUIT and finds a file of its user with this name.
+    fn wake(&self, socket: &Path, deadline: Instant) -> Result<UnixStream, String> {
+        let trigger = Trigger::create(self)?;
+        // Before it has taken over its signals, this one would end it.
+        if !catches_sigquit(&self.status).map_err(|error| error.to_string())? {
+            return Err("it does not catch SIGQUIT, which would end it".to_owned());
+        }
+        pidfd_send_signal(self.process.as_fd(), Signal::QUIT).map_err(|error| format!("SIGQUIT: {error}"))?;
+        let stream = loop {
+            if let Some(stream) = connect(socket, self.credentials)? {
+                break stream;
+            }
+            if Instant::now() > deadline {
+                return Err("it does not listen, although it was told to".to_owned());
+            }
+            sleep(PAUSE);
+        };
+        drop(trigger);
+        Ok(stream)
+    }
+}
+
+/// The file by which a JVM knows what SIGQUIT is for. It is removed when this is dropped.
+struct Trigger<'a> {
+    folder: BorrowedFd<'a>,
+    path: PathBuf,
+}
+
+impl<'a> Trigger<'a> {
+    /// Creates it where the JVM looks: in the folder it runs in, or else in `/tmp`. One that is there already is somebody
+    /// else's, and does as well.
+    fn create(target: &'a Target) -> Result<Option<Self>, String> {
+        let name = format!(".attach_pid{}", target.own_pid);
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let places =
+            [(target.folder.as_fd(), PathBuf::from(&name)), (AT_FDCWD, Path::new("/tmp").join(&name))];
+        let mut outcome = Errno::ENOENT;
+        for (folder, path) in places {
+            match openat(folder, &path, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+                Ok(_) => return Ok(Some(Self { folder, path })),
+                Err(Errno::EEXIST) => return Ok(None),
+                Err(errno) => outcome = errno,
+            }
+        }
+        Err(format!("{name} cannot be created: {outcome}"))
+    }
+}
+
+impl Drop for Trigger<'_> {
+    fn drop(&mut self) {
+        // The JVM, or somebody else, may have removed it.
+        let _ = unlinkat(self.folder, &self.path, UnlinkatFlags::NoRemoveDir);
+    }
+}
+
+/// Connects to the socket that a JVM of these credentials listens on; `None` when it does not, or is busy.
+fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, String> {
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(format!("{} is no socket", path.display()));
+    }
+    if metadata.uid() != credentials.user {
+        return Err(format!("{} belongs to user {}", path.display(), metadata.uid()));
+    }
+    let address = SocketAddrUnix::new(path).map_err(|error| error.to_string())?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|error| error.to_string())?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => Ok(Some(UnixStream::from(socket))),
+        // Left behind by another process; or as many are waiting as can.
+        Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::AGAIN | rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+/// Asks, and reads the answer: a line with a number, 0 for success, and text.
+fn talk(mut stream: UnixStream, deadline: Instant) -> Result<(), String> {
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it has not answered in time".to_owned(),
+        _ => error.to_string(),
+    };
+    stream.set_nonblocking(false).map_err(failed)?;
+    let limit = |stream: &UnixStream| {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
+    };
+    limit(&stream).map_err(failed)?;
+    stream.write_all(REQUEST).map_err(failed)?;
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    while Instant::now() < deadline && (answer.len() as u64) < MAX_ANSWER {
+        limit(&stream).map_err(failed)?;
+        let length = stream.read(&mut part).map_err(failed)?;
+        if length == 0 {
+            return success(&answer);
+        }
+        answer.extend(part.iter().take(length));
+    }
+    Err("it has not answered in time".to_owned())
+}
+
+fn success(answer: &[u8]) -> Result<(), String> {
+    let answer = String::from_utf8_lossy(answer);
+    let (result, text) = answer.split_once('\n').unwrap_or((&answer, ""));
+    match (result.trim(), text.lines().next().unwrap_or_default()) {
+        ("0", _) => Ok(()),
+        (_, "") => Err("it gave no answer".to_owned()),
+        (_, why) => Err(format!("it said: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_begins_with_its_outcome() {
+        assert_eq!(success(b"0\nDumped\n"), Ok(()));
+        let unknown = b"1\njava.lang.IllegalArgumentException: Unknown diagnostic command\n";
+        assert!(success(unknown).unwrap_err().ends_with("Unknown diagnostic command"));
+        assert!(success(b"").is_err() && success(b"\xff\n").is_err());
+    }
+
+    #[test]
+    fn a_jvm_that_never_answers_is_left_alone_at_the_deadline() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let outcome = talk(ours, Instant::now() + Duration::from_millis(20));
+        assert_eq!(outcome, Err("it has not answered in time".to_owned()));
+        drop(theirs);
+    }
+
+    #[test]
+    fn a_jvm_that_never_stops_to_answer_is_not_listened_to_for_ever() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let babble = std::thread::spawn(move || while theirs.write_all(&[b'0'; 4096]).is_ok() {});
+        assert!(talk(ours, Instant::now() + LIMIT).is_err());
+        babble.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_socket_of_the_jvms_is_not_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = Credentials { user: Uid::effective().as_raw(), group: 0 };
+        let path = folder.path().join("socket");
+        assert!(connect(&path, own).unwrap().is_none());
+        nix::unistd::mkfifo(&path, Mode::S_IRUSR).unwrap();
+        assert!(connect(&path, own).unwrap_err().ends_with("is no socket"));
+        fs::remove_file(&path).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(connect(&path, own).unwrap().is_some());
+        assert!(connect(&path, Credentials { user: own.user + 1, ..own }).is_err());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(connect(&link, own).unwrap_err().ends_with("is no socket"));
+        drop(listener);
+        assert!(connect(&path, own).unwrap().is_none());
+    }
+}
