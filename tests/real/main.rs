@@ -13,6 +13,7 @@
 
 mod support;
 
+mod asking;
 mod bcc;
 mod calls;
 mod completeness;

@@ -37,7 +37,11 @@ impl Java {
     /// Starts the program with these options for the JVM, and waits until it listens.
     pub(crate) fn start(java: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(java);
-        command.args(options).arg("-cp").arg(classes()).arg("Leak");
+        Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Leak"))
+    }
+
+    /// Starts the program by a command, and waits until it listens.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let mut stdout = Lines::of("the Java program", stdout);
@@ -108,7 +112,7 @@ pub(crate) fn java_frames(stack: &StackDocument) -> Vec<String> {
 }
 
 /// Where the program's classes are, compiled for the oldest JDK that is supported.
-fn classes() -> &'static Path {
+pub(crate) fn classes() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/Leak.java");

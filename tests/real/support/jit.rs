@@ -57,7 +57,7 @@ impl Jit {
 
 impl Drop for Jit {
     fn drop(&mut self) {
-        // It may have been removed, or never been there.
-        let _ = fs::remove_file(&self.perf_map);
+        // It may have been removed, or never been there, or be something else.
+        let _ = fs::remove_file(&self.perf_map).or_else(|_| fs::remove_dir(&self.perf_map));
     }
 }
