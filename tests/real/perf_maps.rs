@@ -84,6 +84,20 @@ fn names_that_are_written_down_later_are_found_until_the_stack_is_reported() {
     assert_eq!(symbols(stack(&report, 1000))[2..4], ["late inner", "late outer"]);
 }
 
+#[test]
+fn what_a_program_has_written_down_names_its_stacks_when_it_is_over() {
+    require_bpf!();
+    let mut jit = jit();
+    jit.ask("compile function 0");
+    jit.ask("map function");
+    let jjleak = jit.attach(0);
+    jit.ask("call 100 1000");
+    jit.kill();
+    let report = jjleak.end().assert_done().report();
+
+    assert_eq!(symbols(stack(&report, 1000))[2..4], ["function inner", "function outer"]);
+}
+
 /// Profiles a program that finds something else where its perf map would be, and returns what jjleak says of it.
 fn with_hostile_map(put: impl FnOnce(&Path)) -> String {
     let mut jit = jit();
@@ -175,10 +189,10 @@ fn a_process_with_a_pid_and_files_of_its_own_has_its_perf_map_there() {
 
 #[test]
 fn node_has_names_for_javascript() {
-    require_program!("node");
     if !is_long() {
         return;
     }
+    require_program!("node");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/leak.js");
     let mut command = Command::new("node");
     command.args(["--perf-basic-prof", "--interpreted-frames-native-stack"]).arg(script);

@@ -60,9 +60,13 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("redis-benchmark", "redis-tools"),
 ];
 
+/// What only tests that take minutes need: it takes as much room as all of the above.
+const FOR_LONG_TESTS: &[Prerequisite] = &[program("node", "nodejs")];
+
 /// Installs what the tests need and is missing.
-pub(crate) fn for_tests() -> Result<()> {
-    let missing: Vec<_> = FOR_TESTS.iter().filter(|it| !it.what.is_installed()).collect();
+pub(crate) fn for_tests(long: bool) -> Result<()> {
+    let needed = FOR_TESTS.iter().chain(FOR_LONG_TESTS.iter().filter(|_| long));
+    let missing: Vec<_> = needed.filter(|it| !it.what.is_installed()).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -27,7 +27,7 @@ const LONG: &str = "JJLEAK_LONG";
 
 /// `cargo xtask test [--long] [-- ARGS]`.
 pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
-    prerequisites::for_tests()?;
+    prerequisites::for_tests(long)?;
     let object = build::object()?;
     let skipped = SkippedFile::create()?;
     let mut cargo = host_cargo();

@@ -54,15 +54,34 @@ pub(super) fn path(process: &Process) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{own_pid}.map"))
 }
 
-/// Opens a process's perf map in the files that the process sees; `None` when there is none.
-pub(super) fn open(process: &Process) -> Result<Option<(File, Metadata)>, Refusal> {
-    let credentials = Credentials::of(process.pid).map_err(|error| Refusal::System(error.to_string()))?;
-    open_as(process.pid, &path(process), credentials.user)
+/// Where a process's perf map would be. It stays there when the process is over.
+#[derive(Debug)]
+pub(super) struct Place {
+    pid: Pid,
+    root: Root,
+    path: PathBuf,
+    user: u32,
 }
 
-/// Opens the file at a path of a process, if it is a regular one that `user` or root has written.
-pub(super) fn open_as(pid: Pid, path: &Path, user: u32) -> Result<Option<(File, Metadata)>, Refusal> {
-    let found = match Root::of(pid).and_then(|root| root.find(path)) {
+impl Place {
+    /// That of a process, while it runs.
+    pub(super) fn of(process: &Process) -> Result<Self, Refusal> {
+        let user = Credentials::of(process.pid).map_err(|error| Refusal::System(error.to_string()))?.user;
+        let root = Root::of(process.pid).map_err(|error| Refusal::system(&error))?;
+        Ok(Self { pid: process.pid, root, path: path(process), user })
+    }
+
+    /// Opens the file there; `None` when there is none.
+    pub(super) fn open(&self) -> Result<Option<(File, Metadata)>, Refusal> {
+        // It can have become another user's since.
+        let user = Credentials::of(self.pid).map_or(self.user, |credentials| credentials.user);
+        open_as(&self.root, &self.path, user)
+    }
+}
+
+/// Opens the file at a path, if it is a regular one that `user` or root has written.
+pub(super) fn open_as(root: &Root, path: &Path, user: u32) -> Result<Option<(File, Metadata)>, Refusal> {
+    let found = match root.find(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Refusal::system(&error)),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::file::{self, MAX_BYTES};
+use super::file::{self, MAX_BYTES, Place};
 use super::{NamedRanges, Refusal};
 use crate::processes::Process;
 
@@ -23,6 +23,7 @@ const BUFFER: usize = 128 << 10;
 #[derive(Debug, Default)]
 pub struct PerfMap {
     names: NamedRanges,
+    place: Option<Place>,
     read: Option<LastRead>,
     /// When it was looked at last, and how long that took.
     last: Option<(Instant, Duration)>,
@@ -67,7 +68,16 @@ impl PerfMap {
     /// Why what is in the place of a process's perf map would not be read, if so.
     #[must_use]
     pub fn refusal(process: &Process) -> Option<Refusal> {
-        file::open(process).err()
+        Place::of(process).and_then(|place| place.open()).err()
+    }
+
+    /// Holds on to the place where the process's map is, so that it can be read when the process is over.
+    pub fn hold(&mut self, process: &Process) {
+        if self.place.is_none() {
+            let place = Place::of(process);
+            let place = place.inspect_err(|error| tracing::debug!(%error, "a perf map cannot be looked for"));
+            self.place = place.ok();
+        }
     }
 
     /// The name of the code at an address.
@@ -88,7 +98,12 @@ impl PerfMap {
             return Outcome::Resting;
         }
         let begun = Instant::now();
-        let outcome = self.refresh(file::open(process));
+        self.hold(process);
+        let found = match &self.place {
+            Some(place) => place.open(),
+            None => Ok(None),
+        };
+        let outcome = self.refresh(found);
         self.last = Some((Instant::now(), begun.elapsed()));
         outcome
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::file::open_as;
 use super::{MAX_BYTES, MAX_NAME, NamedRanges, Outcome, PerfMap, Refusal, parse};
-use crate::processes::{Pid, Process};
+use crate::processes::{Pid, Process, Root};
 
 fn named(text: impl AsRef<[u8]>) -> NamedRanges {
     let mut names = NamedRanges::default();
@@ -121,11 +121,15 @@ impl Map {
 type Opened = Result<Option<(File, fs::Metadata)>, Refusal>;
 
 fn open(path: &Path) -> Opened {
-    open_as(own_pid(), path, Uid::effective().as_raw())
+    open_as(&own_root(), path, Uid::effective().as_raw())
 }
 
 fn own_pid() -> Pid {
     Pid::new(std::process::id()).unwrap()
+}
+
+fn own_root() -> Root {
+    Root::of(own_pid()).unwrap()
 }
 
 fn refusal(opened: Opened) -> Refusal {
@@ -237,8 +241,8 @@ fn a_file_of_another_user_is_refused() {
     if Uid::effective().is_root() {
         chown(&map.path(), Some(Uid::from_raw(owner)), None).unwrap();
     }
-    assert_eq!(refusal(open_as(own_pid(), &map.path(), user)), Refusal::ForeignOwner { owner, user });
-    assert!(open_as(own_pid(), &map.path(), owner).unwrap().is_some());
+    assert_eq!(refusal(open_as(&own_root(), &map.path(), user)), Refusal::ForeignOwner { owner, user });
+    assert!(open_as(&own_root(), &map.path(), owner).unwrap().is_some());
 }
 
 #[test]

@@ -44,6 +44,11 @@ impl Jit {
         assert_eq!(self.stdout.next(LONG), "done");
     }
 
+    /// Ends the program, which leaves its perf map behind.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+    }
+
     /// Attaches jjleak, which is to count blocks of at least so many bytes.
     pub(crate) fn attach(&self, smallest: u64) -> Jjleak {
         Self::attach_to(&self.pid().to_string(), smallest)

@@ -50,9 +50,9 @@ impl AskedJvm {
             }
             Ok(way) => match Request::begin(process, way) {
                 Ok(request) => self.running = Some(request),
-                Err(error) => self.fail(process, error.to_string()),
+                Err(error) => self.fail(process, "cannot be asked for a perf map", error.to_string()),
             },
-            Err(unfit) => self.fail(process, unfit.to_string()),
+            Err(unfit) => self.fail(process, "is not asked for a perf map", unfit.to_string()),
         }
     }
 
@@ -64,7 +64,7 @@ impl AskedJvm {
         }
         self.running = None;
         match state {
-            State::Failed(why) => self.fail(process, why),
+            State::Failed(why) => self.fail(process, "has written no perf map", why),
             _ => {
                 tracing::info!("process {} has written its perf map", process.pid);
                 self.next = Some(Instant::now() + PAUSE);
@@ -73,13 +73,10 @@ impl AskedJvm {
         false
     }
 
-    fn fail(&mut self, process: &Process, why: String) {
+    fn fail(&mut self, process: &Process, what: &str, why: String) {
         self.next = Some(Instant::now() + PAUSE_AFTER_FAILURE);
         if self.told.as_ref() != Some(&why) {
-            tracing::warn!(
-                "process {} has not been asked for a perf map, or has not written it: {why}",
-                process.pid
-            );
+            tracing::warn!("process {} {what}: {why}", process.pid);
             self.told = Some(why);
         }
     }

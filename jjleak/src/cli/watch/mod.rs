@@ -253,6 +253,7 @@ impl Watch {
     fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         let mappings = &look.mappings;
         watched.code = executable(mappings).cloned().collect();
+        watched.perf_map.hold(&watched.process, &watched.code);
         watched.modules.refresh(&mut self.files, thread, mappings);
         self.look_at_generated(watched, thread, mappings, Reason::Miss);
         let image = watched.image;

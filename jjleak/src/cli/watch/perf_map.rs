@@ -29,6 +29,13 @@ pub(super) struct WatchedPerfMap {
 }
 
 impl WatchedPerfMap {
+    /// Holds on to the map of a process that runs, if it generates code.
+    pub(super) fn hold(&mut self, process: &Process, code: &[Mapping]) {
+        if generates(code) {
+            self.map.hold(process);
+        }
+    }
+
     /// Has a JVM write its map anew if that is due.
     pub(super) fn ask(&mut self, process: &Process, code: &[Mapping], modules: &ModuleTable) {
         self.asked.go_on(process, !self.waiting.is_empty(), || jvm::library(code, modules));
@@ -64,8 +71,7 @@ pub(super) fn name_by_perf_map(
     urgency: Urgency,
 ) {
     let Watched { code, jvm, modules, perf_map, process, .. } = watched;
-    let generates = code.iter().any(|mapping| mapping.is_generated() || is_memory(mapping.path.as_os_str()));
-    if !generates && perf_map.waiting.is_empty() {
+    if !generates(code) && perf_map.waiting.is_empty() {
         return;
     }
     let is_jit = |frame: StackFrame| {
@@ -103,6 +109,11 @@ pub(super) fn name_by_perf_map(
         names.keep_generated(*row, stack, |frame| known.frames(frame).filter(|_| is_jit(frame)));
         lacks_name(names, *row, stack)
     });
+}
+
+/// Whether a process with this code generates some of it.
+fn generates(code: &[Mapping]) -> bool {
+    code.iter().any(|mapping| mapping.is_generated() || is_memory(mapping.path.as_os_str()))
 }
 
 /// Whether the code of a frame is in no file.
