@@ -15,7 +15,7 @@ use crate::{
 
 /// `cargo xtask bench [ARGS]`.
 pub(crate) fn bench(args: &[String]) -> Result<ExitCode> {
-    prerequisites::for_tests()?;
+    prerequisites::for_tests(false)?;
     let object = build::object()?;
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();

@@ -34,7 +34,7 @@ impl<'a> JitNames<'a> {
     }
 }
 
-/// Whether a name in a JVM's map is a method's. HotSpot writes `void java.util.Timer.run()`, OpenJ9
+/// Whether a name in a JVM's map is a method's. HotSpot writes `void java.util.Timer.run()`, `OpenJ9`
 /// `java/util/Timer.run()V_warm`, perf-map-agent `Ljava/util/Timer;::run`; all else is code that the JVM has made for
 /// itself, such as `StubRoutines (1)` and `I2C/C2I adapters`.
 fn kind_in_jvm(name: &str) -> FrameKind {

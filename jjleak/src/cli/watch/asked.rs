@@ -46,7 +46,7 @@ impl AskedJvm {
         let Some((library, bias)) = library() else { return };
         match jcmd::way_of(process.pid, library, bias) {
             Ok(Way::Socket(Unfit::NotCaught | Unfit::UnknownFlags)) if self.attempts < ATTEMPTS => {
-                self.attempts += 1
+                self.attempts += 1;
             }
             Ok(way) => match Request::begin(process, way) {
                 Ok(request) => self.running = Some(request),
@@ -63,12 +63,11 @@ impl AskedJvm {
             return true;
         }
         self.running = None;
-        match state {
-            State::Failed(why) => self.fail(process, "has written no perf map", why),
-            _ => {
-                tracing::info!("process {} has written its perf map", process.pid);
-                self.next = Some(Instant::now() + PAUSE);
-            }
+        if let State::Failed(why) = state {
+            self.fail(process, "has written no perf map", why);
+        } else {
+            tracing::info!("process {} has written its perf map", process.pid);
+            self.next = Some(Instant::now() + PAUSE);
         }
         false
     }

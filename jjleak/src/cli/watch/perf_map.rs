@@ -16,7 +16,7 @@ use crate::symbolize::{JitNames, StackNames};
 
 /// Most stacks of a process whose code waits for a name to be written down; those beyond are named by what is there.
 const MAX_WAITING: usize = 4096;
-/// How the path of a file begins that is nothing but memory (memfd_create(2)): .NET keeps the code that it generates in one.
+/// How the path of a file begins that is nothing but memory (`memfd_create(2)`): .NET keeps the code that it generates in one.
 const MEMORY_FILE: &[u8] = b"/memfd:";
 
 /// A process's perf map, and the stacks that wait for names from it.
