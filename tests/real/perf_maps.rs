@@ -53,6 +53,19 @@ fn generated_code_has_the_names_of_the_perf_map_and_stacks_lead_through_it() {
 }
 
 #[test]
+fn generated_code_in_memory_that_has_a_file_has_names_too() {
+    require_bpf!();
+    let mut jit = Jit::start(Command::new(compile::jit()).arg("memfd"));
+    jit.ask("compile function 0");
+    jit.ask("map function");
+    let jjleak = jit.attach(0);
+    jit.ask("call 100 1000");
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_eq!(symbols(stack(&report, 1000))[2..4], ["function inner", "function outer"]);
+}
+
+#[test]
 fn code_that_takes_the_place_of_other_code_does_not_take_its_stacks() {
     require_bpf!();
     let mut jit = jit();

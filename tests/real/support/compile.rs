@@ -146,14 +146,20 @@ pub(crate) fn headless() -> &'static Path {
 /// The program that generates code and names it.
 pub(crate) fn jit() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("jit", &["jit.c".to_owned()], &["-g", "-fomit-frame-pointer"]))
+    PATH.get_or_init(|| {
+        compile("jit", &["jit.c".to_owned()], &["-D_GNU_SOURCE", "-g", "-fomit-frame-pointer"])
+    })
 }
 
 /// The same program with the C library inside.
 pub(crate) fn static_jit() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        compile("static-jit", &["jit.c".to_owned()], &["-g", "-fomit-frame-pointer", "-static"])
+        compile(
+            "static-jit",
+            &["jit.c".to_owned()],
+            &["-D_GNU_SOURCE", "-g", "-fomit-frame-pointer", "-static"],
+        )
     })
 }
 

@@ -23,7 +23,9 @@ const MEMORY_FILE: &[u8] = b"/memfd:";
 #[derive(Default)]
 pub(super) struct WatchedPerfMap {
     map: PerfMap,
-    /// Rows of stacks with code that has no name yet.
+    /// Rows of stacks whose code has not been looked for in the map.
+    new: BTreeSet<u32>,
+    /// Rows of stacks with code that is not in the map yet.
     waiting: BTreeSet<u32>,
     asked: AskedJvm,
 }
@@ -38,7 +40,7 @@ impl WatchedPerfMap {
 
     /// Has a JVM write its map anew if that is due.
     pub(super) fn ask(&mut self, process: &Process, code: &[Mapping], modules: &ModuleTable) {
-        self.asked.go_on(process, !self.waiting.is_empty(), || jvm::library(code, modules));
+        self.asked.go_on(process, self.lacks_names(), || jvm::library(code, modules));
     }
 
     /// Whether a JVM is writing its map.
@@ -46,8 +48,13 @@ impl WatchedPerfMap {
         self.asked.is_running(process)
     }
 
+    fn lacks_names(&self) -> bool {
+        !(self.new.is_empty() && self.waiting.is_empty())
+    }
+
     /// These rows are of no stack any more.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
+        self.new.retain(|row| !rows.contains(row));
         self.waiting.retain(|row| !rows.contains(row));
     }
 }
@@ -71,7 +78,7 @@ pub(super) fn name_by_perf_map(
     urgency: Urgency,
 ) {
     let Watched { code, jvm, modules, perf_map, process, .. } = watched;
-    if !generates(code) && perf_map.waiting.is_empty() {
+    if !generates(code) && !perf_map.lacks_names() {
         return;
     }
     let is_jit = |frame: StackFrame| {
@@ -84,31 +91,39 @@ pub(super) fn name_by_perf_map(
     // What has been reported stays as it is.
     perf_map.waiting.retain(|row| !names.is_named(*row));
     for row in new {
-        if perf_map.waiting.len() < MAX_WAITING
-            && collector.stack(*row).is_some_and(|stack| lacks_name(names, *row, stack))
-        {
-            perf_map.waiting.insert(*row);
+        let has_room = perf_map.new.len() + perf_map.waiting.len() < MAX_WAITING;
+        if has_room && collector.stack(*row).is_some_and(|stack| lacks_name(names, *row, stack)) {
+            perf_map.new.insert(*row);
         }
     }
-    if perf_map.waiting.is_empty() {
+    if !perf_map.lacks_names() {
         return;
     }
-    match perf_map.map.look(process, urgency == Urgency::Soon) {
+    let has_changed = match perf_map.map.look(process, urgency == Urgency::Soon) {
         Outcome::Resting => return,
-        Outcome::Same => {}
-        Outcome::Changed => tell(process.pid, &perf_map.map),
+        Outcome::Same => false,
+        Outcome::Changed => {
+            tell(process.pid, &perf_map.map);
+            true
+        }
         Outcome::Refused(why) => {
             let (pid, path) = (process.pid, PerfMap::path(process));
             tracing::warn!("{} of process {pid} is not read: {why}", path.display());
+            false
         }
-    }
+    };
     let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(&module.path));
     let known = JitNames::new(&perf_map.map, is_jvm);
-    perf_map.waiting.retain(|row| {
+    let mut rows = std::mem::take(&mut perf_map.new);
+    if has_changed {
+        rows.append(&mut perf_map.waiting);
+    }
+    rows.retain(|row| {
         let Some(stack) = collector.stack(*row) else { return false };
         names.keep_generated(*row, stack, |frame| known.frames(frame).filter(|_| is_jit(frame)));
         lacks_name(names, *row, stack)
     });
+    perf_map.waiting.append(&mut rows);
 }
 
 /// Whether a process with this code generates some of it.
