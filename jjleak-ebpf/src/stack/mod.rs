@@ -71,6 +71,9 @@ struct Walk {
     after_call: u64,
     /// 1 once a frame was unwound by a rule that is no proof: by its frame pointer.
     unproven: u64,
+    /// How many bytes below the stack pointer the frame that was called has saved the base register; 0 when that is not
+    /// known.
+    base_saved: u64,
     /// Mappings that the kernel has told of, and how many.
     found: [Mapping; MAX_FOUND],
     found_count: u64,

@@ -28,7 +28,7 @@ use super::{Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, sections::Call
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
 /// Changes with everything that changes the content: this layout, [`Row`]'s, and how rows are compiled.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Where the checksum begins, and where what it covers begins.
 const CHECKSUM_AT: usize = MAGIC.len();

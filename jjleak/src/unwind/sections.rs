@@ -89,11 +89,7 @@ impl<'data> Section<'data> {
     const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
 
     /// The code from an address on; empty when there is none.
-    fn code_at(
-        address: u64,
-        segments: &[ProgramHeader64<LittleEndian>],
-        elf: impl ReadRef<'data>,
-    ) -> Self {
+    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Self {
         let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
             let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
             let left = segment.p_filesz(LittleEndian).checked_sub(distance)?.min(start::MAX_BYTES as u64);
@@ -127,10 +123,7 @@ impl<'data> Section<'data> {
 
     /// The call frame information that `.eh_frame_hdr` points to. Its length is not known: it ends with an entry of
     /// length zero, at the latest with its segment.
-    fn behind_header(
-        segments: &[ProgramHeader64<LittleEndian>],
-        elf: impl ReadRef<'data>,
-    ) -> Option<Self> {
+    fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Option<Self> {
         let mut segments = segments.iter();
         let header = segments.clone().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(LittleEndian));

@@ -1,8 +1,8 @@
 //! Keeps the kernel side's unwind tables in step with what the processes map.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 use std::env;
+use std::path::{Path, PathBuf};
 
 use jjleak_common::process::ImageId;
 use nix::unistd::Uid;
