@@ -251,7 +251,11 @@ impl Watch {
     fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         let mappings = &look.mappings;
         watched.code = executable(mappings).cloned().collect();
-        watched.modules.refresh(&mut self.files, thread, mappings);
+        let new = watched.modules.refresh(&mut self.files, thread, mappings);
+        if !new.is_empty() {
+            // They are not to wait for the code that a JVM has generated.
+            self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
+        }
         self.look_at_generated(watched, thread, mappings, Reason::Miss);
         Ok(self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?)
     }
