@@ -107,7 +107,7 @@ fn stacks_of_node_reach_the_root() {
          require('crypto').createHash('sha256').update('x').digest('hex'); console.log(kept.length)",
         times(3000, 100_000)
     );
-    let report = report_of(&["/usr/bin/node", "-e", &work]);
+    let report = report_of(&["node", "-e", &work]);
     let is_through_generated = |stack: &StackDocument| stack.status == "frame_pointers";
     Shares::of_those([&report], |stack| !is_through_generated(stack)).assert_complete(
         "node",
