@@ -47,6 +47,13 @@ pub(crate) fn enter_allocate(hit: &Hit) {
     }
 }
 
+/// A stack is all that is wanted.
+#[inline(always)]
+pub(crate) fn take_stack(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    stack::capture(books.image, books.row, hit);
+}
+
 /// A function that turns a block into another one was called. The block stays in the table until the outcome is known,
 /// marked, for the allocator can give its address to somebody else in the meantime.
 #[inline(always)]

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{accounting, mapping, process, registers::Hit, replacement, syscall::Syscall};
+use crate::{accounting, mapping, process, registers::Hit, replacement, stack, syscall::Syscall};
 
 /// Entry of a function that gives a new block.
 #[uprobe]
@@ -190,6 +190,20 @@ pub(crate) fn bare_enter(_ctx: ProbeContext) -> u32 {
 /// Does nothing: what a bare return probe costs. For the benchmark.
 #[uretprobe]
 pub(crate) fn bare_return(_ctx: RetProbeContext) -> u32 {
+    0
+}
+
+/// Takes a stack as the accounting does. For the benchmark.
+#[uprobe]
+pub(crate) fn stack_enter(ctx: ProbeContext) -> u32 {
+    accounting::take_stack(&Hit::new(&ctx));
+    0
+}
+
+/// Has the kernel take a stack, by frame pointers. For the benchmark.
+#[uprobe]
+pub(crate) fn kernel_stack_enter(ctx: ProbeContext) -> u32 {
+    stack::by_kernel(&ctx);
     0
 }
 

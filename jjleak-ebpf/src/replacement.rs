@@ -45,7 +45,8 @@ pub(crate) fn placed(start: u64, area: *const c_void) {
             Some(table) => overlaps(table, start, start.wrapping_add(length)),
             None => false,
         };
-        if !replaces && !can_hold_code() {
+        let call = mapping_call();
+        if !replaces && !call.can_hold_code() {
             return;
         }
         let changes = changes(row);
@@ -57,25 +58,47 @@ pub(crate) fn placed(start: u64, area: *const c_void) {
         write_volatile(addr_of_mut!((*code).disturbed), disturbed);
         write_volatile(addr_of_mut!((*code).replaced), replaced);
         write_volatile(addr_of_mut!((*code).made), made);
-        if replaces {
+        if replaces || call.is_loaders() {
             stack::hint(slot);
         }
     }
 }
 
-/// Whether the system call is one that can map code: of a file, or of memory that is executable at once. Large blocks of
-/// memory come and go all the time.
+/// How the current system call maps memory, if it does.
+struct MappingCall {
+    flags: u64,
+    protection: u64,
+    is_mmap: bool,
+}
+
+impl MappingCall {
+    /// Whether it can map code: of a file, or of memory that is executable at once. Large blocks of memory come and go all
+    /// the time.
+    #[inline(always)]
+    const fn can_hold_code(&self) -> bool {
+        const MAP_ANONYMOUS: u64 = 0x20;
+        const PROT_EXEC: u64 = 4;
+        self.is_mmap && (self.flags & MAP_ANONYMOUS == 0 || self.protection & PROT_EXEC != 0)
+    }
+
+    /// Whether it is the dynamic loader's of glibc, which begins to load a library. It has a flag that means nothing to the
+    /// kernel and that nobody else sets (`MAP_COPY` in include/sys/mman.h in glibc's sysdeps).
+    #[inline(always)]
+    const fn is_loaders(&self) -> bool {
+        const MAP_DENYWRITE: u64 = 0x800;
+        self.is_mmap && self.flags & MAP_DENYWRITE != 0
+    }
+}
+
 #[inline(always)]
-fn can_hold_code() -> bool {
+fn mapping_call() -> MappingCall {
     const MMAP: u64 = 9;
-    const MAP_ANONYMOUS: u64 = 0x20;
-    const PROT_EXEC: u64 = 4;
     // SAFETY: the current task always has registers that it came into the kernel with.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
     // arch/x86/include/asm/ptrace.h; the third and fourth argument of a system call are in rdx and r10.
     let [flags, protection, number] =
         [56, 96, 120].map(|offset| read_kernel::<u64>(registers + offset).unwrap_or(0));
-    number == MMAP && (flags & MAP_ANONYMOUS == 0 || protection & PROT_EXEC != 0)
+    MappingCall { flags, protection, is_mmap: number == MMAP }
 }
 
 /// The process's table in use, be it for an older image: then it holds for nothing, whatever is said of it.

@@ -1,53 +1,26 @@
 //! Programs that nobody here wrote, as Debian builds them: stacks are complete, and the rest is explained.
 
-use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use jjleak::render::json::Document;
+use jjleak::render::json::{Document, StackDocument};
 
+use crate::support::bounded::LONG;
+use crate::support::java::Java;
 use crate::support::jjleak::{Jjleak, PROGRAM};
-use crate::support::privilege::require_program;
-
-/// Of all allocations whose code jjleak knows, those whose stack may be incomplete.
-const INCOMPLETE_PER_MILLION: u64 = 1000;
-
-/// Objects by how their stack ended.
-struct Shares(BTreeMap<String, u64>);
-
-impl Shares {
-    fn of(report: &Document) -> Self {
-        let mut shares = BTreeMap::new();
-        for stack in &report.stacks {
-            *shares.entry(stack.status.clone()).or_default() += stack.allocated.objects;
-        }
-        Self(shares)
-    }
-
-    fn all(&self) -> u64 {
-        self.0.values().sum()
-    }
-
-    fn get(&self, status: &str) -> u64 {
-        self.0.get(status).copied().unwrap_or_default()
-    }
-
-    /// Prints each.
-    fn tell(&self, program: &str) {
-        for (status, objects) in &self.0 {
-            let millionths = objects * 1_000_000 / self.all();
-            println!(
-                "{program}: {status}: {objects} of {}, {}.{:04} %",
-                self.all(),
-                millionths / 10_000,
-                millionths % 10_000
-            );
-        }
-    }
-}
+use crate::support::lines::Lines;
+use crate::support::privilege::{is_long, require_program};
+use crate::support::process::Process;
+use crate::support::shares::Shares;
 
 /// Runs a command under jjleak. What is loaded while the command runs is not known for a moment (`no_mapping`): how much
 /// falls into that is told, and depends on the machine.
 fn assert_complete(command: &[&str], at_least: u64) {
+    Shares::of(&[report_of(command)]).assert_complete(command[0], at_least, &["no_mapping", "lost"]);
+}
+
+fn report_of(command: &[&str]) -> Document {
     let mut jjleak = Command::new(PROGRAM);
     jjleak.args(["--out", "report.json", "--format", "json", "--"]).args(command);
     jjleak.env("PYTHONMALLOC", "malloc").stdout(Stdio::piped());
@@ -55,40 +28,45 @@ fn assert_complete(command: &[&str], at_least: u64) {
     let ended = Jjleak::start(jjleak).end().assert_done();
 
     let reports = std::fs::read_to_string(ended.file("report.json")).unwrap();
-    let report: Document = serde_json::from_str(reports.lines().last().unwrap()).unwrap();
-    let shares = Shares::of(&report);
-    shares.tell(command[0]);
-    assert!(shares.all() >= at_least, "only {} allocations: {:#?}", shares.all(), ended.stderr);
-    let known = shares.all() - shares.get("no_mapping") - shares.get("lost");
-    let incomplete = known - shares.get("complete");
-    assert!(
-        incomplete * 1_000_000 <= known * INCOMPLETE_PER_MILLION,
-        "{incomplete} of {known} are incomplete"
-    );
+    serde_json::from_str(reports.lines().last().unwrap()).unwrap()
+}
+
+/// How much work a program is given.
+fn times(short: u32, long: u32) -> u32 {
+    if is_long() { long } else { short }
 }
 
 #[test]
 fn stacks_of_perl_are_complete() {
     require_program!("perl");
-    let work = r#"my @kept = map { { number => $_, text => "x" x $_ } } 1 .. 1000;
-        my %index = map { $_->{text} => $_ } @kept; print scalar(sort keys %index), "\n";"#;
-    assert_complete(&["/usr/bin/perl", "-MPOSIX", "-MData::Dumper", "-e", work], 5000);
+    let work = format!(
+        r#"for (1 .. {}) {{ my @kept = map {{ {{ number => $_, text => "x" x $_ }} }} 1 .. 1000;
+        my %index = map {{ $_->{{text}} => $_ }} @kept; print scalar(sort keys %index), "\n"; }}"#,
+        times(1, 20)
+    );
+    assert_complete(&["/usr/bin/perl", "-MPOSIX", "-MData::Dumper", "-e", &work], 5000);
 }
 
 #[test]
 fn stacks_of_python_are_complete() {
     require_program!("python3");
-    let work = "import hashlib, json\nfor i in range(100):\n \
-                json.loads(json.dumps({'id': i, 'items': [{'name': 'n%d' % j} for j in range(40)]}))";
-    assert_complete(&["/usr/bin/python3", "-c", work], 10_000);
+    let work = format!(
+        "import hashlib, json\nfor i in range({}):\n \
+         json.loads(json.dumps({{'id': i, 'items': [{{'name': 'n%d' % j}} for j in range(40)]}}))",
+        times(100, 3000)
+    );
+    assert_complete(&["/usr/bin/python3", "-c", &work], 10_000);
 }
 
 #[test]
 fn stacks_of_sqlite_are_complete() {
     require_program!("sqlite3");
-    let work = "create table t(name text); with recursive n(i) as (select 1 union all select i + 1 from n where \
-                i < 2000) insert into t select 'name ' || i from n; select count(distinct name) from t;";
-    assert_complete(&["/usr/bin/sqlite3", ":memory:", work], 1000);
+    let work = format!(
+        "create table t(name text); with recursive n(i) as (select 1 union all select i + 1 from n where i < {}) \
+         insert into t select 'name ' || i from n; select count(distinct name) from t;",
+        times(2000, 100_000)
+    );
+    assert_complete(&["/usr/bin/sqlite3", ":memory:", &work], 1000);
 }
 
 #[test]
@@ -118,4 +96,70 @@ fn stacks_of_gdb_are_complete() {
     let program =
         ["-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "info line main", "/usr/bin/perl"];
     assert_complete(&[&["/usr/bin/gdb"], &program[..]].concat(), 10_000);
+}
+
+/// Code that the program generates keeps frame pointers: stacks through it are whole, and are not called complete.
+#[test]
+fn stacks_of_node_reach_the_root() {
+    require_program!("node");
+    let work = format!(
+        "let kept = []; for (let i = 0; i < {}; i++) kept.push(Buffer.alloc(100 + i % 5000)); \
+         require('crypto').createHash('sha256').update('x').digest('hex'); console.log(kept.length)",
+        times(3000, 100_000)
+    );
+    let report = report_of(&["node", "-e", &work]);
+    let is_through_generated = |stack: &StackDocument| stack.status == "frame_pointers";
+    Shares::of_those([&report], |stack| !is_through_generated(stack)).assert_complete(
+        "node",
+        10_000,
+        &["no_mapping", "lost"],
+    );
+    let through_generated: Vec<_> =
+        report.stacks.iter().filter(|stack| is_through_generated(stack)).collect();
+    assert!(!through_generated.is_empty());
+    for stack in through_generated {
+        let root = &stack.frames.last().unwrap().symbol;
+        assert!(ROOTS.iter().any(|known| root.starts_with(known)), "{stack:#?}");
+    }
+}
+
+/// Where threads of glibc begin, however it has been stripped.
+const ROOTS: [&str; 4] = ["_start", "__clone", "clone", "thread_start"];
+
+/// Allocations of libjvm and of the libraries that it uses. A stack that leads to code that has just been generated
+/// ends there (`no_mapping`), or was taken while rows for it were written (`changed`).
+#[test]
+fn stacks_of_the_native_part_of_a_jvm_are_complete() {
+    require_program!("javac");
+    let mut java = Java::start(Path::new("java"), &["-Xbatch"]);
+    for _ in 0..2 {
+        java.ask("warm 20000");
+    }
+    let jjleak = java.attach_to_all();
+    java.ask(&format!("warm {}", times(20_000, 1_000_000)));
+    let report = jjleak.interrupt().assert_done().report();
+    let excused = ["changed", "no_mapping"];
+    Shares::of([&report]).assert_complete("a JVM", 1000, &excused);
+    // Its own libraries, before there is much generated code.
+    let start = report_of(&["java", "-version"]);
+    Shares::of([&start]).assert_complete("a JVM's start", 1000, &excused);
+}
+
+/// A debugger that reads another program's symbols, asked for them when jjleak has come.
+#[test]
+fn stacks_of_a_running_gdb_are_complete() {
+    require_program!("gdb");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-q", "-ex", "set debuginfod enabled off", "-ex", "echo ready\\n"]);
+    let mut gdb = Process::spawn(gdb.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("gdb", gdb.stdout.take().unwrap());
+    said.skip_to("ready", LONG);
+    let jjleak = Jjleak::attached(["-p", &gdb.id().to_string(), "3600", "--format", "json"]);
+    let mut stdin = gdb.stdin.take().unwrap();
+    writeln!(stdin, "file /usr/bin/perl\ninfo line main\necho done\\n").unwrap();
+    said.skip_to("(gdb)", LONG);
+    drop(stdin);
+    gdb.end(LONG);
+    let report = jjleak.end().assert_done().report();
+    Shares::of([&report]).assert_complete("gdb", 10_000, &[]);
 }

@@ -28,6 +28,7 @@ mod families;
 mod filters;
 mod following;
 mod formats;
+mod generated;
 mod jvm;
 mod launches;
 mod mappings;

@@ -15,7 +15,7 @@ use nix::unistd::mkfifo;
 use crate::support::books::assert_nothing_lost;
 use crate::support::compile::{self, Build};
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
-use crate::support::oracle::{self, Allocated, Place, Stack, Stacks, assert_equal, objects_of_size};
+use crate::support::oracle::{self, Place, Stack, Stacks, assert_equal, objects_of_size};
 use crate::support::privilege::{require, require_bpf, require_program};
 use crate::support::return_probes::{ReturnProbes, lack_of_return_probes};
 
@@ -40,14 +40,12 @@ const SHAPES: &[(u64, u64)] = &[
 ];
 
 /// What the library allocates that `stacks.c` loads.
-const LIBRARY_SHAPES: &[(u64, u64)] = &[(1020, 1), (1021, 2)];
+/// The last is allocated while the dynamic loader binds a call: its frame is found by `rbx` (sysdeps/x86_64/dl-trampoline.h
+/// in glibc).
+const LIBRARY_SHAPES: &[(u64, u64)] = &[(1020, 1), (1021, 2), (1022, 1)];
 
 /// What `stacks.cpp` allocates: in destructors while an exception passes, and in the handlers.
 const EXCEPTION_SHAPES: &[(u64, u64)] = &[(1101, 15), (1103, 3), (1104, 3)];
-
-/// What the library allocates while the dynamic loader binds a call. The loader's frame is found by `rbx`
-/// (sysdeps/x86_64/dl-trampoline.h in glibc), which no row can express.
-const WHILE_BINDING: u64 = 1022;
 
 /// Functions of `stacks.c` that get return probes: around qsort, in signal handlers, through jumps. Not those of the deep
 /// recursion: beyond 64 pending ones (`MAX_URETPROBE_DEPTH` in kernel/events/uprobes.c) the kernel omits jjleak's too.
@@ -110,14 +108,13 @@ impl Fixture {
     }
 }
 
-/// Fails unless every stack and its count is what gdb says, and every stack but those `excused` is complete.
-fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended, excused: impl Fn(&StackDocument) -> bool) {
+/// Fails unless every stack and its count is what gdb says, and every stack is complete.
+fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended) {
     let report = ended.report();
     assert_nothing_lost(&report);
-    let incomplete: Vec<_> =
-        report.stacks.iter().filter(|stack| stack.status != "complete" && !excused(stack)).collect();
+    let incomplete: Vec<_> = report.stacks.iter().filter(|stack| stack.status != "complete").collect();
     assert!(incomplete.is_empty(), "not complete: {incomplete:#?}");
-    let reported = oracle::reported(&report, &ended.stdout, |stack| !while_binding(stack));
+    let reported = oracle::reported(&report, &ended.stdout);
     assert_equal(&reported, by_gdb);
     println!("{name}: {} stacks as in gdb", reported.len());
 }
@@ -128,45 +125,20 @@ fn assert_shapes(stacks: &Stacks, shapes: &[(u64, u64)]) {
     }
 }
 
-/// Takes the stacks out that end in the dynamic loader's binding of a call: gdb's, as far as jjleak's go.
-fn take_binding(by_gdb: &mut Stacks) -> Vec<Stack> {
-    let is_binding = |allocated: &Allocated| allocated.bytes == WHILE_BINDING;
-    let taken = by_gdb.iter().filter(|(_, allocated)| is_binding(allocated));
-    let taken = taken.map(|(stack, _)| stack.clone()).collect();
-    by_gdb.retain(|_, allocated| !is_binding(allocated));
-    taken
-}
-
-fn while_binding(stack: &StackDocument) -> bool {
-    stack.allocated.bytes == WHILE_BINDING
-}
-
-fn never(_: &StackDocument) -> bool {
-    false
-}
-
 /// A dynamic program with its library, with return probes of another tool on these functions.
 fn assert_dynamic_as_in_gdb(build: Build, return_probes: &[&str]) {
     // A copy of its own: probes are on the file.
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::with_library(compile::copy(&compile::stacks("stacks.c", build), folder.path()));
-    let mut by_gdb = fixture.under_gdb();
+    let by_gdb = fixture.under_gdb();
     assert_shapes(&by_gdb, SHAPES);
     assert_shapes(&by_gdb, LIBRARY_SHAPES);
-    let binding = take_binding(&mut by_gdb);
 
     let probes = ReturnProbes::on("jjleak_stacks", &fixture.program, return_probes);
     let ended = fixture.under_jjleak();
     assert!(probes.all_were_hit());
 
-    assert_as_in_gdb(&format!("{build:?}"), &by_gdb, &ended, while_binding);
-    let report = ended.report();
-    let unsupported: Vec<_> = report.stacks.iter().filter(|stack| while_binding(stack)).collect();
-    let [stack] = unsupported[..] else { panic!("{unsupported:#?}") };
-    assert_eq!(stack.status, "unsupported");
-    let reported = oracle::reported(&report, &ended.stdout, while_binding);
-    let (reported, _) = reported.first_key_value().unwrap();
-    assert!(binding[0].callers.starts_with(&reported.callers), "{reported:#x?} in {binding:#x?}");
+    assert_as_in_gdb(&format!("{build:?}"), &by_gdb, &ended);
 }
 
 #[test]
@@ -197,7 +169,7 @@ fn stacks_of_a_static_program_are_as_in_gdb() {
 
     let ended = fixture.under_jjleak();
 
-    assert_as_in_gdb("Static", &by_gdb, &ended, never);
+    assert_as_in_gdb("Static", &by_gdb, &ended);
 }
 
 #[test]
@@ -210,7 +182,7 @@ fn stacks_of_exceptions_in_flight_are_as_in_gdb() {
 
         let ended = fixture.under_jjleak();
 
-        assert_as_in_gdb(&format!("C++ {build:?}"), &without_invented_frames(by_gdb), &ended, never);
+        assert_as_in_gdb(&format!("C++ {build:?}"), &without_invented_frames(by_gdb), &ended);
     }
 }
 

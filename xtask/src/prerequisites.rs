@@ -51,6 +51,7 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("sqlite3", "sqlite3"),
     program("xz", "xz-utils"),
     program("musl-gcc", "musl-tools"),
+    program("node", "nodejs"),
     library("libjemalloc.so.2", "libjemalloc2"),
     archive("libjemalloc_pic.a", "libjemalloc-dev"),
     library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),

@@ -16,12 +16,13 @@ mod window;
 
 use core::ptr::{addr_of_mut, write_volatile};
 
+use aya_ebpf::{EbpfContext, bindings::BPF_F_USER_STACK, helpers::generated::bpf_get_stack};
 use jjleak_common::{
     counter::Counter,
     live::RESIZING,
     process::{ImageId, ProcessRow, ProcessSlot},
     sampling::weighted,
-    stack::{StackHash, StackRecord, StackTotals, lost_row},
+    stack::{MAX_FRAMES, StackHash, StackRecord, StackTotals, lost_row},
     unwind::{Hint, MAX_FOUND, Mapping},
 };
 
@@ -71,6 +72,9 @@ struct Walk {
     after_call: u64,
     /// 1 once a frame was unwound by a rule that is no proof: by its frame pointer.
     unproven: u64,
+    /// How many bytes below the stack pointer the frame that was called has saved the base register; 0 when that is not
+    /// known.
+    base_saved: u64,
     /// Mappings that the kernel has told of, and how many.
     found: [Mapping; MAX_FOUND],
     found_count: u64,
@@ -124,6 +128,21 @@ pub(crate) fn capture_syscall(image: ImageId, process: *const ProcessRow, at: &R
     };
     release(scratch);
     SyscallStack { row, caller }
+}
+
+/// Has the kernel walk the current thread's stack, into the same memory.
+#[inline(always)]
+pub(crate) fn by_kernel<C: EbpfContext>(ctx: &C) {
+    let Some(scratch) = claim() else {
+        count(ProcessSlot(0), Counter::ScratchBusy);
+        return;
+    };
+    // SAFETY: `scratch` is a map value that is ours while claimed, and the size is that of its frames.
+    unsafe {
+        let frames = addr_of_mut!((*scratch).record.frames);
+        bpf_get_stack(ctx.as_ptr(), frames.cast(), (MAX_FRAMES * 8) as u32, BPF_F_USER_STACK as u64);
+    }
+    release(scratch);
 }
 
 #[inline(always)]

@@ -87,6 +87,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.window_bytes = 0;
     walk.return_instance = 0;
     walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
     walk.hash = StackHash::new(image.0 as u64);
     walk.frame_count = 0;
     walk.found_count = 0;
@@ -256,6 +257,7 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     walk.instruction_pointer = return_address;
     walk.after_call = 1;
     walk.by_frame_pointer = by_frame_pointer as u64;
+    walk.base_saved = row.base_saved_bytes();
     if return_address != 0 {
         return Ok(());
     }
@@ -297,6 +299,12 @@ fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, Stack
     } else if kind == RowKind::Deref as u64 {
         let at = walk.frame_pointer.wrapping_add(row.fp_offset_bytes());
         Ok(word(scratch, at).ok_or(StackStatus::Fault)?.wrapping_add(offset))
+    } else if kind == RowKind::FarSp as u64 {
+        Ok(walk.stack_pointer.wrapping_add(row.far_offset_bytes()))
+    } else if kind == RowKind::Base as u64 && walk.base_saved != 0 {
+        // The stack pointer is the CFA of the frame that was called.
+        let base = word(scratch, walk.stack_pointer.wrapping_sub(walk.base_saved));
+        Ok(base.ok_or(StackStatus::Fault)?.wrapping_add(offset))
     } else {
         Err(StackStatus::Unsupported)
     }
@@ -321,6 +329,7 @@ fn leave_signal_frame(scratch: *mut Scratch) -> Step {
     walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
     walk.after_call = 0;
     walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
     Ok(())
 }
 
@@ -354,6 +363,7 @@ fn leave_interpreted_frame(scratch: *mut Scratch) -> Step {
     walk.stack_pointer = sender;
     walk.after_call = 1;
     walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
     Ok(())
 }
 

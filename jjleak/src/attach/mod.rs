@@ -59,6 +59,10 @@ pub enum Programs {
     Accounting,
     /// Programs that do nothing, to measure what the probes alone cost.
     Bare,
+    /// Programs that take the stack of an allocation, to measure what that costs.
+    Stacks,
+    /// Programs that have the kernel take it, by frame pointers.
+    KernelStacks,
 }
 
 /// Sizes that are accounted, in bytes.

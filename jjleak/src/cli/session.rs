@@ -240,17 +240,20 @@ impl Session {
         Ok(())
     }
 
-    /// Follows hints until they lead to nothing new.
-    fn follow(&mut self, told: Told) -> Result<(), Failure> {
-        let seen = told.slots.clone();
-        if !self.watch.follow(told)? {
-            self.hints.was_wrong();
-            return Ok(());
+    /// Follows hints until they lead to nothing new, but not without end: others have their turn.
+    fn follow(&mut self, mut told: Told) -> Result<(), Failure> {
+        const ROUNDS: u32 = 8;
+        for _ in 0..ROUNDS {
+            if !self.watch.follow(told)? {
+                self.hints.was_wrong();
+                break;
+            }
+            // What was hinted at meanwhile: a program that loads a library loads those that it needs, too.
+            told = self.hints.was_right();
+            if told.slots.is_empty() {
+                break;
+            }
         }
-        // What was hinted at meanwhile is known by now, but for what other processes hinted at.
-        let mut told = self.hints.was_right();
-        told.slots.retain(|slot| !seen.contains(slot));
-        self.watch.follow(told)?;
         Ok(())
     }
 

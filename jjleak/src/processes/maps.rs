@@ -181,10 +181,73 @@ mod tests {
         assert_eq!(parse_maps("2000-1000 rw-p 0 00:00 0"), Err("2000-1000 rw-p 0 00:00 0"));
     }
 
+    /// As the kernel prints it (`show_map_vma` in fs/proc/task_mmu.c).
+    fn printed(mapping: &Mapping) -> String {
+        let Range { start, end } = mapping.addresses;
+        let executable = if mapping.executable { 'x' } else { '-' };
+        let (major, minor) = mapping.file.map_or((0, 0), |file| file.device);
+        let inode = mapping.file.map_or(0, |file| file.inode);
+        let (offset, path) = (mapping.file_offset, mapping.path.display());
+        let deleted = if mapping.deleted { " (deleted)" } else { "" };
+        let numbers =
+            format!("{start:08x}-{end:08x} r-{executable}p {offset:08x} {major:02x}:{minor:02x} {inode} ");
+        format!("{numbers:<73}{path}{deleted}\n")
+    }
+
+    fn mapping() -> impl Strategy<Value = Mapping> {
+        let file = proptest::option::of((any::<u32>(), any::<u32>(), 1..u64::MAX));
+        let place = (0..u64::MAX - 1).prop_flat_map(|start| (Just(start), start + 1..u64::MAX));
+        let path = "(/[a-z0-9 .()é+:-]{0,20}[a-z0-9.+:-]){0,4}";
+        (place, any::<[bool; 2]>(), any::<u64>(), file, path).prop_map(
+            |((start, end), [executable, deleted], file_offset, file, path)| Mapping {
+                addresses: start..end,
+                executable,
+                file_offset,
+                file: file.map(|(major, minor, inode)| FileId { device: (major, minor), inode }),
+                deleted: deleted && !path.is_empty(),
+                path: path.into(),
+            },
+        )
+    }
+
+    /// With `cargo xtask test --long` this is a small fuzzer.
+    fn cases() -> u32 {
+        if std::env::var("JJLEAK_LONG").is_ok_and(|value| value == "1") { 200_000 } else { 1000 }
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
         #[test]
         fn no_text_makes_the_parser_panic(text in "[0-9a-fx: /\\-\n\\(\\)é]{0,200}") {
             let _ = parse_maps(&text);
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse_maps(&String::from_utf8_lossy(&bytes));
+        }
+
+        #[test]
+        fn what_the_kernel_prints_is_what_is_mapped(maps in proptest::collection::vec(mapping(), 0..8)) {
+            let text: String = maps.iter().map(printed).collect();
+            prop_assert_eq!(parse_maps(&text), Ok(maps));
+        }
+
+        #[test]
+        fn damaged_lines_are_refused_or_are_mappings_of_something(
+            maps in proptest::collection::vec(mapping(), 1..4),
+            damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let mut bytes: Vec<u8> = maps.iter().flat_map(|mapping| printed(mapping).into_bytes()).collect();
+            for (at, byte) in damage {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Ok(maps) = parse_maps(&String::from_utf8_lossy(&bytes)) {
+                prop_assert!(maps.iter().all(|mapping| !mapping.addresses.is_empty()));
+                prop_assert!(maps.iter().all(|mapping| mapping.file.is_none_or(|file| file.inode != 0)));
+            }
         }
     }
 }

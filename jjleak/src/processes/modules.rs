@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
 use jjleak_common::unwind::{MAX_FOUND, code_identity};
+use object::ReadCache;
 
 use super::headers::Headers;
 use super::regions::Regions;
@@ -74,18 +75,27 @@ impl Module {
 
     /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.
     pub fn read(&self) -> io::Result<Vec<u8>> {
-        let mut file = &self.file;
-        let length = file.metadata()?.len();
-        if length > MAX_FILE_BYTES {
-            let gibibytes = MAX_FILE_BYTES >> 30;
-            let why = format!("it has {length} bytes, and jjleak reads files of up to {gibibytes} GiB");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        }
+        let mut file = self.file()?;
         file.rewind()?;
         let mut bytes = Vec::new();
         // It may grow while it is read.
         file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// The file, for those who need little of it: each part is read when it is asked for, and kept.
+    pub fn parts(&self) -> io::Result<ReadCache<&File>> {
+        Ok(ReadCache::new(self.file()?))
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        let length = self.file.metadata()?.len();
+        if length > MAX_FILE_BYTES {
+            let gibibytes = MAX_FILE_BYTES >> 30;
+            let why = format!("it has {length} bytes, and jjleak reads files of up to {gibibytes} GiB");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        Ok(&self.file)
     }
 }
 

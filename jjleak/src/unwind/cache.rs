@@ -20,6 +20,7 @@ use std::{
 
 use jjleak_common::unwind::Row;
 use nix::{fcntl::OFlag, unistd::Uid};
+use object::ReadRef;
 use tempfile::Builder;
 
 use super::{Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, sections::CallFrames};
@@ -27,7 +28,7 @@ use super::{Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, sections::Call
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
 /// Changes with everything that changes the content: this layout, [`Row`]'s, and how rows are compiled.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Where the checksum begins, and where what it covers begins.
 const CHECKSUM_AT: usize = MAGIC.len();
@@ -75,7 +76,7 @@ impl RowCache {
     }
 
     /// The rows of a module, compiled unless they are known. `build_id` is in hex; a module without one is not cached.
-    pub fn rows(&self, build_id: &str, elf: &[u8]) -> Result<ModuleRows, Error> {
+    pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
         let frames = CallFrames::locate(elf)?;
         let Some(path) = self.path(build_id) else {
             return frames.compile();

@@ -21,6 +21,8 @@ pub use entries::Statistics;
 pub use module::{Coverage, GeneratedRows, ModuleRows};
 pub use rule::Unsupported;
 
+use object::ReadRef;
+
 use self::{entries::Entries, sections::CallFrames};
 
 /// Most rows of a module: as many as four of the kernel side's tables hold by default, and more than any file that
@@ -49,7 +51,7 @@ pub enum Error {
 }
 
 /// Compiles the call frame information of an ELF file, or of a vDSO that was read from memory.
-pub fn compile(elf: &[u8]) -> Result<ModuleRows, Error> {
+pub fn compile<'data>(elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
     CallFrames::locate(elf)?.compile()
 }
 

@@ -6,6 +6,21 @@ use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
 
 use super::{MAX_ROWS, Statistics};
 
+/// The kinds of rows that modules have: all but those of generated code.
+const MODULES: [u64; 11] = [
+    RowKind::None as u64,
+    RowKind::Sp as u64,
+    RowKind::Fp as u64,
+    RowKind::Plt as u64,
+    RowKind::Signal as u64,
+    RowKind::End as u64,
+    RowKind::Deref as u64,
+    RowKind::Unsupported as u64,
+    RowKind::FramePointer as u64,
+    RowKind::Base as u64,
+    RowKind::FarSp as u64,
+];
+
 /// How to unwind each instruction of a module.
 ///
 /// Addresses of rows are relative to [`text_start`](Self::text_start). Rows are sorted by address, each holds up to the
@@ -35,9 +50,8 @@ impl ModuleRows {
     /// `None` unless the rows are what the type promises.
     pub(super) fn new(text_start: u64, rows: Vec<Row>, statistics: Statistics) -> Option<Self> {
         let ascending = rows.windows(2).all(|pair| pair[0].address() < pair[1].address());
-        let known = rows
-            .iter()
-            .all(|row| row.kind() <= RowKind::FramePointer as u64 && row.saved() <= SavedFp::AtFp as u64);
+        let known =
+            rows.iter().all(|row| MODULES.contains(&row.kind()) && row.saved() <= SavedFp::AtFp as u64);
         let first_at_0 = rows.first().is_some_and(|row| row.address() == 0);
         let valid = ascending
             && known

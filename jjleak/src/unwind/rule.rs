@@ -1,7 +1,7 @@
 //! Turns a row of a DWARF unwind table into a row for the kernel.
 //!
-//! Only the CFA, the return address and the frame pointer matter: a row's CFA is the caller's stack pointer, and no CFA
-//! that a row can express needs another register. Register numbers and defaults: System V ABI for x86-64, "DWARF
+//! Only the CFA, the return address, the frame pointer and the base register matter: a row's CFA is the caller's stack
+//! pointer, and no CFA that a row can express needs another register. Register numbers and defaults: System V ABI for x86-64, "DWARF
 //! Definition"; operations: DWARF 5, sections 2.5 and 6.4.
 
 use gimli::{
@@ -15,6 +15,8 @@ pub(super) type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 
 const FP: Register = X86_64::RBP;
 const SP: Register = X86_64::RSP;
+/// glibc's trampolines that bind calls find their frames by it.
+const BASE: Register = X86_64::RBX;
 const RA: Register = X86_64::RA;
 
 /// A call pushes the return address, so it lies right below the CFA.
@@ -38,7 +40,7 @@ impl UnwindContextStorage<usize> for Room {
 /// Why a rule cannot be expressed by a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The CFA is relative to another register than the stack or frame pointer: mostly the first instructions of
+    /// The CFA is relative to another register than the stack or frame pointer or `rbx`: mostly the first instructions of
     /// functions that realign the stack.
     CfaRegister,
     /// The CFA is an expression of no known form.
@@ -72,6 +74,7 @@ impl Unsupported {
 enum Cfa {
     Sp(i64),
     Fp(i64),
+    Base(i64),
     Plt { threshold: u64 },
     Deref { displacement: i64, offset: i64 },
 }
@@ -91,6 +94,18 @@ pub(super) fn express<'data, S: UnwindSection<Bytes<'data>>>(
     if !matches!(table_row.register(SP), None | Some(RegisterRule::ValOffset(0))) {
         return Err(Unsupported::StackPointer);
     }
+    let cfa = cfa(section, encoding, table_row.cfa())?;
+    let row = row(section, encoding, table_row, cfa, address)?;
+    Ok(row.with_base_saved(saved_base(table_row)))
+}
+
+fn row<'data, S: UnwindSection<Bytes<'data>>>(
+    section: &S,
+    encoding: Encoding,
+    table_row: &UnwindTableRow<usize, Room>,
+    cfa: Cfa,
+    address: u32,
+) -> Result<Row, Unsupported> {
     let (saved, saved_at) = saved_frame_pointer(section, encoding, table_row)?;
     let row = |kind, offset, saved_at| {
         let offset = words(offset).and_then(|offset| u64::try_from(offset).ok());
@@ -98,9 +113,15 @@ pub(super) fn express<'data, S: UnwindSection<Bytes<'data>>>(
             offset.filter(|&offset| offset <= Row::MAX_OFFSET_WORDS).ok_or(Unsupported::CfaOffset)?;
         Row::new(address, kind, offset, saved, saved_at).ok_or(Unsupported::FramePointer)
     };
-    match (cfa(section, encoding, table_row.cfa())?, saved) {
-        (Cfa::Sp(offset), _) => row(RowKind::Sp, offset, saved_at),
+    match (cfa, saved) {
+        (Cfa::Sp(offset), _) => match words(offset).and_then(|offset| u64::try_from(offset).ok()) {
+            Some(offset) if offset > Row::MAX_OFFSET_WORDS => {
+                Row::far(address, offset, saved, saved_at).ok_or(Unsupported::CfaOffset)
+            }
+            _ => row(RowKind::Sp, offset, saved_at),
+        },
         (Cfa::Fp(offset), _) => row(RowKind::Fp, offset, saved_at),
+        (Cfa::Base(offset), _) => row(RowKind::Base, offset, saved_at),
         // These kinds have no room for where the frame pointer is saved.
         (Cfa::Deref { displacement, offset }, SavedFp::Register | SavedFp::AtFp) => {
             row(RowKind::Deref, offset, words(displacement).ok_or(Unsupported::CfaExpression)?)
@@ -109,6 +130,17 @@ pub(super) fn express<'data, S: UnwindSection<Bytes<'data>>>(
             Row::new(address, RowKind::Plt, threshold, saved, saved_at).ok_or(Unsupported::CfaOffset)
         }
         _ => Err(Unsupported::FramePointer),
+    }
+}
+
+/// How many words below the CFA the base register is saved; 0 when it is not known.
+fn saved_base(table_row: &UnwindTableRow<usize, Room>) -> u64 {
+    match table_row.register(BASE) {
+        Some(RegisterRule::Offset(offset)) => {
+            let words = offset.checked_neg().and_then(words);
+            words.and_then(|words| u64::try_from(words).ok()).unwrap_or_default()
+        }
+        _ => 0,
     }
 }
 
@@ -140,6 +172,7 @@ fn cfa<'data, S: UnwindSection<Bytes<'data>>>(
     let expression = match *rule {
         CfaRule::RegisterAndOffset { register: SP, offset } => return Ok(Cfa::Sp(offset)),
         CfaRule::RegisterAndOffset { register: FP, offset } => return Ok(Cfa::Fp(offset)),
+        CfaRule::RegisterAndOffset { register: BASE, offset } => return Ok(Cfa::Base(offset)),
         CfaRule::RegisterAndOffset { .. } => return Err(Unsupported::CfaRegister),
         CfaRule::Expression(expression) => expression,
     };

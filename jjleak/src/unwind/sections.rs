@@ -5,9 +5,9 @@ use std::{borrow::Cow, ops::Range};
 use gimli::{BaseAddresses, EhFrameHdr};
 use jjleak_common::unwind::PAGE_BYTES;
 use object::{
-    CompressionFormat, LittleEndian, Object, ObjectSection,
+    CompressionFormat, LittleEndian, Object, ObjectSection, ReadRef,
     elf::{self, FileHeader64, ProgramHeader64},
-    read::elf::{ElfFile, FileHeader, ProgramHeader},
+    read::elf::{ElfFile, FileHeader, ProgramHeader, SectionHeader, SectionTable},
 };
 
 use super::{Error, start};
@@ -42,10 +42,16 @@ pub(super) struct Text {
     segments: Vec<Range<u64>>,
 }
 
+type Sections<'data, R> = SectionTable<'data, FileHeader64<LittleEndian>, R>;
+
+fn is_code(segment: &ProgramHeader64<LittleEndian>) -> bool {
+    segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
+}
+
 impl<'data> CallFrames<'data> {
     /// Looks for the sections by name. Without section headers `PT_GNU_EH_FRAME` leads to `.eh_frame`, as it leads the
-    /// C++ runtime there (Linux Standard Base, "Exception Frames").
-    pub(super) fn locate(elf: &'data [u8]) -> Result<Self, Error> {
+    /// C++ runtime there (Linux Standard Base, "Exception Frames"). Nothing else of the file is read.
+    pub(super) fn locate(elf: impl ReadRef<'data>) -> Result<Self, Error> {
         let header = FileHeader64::<LittleEndian>::parse(elf).map_err(Error::Parse)?;
         let machine = header.e_machine.get(LittleEndian);
         if machine != elf::EM_X86_64 {
@@ -53,12 +59,11 @@ impl<'data> CallFrames<'data> {
         }
         let segments = header.program_headers(LittleEndian, elf).map_err(Error::Parse)?;
         // A damaged section table is as good as none.
-        let file = ElfFile::<FileHeader64<LittleEndian>>::parse(elf).ok();
-        let section = |name| file.as_ref().and_then(|file| Section::named(file, name));
+        let sections = header.sections(LittleEndian, elf).unwrap_or_default();
         Ok(Self {
             text: Text::new(segments, elf)?,
-            eh_frame: section(".eh_frame").or_else(|| Section::behind_header(segments, elf)),
-            debug_frame: section(".debug_frame"),
+            eh_frame: Section::eh_frame(&sections, elf).or_else(|| Section::behind_header(segments, elf)),
+            debug_frame: Section::debug_frame(&sections, elf),
             start: Section::code_at(header.e_entry.get(LittleEndian), segments, elf),
         })
     }
@@ -84,20 +89,29 @@ impl<'data> Section<'data> {
     const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
 
     /// The code from an address on; empty when there is none.
-    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: &'data [u8]) -> Self {
-        let code = segments.iter().filter(|segment| {
-            segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
+    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Self {
+        let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
+            let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
+            let left = segment.p_filesz(LittleEndian).checked_sub(distance)?.min(start::MAX_BYTES as u64);
+            elf.read_bytes_at(segment.p_offset(LittleEndian).checked_add(distance)?, left).ok()
         });
-        let mut at = code.filter_map(|segment| {
-            let distance = usize::try_from(address.checked_sub(segment.p_vaddr(LittleEndian))?).ok()?;
-            segment.data(LittleEndian, elf).ok()?.get(distance..)
-        });
-        let bytes = at.next().unwrap_or_default();
-        Self { address, bytes: Cow::Borrowed(&bytes[..bytes.len().min(start::MAX_BYTES)]) }
+        Self { address, bytes: Cow::Borrowed(at.next().unwrap_or_default()) }
     }
 
-    fn named(file: &ElfFile<'data, FileHeader64<LittleEndian>>, name: &str) -> Option<Self> {
-        let section = file.section_by_name(name)?;
+    fn eh_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
+        let (_, section) = sections.section_by_name(LittleEndian, b".eh_frame")?;
+        let bytes = section.data(LittleEndian, elf).ok().filter(|bytes| !bytes.is_empty())?;
+        Some(Self { address: section.sh_addr(LittleEndian), bytes: Cow::Borrowed(bytes) })
+    }
+
+    /// It can be compressed, in either of two ways.
+    fn debug_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
+        let has = |name: &[u8]| sections.section_by_name(LittleEndian, name).is_some();
+        if !has(b".debug_frame") && !has(b".zdebug_frame") {
+            return None;
+        }
+        let file = ElfFile::<FileHeader64<LittleEndian>, R>::parse(elf).ok()?;
+        let section = file.section_by_name(".debug_frame")?;
         let packed = section.compressed_data().ok()?;
         let is_packed = packed.format != CompressionFormat::None;
         if is_packed && packed.uncompressed_size > MAX_UNPACKED_BYTES {
@@ -109,7 +123,7 @@ impl<'data> Section<'data> {
 
     /// The call frame information that `.eh_frame_hdr` points to. Its length is not known: it ends with an entry of
     /// length zero, at the latest with its segment.
-    fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: &'data [u8]) -> Option<Self> {
+    fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Option<Self> {
         let mut segments = segments.iter();
         let header = segments.clone().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(LittleEndian));
@@ -126,16 +140,20 @@ impl<'data> Section<'data> {
 }
 
 impl Text {
-    fn new(segments: &[ProgramHeader64<LittleEndian>], elf: &[u8]) -> Result<Self, Error> {
-        let executable = segments.iter().filter(|header| {
-            header.p_type(LittleEndian) == elf::PT_LOAD && header.p_flags(LittleEndian).contains(elf::PF_X)
-        });
-        let mut segments: Vec<_> = executable
-            .filter_map(|header| {
+    fn new<'data>(
+        segments: &[ProgramHeader64<LittleEndian>],
+        elf: impl ReadRef<'data>,
+    ) -> Result<Self, Error> {
+        let length = elf.len().unwrap_or_default();
+        let mut segments: Vec<_> = segments
+            .iter()
+            .filter(|segment| is_code(segment))
+            .filter_map(|segment| {
                 // What lies behind the end of the file is not code, and no reason to give up the rest.
-                let bytes = header.data(LittleEndian, elf).ok().filter(|bytes| !bytes.is_empty())?;
-                let begin = header.p_vaddr(LittleEndian);
-                Some(begin..begin.checked_add(bytes.len() as u64)?)
+                let bytes = segment.p_filesz(LittleEndian);
+                let end = segment.p_offset(LittleEndian).checked_add(bytes)?;
+                let begin = segment.p_vaddr(LittleEndian);
+                (bytes > 0 && end <= length).then_some(begin..begin.checked_add(bytes)?)
             })
             .collect();
         segments.sort_unstable_by_key(|segment| segment.start);

@@ -14,6 +14,7 @@ const HEADERS_BYTES: u64 = 64 + 3 * 56;
 const FRAME_HEADER_BYTES: u64 = 8;
 
 /// Register numbers as one byte each, for instructions.
+pub(super) const BASE: u8 = 3;
 pub(super) const FP: u8 = 6;
 pub(super) const SP: u8 = 7;
 pub(super) const RA: u8 = 16;

@@ -206,6 +206,13 @@ pub(crate) fn garbage() -> &'static Path {
     PATH.get_or_init(|| compile("garbage", &units, &["-g", "-fomit-frame-pointer"]))
 }
 
+/// The program that generates code.
+pub(crate) fn generated() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-g", "-D_GNU_SOURCE", "-fomit-frame-pointer"];
+    PATH.get_or_init(|| compile("generated", &["stacks/generated.c".to_owned()], &flags))
+}
+
 /// The library that the program of `stacks/` loads, whose calls are bound when they are first made.
 pub(crate) fn stacks_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

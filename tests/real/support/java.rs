@@ -60,6 +60,11 @@ impl Java {
         Jjleak::attached(["-p", &pid, "3600", "--format", "json", "-z", &smallest, "-Z", &largest])
     }
 
+    /// Attaches jjleak, which is to count all blocks.
+    pub(crate) fn attach_to_all(&self) -> Jjleak {
+        Jjleak::attached(["-p", &self.process.id().to_string(), "3600", "--format", "json"])
+    }
+
     /// Asks for something, and returns what it printed until it was done.
     pub(crate) fn ask(&mut self, what: &str) -> Vec<String> {
         writeln!(self.stdin, "{what}").unwrap();

@@ -15,4 +15,5 @@ pub(crate) mod privilege;
 pub(crate) mod probes;
 pub(crate) mod process;
 pub(crate) mod return_probes;
+pub(crate) mod shares;
 pub(crate) mod tables;

@@ -60,11 +60,11 @@ pub(crate) fn by_gdb(program: &Path, arguments: &[&OsStr]) -> Stacks {
     fs::read_to_string(record).unwrap().lines().map(|line| parse(line, library)).collect()
 }
 
-/// Reduces a report to the stacks that `choose` wants. `output` is what the program wrote.
-pub(crate) fn reported(report: &Document, output: &str, choose: impl Fn(&StackDocument) -> bool) -> Stacks {
+/// Reduces a report. `output` is what the program wrote.
+pub(crate) fn reported(report: &Document, output: &str) -> Stacks {
     let library = library(output.lines());
     let mut stacks = Stacks::new();
-    for stack in report.stacks.iter().filter(|stack| choose(stack)) {
+    for stack in &report.stacks {
         let account = stacks.entry(reduce(stack, library)).or_default();
         account.objects += stack.allocated.objects;
         account.bytes += stack.allocated.bytes;

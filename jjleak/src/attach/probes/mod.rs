@@ -180,8 +180,10 @@ impl Programs {
             (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
             (Self::Accounting, Role::AllocateOrThrow) => ("throwing_enter", None),
             (Self::Accounting, Role::Exit) => ("throwing_exit", None),
-            (Self::Bare, role) if role.probes_return() => (NOTHING, Some("bare_return")),
-            (Self::Bare, _) => (NOTHING, None),
+            (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
+            (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
+            (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
+            (_, _) => (NOTHING, None),
         }
     }
 
@@ -201,6 +203,8 @@ impl Programs {
                 NOTHING,
             ],
             Self::Bare => &[NOTHING, "bare_return"],
+            Self::Stacks => &["stack_enter", NOTHING, "bare_return"],
+            Self::KernelStacks => &["kernel_stack_enter", NOTHING, "bare_return"],
         }
     }
 

@@ -1,8 +1,8 @@
 //! Keeps the kernel side's unwind tables in step with what the processes map.
 
 use std::collections::HashSet;
+use std::env;
 use std::path::{Path, PathBuf};
-use std::{env, io};
 
 use jjleak_common::process::ImageId;
 use nix::unistd::Uid;
@@ -10,7 +10,7 @@ use nix::unistd::Uid;
 use super::Look;
 use crate::attach::{self, Attachment, CodeMapping};
 use crate::processes::{FileVersion, ModuleTable, Pid};
-use crate::unwind::RowCache;
+use crate::unwind::{ModuleRows, RowCache};
 
 /// Follows the processes' code.
 pub(super) struct CodeFollower {
@@ -36,12 +36,20 @@ impl CodeFollower {
         let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
-            if self.add(attachment, module.version, &module.path, module.build_id(), || module.read()) {
+            let rows = |cache: &RowCache| {
+                let parts = module.parts().map_err(|error| error.to_string())?;
+                cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
+            };
+            if self.add(attachment, module.version, &module.path, rows) {
                 added.push(&module.path);
             }
         }
         for vdso in executable().filter(|mapping| mapping.is_vdso()) {
-            self.add(attachment, FileVersion::VDSO, &vdso.path, "", || vdso.read(thread));
+            let rows = |cache: &RowCache| {
+                let elf = vdso.read(thread).map_err(|error| error.to_string())?;
+                cache.rows("", &*elf).map_err(|error| error.to_string())
+            };
+            self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
         let code: Vec<_> = executable()
             .filter(|mapping| !mapping.is_of_uprobes())
@@ -65,17 +73,13 @@ impl CodeFollower {
         attachment: &mut Attachment,
         file: FileVersion,
         path: &Path,
-        build_id: &str,
-        read: impl FnOnce() -> io::Result<Vec<u8>>,
+        rows: impl FnOnce(&RowCache) -> Result<ModuleRows, String>,
     ) -> bool {
         if attachment.has_rows(file) || self.without_rows.contains(&file) {
             return false;
         }
-        let compiled = read()
-            .map_err(|error| error.to_string())
-            .and_then(|elf| self.cache.rows(build_id, &elf).map_err(|error| error.to_string()));
-        let outcome =
-            compiled.and_then(|rows| attachment.add_rows(file, &rows).map_err(|full| full.to_string()));
+        let outcome = rows(&self.cache)
+            .and_then(|rows| attachment.add_rows(file, &rows).map_err(|full| full.to_string()));
         if let Err(error) = outcome {
             tracing::warn!("{}: its code is unwound by frame pointers: {error}", path.display());
             self.without_rows.insert(file);

@@ -38,6 +38,7 @@ impl Watch {
     fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
         let look = self.look(watched.slot(), thread)?;
         self.keep_code(watched, thread, &look)?;
+        self.keep_allocators(watched, thread)?;
         if !self.is_counted(watched) && self.following != Following::Everyone {
             return Err(watched.has_no_allocator(self.allocators.choice()));
         }
@@ -81,6 +82,7 @@ impl Watch {
         loop {
             let look = self.look(slot, pid)?;
             self.keep_code(&mut watched, pid, &look)?;
+            self.keep_allocators(&mut watched, pid)?;
             if launch.advance()? == Progress::Loaded {
                 break;
             }

@@ -187,7 +187,8 @@ impl Watch {
         news
     }
 
-    /// Looks again if what was seen has been replaced meanwhile, but not without end.
+    /// Looks again if what was seen has been replaced meanwhile, but not without end. Stacks come first, for the process runs
+    /// on, and looking for allocators takes longer.
     fn keep_up_with(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
         const LOOKS: u32 = 3;
         let mut news = false;
@@ -197,6 +198,12 @@ impl Watch {
             if !is_new || self.attachment.holds_code(watched.slot())? {
                 break;
             }
+        }
+        if news
+            && let Some(thread) = living_thread(watched.pid())
+            && let Err(failure) = self.keep_allocators(watched, thread)
+        {
+            tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
         }
         Ok(news)
     }
@@ -225,7 +232,7 @@ impl Watch {
             return self.keep_generated(watched, thread, &look, reason);
         }
         if let Err(failure) = self.keep_code(watched, thread, &look) {
-            tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
+            tracing::warn!("stacks of process {} do not lead through all it maps: {failure}", watched.pid());
         }
         if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
@@ -248,16 +255,22 @@ impl Watch {
         Ok(Look { mappings: Mapping::all(thread)?, seen })
     }
 
-    /// Takes in what a process maps: what stacks need first, for the process runs on, and looking for allocators takes
-    /// longer.
+    /// Takes in what a process maps: what stacks need.
     fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         let mappings = &look.mappings;
         watched.code = executable(mappings).cloned().collect();
         watched.perf_map.hold(&watched.process, &watched.code);
-        watched.modules.refresh(&mut self.files, thread, mappings);
+        let new = watched.modules.refresh(&mut self.files, thread, mappings);
+        if !new.is_empty() {
+            // They are not to wait for the code that a JVM has generated.
+            self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
+        }
         self.look_at_generated(watched, thread, mappings, Reason::Miss);
-        let image = watched.image;
-        self.code.follow(image, thread, look, &watched.modules, &mut self.attachment)?;
+        Ok(self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?)
+    }
+
+    /// Attaches to the allocators in what a process maps.
+    fn keep_allocators(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
         let scope = match self.following {
             Following::Nobody => Scope::Process { slot: watched.slot(), thread },
             Following::Children | Following::Everyone => Scope::File,
@@ -275,7 +288,7 @@ impl Watch {
         }
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
-        Ok(self.attachment.processes().set_allocator_text(image, &text)?)
+        Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
     }
 
     /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,

@@ -54,7 +54,7 @@ fn files(folder: &Path) -> usize {
 fn rows_come_back_as_they_were() {
     let fixture = Fixture::new();
     let elf = module(64);
-    assert_eq!(fixture.cache.rows(BUILD_ID, &elf).unwrap(), compile(&elf).unwrap());
+    assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap(), compile(&*elf).unwrap());
     assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, FILE_MODE);
     assert!(fixture.is_used(&elf));
     assert_eq!(files(fixture.file().parent().unwrap()), 1);
@@ -64,7 +64,7 @@ fn rows_come_back_as_they_were() {
 fn a_file_damaged_anywhere_is_replaced() {
     let fixture = Fixture::new();
     let elf = module(64);
-    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    fixture.cache.rows(BUILD_ID, &*elf).unwrap();
     let sound = fs::read(fixture.file()).unwrap();
     for at in 0..sound.len() {
         let mut damaged = sound.clone();
@@ -83,7 +83,7 @@ fn a_file_damaged_anywhere_is_replaced() {
 fn a_file_with_a_right_checksum_and_wrong_rows_is_replaced() {
     let fixture = Fixture::new();
     let elf = module(64);
-    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    fixture.cache.rows(BUILD_ID, &*elf).unwrap();
     let mut content = fs::read(fixture.file()).unwrap();
     // The second row's address becomes 0, as the first one's is.
     content[HEADER_BYTES + 8..HEADER_BYTES + 12].fill(0);
@@ -96,7 +96,7 @@ fn a_file_with_a_right_checksum_and_wrong_rows_is_replaced() {
 #[test]
 fn another_module_with_the_same_build_id_gets_its_own_rows() {
     let fixture = Fixture::new();
-    fixture.cache.rows(BUILD_ID, &module(64)).unwrap();
+    fixture.cache.rows(BUILD_ID, &*module(64)).unwrap();
     assert!(!fixture.is_used(&module(65)));
     assert!(fixture.is_used(&module(65)));
 }
@@ -105,7 +105,7 @@ fn another_module_with_the_same_build_id_gets_its_own_rows() {
 fn a_file_that_others_can_write_is_replaced() {
     let fixture = Fixture::new();
     let elf = module(64);
-    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    fixture.cache.rows(BUILD_ID, &*elf).unwrap();
     for mode in [0o666, 0o664] {
         fs::set_permissions(fixture.file(), Permissions::from_mode(mode)).unwrap();
         assert!(!fixture.is_used(&elf));
@@ -117,11 +117,11 @@ fn a_file_that_others_can_write_is_replaced() {
 fn a_link_is_not_followed() {
     let fixture = Fixture::new();
     let elf = module(64);
-    fixture.cache.rows(BUILD_ID, &elf).unwrap();
+    fixture.cache.rows(BUILD_ID, &*elf).unwrap();
     let elsewhere = fixture.folder.path().join("elsewhere");
     fs::rename(fixture.file(), &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, fixture.file()).unwrap();
-    assert_eq!(fixture.cache.rows(BUILD_ID, &elf).unwrap(), compile(&elf).unwrap());
+    assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap(), compile(&*elf).unwrap());
     assert!(fs::symlink_metadata(fixture.file()).unwrap().is_file());
 }
 
@@ -130,7 +130,7 @@ fn a_build_id_that_is_no_hex_number_names_no_file() {
     let fixture = Fixture::new();
     let elf = module(64);
     for build_id in ["", "../../etc/passwd", "xyz", &"0".repeat(MAX_BUILD_ID_DIGITS + 1)] {
-        assert_eq!(fixture.cache.rows(build_id, &elf).unwrap(), compile(&elf).unwrap());
+        assert_eq!(fixture.cache.rows(build_id, &*elf).unwrap(), compile(&*elf).unwrap());
     }
     assert_eq!(files(fixture.folder.path()), 0);
 }
@@ -139,7 +139,7 @@ fn a_build_id_that_is_no_hex_number_names_no_file() {
 fn a_folder_that_cannot_be_written_to_is_no_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let cache = RowCache::new(file.path().join("folder"));
-    assert!(cache.rows(BUILD_ID, &module(64)).is_ok());
+    assert!(cache.rows(BUILD_ID, &*module(64)).is_ok());
 }
 
 #[test]
@@ -147,6 +147,6 @@ fn a_module_without_rows_is_an_error_each_time() {
     let fixture = Fixture::new();
     let elf = TestElf::new(0x1000, Frames::eh_frame()).build();
     for _ in 0..2 {
-        assert!(matches!(fixture.cache.rows(BUILD_ID, &elf), Err(Error::NoCallFrames)));
+        assert!(matches!(fixture.cache.rows(BUILD_ID, &*elf), Err(Error::NoCallFrames)));
     }
 }

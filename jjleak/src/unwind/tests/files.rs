@@ -73,9 +73,9 @@ fn every_byte_of_libstdcxx_unwinds_as_gimli_says() {
 fn every_byte_of_the_dynamic_linker_unwinds_as_gimli_says() {
     let linker = fs::read(mapped("/ld-linux-x86-64.so.2").2).unwrap();
     let (rows, unsupported) = compiled_as_evaluated(&linker, EVERY_BYTE);
-    // The trampolines of lazy binding keep the CFA in %rbx.
-    assert!(unsupported < 0.05, "{unsupported}");
-    assert!(covers(&rows, RowKind::Plt));
+    assert!(unsupported < 0.001, "{unsupported}");
+    // The trampolines of lazy binding have their frames by %rbx.
+    assert!(covers(&rows, RowKind::Plt) && covers(&rows, RowKind::Base));
 }
 
 /// The JVM's own code, where a JVM is installed: 191 thousand rows. Takes a minute.
@@ -98,7 +98,7 @@ fn stacks_begin_where_the_dynamic_linker_starts() {
     let linker = fs::read(mapped("/ld-linux-x86-64.so.2").2).unwrap();
     let start = object::File::parse(&*linker).unwrap().entry();
     let machine = Machine { instruction_pointer: start };
-    assert_eq!(machine.apply(compile(&linker).unwrap().find(start)), Frame::Outermost);
+    assert_eq!(machine.apply(compile(&*linker).unwrap().find(start)), Frame::Outermost);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn every_byte_of_the_vdso_unwinds_as_gimli_says() {
 #[test]
 fn the_runtimes_search_comes_to_the_same_rules() {
     let elf = fs::read(libc()).unwrap();
-    let rows = compile(&elf).unwrap();
+    let rows = compile(&*elf).unwrap();
     let file = object::File::parse(&*elf).unwrap();
     let [header, frames] = [".eh_frame_hdr", ".eh_frame"].map(|name| file.section_by_name(name).unwrap());
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.address()).set_eh_frame(frames.address());
@@ -157,10 +157,10 @@ fn the_runtimes_search_comes_to_the_same_rules() {
 fn stripped_section_headers_change_nothing() {
     for path in [&libc(), Path::new("/proc/self/exe")] {
         let mut elf = fs::read(path).unwrap();
-        let with_sections = compile(&elf).unwrap();
+        let with_sections = compile(&*elf).unwrap();
         elf[0x28..0x30].fill(0); // e_shoff
         elf[0x3c..0x40].fill(0); // e_shnum, e_shstrndx
-        let without = compile(&elf).unwrap();
+        let without = compile(&*elf).unwrap();
         assert_eq!(without.rows(), with_sections.rows());
     }
 }

@@ -14,8 +14,13 @@ pub(super) struct Caller {
     cfa: u64,
     stack_pointer: u64,
     frame_pointer: u64,
+    /// Where the caller's base register (`rbx`) is kept, if it is within a row's reach.
+    base_at: Option<u64>,
     return_address_at: u64,
 }
+
+/// As the System V ABI for x86-64 numbers it.
+const BASE: Register = Register(3);
 
 /// What is known of a frame.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +63,9 @@ impl Machine {
             () if kind(RowKind::Signal) => return Frame::Signal,
             () if kind(RowKind::End) => return Frame::Outermost,
             () if kind(RowKind::Sp) => sp + row.offset_bytes(),
+            () if kind(RowKind::FarSp) => sp + row.far_offset_bytes(),
             () if kind(RowKind::Fp) => fp + row.offset_bytes(),
+            () if kind(RowKind::Base) => self.register(BASE) + row.offset_bytes(),
             () if kind(RowKind::Plt) => {
                 let pushed = self.instruction_pointer % 16 >= row.offset_bytes() / 8;
                 sp + if pushed { 16 } else { 8 }
@@ -77,6 +84,7 @@ impl Machine {
             cfa,
             stack_pointer: cfa,
             frame_pointer,
+            base_at: (row.base_saved_bytes() > 0).then(|| cfa.wrapping_sub(row.base_saved_bytes())),
             return_address_at: cfa.wrapping_sub(8),
         })
     }
@@ -122,6 +130,7 @@ impl Machine {
             cfa,
             stack_pointer: value(7, cfa)?,
             frame_pointer: value(6, self.register(Register(6)))?,
+            base_at: base_within_reach(rules).map(|offset| cfa.wrapping_add_signed(offset)),
             return_address_at: address(16)?,
         }))
     }
@@ -155,18 +164,32 @@ impl Machine {
     }
 }
 
+/// Where the base register is saved, relative to the CFA, if a row must be able to tell.
+fn base_within_reach(rules: &UnwindTableRow<usize>) -> Option<i64> {
+    let is_far = matches!(rules.cfa(), CfaRule::RegisterAndOffset { register: Register(7), offset } if *offset > 8 * 0x3fff);
+    match rules.register(BASE) {
+        Some(RegisterRule::Offset(offset)) if !is_far => {
+            (offset % 8 == 0 && (-31 * 8..0).contains(&offset)).then_some(offset)
+        }
+        _ => None,
+    }
+}
+
 /// Whether a row must be able to express the rules: the plain ones, which nearly all code has.
 pub(super) fn is_plain(rules: &UnwindTableRow<usize>) -> bool {
     let whole = |offset: i64, limit: i64| offset % 8 == 0 && offset.abs() <= limit * 8;
     let cfa = match rules.cfa() {
-        CfaRule::RegisterAndOffset { register: Register(6 | 7), offset } => {
+        CfaRule::RegisterAndOffset { register: Register(3 | 6), offset } => {
             *offset >= 0 && whole(*offset, 0x3fff)
+        }
+        CfaRule::RegisterAndOffset { register: Register(7), offset } => {
+            *offset >= 0 && whole(*offset, 0x7_ffff)
         }
         _ => false,
     };
     let frame_pointer = match rules.register(Register(6)) {
         None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => true,
-        Some(RegisterRule::Offset(offset)) => whole(offset, 0x7ff),
+        Some(RegisterRule::Offset(offset)) => whole(offset, 63),
         _ => false,
     };
     cfa && frame_pointer

@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::evaluated::Evaluated;
 use crate::unwind::{
     Error, ModuleRows, Unsupported, compile,
-    test_elf::{AT_ENTRY, CODE_ADDRESS, FP, Frames, RA, SP, TestElf},
+    test_elf::{AT_ENTRY, BASE, CODE_ADDRESS, FP, Frames, RA, SP, TestElf},
 };
 
 const CODE_BYTES: u64 = 0x4000;
@@ -18,7 +18,7 @@ fn function(instructions: &[u8]) -> ModuleRows {
     let mut frames = Frames::eh_frame();
     let cie = frames.cie("", AT_ENTRY);
     frames.fde(cie, CODE_ADDRESS, 64, instructions);
-    compile(&TestElf::new(CODE_BYTES, frames).build()).unwrap()
+    compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap()
 }
 
 /// The only row of a function whose rules do not change.
@@ -92,6 +92,24 @@ fn a_sum_written_as_an_expression_is_a_sum() {
 }
 
 #[test]
+fn large_frames_are_followed() {
+    // 128 KiB, with the frame pointer saved at CFA - 16 and the base register below it.
+    let far = row(&[0x0e, 0x80, 0x80, 0x08, 0x80 | FP, 2, 0x80 | BASE, 3]);
+    assert_eq!(Some(far), Row::far(FIRST, 1 << 14, SavedFp::AtCfa, -2));
+    assert_eq!(far.far_offset_bytes(), 128 << 10);
+}
+
+#[test]
+fn a_frame_can_be_found_by_the_base_register() {
+    // What glibc's loader has for binding a call: CFA = rbx + 24, rbx at CFA - 24.
+    let found = row(&[0x0c, BASE, 24, 0x80 | BASE, 3]);
+    let expected = Row::new(FIRST, RowKind::Base, 3, SavedFp::Register, 0).unwrap();
+    assert_eq!(found, expected.with_base_saved(3));
+    let out_of_reach = row(&[0x0e, 16, 0x80 | BASE, 32]);
+    assert_eq!(Some(out_of_reach), Row::new(FIRST, RowKind::Sp, 2, SavedFp::Register, 0));
+}
+
+#[test]
 fn an_undefined_return_address_ends_the_stack() {
     assert_eq!(row(&[0x07, RA]), Row::plain(FIRST, RowKind::End));
 }
@@ -101,7 +119,7 @@ fn a_signal_frame_is_known_by_its_augmentation() {
     let mut frames = Frames::eh_frame();
     let cie = frames.cie("S", AT_ENTRY);
     frames.fde(cie, CODE_ADDRESS, 64, &[0x41, 0x0e, 16]);
-    let rows = compile(&TestElf::new(CODE_BYTES, frames).build()).unwrap();
+    let rows = compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
     assert_eq!(rows.rows(), [none(0), Row::plain(FIRST, RowKind::Signal), none(FIRST + 64)]);
 }
 
@@ -115,7 +133,7 @@ fn what_rows_cannot_express_is_not_guessed() {
     unsupported(&[0x0f, 4, 0x70 + FP, 0, 0x06, 0x06], CfaExpression); // CFA = **FP
     unsupported(&[0x0f, 1, 0xff], CfaExpression); // no such operation
     unsupported(&[0x0e, 12], CfaOffset); // half a word
-    unsupported(&[0x0e, 0x80, 0x80, 0x08], CfaOffset); // 128 KiB
+    unsupported(&[0x0e, 0x80, 0x80, 0x80, 0x02], CfaOffset); // 4 MiB
     unsupported(&[0x13, 1], CfaOffset); // negative
     unsupported(&[0x09, FP, 3], FramePointer); // in rbx
     unsupported(&[0x10, FP, 2, 0x70 + SP, 0], FramePointer); // where SP points to
@@ -134,7 +152,7 @@ fn of_overlapping_entries_the_one_that_begins_last_holds() {
     frames.fde(cie, CODE_ADDRESS + 16, 16, &[0x0e, 24]);
     frames.fde(cie, CODE_ADDRESS, 64, &[0x0e, 16]);
     frames.fde(cie, CODE_ADDRESS + 16, 32, &[0x0e, 32]);
-    let rows = compile(&TestElf::new(CODE_BYTES, frames).build()).unwrap();
+    let rows = compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
     let sp = |distance, words| Row::new(FIRST + distance, RowKind::Sp, words, SavedFp::Register, 0).unwrap();
     assert_eq!(rows.rows(), [none(0), sp(0, 2), sp(16, 3), none(FIRST + 32)]);
     assert_eq!(rows.statistics().overlapping, 2);
@@ -148,7 +166,7 @@ fn entries_for_no_code_are_left_out() {
     frames.fde(cie, CODE_ADDRESS + CODE_BYTES - 1, 2, &[]);
     frames.fde(cie, CODE_ADDRESS + 8, 0, &[]);
     let elf = TestElf::new(CODE_BYTES, frames).build();
-    assert!(matches!(compile(&elf), Err(Error::NoCallFrames)));
+    assert!(matches!(compile(&*elf), Err(Error::NoCallFrames)));
 }
 
 #[test]
@@ -160,7 +178,7 @@ fn debug_frame_fills_what_eh_frame_leaves_open() {
     let cie = debug_frame.cie("", AT_ENTRY);
     debug_frame.fde(cie, CODE_ADDRESS, 32, &[0x0e, 24]).fde(cie, CODE_ADDRESS + 32, 32, &[0x0e, 32]);
     let elf = TestElf { debug_frame: Some(debug_frame), ..TestElf::new(CODE_BYTES, eh_frame) }.build();
-    let rows = compile(&elf).unwrap();
+    let rows = compile(&*elf).unwrap();
     let sp = |distance, words| Row::new(FIRST + distance, RowKind::Sp, words, SavedFp::Register, 0).unwrap();
     assert_eq!(rows.rows(), [none(0), sp(0, 2), sp(32, 4), none(FIRST + 64)]);
 }
@@ -171,12 +189,12 @@ fn the_program_header_leads_to_eh_frame_when_sections_are_stripped() {
     let cie = frames.cie("", AT_ENTRY);
     frames.fde(cie, CODE_ADDRESS, 64, &[0x41, 0x0e, 16]);
     let elf = TestElf { section_headers: false, ..TestElf::new(CODE_BYTES, frames) }.build();
-    assert_eq!(compile(&elf).unwrap().rows(), function(&[0x41, 0x0e, 16]).rows());
+    assert_eq!(compile(&*elf).unwrap().rows(), function(&[0x41, 0x0e, 16]).rows());
 }
 
 /// An instruction that a compiler might write.
 fn instruction() -> impl Strategy<Value = Vec<u8>> {
-    let register = prop_oneof![Just(FP), Just(SP), Just(RA), 0..17_u8];
+    let register = prop_oneof![Just(FP), Just(SP), Just(BASE), Just(RA), 0..17_u8];
     prop_oneof![
         (0..40_u8).prop_map(|delta| vec![0x40 | delta]),
         (0..80_u8).prop_map(|offset| vec![0x0e, offset & !7]),
@@ -184,6 +202,7 @@ fn instruction() -> impl Strategy<Value = Vec<u8>> {
         (prop_oneof![Just(FP), Just(SP)], 0..60_u8)
             .prop_map(|(register, offset)| vec![0x0c, register, offset]),
         (0..8_u8).prop_map(|words| vec![0x80 | FP, words]),
+        (0..40_u8).prop_map(|words| vec![0x80 | BASE, words]),
         register.prop_map(|register| vec![0xc0 | register]),
         (0..32_u8).prop_map(plt),
         (0..0x7f_u8).prop_map(|displacement| vec![0x0f, 3, 0x70 + FP, displacement, 0x06]),
@@ -208,6 +227,6 @@ proptest! {
             address += u64::from(len);
         }
         let elf = TestElf::new(CODE_BYTES, frames).build();
-        Evaluated::new(&elf).assert_equal(&compile(&elf).unwrap(), u64::MAX);
+        Evaluated::new(&elf).assert_equal(&compile(&*elf).unwrap(), u64::MAX);
     }
 }

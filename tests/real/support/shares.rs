@@ -1,0 +1,60 @@
+//! How many stacks are complete.
+
+use std::collections::BTreeMap;
+
+use jjleak::render::json::{Document, StackDocument};
+
+/// Of all allocations whose code jjleak knows, those whose stack may be incomplete.
+const INCOMPLETE_PER_MILLION: u64 = 1000;
+
+/// Objects by how their stack ended.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(BTreeMap<String, u64>);
+
+impl Shares {
+    pub(crate) fn of<'a>(reports: impl IntoIterator<Item = &'a Document>) -> Self {
+        Self::of_those(reports, |_| true)
+    }
+
+    /// Of the stacks that `choose` wants.
+    pub(crate) fn of_those<'a>(
+        reports: impl IntoIterator<Item = &'a Document>,
+        choose: impl Fn(&StackDocument) -> bool,
+    ) -> Self {
+        let mut shares = BTreeMap::new();
+        let stacks = reports.into_iter().flat_map(|report| &report.stacks);
+        for stack in stacks.filter(|stack| choose(stack)) {
+            *shares.entry(stack.status.clone()).or_default() += stack.allocated.objects;
+        }
+        Self(shares)
+    }
+
+    fn all(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    fn get(&self, status: &str) -> u64 {
+        self.0.get(status).copied().unwrap_or_default()
+    }
+
+    /// Fails unless there are so many, and nearly all are complete: of those that ended in none of the ways that are
+    /// `excused`. All are told.
+    pub(crate) fn assert_complete(&self, program: &str, at_least: u64, excused: &[&str]) {
+        for (status, objects) in &self.0 {
+            let millionths = objects * 1_000_000 / self.all();
+            println!(
+                "{program}: {status}: {objects} of {}, {}.{:04} %",
+                self.all(),
+                millionths / 10_000,
+                millionths % 10_000
+            );
+        }
+        assert!(self.all() >= at_least, "{program}: only {} allocations", self.all());
+        let known = self.all() - excused.iter().map(|status| self.get(status)).sum::<u64>();
+        let incomplete = known - self.get("complete");
+        assert!(
+            incomplete * 1_000_000 <= known * INCOMPLETE_PER_MILLION,
+            "{program}: {incomplete} of {known} are incomplete: {self:?}"
+        );
+    }
+}
