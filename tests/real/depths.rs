@@ -31,3 +31,19 @@ fn a_stack_that_is_too_deep_says_so_and_keeps_its_call_site() {
     assert_eq!((cut[0].frames.len(), cut[0].live.objects), (MAX_FRAMES, 3));
     assert!(report.stacks.iter().all(|stack| call_site(stack) == "site_deep"));
 }
+
+#[test]
+fn stacks_of_the_same_shape_are_told_apart() {
+    require_bpf!();
+
+    let report = assert_exact("twins");
+
+    assert_nothing_lost(&report);
+    let objects_under = |caller| {
+        let stacks = report.stacks.iter();
+        let under = stacks.filter(|stack| stack.frames.iter().any(|frame| frame.symbol == caller));
+        under.map(|stack| stack.live.objects).collect::<Vec<_>>()
+    };
+    assert_eq!(objects_under("left_twin"), [334]);
+    assert_eq!(objects_under("right_twin"), [666]);
+}

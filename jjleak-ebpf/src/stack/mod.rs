@@ -5,10 +5,12 @@
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
+//! - `replay`: stacks that are the same again.
 //! - `intern`: the row of a finished stack.
 
 mod code;
 mod intern;
+mod replay;
 mod rows;
 mod trampoline;
 mod walk;
@@ -47,6 +49,7 @@ pub(crate) struct Scratch {
     claimed: u64,
     walk: Walk,
     window: [u64; WINDOW_WORDS],
+    replays: replay::Replays,
     /// What the user side is told of code that is not known.
     hint: Hint,
     /// The frames, with room before them for what the user side is told of a new stack.
@@ -81,6 +84,11 @@ struct Walk {
     /// Address of the copied part of the stack, and its valid bytes.
     window_at: u64,
     window_bytes: u64,
+    /// Where an earlier walk has found that memory ends.
+    end_of_memory: u64,
+    /// Where in `replays` this walk is noted, and how many words it has read.
+    replay: u64,
+    reads: u64,
     /// The next of the kernel's return instances to look at; 0 before the first.
     return_instance: u64,
     /// 1 when the current frame was found by a frame pointer.
@@ -88,6 +96,14 @@ struct Walk {
     hash: StackHash,
     frame_count: u64,
     status: u64,
+}
+
+/// What a walk has come to.
+enum Walked {
+    /// The stack of an earlier walk, in this row.
+    Again(u32),
+    /// A stack to find the row of, walked by mappings of this scope.
+    New(u64),
 }
 
 /// Walks the stack of the call `hit` is the entry of, and returns the index of its row. The row is
@@ -98,8 +114,16 @@ pub(crate) fn capture(image: ImageId, process: *const ProcessRow, hit: &Hit) -> 
         count(image.slot(), Counter::ScratchBusy);
         return lost_row(image.slot());
     };
-    walk::from_call(scratch, image, process, hit);
-    let row = intern::intern(scratch, image);
+    let row = match walk::from_call(scratch, image, process, hit) {
+        Walked::Again(row) => row,
+        Walked::New(scope) => {
+            let row = intern::intern(scratch, image);
+            if row != lost_row(image.slot()) {
+                replay::keep(scratch, scope, row);
+            }
+            row
+        }
+    };
     release(scratch);
     row
 }

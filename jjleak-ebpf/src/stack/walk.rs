@@ -18,7 +18,8 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, Walk, code,
+    Scratch, Walk, Walked, code,
+    replay::{self, Start},
     rows::{self, Tables},
     trampoline,
     window::word,
@@ -46,7 +47,12 @@ type Step = Result<(), StackStatus>;
 
 /// Walks the stack of the call that `hit` is the entry of into `scratch`.
 #[inline(always)]
-pub(super) fn from_call(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow, hit: &Hit) {
+pub(super) fn from_call(
+    scratch: *mut Scratch,
+    image: ImageId,
+    process: *const ProcessRow,
+    hit: &Hit,
+) -> Walked {
     let cfa = hit.cfa();
     begin(scratch, image, cfa, hit.frame_pointer(), 1);
     push(scratch, StackFrame::new(hit.instruction_pointer(), layer::OF_SITE));
@@ -54,10 +60,18 @@ pub(super) fn from_call(scratch: *mut Scratch, image: ImageId, process: *const P
     let walk = unsafe { &mut (*scratch).walk };
     let Some(return_address) = word(scratch, cfa - 8) else {
         walk.status = StackStatus::Fault as u64;
-        return;
+        return Walked::New(0);
     };
     walk.instruction_pointer = return_address;
-    go(scratch, image, process);
+    let Some(tables) = tables(scratch, process, image) else { return Walked::New(0) };
+    let scope = tables.scope;
+    let (site, frame_pointer) = (hit.instruction_pointer(), hit.frame_pointer());
+    let start = Start { scope, site, cfa, frame_pointer, return_address };
+    if let Some(row) = replay::find(scratch, &start) {
+        return Walked::Again(row);
+    }
+    go(scratch, image, tables);
+    Walked::New(scope)
 }
 
 /// Walks the stack of the system call that the current thread is in into `scratch`. The instruction pointer is after the
@@ -72,7 +86,9 @@ pub(super) fn from_syscall(
     begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
     // SAFETY: `scratch` is a map value that is ours while claimed.
     unsafe { (*scratch).walk.instruction_pointer = at.instruction_pointer };
-    go(scratch, image, process);
+    if let Some(tables) = tables(scratch, process, image) {
+        go(scratch, image, tables);
+    }
 }
 
 /// Begins a walk.
@@ -93,6 +109,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.found_count = 0;
     forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
+    replay::skip(scratch);
 }
 
 /// Nothing that an earlier walk has found holds for this one.
@@ -112,18 +129,16 @@ const MAX_LOOKUPS: u32 = MAX_FOUND as u32;
 
 /// Goes from frame to frame.
 #[inline(always)]
-fn go(scratch: *mut Scratch, image: ImageId, process: *const ProcessRow) {
+fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     walk.image = image;
-    if let Some(tables) = tables(scratch, process, image) {
-        let mut context = Loop { scratch, tables };
-        let steps = MAX_FRAMES as u32 + MAX_LOOKUPS;
-        // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
-        unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
-        if !context.tables.are_unchanged() {
-            walk.status = StackStatus::Changed as u64;
-        }
+    let mut context = Loop { scratch, tables };
+    let steps = MAX_FRAMES as u32 + MAX_LOOKUPS;
+    // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
+    unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
+    if !context.tables.are_unchanged() {
+        walk.status = StackStatus::Changed as u64;
     }
     // The code that made a system call and the caller of an allocation function are frames also where nothing is known
     // of their code: they have just run. Any other address may be garbage.
@@ -198,6 +213,7 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     let row = match rows::find(tables, walk.instruction_pointer.wrapping_sub(walk.after_call)) {
         Some(row) => row,
         None => {
+            replay::spoil(walk);
             trampoline::resolve(walk);
             match rows::find(tables, walk.instruction_pointer.wrapping_sub(walk.after_call)) {
                 Some(row) => row,

@@ -4,7 +4,7 @@ use core::{ffi::c_void, ptr::addr_of_mut};
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
-use super::{Scratch, WINDOW_WORDS};
+use super::{Scratch, WINDOW_WORDS, replay};
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 8;
@@ -28,22 +28,33 @@ pub(super) fn word(scratch: *mut Scratch, at: u64) -> Option<u64> {
     }
     let index = (offset >> 3) as usize & (WINDOW_WORDS - 1);
     // SAFETY: the mask keeps the index in bounds.
-    Some(unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) })
+    let word = unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) };
+    replay::note(scratch, index, word);
+    Some(word)
 }
 
-/// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read.
+/// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read. To find that out takes
+/// a page fault, so that it is remembered where memory ended.
 #[inline(always)]
 fn move_to(scratch: *mut Scratch, at: u64) -> bool {
     // SAFETY: `scratch` is a map value that is ours while claimed; both sizes fit the window.
     unsafe {
         let walk = &mut (*scratch).walk;
+        // Only what is in one window is compared.
+        if walk.window_bytes != 0 {
+            replay::spoil(walk);
+        }
         let window = addr_of_mut!((*scratch).window).cast::<c_void>();
         walk.window_at = at;
-        walk.window_bytes = WINDOW_BYTES;
-        if bpf_probe_read_user(window, WINDOW_BYTES as u32, at as *const c_void) == 0 {
-            return true;
+        let before_end = walk.end_of_memory.wrapping_sub(at);
+        if before_end >= WINDOW_BYTES || before_end == 0 {
+            walk.window_bytes = WINDOW_BYTES;
+            if bpf_probe_read_user(window, WINDOW_BYTES as u32, at as *const c_void) == 0 {
+                return true;
+            }
+            walk.end_of_memory = (at & !(PAGE - 1)) + PAGE;
         }
-        let rest = (PAGE - (at & (PAGE - 1))) & (WINDOW_BYTES - WORD);
+        let rest = walk.end_of_memory.wrapping_sub(at) & (WINDOW_BYTES - WORD);
         walk.window_bytes = rest;
         rest > 0 && bpf_probe_read_user(window, rest as u32, at as *const c_void) == 0
     }
