@@ -50,8 +50,8 @@ fn of_size(report: &Document, size: u64) -> Vec<&StackDocument> {
 
 /// Names from the innermost on; of generated code, which has none, a `*`.
 fn names(stack: &StackDocument) -> Vec<&str> {
-    let name = |symbol| if symbol == "" { "*" } else { symbol };
-    stack.frames.iter().map(|frame| name(frame.symbol.as_str())).collect()
+    let symbols = stack.frames.iter().map(|frame| frame.symbol.as_str());
+    symbols.map(|symbol| if symbol.is_empty() { "*" } else { symbol }).collect()
 }
 
 /// Fails unless the stack is whole: these frames, then those of the program's start.

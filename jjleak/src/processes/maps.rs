@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(parse_maps("2000-1000 rw-p 0 00:00 0"), Err("2000-1000 rw-p 0 00:00 0"));
     }
 
-    /// As the kernel prints it (`show_map_vma` in fs/proc/task_mmu.c).
+    /// As the kernel prints it (`show_map_vma` in `fs/proc/task_mmu.c`).
     fn printed(mapping: &Mapping) -> String {
         let Range { start, end } = mapping.addresses;
         let executable = if mapping.executable { 'x' } else { '-' };

@@ -1,0 +1,252 @@
+//! What the unwinder does with a frame, in 64 bits.
+
+/// A frame's rule, valid from its address up to the next row's.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..32 | address, relative to the start of the module's text |
+/// | 32..36 | [`RowKind`] |
+/// | 36..50 | offset of the CFA in words, unsigned; for [`RowKind::Plt`] the byte threshold |
+/// | 50..52 | [`SavedFp`] |
+/// | 52..59 | offset of the saved frame pointer in words, signed; for [`RowKind::Deref`] that of the pointer to the CFA |
+/// | 59..64 | how many words below the CFA the base register (`rbx`) is saved, 0 when that is not known; for [`RowKind::FarSp`] high bits of the CFA's offset |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Row(pub u64);
+
+/// How a row finds the canonical frame address (CFA): the stack pointer before the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RowKind {
+    /// Nothing is known about this code.
+    None = 0,
+    /// Stack pointer + offset.
+    Sp = 1,
+    /// Frame pointer + offset.
+    Fp = 2,
+    /// An entry of the procedure linkage table: stack pointer + 8, or + 16 from the threshold on, counted in bytes from
+    /// the entry's 16-byte boundary.
+    Plt = 3,
+    /// The frame that the kernel pushes for a signal handler: all registers are in it.
+    Signal = 4,
+    /// The outermost frame.
+    End = 5,
+    /// The word at frame pointer + displacement, plus offset: frames with a realigned stack.
+    Deref = 6,
+    /// There is a rule, but none that a row can express.
+    Unsupported = 7,
+    /// Frame pointer + 16, with the caller's frame pointer below it: code that keeps frame pointers.
+    FramePointer = 8,
+    /// A frame of HotSpot's interpreter, which is laid out around the frame pointer.
+    Interpreter = 9,
+    /// Code can be generated here at any time; there was none when the rows were made.
+    Unlisted = 10,
+    /// Base register (`rbx`) + offset, as in glibc's trampolines that bind calls. The frame that was called must have saved
+    /// the register.
+    Base = 11,
+    /// Stack pointer + an offset that other rows have no room for.
+    FarSp = 12,
+}
+
+/// Where a frame keeps its caller's frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SavedFp {
+    /// In the register.
+    Register = 0,
+    /// At CFA + offset.
+    AtCfa = 1,
+    /// Where the frame pointer points to.
+    AtFp = 2,
+}
+
+const KIND_SHIFT: u64 = 32;
+const KIND_MASK: u64 = 15;
+const OFFSET_SHIFT: u64 = 36;
+const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
+const SAVED_SHIFT: u64 = 50;
+const SAVED_MASK: u64 = 3;
+const FP_OFFSET_SHIFT: u64 = 52;
+const FP_OFFSET_BITS: u64 = 7;
+const BASE_SHIFT: u64 = FP_OFFSET_SHIFT + FP_OFFSET_BITS;
+const BASE_BITS: u64 = u64::BITS as u64 - BASE_SHIFT;
+const OFFSET_BITS: u64 = SAVED_SHIFT - OFFSET_SHIFT;
+
+impl Row {
+    /// The largest CFA offset, in words: frames of 128 KiB.
+    pub const MAX_OFFSET_WORDS: u64 = OFFSET_MASK;
+    /// The largest distance of the saved frame pointer from the CFA in either direction, in words.
+    pub const MAX_FP_OFFSET_WORDS: i64 = (1 << (FP_OFFSET_BITS - 1)) - 1;
+    /// The largest CFA offset of a [`RowKind::FarSp`], in words: frames of 4 MiB.
+    pub const MAX_FAR_OFFSET_WORDS: u64 = (1 << (OFFSET_BITS + BASE_BITS)) - 1;
+    /// How far below the CFA the base register can be saved, in words.
+    pub const MAX_BASE_WORDS: u64 = (1 << BASE_BITS) - 1;
+
+    /// Packs a row; `None` when an offset does not fit.
+    #[must_use]
+    pub const fn new(
+        address: u32,
+        kind: RowKind,
+        offset: u64,
+        saved: SavedFp,
+        fp_offset: i64,
+    ) -> Option<Self> {
+        if offset > Self::MAX_OFFSET_WORDS
+            || fp_offset > Self::MAX_FP_OFFSET_WORDS
+            || fp_offset < -Self::MAX_FP_OFFSET_WORDS
+        {
+            return None;
+        }
+        Some(Self(
+            address as u64
+                | (kind as u64) << KIND_SHIFT
+                | offset << OFFSET_SHIFT
+                | (saved as u64) << SAVED_SHIFT
+                | (fp_offset.cast_unsigned() << FP_OFFSET_SHIFT) & ((1 << BASE_SHIFT) - 1),
+        ))
+    }
+
+    /// Packs a row of [`RowKind::FarSp`]; `None` when an offset does not fit.
+    #[must_use]
+    pub const fn far(address: u32, offset: u64, saved: SavedFp, fp_offset: i64) -> Option<Self> {
+        if offset > Self::MAX_FAR_OFFSET_WORDS {
+            return None;
+        }
+        match Self::new(address, RowKind::FarSp, offset & OFFSET_MASK, saved, fp_offset) {
+            Some(row) => Some(Self(row.0 | (offset >> OFFSET_BITS) << BASE_SHIFT)),
+            None => None,
+        }
+    }
+
+    /// The same row, of a frame that has saved the base register so many words below its CFA. Where there is no room for
+    /// that, nothing is known of it.
+    #[must_use]
+    pub const fn with_base_saved(self, words: u64) -> Self {
+        if words > Self::MAX_BASE_WORDS || self.kind() == RowKind::FarSp as u64 {
+            return self;
+        }
+        Self(self.0 & ((1 << BASE_SHIFT) - 1) | words << BASE_SHIFT)
+    }
+
+    /// A row without offsets.
+    #[must_use]
+    pub const fn plain(address: u32, kind: RowKind) -> Self {
+        Self(address as u64 | (kind as u64) << KIND_SHIFT)
+    }
+
+    /// First address it holds for, relative to the start of the text.
+    #[inline(always)]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the address is in the low 32 bits")]
+    pub const fn address(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The rule without the address: equal for rows that can be merged.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rule(self) -> u32 {
+        (self.0 >> KIND_SHIFT) as u32
+    }
+
+    /// The number of its [`RowKind`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn kind(self) -> u64 {
+        self.0 >> KIND_SHIFT & KIND_MASK
+    }
+
+    /// The CFA offset in bytes; for [`RowKind::Plt`] 8 times the threshold.
+    #[inline(always)]
+    #[must_use]
+    pub const fn offset_bytes(self) -> u64 {
+        (self.0 >> OFFSET_SHIFT & OFFSET_MASK) << 3
+    }
+
+    /// The number of its [`SavedFp`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn saved(self) -> u64 {
+        self.0 >> SAVED_SHIFT & SAVED_MASK
+    }
+
+    /// The saved frame pointer's offset in bytes, as a wrapping addend.
+    #[inline(always)]
+    #[must_use]
+    pub const fn fp_offset_bytes(self) -> u64 {
+        (((self.0 << BASE_BITS).cast_signed() >> (FP_OFFSET_SHIFT + BASE_BITS)) << 3).cast_unsigned()
+    }
+
+    /// How many bytes below the CFA the base register is saved; 0 when that is not known, and for [`RowKind::FarSp`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn base_saved_bytes(self) -> u64 {
+        if self.kind() == RowKind::FarSp as u64 { 0 } else { self.0 >> BASE_SHIFT << 3 }
+    }
+
+    /// The CFA offset of a [`RowKind::FarSp`] in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn far_offset_bytes(self) -> u64 {
+        self.offset_bytes() | self.0 >> BASE_SHIFT << (OFFSET_BITS + 3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_row_gives_back_what_was_packed(
+            address: u32, offset in 0..=Row::MAX_OFFSET_WORDS,
+            fp_offset in -Row::MAX_FP_OFFSET_WORDS..=Row::MAX_FP_OFFSET_WORDS,
+        ) {
+            let row = Row::new(address, RowKind::Deref, offset, SavedFp::AtFp, fp_offset).unwrap();
+            prop_assert_eq!(row.address(), address);
+            prop_assert_eq!(row.kind(), RowKind::Deref as u64);
+            prop_assert_eq!(row.offset_bytes(), offset * 8);
+            prop_assert_eq!(row.saved(), SavedFp::AtFp as u64);
+            prop_assert_eq!(row.fp_offset_bytes(), (fp_offset * 8).cast_unsigned());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_tells_where_the_base_register_is_saved(
+            address: u32, offset in 0..=Row::MAX_OFFSET_WORDS, words in 0..=Row::MAX_BASE_WORDS,
+            fp_offset in -Row::MAX_FP_OFFSET_WORDS..=Row::MAX_FP_OFFSET_WORDS,
+        ) {
+            let plain = Row::new(address, RowKind::Sp, offset, SavedFp::AtCfa, fp_offset).unwrap();
+            prop_assert_eq!(plain.base_saved_bytes(), 0);
+            let row = plain.with_base_saved(words);
+            prop_assert_eq!(row.base_saved_bytes(), words * 8);
+            prop_assert_eq!(row.with_base_saved(0), plain);
+            prop_assert_eq!(row.fp_offset_bytes(), (fp_offset * 8).cast_unsigned());
+            prop_assert_eq!(plain.with_base_saved(Row::MAX_BASE_WORDS + 1), plain);
+        }
+
+        #[test]
+        fn a_far_row_gives_back_what_was_packed(
+            address: u32, offset in 0..=Row::MAX_FAR_OFFSET_WORDS,
+            fp_offset in -Row::MAX_FP_OFFSET_WORDS..=Row::MAX_FP_OFFSET_WORDS,
+        ) {
+            let row = Row::far(address, offset, SavedFp::AtCfa, fp_offset).unwrap();
+            prop_assert_eq!(row.far_offset_bytes(), offset * 8);
+            prop_assert_eq!((row.kind(), row.saved()), (RowKind::FarSp as u64, SavedFp::AtCfa as u64));
+            prop_assert_eq!(row.fp_offset_bytes(), (fp_offset * 8).cast_unsigned());
+            prop_assert_eq!((row.base_saved_bytes(), row.with_base_saved(3)), (0, row));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let new = |offset, fp_offset| Row::new(0, RowKind::Sp, offset, SavedFp::AtCfa, fp_offset);
+        assert_eq!(new(Row::MAX_OFFSET_WORDS + 1, 0), None);
+        assert_eq!(new(0, Row::MAX_FP_OFFSET_WORDS + 1), None);
+        assert_eq!(new(0, -Row::MAX_FP_OFFSET_WORDS - 1), None);
+        assert_eq!(Row::far(0, Row::MAX_FAR_OFFSET_WORDS + 1, SavedFp::Register, 0), None);
+    }
+}
