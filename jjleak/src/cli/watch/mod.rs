@@ -226,7 +226,11 @@ impl Watch {
             // These are another image's mappings already, or were the last one's: there is a hint to look again.
             return Ok(is_new);
         }
-        self.keep_bound(watched, thread)?;
+        if let Err(failure) = self.keep_bound(watched, thread) {
+            // A process that ends meanwhile needs no probes.
+            let is_over = failure.is_missing_target() && living_thread(watched.pid()).is_none();
+            return if is_over { Ok(is_new) } else { Err(failure) };
+        }
         let is_same = executable(&look.mappings).eq(&watched.code);
         if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
             return self.keep_generated(watched, thread, &look, reason);
