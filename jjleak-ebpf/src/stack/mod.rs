@@ -2,12 +2,14 @@
 //!
 //! - `walk`: from frame to frame.
 //! - `rows`: the rule for a frame.
+//! - `generated`: the rule for code that a JVM generates.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
 //! - `intern`: the row of a finished stack.
 
 mod code;
+mod generated;
 mod intern;
 mod rows;
 mod trampoline;
@@ -18,6 +20,7 @@ use core::ptr::{addr_of_mut, write_volatile};
 
 use jjleak_common::{
     counter::Counter,
+    jvm::HEADER_WORDS,
     live::RESIZING,
     process::{ImageId, ProcessRow, ProcessSlot},
     sampling::weighted,
@@ -25,6 +28,7 @@ use jjleak_common::{
     unwind::{Hint, MAX_FOUND, Mapping},
 };
 
+pub(crate) use generated::BlobCache;
 pub(crate) use rows::{RowCache, mapping_at, seen};
 pub(crate) use walk::hint;
 
@@ -46,6 +50,8 @@ pub(crate) struct Scratch {
     claimed: u64,
     walk: Walk,
     window: [u64; WINDOW_WORDS],
+    /// The header of the generated code that is being looked at.
+    header: [u32; HEADER_WORDS],
     /// What the user side is told of code that is not known.
     hint: Hint,
     /// The frames, with room before them for what the user side is told of a new stack.
@@ -83,6 +89,8 @@ struct Walk {
     by_frame_pointer: u64,
     hash: StackHash,
     frame_count: u64,
+    /// 1 once a frame was one of a JVM's: its name is known for a short time only.
+    is_java: u64,
     status: u64,
 }
 

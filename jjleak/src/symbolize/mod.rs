@@ -18,7 +18,7 @@ use crate::processes::{Module, ModuleTable};
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
-pub use java::JavaNames;
+pub use java::{JavaNames, KnownJava};
 
 /// Names stacks and remembers them.
 #[derive(Default)]
