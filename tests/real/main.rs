@@ -27,6 +27,7 @@ mod families;
 mod filters;
 mod following;
 mod formats;
+mod java_ways;
 mod jvm;
 mod launches;
 mod mappings;
