@@ -68,8 +68,8 @@ pub mod name {
     pub const INTERPRETER: u64 = u64::from_le_bytes(*b"Interpre");
     /// Of stubs.
     pub const STUBS: u64 = u64::from_le_bytes(*b"StubRout");
-    /// What follows 16 bytes after the start of a stub's name when it is one of virtual threads: "StubRoutines
-    /// (continuation stubs)", in JDK 25 without the second space.
+    /// What follows 16 bytes after the start of a stub's name when it is one of virtual threads: `StubRoutines (continuation
+    /// stubs)`, in JDK 25 without the second space.
     pub const OF_CONTINUATIONS: u64 = u64::from_le_bytes(*b"ntinuati");
 }
 

@@ -140,7 +140,8 @@ fn a_stack_of_a_virtual_thread_is_whole_or_says_that_its_frames_are_in_the_heap(
         for stack in of_sites(&report) {
             let path = &sites[&size_of(stack).unwrap()].path;
             let frames = java_frames(stack);
-            let first = frames.iter().position(|frame| *frame == path[0]).unwrap_or_else(|| panic!("{stack:#?}"));
+            let first =
+                frames.iter().position(|frame| *frame == path[0]).unwrap_or_else(|| panic!("{stack:#?}"));
             let common = path.iter().zip(&frames[first..]).take_while(|(one, other)| one == other).count();
             match &*stack.status {
                 "complete" => assert_eq!(common, path.len(), "{path:#?}\n{stack:#?}"),

@@ -11,7 +11,7 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{
-    jvm::{CodeCache, CodeHeap, HEADER_WORDS, MAX_HEAPS, MAX_HEADER_BYTES, id_in_frame, name},
+    jvm::{CodeCache, CodeHeap, HEADER_WORDS, MAX_HEADER_BYTES, MAX_HEAPS, id_in_frame, name},
     stack::StackStatus,
     unwind::{Row, RowKind, SavedFp, layer},
 };
@@ -129,7 +129,8 @@ unsafe fn rule(scratch: *mut Scratch, jvm: *const CodeCache, kind: u64) -> Row {
         return Row::plain(layer::GENERATED as u32, RowKind::Continuation);
     }
     // SAFETY: as promised by the caller.
-    let (frame_words, id) = unsafe { (int_at(scratch, (*jvm).frame_size), int_at(scratch, (*jvm).compile_id)) };
+    let (frame_words, id) =
+        unsafe { (int_at(scratch, (*jvm).frame_size), int_at(scratch, (*jvm).compile_id)) };
     let is_method = kind == kind::COMPILED || kind == kind::NATIVE;
     let id = if is_method { id } else { 0 };
     let frame = (layer::GENERATED | id_in_frame(id)) as u32 | id & 0xffff_0000;

@@ -193,7 +193,7 @@ impl Attachment {
     }
 
     /// Says where a process generates code; [`Self::set_code`] must follow.
-    pub fn set_generated(&mut self, slot: ProcessSlot, code: CodeCache) {
+    pub fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
         self.tables.set_generated(slot, code);
     }
 

@@ -243,14 +243,14 @@ impl CodeCacheLayout {
     /// What the kernel side has to know; `None` when these structures are not laid out in words.
     pub(super) fn for_kernel(&self, heaps: &[CodeHeap]) -> Option<CodeCache> {
         let word = |bytes: u64| {
-            let words = bytes.is_multiple_of(KERNEL_WORD).then(|| bytes / KERNEL_WORD)?;
+            let words = bytes.is_multiple_of(KERNEL_WORD).then_some(bytes / KERNEL_WORD)?;
             u32::try_from(words).ok().filter(|_| bytes < MAX_HEADER_BYTES as u64)
         };
         let in_blob = |field: Field| word(self.block_bytes.checked_add(field.offset)?);
         let sized = |field: Field, width| (field.width == width).then(|| in_blob(field))?;
         let end = |bytes: u64| {
             let bytes = self.block_bytes.checked_add(bytes)?;
-            u32::try_from(bytes).ok().filter(|bytes| *bytes < MAX_HEADER_BYTES as u32)
+            u32::try_from(bytes).ok().filter(|bytes| u64::from(*bytes) < MAX_HEADER_BYTES as u64)
         };
         let (is_relative, begin, code_end) = match self.blob.code {
             CodeRange::Addresses { begin, end } => (0, sized(begin, 8)?, sized(end, 8)?),

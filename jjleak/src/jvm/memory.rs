@@ -49,7 +49,7 @@ pub(super) struct Paged<'a, M> {
     pages: RefCell<HashMap<u64, Vec<u8>>>,
 }
 
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
 /// Most pages that are kept; descriptions of structures and their names take 40.
 const MAX_PAGES: usize = 4096;
 
@@ -65,12 +65,12 @@ impl<M: Memory> Memory for Paged<'_, M> {
         let mut read = 0;
         while read < into.len() {
             let Some(at) = address.checked_add(read as u64) else { break };
-            let start = at & !(PAGE - 1);
+            let start = at & !(PAGE as u64 - 1);
             if pages.len() == MAX_PAGES {
                 pages.clear();
             }
             let page = pages.entry(start).or_insert_with(|| {
-                let mut page = vec![0; PAGE as usize];
+                let mut page = vec![0; PAGE];
                 let length = self.memory.read(start, &mut page);
                 page.truncate(length);
                 page

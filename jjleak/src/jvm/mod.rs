@@ -23,9 +23,9 @@ use object::{Endianness, Object, ObjectSymbol};
 
 use codecache::CodeCacheLayout;
 use jjleak_common::jvm::{CodeCache, CodeHeap};
+use memory::Paged;
 use methods::MethodLayout;
 use scopes::ScopeLayout;
-use memory::Paged;
 use structs::Structs;
 
 pub use codecache::{Blob, BlobKind};

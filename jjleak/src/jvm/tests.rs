@@ -334,8 +334,7 @@ fn a_return_address_stands_for_the_inlined_methods_with_their_lines() {
 fn an_interpreted_method_is_told_by_the_low_bits_of_its_bytecode() {
     let jvm = open(image());
     let bytecode = METHODS + 0x100 + 32;
-    let line =
-        |at: u64| interpreted(&jvm, METHODS, u16::try_from(at & 0xffff).unwrap()).unwrap().line;
+    let line = |at: u64| interpreted(&jvm, METHODS, u16::try_from(at & 0xffff).unwrap()).unwrap().line;
     assert_eq!([bytecode, bytecode + 7, bytecode + 8, bytecode + 15].map(line), [10, 10, 12, 12]);
     assert_eq!(line(bytecode + 16), 0, "behind the bytecode");
     assert_eq!(interpreted(&jvm, 0x10, 0), None);

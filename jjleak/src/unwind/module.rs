@@ -1,6 +1,5 @@
 //! The rows of a module and the index that the kernel searches them by.
 
-
 use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
 
 use super::{MAX_ROWS, Statistics};

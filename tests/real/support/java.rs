@@ -130,7 +130,8 @@ pub(crate) fn java_frames(stack: &StackDocument) -> Vec<String> {
 /// The JDKs that `JJLEAK_JDKS` names, separated by colons, and those that are installed.
 pub(crate) fn jdks() -> Vec<PathBuf> {
     let named = std::env::var("JJLEAK_JDKS").unwrap_or_default();
-    let installed = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
+    let installed =
+        std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
     let homes = named.split(':').filter(|home| !home.is_empty()).map(PathBuf::from).chain(installed);
     homes.filter(|home| home.join("bin/java").exists() && home.join("release").exists()).collect()
 }
@@ -150,7 +151,8 @@ fn natives() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/ways.cpp");
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libways-{}.so", std::process::id()));
+        let library =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libways-{}.so", std::process::id()));
         let flags = ["-O2", "-g", "-fPIC", "-shared", "-fomit-frame-pointer", "-o"];
         let output = Command::new("c++").args(flags).args([&library, &source]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

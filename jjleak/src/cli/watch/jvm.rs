@@ -45,9 +45,12 @@ impl WatchedJvm {
         }
         let cache = jvm.code_cache(&heaps);
         self.heaps = heaps;
-        cache
-            .inspect_err(|error| tracing::warn!("Java code is unwound by frame pointers: the JVM has {error}"))
-            .ok()
+        let unknown = |error: &jvm::Error| {
+            tracing::warn!(
+                "Java code is unwound by frame pointers, since this JVM lays it out in another way: {error}"
+            );
+        };
+        cache.inspect_err(unknown).ok()
     }
 
     /// Finds out how the JVM's structures are laid out, once there is one.
@@ -92,7 +95,7 @@ impl Watch {
         look: &Look,
     ) -> Result<bool, Failure> {
         let Some(code) = watched.jvm.look(thread, &look.mappings, &watched.modules) else { return Ok(false) };
-        self.attachment.set_generated(watched.slot(), code);
+        self.attachment.set_generated(watched.slot(), &code);
         self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
         Ok(true)
     }
