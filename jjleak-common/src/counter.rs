@@ -90,6 +90,8 @@ counters! {
     MappingTableFull = "mapping_table_full", Loss;
     /// A mapping was made inside an allocator and is not counted as such: what is allocated from it is.
     MappingOfAllocator = "mapping_of_allocator", Note;
+    /// A frame of Java code has no name because the code, or its class, was gone before it could be looked up; the figures are not concerned.
+    UnnamedCode = "unnamed_code", Note;
     /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
     Exec = "exec", Note;
     /// The process forked; its child is not followed, and the probes are soon taken out of the child's memory.

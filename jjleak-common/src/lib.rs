@@ -24,6 +24,7 @@
 pub mod cookie;
 pub mod counter;
 pub mod freed;
+pub mod jvm;
 pub mod live;
 pub mod mapping;
 pub mod pending;
@@ -61,6 +62,8 @@ pub mod names {
     pub const PAGES: &str = "PAGES";
     /// Array of [`crate::unwind::MappingTable`], memory-mapped.
     pub const MAPPINGS: &str = "MAPPINGS";
+    /// Array of [`crate::jvm::CodeCache`], one for each of [`PROCESSES`], memory-mapped.
+    pub const JVMS: &str = "JVMS";
     /// Hash map from [`crate::unwind::CodeFile`] to [`crate::unwind::CodeRows`].
     pub const CODE: &str = "CODE";
     /// Ring buffer of [`crate::unwind::Hint`].

@@ -101,6 +101,8 @@ statuses! {
     BadFrame = 9, "bad_frame";
     /// What the process maps was being written down anew when the stack was taken.
     Changed = 10, "changed";
+    /// The frames that called the last one are in the Java heap: a virtual thread's are kept there until they run again.
+    InHeap = 11, "in_heap";
 }
 
 /// One stack, and what was allocated from it since the start.

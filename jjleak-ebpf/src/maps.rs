@@ -12,6 +12,7 @@ use aya_ebpf::{
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
     freed::FreedLog,
+    jvm::CodeCache,
     live::{self, DEFAULT_BLOCKS, LiveSet, Record},
     mapping::UNUSED_RING_BYTES,
     pending::Calls,
@@ -22,7 +23,7 @@ use jjleak_common::{
 
 use crate::{
     memory,
-    stack::{RowCache, Scratch},
+    stack::{BlobCache, RowCache, Scratch},
 };
 
 #[map]
@@ -60,6 +61,10 @@ pub(crate) static MAPPINGS: Array<MappingTable> =
     Array::with_max_entries(1 + unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub(crate) static JVMS: Array<CodeCache> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static BLOBS: PerCpuArray<BlobCache> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub(crate) static CODE: HashMap<CodeFile, CodeRows> =
     HashMap::with_max_entries(unwind::MAX_CODE_FILES, BPF_F_NO_PREALLOC);

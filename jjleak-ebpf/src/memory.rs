@@ -11,11 +11,19 @@ use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_user};
 /// Reads a word of the target's memory; `None` when it is not in memory.
 #[inline(always)]
 pub(crate) fn read_user_word(address: u64) -> Option<u64> {
-    let mut word = MaybeUninit::<u64>::uninit();
-    // SAFETY: the destination has 8 bytes; the helper checks the source.
-    let status = unsafe { bpf_probe_read_user(word.as_mut_ptr().cast(), 8, address as *const c_void) };
-    // SAFETY: the helper filled all 8 bytes, as its status says.
-    if status == 0 { Some(unsafe { word.assume_init() }) } else { None }
+    read_user(address)
+}
+
+/// Reads from the target's memory; `None` when it is not in memory.
+#[inline(always)]
+pub(crate) fn read_user<T: Copy>(address: u64) -> Option<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the destination has the size of `T`; the helper checks the source.
+    let status = unsafe {
+        bpf_probe_read_user(value.as_mut_ptr().cast(), size_of::<T>() as u32, address as *const c_void)
+    };
+    // SAFETY: the helper filled it, as its status says.
+    if status == 0 { Some(unsafe { value.assume_init() }) } else { None }
 }
 
 /// Reads from the kernel's memory; `None` when there is nothing to read.

@@ -7,7 +7,7 @@
 //! | [`processes`] | a PID or a command | who the process is and which files it maps |
 //! | [`allocators`] | mapped files | the allocator functions in them, and the instructions to probe |
 //! | [`unwind`] | mapped files | rows: how the kernel side gets from each frame to its caller |
-//! | [`jvm`] | a JVM's memory | its generated code: rows for it, and the methods in it |
+//! | [`jvm`] | a JVM's memory | its generated code: where it is, and the methods in it |
 //! | [`perf_map`] | a process's perf map | names of code that other compilers generate |
 //! | [`jcmd`] | a JVM, if the user wants it | a perf map that is written anew |
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |

@@ -29,6 +29,7 @@ mod filters;
 mod following;
 mod formats;
 mod generated;
+mod java_ways;
 mod jvm;
 mod launches;
 mod mappings;

@@ -39,13 +39,16 @@ pub enum RowKind {
     FramePointer = 8,
     /// A frame of HotSpot's interpreter, which is laid out around the frame pointer.
     Interpreter = 9,
-    /// Code can be generated here at any time; there was none when the rows were made.
-    Unlisted = 10,
+    /// Code that a JVM generates: what is there now is asked of the JVM's memory. The offset of the CFA is the JVM's slot, that
+    /// of the saved frame pointer is the number of the heap.
+    Generated = 10,
     /// Base register (`rbx`) + offset, as in glibc's trampolines that bind calls. The frame that was called must have saved
     /// the register.
     Base = 11,
     /// Stack pointer + an offset that other rows have no room for.
     FarSp = 12,
+    /// What a virtual thread's frames return to while those that called them are in the Java heap.
+    Continuation = 13,
 }
 
 /// Where a frame keeps its caller's frame pointer.

@@ -50,7 +50,7 @@ pub(crate) fn intern(scratch: *mut Scratch, image: ImageId) -> u32 {
 }
 
 /// Sends the frames of a stack whose row was just claimed. The user side looks for them from time to time anyway, and is
-/// woken when the buffer fills up.
+/// woken when the buffer fills up. Java frames are to be named at once: their code can be gone soon.
 ///
 /// # Safety
 /// `scratch` is a map value that is ours while claimed.
@@ -69,7 +69,9 @@ unsafe fn send_frames(scratch: *mut Scratch, hash: u64, row: u32, image: ImageId
         slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count as usize * 8)
     };
     let waiting = FRAMES.query(BPF_RB_AVAIL_DATA as u64);
-    let wakeup = if waiting > (frame_bytes() >> 2) as u64 { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let is_urgent = unsafe { (*scratch).walk.is_java } != 0 || waiting > (frame_bytes() >> 2) as u64;
+    let wakeup = if is_urgent { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     if FRAMES.output::<[u8]>(record, wakeup as u64).is_err() {
         count(image.slot(), Counter::FrameStorageFull);
     }

@@ -2,6 +2,7 @@
 //!
 //! - `walk`: from frame to frame.
 //! - `rows`: the rule for a frame.
+//! - `generated`: the rule for code that a JVM generates.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
@@ -9,6 +10,7 @@
 //! - `intern`: the row of a finished stack.
 
 mod code;
+mod generated;
 mod intern;
 mod replay;
 mod rows;
@@ -21,6 +23,7 @@ use core::ptr::{addr_of_mut, write_volatile};
 use aya_ebpf::{EbpfContext, bindings::BPF_F_USER_STACK, helpers::generated::bpf_get_stack};
 use jjleak_common::{
     counter::Counter,
+    jvm::HEADER_WORDS,
     live::RESIZING,
     process::{ImageId, ProcessRow, ProcessSlot},
     sampling::weighted,
@@ -28,6 +31,7 @@ use jjleak_common::{
     unwind::{Hint, MAX_FOUND, Mapping},
 };
 
+pub(crate) use generated::BlobCache;
 pub(crate) use rows::{RowCache, mapping_at, seen};
 pub(crate) use walk::hint;
 
@@ -50,6 +54,8 @@ pub(crate) struct Scratch {
     walk: Walk,
     window: [u64; WINDOW_WORDS],
     replays: replay::Replays,
+    /// The header of the generated code that is being looked at.
+    header: [u32; HEADER_WORDS],
     /// What the user side is told of code that is not known.
     hint: Hint,
     /// The frames, with room before them for what the user side is told of a new stack.
@@ -95,6 +101,8 @@ struct Walk {
     by_frame_pointer: u64,
     hash: StackHash,
     frame_count: u64,
+    /// 1 once a frame was one of a JVM's: its name is known for a short time only.
+    is_java: u64,
     status: u64,
 }
 

@@ -4,7 +4,7 @@ use core::ptr::{addr_of, read_volatile, write_volatile};
 
 use jjleak_common::unwind::{
     CodeSeen, MAX_FOUND, MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind,
-    SEARCH_STEPS,
+    SEARCH_STEPS, SavedFp,
 };
 
 use jjleak_common::process::ImageId;
@@ -108,6 +108,11 @@ pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
 unsafe fn search(tables: &Tables, mapping: *const Mapping, address: u64) -> Row {
     // SAFETY: as promised by the caller; indexes are masked to bounds.
     unsafe {
+        if (*mapping).pages == Mapping::GENERATED {
+            let (jvm, heap) = ((*mapping).first_page as u64, (*mapping).text as i64 & 7);
+            let row = Row::new((*mapping).layer, RowKind::Generated, jvm & 0xfff, SavedFp::Register, heap);
+            return row.unwrap_or(Row::plain((*mapping).layer, RowKind::None));
+        }
         if (*mapping).pages == Mapping::WITHOUT_ROWS {
             return Row::plain((*mapping).layer, RowKind::FramePointer);
         }

@@ -18,7 +18,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, Walk, Walked, code,
+    Scratch, Walk, Walked, code, generated,
     replay::{self, Start},
     rows::{self, Tables},
     trampoline,
@@ -107,6 +107,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.hash = StackHash::new(image.0 as u64);
     walk.frame_count = 0;
     walk.found_count = 0;
+    walk.is_java = 0;
     forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
     replay::skip(scratch);
@@ -224,11 +225,19 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     if walk.frame_count >= MAX_FRAMES as u64 {
         return Err(StackStatus::TooDeep);
     }
+    let row = if row.kind() == RowKind::Generated as u64 {
+        walk.is_java = 1;
+        // What is read of the JVM's memory is not noted.
+        replay::spoil(walk);
+        let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
+        let row = generated::row(scratch, row, tables.scope, address)?;
+        // Another compilation's code at the same address is another frame.
+        walk.hash = walk.hash.push((row.address() >> 16) as u64);
+        row
+    } else {
+        row
+    };
     let kind = row.kind();
-    if kind == RowKind::Unlisted as u64 {
-        hint(walk.image.slot());
-        return Err(StackStatus::NoMapping);
-    }
     if kind == RowKind::Interpreter as u64 {
         return leave_interpreted_frame(scratch);
     }
@@ -238,6 +247,9 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
     if kind == RowKind::End as u64 {
         return Err(finished(walk));
+    }
+    if kind == RowKind::Continuation as u64 {
+        return Err(StackStatus::InHeap);
     }
     if kind == RowKind::Signal as u64 {
         return leave_signal_frame(scratch);

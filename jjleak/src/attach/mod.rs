@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use aya::Ebpf;
 use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::Program;
+use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::CodeSeen;
@@ -29,7 +30,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::allocators::ProbeSite;
 use crate::processes::{FileVersion, Pid};
-use crate::unwind::{GeneratedRows, ModuleRows};
+use crate::unwind::ModuleRows;
 use probes::Probes;
 use unwind_tables::UnwindTables;
 
@@ -195,15 +196,9 @@ impl Attachment {
         self.tables.add(file, rows)
     }
 
-    /// Puts rows in the place of those of a process's generated code; [`Self::set_code`] must follow. `Err` when there is
-    /// no room for them: the code is then unwound by frame pointers.
-    pub fn replace_generated(
-        &mut self,
-        slot: ProcessSlot,
-        heaps: &[GeneratedRows],
-    ) -> Result<(), TablesFull> {
-        let in_use = self.processes.mappings(slot).ok().flatten();
-        self.tables.replace_generated(slot, in_use, heaps)
+    /// Says where a process generates code; [`Self::set_code`] must follow.
+    pub fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
+        self.tables.set_generated(slot, code);
     }
 
     /// A process's generated code is gone, with the process or its image.

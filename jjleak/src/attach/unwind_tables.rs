@@ -7,6 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use aya::Ebpf;
 use aya::maps::{HashMap as BpfHashMap, MapData};
+use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
@@ -16,7 +17,7 @@ use jjleak_common::unwind::{
 
 use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
-use crate::unwind::{GeneratedRows, ModuleRows};
+use crate::unwind::ModuleRows;
 
 /// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
 /// addresses by the sign of their difference, which is right below.
@@ -26,7 +27,7 @@ const USER_SPACE_END: u64 = 1 << 47;
 pub(super) const MINOR_BITS: u32 = 20;
 
 /// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
-/// the file exists, wherever and whenever it is mapped. Rows of generated code are replaced.
+/// the file exists, wherever and whenever it is mapped.
 pub(super) struct UnwindTables {
     rows: Mapped<[Row; ROWS]>,
     pages: Mapped<[u32; PAGES]>,
@@ -34,44 +35,12 @@ pub(super) struct UnwindTables {
     modules: HashMap<FileVersion, Loaded>,
     /// What the kernel side finds by itself when a file is mapped anew.
     code: BpfHashMap<MapData, CodeFile, CodeRows>,
-    used: Region,
-    generated: HashMap<ProcessSlot, Generated>,
-    /// Regions that nobody reads.
-    free: Vec<Region>,
+    used_rows: usize,
+    used_pages: usize,
+    /// What the kernel side reads JVMs' code by, and where that is.
+    jvms: Mapped<CodeCache>,
+    generated: HashMap<ProcessSlot, Vec<Range<u64>>>,
     generation: u32,
-}
-
-/// Rows and entries of the index that belong together.
-#[derive(Debug, Clone, Copy, Default)]
-struct Region {
-    first_row: usize,
-    first_page: usize,
-    rows: usize,
-    pages: usize,
-}
-
-impl Region {
-    /// What is left of it after its first rows and pages.
-    const fn after(self, rows: usize, pages: usize) -> Self {
-        Self {
-            first_row: self.first_row + rows,
-            first_page: self.first_page + pages,
-            rows: self.rows - rows,
-            pages: self.pages - pages,
-        }
-    }
-}
-
-/// Smallest region for generated code, in rows and in pages: 4 MiB of code.
-const SMALLEST_REGION: usize = 4096;
-
-/// What a process's generated code takes in the tables.
-#[derive(Debug, Default)]
-struct Generated {
-    heaps: Vec<(Range<u64>, Place)>,
-    current: Option<Region>,
-    /// The region before, which walks can still read.
-    retired: Option<Region>,
 }
 
 /// A place in the index.
@@ -131,9 +100,10 @@ impl UnwindTables {
             mappings: Mapped::writable(map(names::MAPPINGS)?)?,
             modules: HashMap::new(),
             code: BpfHashMap::try_from(code).map_err(Error::table)?,
-            used: Region::default(),
+            used_rows: 0,
+            used_pages: 0,
+            jvms: Mapped::writable(map(names::JVMS)?)?,
             generated: HashMap::new(),
-            free: Vec::new(),
             generation: 0,
         })
     }
@@ -153,96 +123,47 @@ impl UnwindTables {
     /// Adds a module's rows. `Err` when there is no room for them: its code is then unwound by frame pointers.
     pub(super) fn add(&mut self, file: FileVersion, module: &ModuleRows) -> Result<(), TablesFull> {
         let full = TablesFull { rows: module.rows().len() };
-        let region = self.reserve(module.rows().len(), module.pages().len()).ok_or(full)?;
-        let place = self.fill(region, module.rows(), module.pages()).ok_or(full)?;
+        let place = self.append(module.rows(), module.pages()).ok_or(full)?;
         self.modules.insert(file, Loaded { place, text_start: module.text_start(), text: None });
         Ok(())
     }
 
-    /// Takes room that was never used.
-    fn reserve(&mut self, rows: usize, pages: usize) -> Option<Region> {
-        let start = Region { first_row: self.used.rows, first_page: self.used.pages, rows, pages };
-        let (end_row, end_page) = (start.first_row + rows, start.first_page + pages);
-        (end_row <= ROWS && end_page <= PAGES).then(|| {
-            (self.used.rows, self.used.pages) = (end_row, end_page);
-            start
-        })
-    }
-
-    /// Writes rows and their index to the start of a region that nobody reads.
-    fn fill(&self, region: Region, rows: &[Row], pages: &[u32]) -> Option<Place> {
-        let (row_table, page_table) = (self.rows.get(0)?, self.pages.get(0)?);
-        if rows.len() > region.rows || pages.len() > region.pages {
+    /// Writes rows and their index to where nobody has read yet.
+    fn append(&mut self, rows: &[Row], pages: &[u32]) -> Option<Place> {
+        let (first_row, first_page) = (self.used_rows, self.used_pages);
+        let (end_row, end_page) = (first_row + rows.len(), first_page + pages.len());
+        if end_row > ROWS || end_page > PAGES {
             return None;
         }
-        let first_row = as_u32(region.first_row);
-        // SAFETY: both are mapped for writing, and what is written is in the region, which is in bounds.
+        let (row_table, page_table) = (self.rows.get(0)?, self.pages.get(0)?);
+        // SAFETY: both are mapped for writing, and what is written is in bounds.
         unsafe {
-            let to = row_table.cast::<Row>().add(region.first_row);
+            let to = row_table.cast::<Row>().add(first_row);
             std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
-            let to = page_table.cast::<u32>().add(region.first_page);
+            let to = page_table.cast::<u32>().add(first_page);
             for (index, page) in pages.iter().enumerate() {
-                write_volatile(to.add(index), first_row + page);
+                write_volatile(to.add(index), as_u32(first_row) + page);
             }
         }
-        Some(Place { first_page: as_u32(region.first_page), pages: as_u32(pages.len().saturating_sub(1)) })
+        (self.used_rows, self.used_pages) = (end_row, end_page);
+        Some(Place { first_page: as_u32(first_page), pages: as_u32(pages.len().saturating_sub(1)) })
     }
 
-    /// Puts new rows in the place of those of a process's generated code. They count from the next [`Self::write`] on,
-    /// which must follow.
-    ///
-    /// The old rows stay what they are, for there can be walks that read them. They are written over at the time after the
-    /// next, when the table of mappings that led to them is marked as changed: a walk that is so slow finds that out.
-    pub(super) fn replace_generated(
-        &mut self,
-        slot: ProcessSlot,
-        in_use: Option<u32>,
-        heaps: &[GeneratedRows],
-    ) -> Result<(), TablesFull> {
-        let table = not_in_use(slot, in_use);
-        self.mark(table);
-        let mut generated = self.generated.remove(&slot).unwrap_or_default();
-        self.free.extend(generated.retired.take());
-        generated.retired = generated.current.take();
-        generated.heaps.clear();
-        let rows = heaps.iter().map(|heap| heap.rows().len()).sum();
-        let pages = heaps.iter().map(|heap| heap.pages().len()).sum();
-        let region = self.free_region(rows, pages);
-        if let Some(mut rest) = region {
-            for heap in heaps {
-                let Some(place) = self.fill(rest, heap.rows(), heap.pages()) else { break };
-                generated.heaps.push((heap.addresses().clone(), place));
-                rest = rest.after(heap.rows().len(), heap.pages().len());
-            }
+    /// Says where a process generates code. It counts from the next [`Self::write`] on.
+    pub(super) fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
+        if let Some(row) = self.jvms.get(usize::from(slot.0)) {
+            // SAFETY: the row is mapped for writing. A walk that reads it meanwhile finds no code, or some that it checks.
+            unsafe { write_volatile(row, *code) };
         }
-        generated.current = region;
-        self.generated.insert(slot, generated);
-        region.map(|_| ()).ok_or(TablesFull { rows })
+        self.generated.insert(slot, code.heaps.iter().map(|heap| heap.begin..heap.end).collect());
     }
 
     /// A process's generated code is gone, with the process or its image.
     pub(super) fn forget_generated(&mut self, slot: ProcessSlot) {
-        if let Some(generated) = self.generated.remove(&slot) {
-            self.free.extend(generated.current.into_iter().chain(generated.retired));
-        }
+        self.generated.remove(&slot);
     }
 
-    /// A region that nobody reads, of at least this size.
-    fn free_region(&mut self, rows: usize, pages: usize) -> Option<Region> {
-        let fits = |region: &Region| region.rows >= rows && region.pages >= pages;
-        let smallest =
-            (0..self.free.len()).filter(|at| fits(&self.free[*at])).min_by_key(|at| self.free[*at].pages);
-        match smallest {
-            Some(at) => Some(self.free.swap_remove(at)),
-            // Generated code grows.
-            None => self.reserve(
-                rows.next_power_of_two().max(SMALLEST_REGION),
-                pages.next_power_of_two().max(SMALLEST_REGION),
-            ),
-        }
-    }
-
-    /// Says that a table is being written, or rows that it leads to.
+    /// Says that a table is being written.
     fn mark(&mut self, table: u32) {
         if let Some(table) = self.mappings.get(table as usize) {
             self.generation = self.generation.wrapping_add(1) | 1;
@@ -290,19 +211,19 @@ impl UnwindTables {
 
     /// Where a process maps code. What is in no file where it generates code, is generated.
     fn mappings_of(&self, slot: ProcessSlot, code: &[CodeMapping]) -> Vec<Mapping> {
-        let heaps = self.generated.get(&slot).map(|generated| &generated.heaps[..]).unwrap_or_default();
+        let heaps = self.generated.get(&slot).map(Vec::as_slice).unwrap_or_default();
         let is_generated = |code: &CodeMapping| {
             let overlaps =
                 |heap: &Range<u64>| heap.start < code.addresses.end && code.addresses.start < heap.end;
-            code.module.is_none() && heaps.iter().any(|(heap, _)| overlaps(heap))
+            code.module.is_none() && heaps.iter().any(overlaps)
         };
         let others = code.iter().filter(|code| !is_generated(code)).map(|code| self.mapping(code));
-        let generated = heaps.iter().map(|(heap, place)| Mapping {
+        let generated = (0..).zip(heaps).filter(|(_, heap)| !heap.is_empty()).map(|(index, heap)| Mapping {
             begin: heap.start,
             end: heap.end,
-            text: heap.start,
-            first_page: place.first_page,
-            pages: place.pages,
+            text: index,
+            first_page: u32::from(slot.0),
+            pages: Mapping::GENERATED,
             identity: 0,
             layer: u32::from(layer::NO_FILE),
             reserved: 0,

@@ -212,7 +212,7 @@ impl Session {
                     }
                 }
                 guard = frames.readable() => {
-                    self.watch.collector_mut().receive_frames();
+                    self.watch.name_new();
                     if let Ok(mut guard) = guard {
                         guard.clear_ready();
                     }

@@ -1,24 +1,27 @@
 //! The code cache: heaps of blocks, each with a blob of machine code (`src/hotspot/share/memory/heap.hpp` and
-//! `code/codeBlob.hpp` in the JDK).
+//! `code/codeBlob.hpp` in the JDK). It is looked at an address at a time, as the kernel side does: see
+//! [`jjleak_common::jvm`].
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::rc::Rc;
+
+use jjleak_common::jvm::{CodeCache, CodeHeap, MAX_HEADER_BYTES, MAX_HEAPS};
 
 use super::structs::{Field, Structs};
 use super::{Error, Memory};
 
-/// Heaps of a code cache; HotSpot has one to three, four with the AOT compiler.
-const MAX_HEAPS: u64 = 8;
-/// Code caches are read up to here: the largest that can be asked for has 2 GiB, the default 240 MiB.
-const MAX_BYTES: u64 = 512 << 20;
-/// Most blobs that are looked at: ten times as many as a large application has.
-const MAX_BLOBS: usize = 1 << 18;
+/// The largest heap that can be asked for has 2 GiB; the default is 240 MiB for all.
+const MAX_HEAP_BYTES: u64 = 2 << 30;
 /// log2 of the bytes of a heap's segment; 7 unless set otherwise (`-XX:CodeCacheSegmentSize`).
 const SEGMENT_LOG2: Range<u64> = 5..17;
-/// Bytes that are read at a time.
-const WINDOW: usize = 128 << 10;
+/// Segments that the map is read for at a time, backwards, to find where a block begins.
+const STRETCH: u64 = 4096;
+/// Steps that lead to the start of a block, each over up to 254 segments: enough for all of a heap.
+const MAX_STEPS: u32 = 1 << 16;
+/// In the segment map: no block has ever been there.
+const UNUSED: u8 = 0xff;
 const WORD: u64 = 8;
+/// Bytes in which the kernel side counts.
+const KERNEL_WORD: u64 = 4;
 
 /// Where things are in the code cache.
 #[derive(Debug)]
@@ -27,10 +30,10 @@ pub(super) struct CodeCacheLayout {
     length: Field,
     data: Field,
     low: u64,
-    high: u64,
+    end: u64,
+    segment_map: u64,
     segment_log2: Field,
     block_bytes: u64,
-    block_length: Field,
     block_used: Field,
     pub(super) blob: BlobLayout,
 }
@@ -46,6 +49,8 @@ pub(super) struct BlobLayout {
     compile_id: Field,
     /// Bytes of a blob that all of these are in.
     bytes: usize,
+    /// Bytes that those are in that every blob has.
+    plain_bytes: u64,
 }
 
 /// How a blob says where its code is.
@@ -61,6 +66,7 @@ impl CodeCacheLayout {
     pub(super) fn of(structs: &Structs) -> Result<Self, Error> {
         let field = |structure, name| structs.field(&[(structure, name)]);
         let memory = field("CodeHeap", "_memory")?.offset;
+        let low = field("VirtualSpace", "_low")?.offset;
         let header = field("HeapBlock", "_header")?.offset;
         let in_header = |name| {
             let field = field("HeapBlock::Header", name)?;
@@ -70,11 +76,11 @@ impl CodeCacheLayout {
             heaps: structs.address(&[("CodeCache", "_heaps")])?,
             length: structs.field(&[("GrowableArrayBase", "_len"), ("GenericGrowableArray", "_len")])?,
             data: field("GrowableArray<int>", "_data")?,
-            low: memory.wrapping_add(field("VirtualSpace", "_low")?.offset),
-            high: memory.wrapping_add(field("VirtualSpace", "_high")?.offset),
+            low: memory.wrapping_add(low),
+            end: memory.wrapping_add(field("VirtualSpace", "_high_boundary")?.offset),
+            segment_map: field("CodeHeap", "_segmap")?.offset.wrapping_add(low),
             segment_log2: field("CodeHeap", "_log2_segment_size")?,
             block_bytes: structs.size("HeapBlock")?,
-            block_length: in_header("_length")?,
             block_used: in_header("_used")?,
             blob: BlobLayout::of(structs)?,
         })
@@ -96,17 +102,18 @@ impl BlobLayout {
             method: structs.field(&[("CompiledMethod", "_method"), ("nmethod", "_method")])?,
             compile_id: structs.field(&[("nmethod", "_compile_id")])?,
             bytes: 0,
+            plain_bytes: 0,
         };
         let (CodeRange::Addresses { begin, end } | CodeRange::Offsets { begin, end }) = layout.code;
-        let fields =
-            [layout.name, layout.size, layout.frame_size, begin, end, layout.method, layout.compile_id];
-        let end = fields.iter().map(|field| field.end()).max().unwrap_or_default();
-        // A hostile description can say anything; HotSpot's blobs have headers of up to 376 bytes.
-        layout.bytes = usize::try_from(end).ok().filter(|end| *end <= 4096).ok_or_else(too_large)?;
+        let last = |fields: &[Field]| fields.iter().map(|field| field.end()).max().unwrap_or_default();
+        layout.plain_bytes = last(&[layout.name, layout.size, layout.frame_size, begin, end]);
+        let end = layout.plain_bytes.max(last(&[layout.method, layout.compile_id]));
+        let fits = |end: &usize| *end < MAX_HEADER_BYTES;
+        layout.bytes = usize::try_from(end).ok().filter(fits).ok_or_else(too_large)?;
         Ok(layout)
     }
 
-    /// What a copy of the start of the blob at `at` says, without its kind.
+    /// What a copy of the start of the blob at `at` says, without its name and kind.
     fn parse(&self, at: u64, copy: &[u8]) -> Option<Blob> {
         let code = match self.code {
             CodeRange::Addresses { begin, end } => begin.of(copy)?..end.of(copy)?,
@@ -114,16 +121,14 @@ impl BlobLayout {
                 at.wrapping_add(begin.of(copy)?)..at.wrapping_add(end.of(copy)?)
             }
         };
-        let frame_words = self.frame_size.of_signed(copy)?;
         let size = self.size.of(copy)?;
         let is_inside = at <= code.start && code.start < code.end && code.end <= at.wrapping_add(size);
         is_inside.then(|| Blob {
             at,
             size,
             code,
-            frame_words: u32::try_from(frame_words).unwrap_or_default(),
             kind: BlobKind::Stub,
-            name: Rc::from(""),
+            name: String::new(),
             method: self.method.of(copy).unwrap_or_default(),
             compile_id: self.compile_id.of(copy).unwrap_or_default(),
         })
@@ -131,7 +136,7 @@ impl BlobLayout {
 
     /// Whether the blob is still in its place.
     pub(super) fn is_current(&self, memory: &impl Memory, blob: &Blob) -> bool {
-        let copy = memory.bytes(blob.at, self.bytes);
+        let copy = self.header(memory, blob.at);
         copy.and_then(|copy| self.parse(blob.at, &copy)).is_some_and(|now| {
             (now.code, now.method, now.compile_id) == (blob.code.clone(), blob.method, blob.compile_id)
         })
@@ -150,15 +155,28 @@ pub struct Blob {
     pub(super) size: u64,
     /// Where its code is.
     pub code: Range<u64>,
-    /// Size of its frames in words, with the return address; 0 where that is not fixed.
-    pub frame_words: u32,
     /// What kind of code it is.
     pub kind: BlobKind,
     /// HotSpot's name for it: of a stub, what it does.
-    pub name: Rc<str>,
+    pub name: String,
     /// The `Method` of compiled code.
     pub(super) method: u64,
     pub(super) compile_id: u64,
+}
+
+impl Blob {
+    /// Whether it is a method's: compiled, or the way to a native one.
+    #[must_use]
+    pub const fn is_method(&self) -> bool {
+        matches!(self.kind, BlobKind::Compiled | BlobKind::Native)
+    }
+
+    /// The number of its compilation, of a method; 0 of other code.
+    #[must_use]
+    pub fn compile_id(&self) -> u32 {
+        let id = if self.is_method() { self.compile_id } else { 0 };
+        u32::try_from(id).unwrap_or_default()
+    }
 }
 
 /// What kind of code a blob has.
@@ -189,142 +207,112 @@ impl BlobKind {
     }
 }
 
-/// The code of a JVM at one time.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CodeView {
-    /// Where code can be: what each heap has in use of its addresses.
-    pub heaps: Vec<Range<u64>>,
-    /// All code, by address.
-    pub blobs: Vec<Blob>,
-}
-
-impl CodeView {
-    /// Whether an address is one of generated code.
-    #[must_use]
-    pub fn contains(&self, address: u64) -> bool {
-        self.heaps.iter().any(|heap| heap.contains(&address))
-    }
-
-    /// The code that a call in front of this return address is in.
-    #[must_use]
-    pub fn find(&self, return_address: u64) -> Option<&Blob> {
-        let call = return_address.checked_sub(1)?;
-        let after = self.blobs.partition_point(|blob| blob.code.start <= call);
-        self.blobs.get(after.checked_sub(1)?).filter(|blob| blob.code.contains(&call))
-    }
-}
-
-/// Reads the code cache.
-pub(super) fn read(memory: &impl Memory, layout: &CodeCacheLayout) -> Result<CodeView, Error> {
-    let heaps = || {
-        let array = memory.pointer(layout.heaps).filter(|array| *array != 0)?;
-        let count = layout.length.read(memory, array)?.min(MAX_HEAPS);
-        Some((layout.data.read(memory, array)?, count))
-    };
-    let (data, count) = heaps().ok_or(Error::Unreadable("its code heaps"))?;
-    let mut view = CodeView::default();
-    let mut names = HashMap::new();
+/// Where the code heaps are, of which there is at least one.
+pub(super) fn heaps(memory: &impl Memory, layout: &CodeCacheLayout) -> Result<Vec<CodeHeap>, Error> {
+    let array = memory.pointer(layout.heaps).filter(|array| *array != 0);
+    let place = array.and_then(|array| {
+        Some((layout.data.read(memory, array)?, layout.length.read(memory, array)?.min(MAX_HEAPS as u64)))
+    });
+    let (data, count) = place.ok_or(Error::Unreadable("its code heaps"))?;
+    let mut heaps: Vec<CodeHeap> = Vec::new();
     for index in 0..count {
         let heap = memory.pointer(data.wrapping_add(WORD * index));
-        let room = view.heaps.iter().fold(MAX_BYTES, |room, heap| room.saturating_sub(heap.end - heap.start));
-        let heap = heap.and_then(|heap| Heap::read(memory, layout, heap, room));
-        if let Some(heap) = heap.filter(|heap| !view.overlaps(&heap.addresses)) {
-            heap.blobs(memory, layout, &mut names, &mut view.blobs);
-            view.heaps.push(heap.addresses);
-        }
+        let heap = heap.and_then(|heap| layout.heap(memory, heap));
+        heaps.extend(
+            heap.filter(|new| heaps.iter().all(|heap| heap.end <= new.begin || new.end <= heap.begin)),
+        );
     }
-    view.blobs.sort_by_key(|blob| blob.code.start);
-    let mut end = 0;
-    view.blobs.retain(|blob| {
-        let is_free = blob.code.start >= end;
-        if is_free {
-            end = blob.code.end;
-        }
-        is_free
-    });
-    Ok(view)
+    if heaps.is_empty() { Err(Error::Unreadable("its code heaps")) } else { Ok(heaps) }
 }
 
-impl CodeView {
-    fn overlaps(&self, addresses: &Range<u64>) -> bool {
-        self.heaps.iter().any(|heap| heap.start < addresses.end && addresses.start < heap.end)
-    }
-}
-
-struct Heap {
-    addresses: Range<u64>,
-    segment_log2: u64,
-}
-
-impl Heap {
-    fn read(memory: &impl Memory, layout: &CodeCacheLayout, at: u64, room: u64) -> Option<Self> {
-        let low = memory.pointer(at.wrapping_add(layout.low))?;
-        let high = memory.pointer(at.wrapping_add(layout.high))?;
-        let segment_log2 = layout.segment_log2.read(memory, at)?;
-        let bytes = high.checked_sub(low)?.min(room);
-        let is_possible = bytes > 0 && SEGMENT_LOG2.contains(&segment_log2) && low != 0;
-        is_possible.then(|| Self { addresses: low..low + bytes, segment_log2 })
+impl CodeCacheLayout {
+    fn heap(&self, memory: &impl Memory, at: u64) -> Option<CodeHeap> {
+        let begin = memory.pointer(at.wrapping_add(self.low))?;
+        let end = memory.pointer(at.wrapping_add(self.end))?;
+        let segment_map = memory.pointer(at.wrapping_add(self.segment_map))?;
+        let segment_log2 = self.segment_log2.read(memory, at)?;
+        let bytes = end.checked_sub(begin)?;
+        let is_possible = (1..=MAX_HEAP_BYTES).contains(&bytes)
+            && begin.is_multiple_of(WORD)
+            && begin != 0
+            && SEGMENT_LOG2.contains(&segment_log2);
+        let segment_log2 = u32::try_from(segment_log2).ok()?;
+        is_possible.then_some(CodeHeap { begin, end, segment_map, segment_log2, reserved: 0 })
     }
 
-    /// Adds the blobs of all blocks that are in use. A block says how many segments it has; what has never been in use has
-    /// none.
-    fn blobs(
-        &self,
-        memory: &impl Memory,
-        layout: &CodeCacheLayout,
-        names: &mut HashMap<u64, Rc<str>>,
-        blobs: &mut Vec<Blob>,
-    ) {
-        let header = usize::try_from(layout.block_bytes).unwrap_or(usize::MAX).min(WINDOW / 2);
-        let mut window = Window::new(memory);
-        let mut at = self.addresses.start;
-        while at < self.addresses.end && blobs.len() < MAX_BLOBS {
-            let Some(copy) = window.get(at, header + layout.blob.bytes) else { break };
-            let Some(segments) = layout.block_length.of(copy).filter(|segments| *segments > 0) else { break };
-            let is_used = layout.block_used.of(copy).is_some_and(|used| used & 0xff != 0);
-            let blob = is_used.then(|| layout.blob.parse(at + header as u64, copy.get(header..)?)).flatten();
-            let name = copy.get(header..).and_then(|copy| layout.blob.name.of(copy)).unwrap_or_default();
-            let fits = |blob: &Blob| {
-                self.addresses.contains(&blob.code.start) && blob.code.end <= self.addresses.end
-            };
-            if let Some(mut blob) = blob.filter(fits) {
-                let name = names.entry(name).or_insert_with(|| memory.text(name).unwrap_or_default().into());
-                blob.name = Rc::clone(name);
-                blob.kind = BlobKind::of(name);
-                blobs.push(blob);
-            }
-            let bytes = segments.checked_mul(1 << self.segment_log2);
-            let Some(next) = bytes.and_then(|bytes| at.checked_add(bytes)) else { break };
-            at = next;
-        }
-    }
-}
-
-/// A copy of a part of the memory, which moves on with what is asked for.
-struct Window<'a, M> {
-    memory: &'a M,
-    at: u64,
-    bytes: Vec<u8>,
-    valid: usize,
-}
-
-impl<'a, M: Memory> Window<'a, M> {
-    fn new(memory: &'a M) -> Self {
-        Self { memory, at: 0, bytes: vec![0; WINDOW], valid: 0 }
-    }
-
-    fn get(&mut self, at: u64, length: usize) -> Option<&[u8]> {
-        let inside = |this: &Self| {
-            let offset = usize::try_from(at.checked_sub(this.at)?).ok()?;
-            (offset.checked_add(length)? <= this.valid).then_some(offset)
+    /// What the kernel side has to know; `None` when these structures are not laid out in words.
+    pub(super) fn for_kernel(&self, heaps: &[CodeHeap]) -> Option<CodeCache> {
+        let word = |bytes: u64| {
+            let words = bytes.is_multiple_of(KERNEL_WORD).then_some(bytes / KERNEL_WORD)?;
+            u32::try_from(words).ok().filter(|_| bytes < MAX_HEADER_BYTES as u64)
         };
-        let offset = if let Some(offset) = inside(self) {
-            offset
-        } else {
-            self.at = at;
-            self.valid = self.memory.read(at, &mut self.bytes);
-            inside(self)?
+        let in_blob = |field: Field| word(self.block_bytes.checked_add(field.offset)?);
+        let sized = |field: Field, width| (field.width == width).then(|| in_blob(field))?;
+        let end = |bytes: u64| {
+            let bytes = self.block_bytes.checked_add(bytes)?;
+            u32::try_from(bytes).ok().filter(|bytes| u64::from(*bytes) < MAX_HEADER_BYTES as u64)
         };
-        self.bytes.get(offset..offset + length)
+        let (is_relative, begin, code_end) = match self.blob.code {
+            CodeRange::Addresses { begin, end } => (0, sized(begin, 8)?, sized(end, 8)?),
+            CodeRange::Offsets { begin, end } => (1, sized(begin, 4)?, sized(end, 4)?),
+        };
+        let mut known = CodeCache {
+            heaps: [CodeHeap::default(); MAX_HEAPS],
+            header_bytes: end(self.blob.bytes as u64)?,
+            plain_bytes: end(self.blob.plain_bytes)?,
+            used: word(self.block_used.offset)?,
+            blob: word(self.block_bytes)?,
+            name: sized(self.blob.name, 8)?,
+            frame_size: sized(self.blob.frame_size, 4)?,
+            code_begin: begin,
+            code_end,
+            is_relative,
+            compile_id: sized(self.blob.compile_id, 4)?,
+        };
+        known.heaps.iter_mut().zip(heaps).for_each(|(to, heap)| *to = *heap);
+        Some(known)
     }
+
+    /// The code that the call in front of a return address is in.
+    pub(super) fn find(&self, memory: &impl Memory, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
+        let call = return_address.checked_sub(1)?;
+        let heap = heaps.iter().find(|heap| (heap.begin..heap.end).contains(&call))?;
+        let block = block_of(memory, heap, call)?;
+        let copy = memory.bytes(block, usize::try_from(self.block_bytes).ok()?.min(MAX_HEADER_BYTES))?;
+        let is_used = self.block_used.of(&copy)? & 0xff != 0;
+        let at = block.checked_add(self.block_bytes)?;
+        let copy = self.blob.header(memory, at)?;
+        let mut blob = self.blob.parse(at, &copy).filter(|blob| is_used && blob.code.contains(&call))?;
+        blob.name = memory.text(self.blob.name.of(&copy)?)?;
+        blob.kind = BlobKind::of(&blob.name);
+        Some(blob)
+    }
+}
+
+impl BlobLayout {
+    /// A copy of a blob's header. A small blob can be the last one in memory.
+    fn header(&self, memory: &impl Memory, at: u64) -> Option<Vec<u8>> {
+        let plain = || memory.bytes(at, usize::try_from(self.plain_bytes).ok()?);
+        memory.bytes(at, self.bytes).or_else(plain)
+    }
+}
+
+/// The start of the block that an address is in: a byte a segment says how far back to go.
+fn block_of(memory: &impl Memory, heap: &CodeHeap, address: u64) -> Option<u64> {
+    let mut segment = address.checked_sub(heap.begin)? >> heap.segment_log2;
+    let mut map = Vec::new();
+    let mut first = 0;
+    for _ in 0..MAX_STEPS {
+        if map.is_empty() || segment < first {
+            first = (segment + 1).saturating_sub(STRETCH);
+            let length = usize::try_from(segment + 1 - first).ok()?;
+            map = memory.bytes(heap.segment_map.wrapping_add(first), length)?;
+        }
+        match *map.get(usize::try_from(segment - first).ok()?)? {
+            UNUSED => return None,
+            0 => return heap.begin.checked_add(segment << heap.segment_log2),
+            back => segment = segment.checked_sub(u64::from(back))?,
+        }
+    }
+    None
 }

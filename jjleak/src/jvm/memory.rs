@@ -1,5 +1,7 @@
 //! The memory of a process.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -38,6 +40,51 @@ pub trait Memory {
         let read = self.read(address, &mut bytes);
         let end = bytes.get(..read)?.iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+}
+
+/// Reads whole pages and keeps them: for what does not change, and is looked at in small pieces.
+pub(super) struct Paged<'a, M> {
+    memory: &'a M,
+    pages: RefCell<HashMap<u64, Vec<u8>>>,
+}
+
+const PAGE: usize = 4096;
+/// Most pages that are kept; descriptions of structures and their names take 40.
+const MAX_PAGES: usize = 4096;
+
+impl<'a, M> Paged<'a, M> {
+    pub(super) fn new(memory: &'a M) -> Self {
+        Self { memory, pages: RefCell::new(HashMap::new()) }
+    }
+}
+
+impl<M: Memory> Memory for Paged<'_, M> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let mut pages = self.pages.borrow_mut();
+        let mut read = 0;
+        while read < into.len() {
+            let Some(at) = address.checked_add(read as u64) else { break };
+            let start = at & !(PAGE as u64 - 1);
+            if pages.len() == MAX_PAGES {
+                pages.clear();
+            }
+            let page = pages.entry(start).or_insert_with(|| {
+                let mut page = vec![0; PAGE];
+                let length = self.memory.read(start, &mut page);
+                page.truncate(length);
+                page
+            });
+            let from = usize::try_from(at - start).unwrap_or(usize::MAX);
+            let rest = page.get(from..).unwrap_or_default();
+            let length = rest.len().min(into.len() - read);
+            if length == 0 {
+                break;
+            }
+            into[read..read + length].copy_from_slice(&rest[..length]);
+            read += length;
+        }
+        read
     }
 }
 

@@ -14,6 +14,8 @@ use super::{Error, Memory, lines, names};
 const HAS_LINES: u64 = 1;
 /// Longest table of lines that is read: two bytes for each bytecode of the longest method.
 const MAX_LINE_BYTES: u64 = 128 << 10;
+/// Bytes of a `ConstMethod` before the bytecode, at most; the JDKs from 11 to 25 have up to 64.
+const MAX_FIXED_BYTES: usize = 256;
 const WORD: u64 = 8;
 
 /// Where things are in a method and what it refers to.
@@ -140,14 +142,30 @@ pub struct JavaFrame {
     pub line: u32,
 }
 
-/// Names methods, and remembers them for as long as it is certain that they are the same.
+/// Methods that have been read, by their address. Each is compared with what is there before it is used again: classes are
+/// unloaded, and others take their place.
+#[derive(Debug, Default)]
+pub struct KnownMethods(HashMap<u64, Known>);
+
+/// Most methods that are remembered: a large application has as many.
+const MAX_KNOWN: usize = 1 << 17;
+
+#[derive(Debug)]
+struct Known {
+    /// What a method's address leads to, and what is there: the same for as long as it is the same method.
+    fixed: u64,
+    header: Vec<u8>,
+    method: Option<Rc<Method>>,
+}
+
+/// Names methods.
 #[derive(Debug)]
 pub struct Methods<'a, M> {
     memory: &'a M,
     layout: &'a MethodLayout,
     blob: &'a BlobLayout,
     scopes: Option<&'a ScopeLayout>,
-    known: HashMap<u64, Option<Rc<Method>>>,
+    known: &'a mut KnownMethods,
 }
 
 impl<'a, M: Memory> Methods<'a, M> {
@@ -156,8 +174,9 @@ impl<'a, M: Memory> Methods<'a, M> {
         layout: &'a MethodLayout,
         blob: &'a BlobLayout,
         scopes: Option<&'a ScopeLayout>,
+        known: &'a mut KnownMethods,
     ) -> Self {
-        Self { memory, layout, blob, scopes, known: HashMap::new() }
+        Self { memory, layout, blob, scopes, known }
     }
 
     /// The methods at a return address in compiled code, innermost first: each is inlined into the next. Empty for other
@@ -201,6 +220,17 @@ impl<'a, M: Memory> Methods<'a, M> {
 
     fn method(&mut self, at: u64) -> Option<Rc<Method>> {
         let (memory, layout) = (self.memory, self.layout);
-        self.known.entry(at).or_insert_with(|| layout.method(memory, at).map(Rc::new)).clone()
+        let fixed = layout.fixed.read(memory, at)?;
+        let header = memory.bytes(fixed, usize::try_from(layout.code).ok()?.min(MAX_FIXED_BYTES))?;
+        let known = self.known.0.get(&at).filter(|known| known.fixed == fixed && known.header == header);
+        if let Some(known) = known {
+            return known.method.clone();
+        }
+        let method = layout.method(memory, at).map(Rc::new);
+        if self.known.0.len() == MAX_KNOWN {
+            self.known.0.clear();
+        }
+        self.known.0.insert(at, Known { fixed, header, method: method.clone() });
+        method
     }
 }

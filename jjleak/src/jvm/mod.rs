@@ -1,8 +1,8 @@
 //! The Java code of a HotSpot JVM, read from outside: which machine code is whose, how its frames are laid out, and which
 //! methods a return address stands for.
 //!
-//! In: the mapped `libjvm.so` and the process's memory. Out: a [`CodeView`], its rows for the unwinder, and [`Methods`]
-//! for addresses. HotSpot describes its own structures in tables that it exports for debuggers (`vmStructs`,
+//! In: the mapped `libjvm.so` and the process's memory. Out: where the code is, for the kernel side, which unwinds through
+//! it as it finds it, and [`Methods`] for addresses. HotSpot describes its own structures in tables that it exports for debuggers (`vmStructs`,
 //! `src/hotspot/share/runtime/vmStructs.hpp` in the JDK), so that nothing has to run in the JVM, which is neither stopped
 //! nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is the target's.
 
@@ -13,7 +13,6 @@ mod lines;
 mod memory;
 mod methods;
 mod names;
-mod rows;
 mod scopes;
 mod structs;
 #[cfg(test)]
@@ -27,15 +26,17 @@ use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSymbol};
 
 use codecache::CodeCacheLayout;
+use jjleak_common::jvm::{CodeCache, CodeHeap};
+use memory::Paged;
 use methods::MethodLayout;
 use scopes::ScopeLayout;
 use structs::Structs;
 
-pub use codecache::{Blob, BlobKind, CodeView};
+pub use codecache::{Blob, BlobKind};
 pub use description::{Description, Origin};
 pub use library::{is_library, library};
 pub use memory::{Memory, ProcessMemory};
-pub use methods::{JavaFrame, Methods};
+pub use methods::{JavaFrame, KnownMethods, Methods};
 
 /// The file that HotSpot is in.
 pub const LIBRARY: &str = "libjvm.so";
@@ -75,7 +76,7 @@ impl<M: Memory> Jvm<M> {
 
     /// `symbol` tells where exported variables are.
     fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
-        let structs = Structs::read(&memory, symbol)?;
+        let structs = Structs::read(&Paged::new(&memory), symbol)?;
         let version = structs.version(&memory);
         Ok(Self {
             code_cache: CodeCacheLayout::of(&structs)?,
@@ -98,15 +99,27 @@ impl<M: Memory> Jvm<M> {
         self.scopes.is_some()
     }
 
-    /// The code that there is now.
-    pub fn view(&self) -> Result<CodeView, Error> {
-        codecache::read(&self.memory, &self.code_cache)
+    /// Where code is and can come to be, once there is any.
+    pub fn heaps(&self) -> Result<Vec<CodeHeap>, Error> {
+        codecache::heaps(&self.memory, &self.code_cache)
     }
 
-    /// Names methods, for as long as a view is current.
+    /// What the kernel side has to know of these heaps to unwind through code in them.
+    pub fn code_cache(&self, heaps: &[CodeHeap]) -> Result<CodeCache, Error> {
+        let unknown = || Error::Unknown("code that is laid out as is known".to_owned());
+        self.code_cache.for_kernel(heaps).ok_or_else(unknown)
+    }
+
+    /// The code that there is in front of a return address now.
     #[must_use]
-    pub fn methods(&self) -> Methods<'_, M> {
-        Methods::new(&self.memory, &self.methods, &self.code_cache.blob, self.scopes.as_ref())
+    pub fn find(&self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
+        self.code_cache.find(&self.memory, heaps, return_address)
+    }
+
+    /// Names methods.
+    #[must_use]
+    pub fn methods<'a>(&'a self, known: &'a mut KnownMethods) -> Methods<'a, M> {
+        Methods::new(&self.memory, &self.methods, &self.code_cache.blob, self.scopes.as_ref(), known)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jjleak_common::unwind::{Row, RowKind};
+use jjleak_common::jvm::CodeHeap;
 use proptest::prelude::*;
 
-use super::{BlobKind, Jvm, Memory};
+use super::{Blob, BlobKind, JavaFrame, Jvm, KnownMethods, Memory};
 
 /// Memory from address 0 on, which ends somewhere.
 #[derive(Debug, Clone)]
@@ -31,12 +31,14 @@ const SYMBOLS: u64 = 0x1000;
 const TEXTS: u64 = 0x8000;
 const TABLES: u64 = 0x2_0000;
 const HEAPS: u64 = 0x4_0000;
+const SEGMENT_MAP: u64 = 0x5_0000;
 const HEAP: u64 = 0x10_0000;
 const HEAP_BYTES: u64 = 0x1_0000;
 const METHODS: u64 = 0x30_0000;
 const END: u64 = 0x30_2000;
 const STEP: u64 = 0x1000;
 const BLOB_HEADER: u64 = 0x80;
+const CODE_BYTES: u64 = 0x100;
 /// Segments of 128 bytes.
 const SEGMENT_LOG2: u64 = 7;
 
@@ -125,13 +127,21 @@ impl Image {
     fn blob(&mut self, block: u64, name: &str, frame_words: u32, method: u64) -> u64 {
         let at = block + 16;
         self.word(block, STEP >> SEGMENT_LOG2);
+        // Back to the start in two steps from its last third.
+        for segment in 0..STEP >> SEGMENT_LOG2 {
+            let back = if segment < 20 { segment } else { segment - 10 };
+            self.put(
+                SEGMENT_MAP + ((block - HEAP) >> SEGMENT_LOG2) + segment,
+                &[u8::try_from(back).unwrap()],
+            );
+        }
         self.put(block + 8, &[1]);
         let name = self.intern(name);
         self.word(at, name);
         self.int(at + 8, u32::try_from(STEP - 16).unwrap());
         self.int(at + 12, frame_words);
         self.word(at + 16, at + BLOB_HEADER);
-        self.word(at + 24, at + BLOB_HEADER + 0x100);
+        self.word(at + 24, at + BLOB_HEADER + CODE_BYTES);
         self.word(at + 32, method);
         self.int(at + 40, 77);
         at + BLOB_HEADER
@@ -167,9 +177,10 @@ const FIELDS: &[(&str, &str, &str, u64)] = &[
     ("GrowableArrayBase", "_len", "int", 0),
     ("GrowableArray<int>", "_data", "int*", 8),
     ("CodeHeap", "_memory", "VirtualSpace", 0),
+    ("CodeHeap", "_segmap", "VirtualSpace", 16),
     ("CodeHeap", "_log2_segment_size", "int", 32),
     ("VirtualSpace", "_low", "char*", 0),
-    ("VirtualSpace", "_high", "char*", 8),
+    ("VirtualSpace", "_high_boundary", "char*", 8),
     ("HeapBlock", "_header", "HeapBlock::Header", 0),
     ("HeapBlock::Header", "_length", "size_t", 0),
     ("HeapBlock::Header", "_used", "bool", 8),
@@ -220,6 +231,8 @@ fn image() -> Image {
     image.word(HEAPS + 0x30, HEAPS + 0x40);
     image.word(HEAPS + 0x40, HEAP);
     image.word(HEAPS + 0x48, HEAP + HEAP_BYTES);
+    image.word(HEAPS + 0x50, SEGMENT_MAP);
+    image.put(SEGMENT_MAP, &[0xff; (HEAP_BYTES >> SEGMENT_LOG2) as usize]);
     image.int(HEAPS + 0x60, u32::try_from(SEGMENT_LOG2).unwrap());
     let outer = image.method(0, "outer");
     let inner = image.method(1, "inner");
@@ -251,27 +264,59 @@ fn open(image: Image) -> Jvm<Image> {
 
 const CODE: u64 = HEAP + STEP + 16 + BLOB_HEADER;
 
+/// The blob with code at a return address.
+fn find(jvm: &Jvm<Image>, return_address: u64) -> Option<Blob> {
+    jvm.find(&jvm.heaps().unwrap(), return_address)
+}
+
 fn names(jvm: &Jvm<Image>, return_address: u64) -> Vec<(String, String, u32)> {
-    let view = jvm.view().unwrap();
-    let frames = jvm.methods().compiled(view.find(return_address).unwrap(), return_address);
+    let blob = find(jvm, return_address).unwrap();
+    let frames = jvm.methods(&mut KnownMethods::default()).compiled(&blob, return_address);
     frames.into_iter().map(|frame| (frame.name, frame.file, frame.line)).collect()
 }
 
 #[test]
-fn blobs_are_found_with_their_kind_and_frame() {
-    let view = open(image()).view().unwrap();
-    let found: Vec<_> = view.blobs.iter().map(|blob| (blob.kind, blob.frame_words, &*blob.name)).collect();
-    assert_eq!(
-        found,
-        [
-            (BlobKind::Interpreter, 0, "Interpreter"),
-            (BlobKind::Compiled, 6, "nmethod"),
-            (BlobKind::Stub, 0, "StubRoutines (1)"),
-            (BlobKind::Continuation, 0, "StubRoutines (continuation stubs)")
-        ]
-    );
-    assert!(view.contains(HEAP) && !view.contains(HEAP + HEAP_BYTES));
-    assert!(view.find(CODE).is_none(), "no call can be in front of the first instruction");
+fn code_is_found_with_its_kind_wherever_in_it_an_address_is() {
+    let jvm = open(image());
+    let kinds = [
+        (BlobKind::Interpreter, "Interpreter", 0),
+        (BlobKind::Compiled, "nmethod", 77),
+        (BlobKind::Stub, "StubRoutines (1)", 0),
+        (BlobKind::Continuation, "StubRoutines (continuation stubs)", 0),
+    ];
+    for (step, expected) in (0..).zip(kinds) {
+        let begin = HEAP + step * STEP + 16 + BLOB_HEADER;
+        for return_address in [begin + 1, begin + 0x80, begin + CODE_BYTES] {
+            let blob = find(&jvm, return_address).unwrap();
+            assert_eq!((blob.kind, &*blob.name, blob.compile_id()), expected);
+            assert_eq!(blob.code, begin..begin + CODE_BYTES);
+        }
+        assert_eq!(find(&jvm, begin), None, "no call can be in front of the first instruction");
+        assert_eq!(find(&jvm, begin + CODE_BYTES + 1), None);
+    }
+    assert_eq!(find(&jvm, HEAP + 5 * STEP), None, "no block");
+    assert_eq!(find(&jvm, HEAP + HEAP_BYTES), None);
+}
+
+#[test]
+fn the_kernel_side_is_told_where_to_read() {
+    let jvm = open(image());
+    let heaps = jvm.heaps().unwrap();
+    let told = jvm.code_cache(&heaps).unwrap();
+    let (begin, end) = (HEAP, HEAP + HEAP_BYTES);
+    let heap = CodeHeap { begin, end, segment_map: SEGMENT_MAP, segment_log2: 7, reserved: 0 };
+    assert_eq!((told.heaps[0], told.heaps[1]), (heap, CodeHeap::default()));
+    // Words of 4 bytes from the start of the block, which is 16 bytes before the blob.
+    assert_eq!((told.used, told.blob, told.name, told.frame_size), (2, 4, 4, 7));
+    assert_eq!((told.code_begin, told.code_end, told.is_relative, told.compile_id), (8, 10, 0, 14));
+    assert_eq!((told.plain_bytes, told.header_bytes), (48, 60));
+}
+
+#[test]
+fn a_block_that_is_free_has_no_code() {
+    let mut image = image();
+    image.put(HEAP + STEP + 8, &[0]);
+    assert_eq!(find(&open(image), CODE + 0x20), None);
 }
 
 #[test]
@@ -289,55 +334,50 @@ fn a_return_address_stands_for_the_inlined_methods_with_their_lines() {
 fn an_interpreted_method_is_told_by_the_low_bits_of_its_bytecode() {
     let jvm = open(image());
     let bytecode = METHODS + 0x100 + 32;
-    let line =
-        |at: u64| jvm.methods().interpreted(METHODS, u16::try_from(at & 0xffff).unwrap()).unwrap().line;
+    let line = |at: u64| interpreted(&jvm, METHODS, u16::try_from(at & 0xffff).unwrap()).unwrap().line;
     assert_eq!([bytecode, bytecode + 7, bytecode + 8, bytecode + 15].map(line), [10, 10, 12, 12]);
     assert_eq!(line(bytecode + 16), 0, "behind the bytecode");
-    assert_eq!(jvm.methods().interpreted(0x10, 0), None);
+    assert_eq!(interpreted(&jvm, 0x10, 0), None);
+}
+
+fn interpreted(jvm: &Jvm<Image>, method: u64, bytecode_low: u16) -> Option<JavaFrame> {
+    jvm.methods(&mut KnownMethods::default()).interpreted(method, bytecode_low)
+}
+
+#[test]
+fn a_method_in_the_place_of_another_one_has_its_own_name() {
+    let (mut known, jvm) = (KnownMethods::default(), open(image()));
+    let name = |jvm: &Jvm<Image>, known: &mut _| jvm.methods(known).interpreted(METHODS, 0).unwrap().name;
+    assert_eq!(name(&jvm, &mut known), "a.B.outer");
+    let mut later = image();
+    later.method(0, "later");
+    later.word(METHODS, METHODS + STEP + 0x100);
+    assert_eq!(name(&open(later), &mut known), "a.B.inner");
 }
 
 #[test]
 fn code_that_has_given_way_to_other_code_has_no_names() {
-    let jvm = open(image());
-    let view = jvm.view().unwrap();
+    let blob = find(&open(image()), CODE + 0x20).unwrap();
     let mut later = image();
     later.int(HEAP + STEP + 16 + 40, 78);
     let later = open(later);
-    assert!(later.methods().compiled(view.find(CODE + 0x20).unwrap(), CODE + 0x20).is_empty());
-}
-
-#[test]
-fn rows_follow_the_blobs_and_say_where_nothing_is_known() {
-    let rows = open(image()).view().unwrap().rows();
-    let [heap] = &rows[..] else { panic!("one heap") };
-    let kinds: Vec<_> = heap.rows().iter().map(|row| row.kind()).collect();
-    let unlisted = RowKind::Unlisted as u64;
-    let known =
-        [RowKind::Interpreter, RowKind::Sp, RowKind::Fp, RowKind::FramePointer].map(|kind| kind as u64);
-    let expected: Vec<_> = known.into_iter().flat_map(|kind| [unlisted, kind]).chain([unlisted; 2]).collect();
-    assert_eq!(kinds, expected);
-    let compiled: &Row = &heap.rows()[3];
-    assert_eq!(u64::from(compiled.address()), CODE - HEAP);
-    assert_eq!((compiled.offset_bytes(), compiled.fp_offset_bytes()), (48, (-16i64).cast_unsigned()));
-    assert_eq!(heap.pages().len() as u64, (HEAP_BYTES >> 10) + 2);
+    assert!(later.methods(&mut KnownMethods::default()).compiled(&blob, CODE + 0x20).is_empty());
 }
 
 /// Reads all that there is to read.
 fn exhaust(image: Image) {
     let symbols = image.symbols.clone();
     let Ok(jvm) = Jvm::described(image, |name| symbols.get(name).copied()) else { return };
-    let Ok(view) = jvm.view() else { return };
-    let mut methods = jvm.methods();
-    for blob in &view.blobs {
-        for address in (blob.code.start..blob.code.end).step_by(16).take(64) {
-            methods.compiled(blob, address + 1);
+    let Ok(heaps) = jvm.heaps() else { return };
+    let _ = jvm.code_cache(&heaps);
+    let mut known = KnownMethods::default();
+    for address in (HEAP..HEAP + 5 * STEP).step_by(64) {
+        if let Some(blob) = jvm.find(&heaps, address) {
+            jvm.methods(&mut known).compiled(&blob, address);
         }
     }
     for method in (METHODS..METHODS + 2 * STEP).step_by(8) {
-        methods.interpreted(method, 5);
-    }
-    for heap in view.rows() {
-        assert!(view.heaps.contains(heap.addresses()));
+        jvm.methods(&mut known).interpreted(method, 5);
     }
 }
 

@@ -3,49 +3,95 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use jjleak_common::jvm::{CodeHeap, id_in_frame};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
+use jjleak_common::unwind::layer;
 
 use super::{Frame, FrameKind};
-use crate::jvm::{CodeView, JavaFrame, Jvm, Memory, Methods};
+use crate::jvm::{Blob, JavaFrame, Jvm, KnownMethods, Memory, Methods};
+
+/// Most places in code that are remembered, for a process that compiles and throws away without end.
+const MAX_PLACES: usize = 1 << 17;
+
+/// What has been named of a JVM's code.
+#[derive(Debug, Default)]
+pub struct KnownJava {
+    methods: KnownMethods,
+    /// What compiled code was named, and which code that was.
+    places: HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
+    /// Frames that could not be named.
+    pub unnamed: u64,
+}
 
 /// Names the code of a JVM, from its memory as it is now.
 pub struct JavaNames<'a, M> {
-    code: &'a CodeView,
+    jvm: &'a Jvm<M>,
+    heaps: &'a [CodeHeap],
     methods: Methods<'a, M>,
-    known: HashMap<StackFrame, Option<Arc<[Frame]>>>,
+    places: &'a mut HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
+    unnamed: &'a mut u64,
+    /// What was asked for a moment ago.
+    recent: HashMap<StackFrame, Option<Arc<[Frame]>>>,
 }
 
 impl<'a, M: Memory> JavaNames<'a, M> {
-    /// Names by this view of the code.
-    pub fn new(jvm: &'a Jvm<M>, code: &'a CodeView) -> Self {
-        Self { code, methods: jvm.methods(), known: HashMap::new() }
+    /// Names what is in these heaps.
+    pub fn new(jvm: &'a Jvm<M>, heaps: &'a [CodeHeap], known: &'a mut KnownJava) -> Self {
+        let KnownJava { methods, places, unnamed } = known;
+        Self { jvm, heaps, methods: jvm.methods(methods), places, unnamed, recent: HashMap::new() }
     }
 
-    /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code.
+    /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code, or that is gone.
     pub fn frames(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
-        if let Some(known) = self.known.get(&frame) {
-            return known.clone();
+        if let Some(recent) = self.recent.get(&frame) {
+            return recent.clone();
         }
-        let frames = self.look_up(frame).map(Arc::from);
-        self.known.insert(frame, frames.clone());
+        let is_compiled = (layer::GENERATED..layer::INTERPRETED).contains(&frame.layer());
+        let frames = match InterpretedFrame::unpack(frame) {
+            Some(interpreted) => self.interpreted(interpreted),
+            None if is_compiled => self.generated(frame),
+            None => return None,
+        };
+        *self.unnamed += u64::from(frames.is_none());
+        self.recent.insert(frame, frames.clone());
         frames
     }
 
-    fn look_up(&mut self, frame: StackFrame) -> Option<Vec<Frame>> {
-        if let Some(InterpretedFrame { method, bytecode_low }) = InterpretedFrame::unpack(frame) {
-            let frame = self.methods.interpreted(method, bytecode_low)?;
-            return Some(vec![named(frame, method, false)]);
+    fn interpreted(&mut self, frame: InterpretedFrame) -> Option<Arc<[Frame]>> {
+        let InterpretedFrame { method, bytecode_low } = frame;
+        let frame = self.methods.interpreted(method, bytecode_low)?;
+        Some(Arc::from([named(frame, method, false)]))
+    }
+
+    /// The code at the frame's address now, if it is of the same compilation as when the stack was taken; otherwise, what
+    /// that was named before.
+    fn generated(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
+        let id = frame.layer() - layer::GENERATED;
+        let now = self.jvm.find(self.heaps, frame.address());
+        let now = now.filter(|blob| id_in_frame(blob.compile_id()) == id);
+        let known = self.places.get(&frame);
+        let same = known.filter(|(blob, _)| now.as_ref().is_none_or(|now| now == blob));
+        if let Some((_, frames)) = same {
+            return Some(Arc::clone(frames));
         }
-        let word = frame.address();
-        let blob = self.code.find(word)?;
-        let methods = self.methods.compiled(blob, word);
-        let Some(outermost) = methods.len().checked_sub(1) else {
-            let symbol = blob.name.to_string();
+        let blob = now?;
+        let frames: Arc<[Frame]> = self.look_up(&blob, frame.address())?.into();
+        if self.places.len() == MAX_PLACES {
+            self.places.clear();
+        }
+        self.places.insert(frame, (blob, Arc::clone(&frames)));
+        Some(frames)
+    }
+
+    fn look_up(&mut self, blob: &Blob, address: u64) -> Option<Vec<Frame>> {
+        if !blob.is_method() {
             let kind = FrameKind::JvmGenerated;
-            return Some(vec![Frame { address: word, symbol, kind, ..Frame::default() }]);
-        };
+            return Some(vec![Frame { address, symbol: blob.name.clone(), kind, ..Frame::default() }]);
+        }
+        let methods = self.methods.compiled(blob, address);
+        let outermost = methods.len().checked_sub(1)?;
         let methods = methods.into_iter().enumerate();
-        Some(methods.map(|(index, frame)| named(frame, word, index < outermost)).collect())
+        Some(methods.map(|(index, frame)| named(frame, address, index < outermost)).collect())
     }
 }
 

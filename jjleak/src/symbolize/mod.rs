@@ -19,7 +19,7 @@ use crate::processes::{Module, ModuleTable};
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
-pub use java::JavaNames;
+pub use java::{JavaNames, KnownJava};
 pub use jit::JitNames;
 
 /// Names stacks and remembers them.

@@ -18,7 +18,7 @@ mod tests;
 
 pub use cache::RowCache;
 pub use entries::Statistics;
-pub use module::{Coverage, GeneratedRows, ModuleRows};
+pub use module::{Coverage, ModuleRows};
 pub use rule::Unsupported;
 
 use object::ReadRef;

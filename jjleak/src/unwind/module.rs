@@ -1,7 +1,5 @@
 //! The rows of a module and the index that the kernel searches them by.
 
-use std::ops::Range;
-
 use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
 
 use super::{MAX_ROWS, Statistics};
@@ -107,50 +105,6 @@ impl ModuleRows {
             coverage.bytes += u64::from(end - row.address());
         }
         coverage
-    }
-}
-
-/// How to unwind code that was generated at run time, where it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GeneratedRows {
-    addresses: Range<u64>,
-    rows: Vec<Row>,
-    pages: Vec<u32>,
-}
-
-impl GeneratedRows {
-    /// `rows` are relative to the start of the addresses, which is at a page's, and sorted; the last one holds up to their
-    /// end. `None` unless that is so.
-    #[must_use]
-    pub fn new(addresses: Range<u64>, mut rows: Vec<Row>) -> Option<Self> {
-        let length = u32::try_from(addresses.end.checked_sub(addresses.start)?).ok()?;
-        let last = *rows.last()?;
-        if last.address() < length {
-            rows.push(Row::plain(length, RowKind::Unlisted));
-        }
-        let ascending = rows.windows(2).all(|pair| pair[0].address() < pair[1].address());
-        let first_at_0 = rows.first().is_some_and(|row| row.address() == 0);
-        let in_bounds = last.address() <= length && addresses.start.is_multiple_of(PAGE_BYTES);
-        let is_valid = ascending && first_at_0 && in_bounds && rows.len() <= MAX_ROWS;
-        is_valid.then(|| Self { addresses, pages: index(&rows), rows })
-    }
-
-    /// Where the code is.
-    #[must_use]
-    pub fn addresses(&self) -> &Range<u64> {
-        &self.addresses
-    }
-
-    /// The rows, sorted by address.
-    #[must_use]
-    pub fn rows(&self) -> &[Row] {
-        &self.rows
-    }
-
-    /// The index, as that of [`ModuleRows`].
-    #[must_use]
-    pub fn pages(&self) -> &[u32] {
-        &self.pages
     }
 }
 

@@ -30,6 +30,9 @@ pub(crate) struct Site {
 /// The smallest and the largest of the sites' sizes. The JVM allocates no blocks of them for itself.
 const SIZES: [u64; 2] = [4008, 4080];
 
+/// Those of the program that takes memory in many ways.
+pub(crate) const WAYS: [u64; 2] = [5000, 5096];
+
 /// Sites by the size of their blocks.
 pub(crate) type Sites = BTreeMap<u64, Site>;
 
@@ -40,7 +43,13 @@ impl Java {
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Leak"))
     }
 
-    /// Starts the program by a command, and waits until it listens.
+    /// Starts the program that takes native memory in many ways.
+    pub(crate) fn start_ways(java: &Path, options: &[&str]) -> Self {
+        let mut command = Command::new(java);
+        Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Ways").arg(natives()))
+    }
+
+    /// Starts a program by a command, and waits until it listens.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
@@ -53,16 +62,21 @@ impl Java {
         self.process.id()
     }
 
-    /// Attaches jjleak, which is to count blocks of the sites' sizes only.
-    pub(crate) fn attach(&self) -> Jjleak {
-        let pid = self.process.id().to_string();
-        let [smallest, largest] = SIZES.map(|size| size.to_string());
-        Jjleak::attached(["-p", &pid, "3600", "--format", "json", "-z", &smallest, "-Z", &largest])
-    }
-
-    /// Attaches jjleak, which is to count all blocks.
+    /// Attaches jjleak, which is to count blocks of all sizes.
     pub(crate) fn attach_to_all(&self) -> Jjleak {
         Jjleak::attached(["-p", &self.process.id().to_string(), "3600", "--format", "json"])
+    }
+
+    /// Attaches jjleak, which is to count blocks of the sites' sizes only.
+    pub(crate) fn attach(&self) -> Jjleak {
+        self.attach_to(SIZES)
+    }
+
+    /// Attaches jjleak, which is to count blocks of sizes from the first to the second only.
+    pub(crate) fn attach_to(&self, sizes: [u64; 2]) -> Jjleak {
+        let pid = self.process.id().to_string();
+        let [smallest, largest] = sizes.map(|size| size.to_string());
+        Jjleak::attached(["-p", &pid, "3600", "--format", "json", "-z", &smallest, "-Z", &largest])
     }
 
     /// Asks for something, and returns what it printed until it was done.
@@ -116,15 +130,48 @@ pub(crate) fn java_frames(stack: &StackDocument) -> Vec<String> {
     frames.map(|frame| format!("{}:{}", frame.symbol, frame.line)).collect()
 }
 
+/// The JDKs that `JJLEAK_JDKS` names, separated by colons, and those that are installed.
+pub(crate) fn jdks() -> Vec<PathBuf> {
+    let named = std::env::var("JJLEAK_JDKS").unwrap_or_default();
+    let installed =
+        std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
+    let homes = named.split(':').filter(|home| !home.is_empty()).map(PathBuf::from).chain(installed);
+    homes.filter(|home| home.join("bin/java").exists() && home.join("release").exists()).collect()
+}
+
+/// A JDK of this version or a later one.
+pub(crate) fn jdk_from(oldest: u32) -> Option<PathBuf> {
+    let version = |home: &PathBuf| {
+        let release = std::fs::read_to_string(home.join("release")).unwrap_or_default();
+        let line = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION=\""))?;
+        line.split(['.', '"', '-', '+']).next()?.parse::<u32>().ok()
+    };
+    jdks().into_iter().find(|home| version(home).is_some_and(|version| version >= oldest))
+}
+
+/// The native methods, compiled without frame pointers but for the one that is to have one.
+fn natives() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/ways.cpp");
+        let library =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libways-{}.so", std::process::id()));
+        let flags = ["-O2", "-g", "-fPIC", "-shared", "-fomit-frame-pointer", "-o"];
+        let output = Command::new("c++").args(flags).args([&library, &source]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        library
+    })
+}
+
 /// Where the program's classes are, compiled for the oldest JDK that is supported.
 pub(crate) fn classes() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java/Leak.java");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("java-{}", std::process::id()));
         let output = Command::new("javac")
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
-            .args([&folder, &source])
+            .args([&folder, &fixtures.join("Leak.java"), &fixtures.join("Ways.java")])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -82,6 +82,11 @@ impl Allocators {
         self.attached.retain(|(of, _)| *of != Some(slot));
     }
 
+    /// Whether a module has been looked at.
+    pub(super) fn knows(&self, module: &Module) -> bool {
+        self.found.contains_key(&module.version)
+    }
+
     /// Whether a module holds an allocator that is profiled.
     pub(super) fn is_profiled(&self, module: &Module) -> bool {
         self.found.get(&module.version).is_some_and(|found| !found.is_empty())

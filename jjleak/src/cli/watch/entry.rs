@@ -5,7 +5,6 @@ use std::sync::Arc;
 use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::Watch;
-use super::jvm::Reason;
 use super::process::Watched;
 use crate::attach::{Following, Scope, Tracked};
 use crate::cli::Failure;
@@ -168,7 +167,7 @@ impl Watch {
         }
         self.processes.insert(slot, watched);
         // Also if it is not wanted: the next process with its allocator may be.
-        self.keep_up(slot, Reason::Miss)?;
+        self.keep_up(slot)?;
         if !is_wanted {
             self.let_go(slot)?;
         }

@@ -1,47 +1,27 @@
-//! Keeps in step with the code that a JVM generates.
+//! JVMs: where they generate code, and what it is.
 
-use std::time::{Duration, Instant};
+use jjleak_common::jvm::{CodeCache, CodeHeap};
 
 use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Look, Watch};
 use crate::cli::Failure;
 use crate::collect::Collector;
-use crate::jvm::{self, CodeView, Jvm, ProcessMemory};
+use crate::jvm::{self, Jvm, ProcessMemory};
 use crate::processes::{Mapping, ModuleTable, Pid};
-use crate::symbolize::{JavaNames, StackNames};
-use crate::unwind::GeneratedRows;
+use crate::symbolize::{JavaNames, KnownJava, StackNames};
 
 /// How often a JVM's own description is tried to be read: while its library is being loaded, it is not there yet.
 const ATTEMPTS: u32 = 10;
-
-/// Why somebody looks at the code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// A stack has met code that is not known.
-    Miss,
-    /// It is time to.
-    Routine,
-}
-
-impl Reason {
-    /// Times that a look may take of the time since the last one, as its inverse.
-    const fn rest(self) -> u32 {
-        match self {
-            Self::Miss => 4,
-            Self::Routine => 100,
-        }
-    }
-}
 
 /// What is known of the JVM in a process, if there is one.
 #[derive(Default)]
 pub(super) struct WatchedJvm {
     jvm: Option<Jvm<ProcessMemory>>,
     attempts: u32,
-    code: CodeView,
-    /// When the code was last looked at, and how long that took.
-    last: Option<(Instant, Duration)>,
+    /// Where its code is; empty before it has any.
+    heaps: Vec<CodeHeap>,
+    names: KnownJava,
 }
 
 impl WatchedJvm {
@@ -52,43 +32,31 @@ impl WatchedJvm {
 
     /// Whether an address is one of its generated code.
     pub(super) fn has_code_at(&self, address: u64) -> bool {
-        self.code.contains(address)
+        self.heaps.iter().any(|heap| (heap.begin..heap.end).contains(&address))
     }
 
-    /// Who names the code.
-    pub(super) fn names(&self) -> Option<JavaNames<'_, ProcessMemory>> {
-        self.jvm.as_ref().map(|jvm| JavaNames::new(jvm, &self.code))
+    /// Frames that could not be named.
+    pub(super) const fn unnamed(&self) -> u64 {
+        self.names.unnamed
     }
 
-    /// The code as it is now, if it is another than the last time. Looking takes a bounded share of the time.
-    pub(super) fn look(
-        &mut self,
-        thread: Pid,
-        mappings: &[Mapping],
-        modules: &ModuleTable,
-        reason: Reason,
-    ) -> Option<CodeView> {
-        let rests = self.last.is_some_and(|(at, took)| at.elapsed() < took * reason.rest());
-        if rests {
+    /// Where code is, if that is another place than the last time: it is settled while the JVM starts.
+    fn look(&mut self, thread: Pid, mappings: &[Mapping], modules: &ModuleTable) -> Option<CodeCache> {
+        self.open(thread, mappings, modules);
+        let jvm = self.jvm.as_ref()?;
+        let no_code = |error: &jvm::Error| tracing::debug!(%error, "a JVM has no code yet");
+        let heaps = jvm.heaps().inspect_err(no_code).ok()?;
+        if heaps == self.heaps {
             return None;
         }
-        self.open(thread, mappings, modules);
-        let begun = Instant::now();
-        let code = self
-            .jvm
-            .as_ref()?
-            .view()
-            .inspect_err(|error| tracing::debug!(%error, "a JVM has no code yet"))
-            .ok()?;
-        self.last = Some((Instant::now(), begun.elapsed()));
-        tracing::debug!(blobs = code.blobs.len(), took = ?begun.elapsed(), "looked at the code of a JVM");
-        (code != self.code).then_some(code)
-    }
-
-    /// From now on, names are of this code. Its rows.
-    pub(super) fn take(&mut self, code: CodeView) -> Vec<GeneratedRows> {
-        self.code = code;
-        self.code.rows()
+        let cache = jvm.code_cache(&heaps);
+        self.heaps = heaps;
+        let unknown = |error: &jvm::Error| {
+            tracing::warn!(
+                "Java code is unwound by frame pointers, since this JVM lays it out in another way: {error}"
+            );
+        };
+        cache.inspect_err(unknown).ok()
     }
 
     /// Finds out how the JVM's structures are laid out, once there is one.
@@ -125,42 +93,21 @@ impl WatchedJvm {
 }
 
 impl Watch {
-    /// Keeps in step with the code that a process generates; whether there is other code than before.
+    /// Tells the unwinder where a process generates code; whether it did not know that yet.
     pub(super) fn keep_generated(
         &mut self,
         watched: &mut Watched,
         thread: Pid,
         look: &Look,
-        reason: Reason,
     ) -> Result<bool, Failure> {
-        if !self.look_at_generated(watched, thread, &look.mappings, reason) {
-            return Ok(false);
-        }
+        let Some(code) = watched.jvm.look(thread, &look.mappings, &watched.modules) else { return Ok(false) };
+        self.attachment.set_generated(watched.slot(), &code);
         self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
         Ok(true)
     }
 
-    /// Gives the unwinder rows for the code that a process generates, if it is other code than before. It uses them once
-    /// it is told again where the process maps code.
-    pub(super) fn look_at_generated(
-        &mut self,
-        watched: &mut Watched,
-        thread: Pid,
-        mappings: &[Mapping],
-        reason: Reason,
-    ) -> bool {
-        let Some(code) = watched.jvm.look(thread, mappings, &watched.modules, reason) else { return false };
-        // What was taken until now is of the code that was known until now.
-        self.collector.receive_frames();
-        name_generated(&mut self.names, &mut self.collector, watched, Urgency::Soon);
-        if let Err(full) = self.attachment.replace_generated(watched.slot(), &watched.jvm.take(code)) {
-            tracing::warn!("Java code of process {} is unwound by frame pointers: {full}", watched.pid());
-        }
-        true
-    }
-
     /// Names the generated code in the stacks that are new: it can be gone soon.
-    pub(super) fn name_new(&mut self) {
+    pub(in crate::cli) fn name_new(&mut self) {
         self.collector.receive_frames();
         for watched in self.processes.values_mut() {
             name_generated(&mut self.names, &mut self.collector, watched, Urgency::Soon);
@@ -177,7 +124,10 @@ pub(super) fn name_generated(
     urgency: Urgency,
 ) {
     let new = collector.take_new(watched.image);
-    if let Some(mut java) = watched.jvm.names() {
+    if let (WatchedJvm { jvm: Some(jvm), heaps, names: known, .. }, false) =
+        (&mut watched.jvm, new.is_empty())
+    {
+        let mut java = JavaNames::new(jvm, heaps, known);
         for (row, stack) in new.iter().filter_map(|row| Some((*row, collector.stack(*row)?))) {
             names.keep_generated(row, stack, |frame| java.frames(frame));
         }

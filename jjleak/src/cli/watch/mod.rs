@@ -33,7 +33,7 @@ use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
 use dead::Dead;
-use jvm::{Reason, name_generated};
+use jvm::name_generated;
 use mappings::Mappings;
 use perf_map::Urgency;
 use process::Watched;
@@ -146,14 +146,14 @@ impl Watch {
         for code in told.code {
             self.learned.entry(code.image).or_default().push(code);
         }
-        self.look_at(&told.slots, Reason::Miss)
+        self.look_at(&told.slots)
     }
 
     /// Looks at the processes in these slots, and takes in those that are new; whether anything was.
-    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>, reason: Reason) -> Result<bool, Failure> {
+    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
         let mut news = self.adopt_new()?;
         for slot in slots {
-            news |= self.keep_up(*slot, reason)?;
+            news |= self.keep_up(*slot)?;
         }
         Ok(news)
     }
@@ -161,7 +161,7 @@ impl Watch {
     /// Looks at all processes, and throws away what the dead ones have left.
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
-        self.look_at(&slots, Reason::Routine)?;
+        self.look_at(&slots)?;
         self.spare_children();
         self.name_new();
         self.ask_jvms();
@@ -176,9 +176,9 @@ impl Watch {
     }
 
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
-    fn keep_up(&mut self, slot: ProcessSlot, reason: Reason) -> Result<bool, Failure> {
+    fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
-        let news = self.keep_up_with(&mut watched, reason);
+        let news = self.keep_up_with(&mut watched);
         let is_wanted = self.wanted.is_wanted(&watched.process);
         self.processes.insert(slot, watched);
         if !is_wanted {
@@ -189,11 +189,11 @@ impl Watch {
 
     /// Looks again if what was seen has been replaced meanwhile, but not without end. Stacks come first, for the process runs
     /// on, and looking for allocators takes longer.
-    fn keep_up_with(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
+    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
         const LOOKS: u32 = 3;
         let mut news = false;
         for _ in 0..LOOKS {
-            let is_new = self.keep_up_once(watched, reason)?;
+            let is_new = self.keep_up_once(watched)?;
             news |= is_new;
             if !is_new || self.attachment.holds_code(watched.slot())? {
                 break;
@@ -208,7 +208,7 @@ impl Watch {
         Ok(news)
     }
 
-    fn keep_up_once(&mut self, watched: &mut Watched, reason: Reason) -> Result<bool, Failure> {
+    fn keep_up_once(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings any more: what is known stays.
@@ -233,7 +233,7 @@ impl Watch {
         }
         let is_same = executable(&look.mappings).eq(&watched.code);
         if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
-            return self.keep_generated(watched, thread, &look, reason);
+            return self.keep_generated(watched, thread, &look);
         }
         if let Err(failure) = self.keep_code(watched, thread, &look) {
             tracing::warn!("stacks of process {} do not lead through all it maps: {failure}", watched.pid());
@@ -261,16 +261,9 @@ impl Watch {
 
     /// Takes in what a process maps: what stacks need.
     fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
-        let mappings = &look.mappings;
-        watched.code = executable(mappings).cloned().collect();
+        watched.code = executable(&look.mappings).cloned().collect();
         watched.perf_map.hold(&watched.process, &watched.code);
-        let new = watched.modules.refresh(&mut self.files, thread, mappings);
-        if !new.is_empty() {
-            // They are not to wait for the code that a JVM has generated.
-            self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
-        }
-        self.look_at_generated(watched, thread, mappings, Reason::Miss);
-        Ok(self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?)
+        self.keep_stacks(watched, thread, look)
     }
 
     /// Attaches to the allocators in what a process maps.
@@ -282,17 +275,32 @@ impl Watch {
         if self.following == Following::Nobody {
             watched.bound_to.get_or_insert(thread);
         }
-        for (_, module) in watched.modules.iter() {
+        let modules: Vec<_> = watched.modules.iter().map(|(id, _)| id).collect();
+        for id in modules {
+            let module = watched.modules.get(id);
+            let is_new = !self.allocators.knows(module);
             let attached = self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
             if attached && watched.is_armed {
                 watched.late_probes += 1;
                 let (path, pid) = (module.path.display(), watched.pid());
                 tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
             }
+            // That takes some time, and while a program starts, it loads one library after the other.
+            if is_new && let Ok(look) = self.look(watched.slot(), thread) {
+                self.keep_stacks(watched, thread, &look)?;
+            }
         }
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
         Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
+    }
+
+    /// Takes in what stacks need of what a process maps.
+    fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
+        watched.modules.refresh(&mut self.files, thread, &look.mappings);
+        self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
+        self.keep_generated(watched, thread, look)?;
+        Ok(())
     }
 
     /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
@@ -395,11 +403,11 @@ impl Watch {
         let now = Timestamp::now();
         let profiles = processes.values_mut().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
-            watched.complete(&mut snapshot.counters);
             let exe = &watched.process.exe;
             mappings
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             name_generated(names, collector, watched, Urgency::Now);
+            watched.complete(&mut snapshot.counters);
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);

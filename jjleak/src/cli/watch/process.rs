@@ -116,6 +116,7 @@ impl Watched {
     pub(super) fn complete(&self, counters: &mut BTreeMap<Counter, u64>) {
         *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
         *counters.entry(Counter::LateProbes).or_default() += self.late_probes;
+        *counters.entry(Counter::UnnamedCode).or_default() += self.jvm.unnamed();
     }
 
     pub(super) fn info(&self) -> ProcessInfo {

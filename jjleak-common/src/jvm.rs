@@ -1,0 +1,87 @@
+//! Code that a HotSpot JVM generates: where the kernel side reads what it is.
+//!
+//! A code heap consists of segments of equal size, and of blocks of whole segments, each with a blob of code. A byte a
+//! segment, the *segment map*, leads back from any of a block's segments to its first one. A block on whose code a thread
+//! stands cannot go while it does: what is read of it when a stack is taken is right, whatever the JVM compiles and throws
+//! away meanwhile.
+
+/// Code heaps of a JVM: HotSpot has one to three, four with the AOT compiler. A power of two: the kernel side masks with it.
+pub const MAX_HEAPS: usize = 8;
+
+/// Bytes from the start of a block that all fields are in; HotSpot's blobs have headers of up to 376 bytes.
+pub const MAX_HEADER_BYTES: usize = 512;
+
+/// Words of a header.
+pub const HEADER_WORDS: usize = MAX_HEADER_BYTES / 4;
+
+/// Where a code heap is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeHeap {
+    /// First address.
+    pub begin: u64,
+    /// First address after what it can grow to.
+    pub end: u64,
+    /// Address of its segment map.
+    pub segment_map: u64,
+    /// log2 of the bytes of a segment.
+    pub segment_log2: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+}
+
+/// A JVM's code cache. All places are counted in words of 4 bytes from the start of a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeCache {
+    /// Its heaps; those that are not there are empty.
+    pub heaps: [CodeHeap; MAX_HEAPS],
+    /// Bytes of a block that are read: all of compiled code's header.
+    pub header_bytes: u32,
+    /// Bytes of the header that every blob has.
+    pub plain_bytes: u32,
+    /// Whether the block is in use: the lowest byte.
+    pub used: u32,
+    /// Where the blob begins.
+    pub blob: u32,
+    /// Pointer to the blob's name, by which its kind is known.
+    pub name: u32,
+    /// Size of a frame in words of 8 bytes.
+    pub frame_size: u32,
+    /// Where the code begins and ends: addresses, or distances from the start of the blob.
+    pub code_begin: u32,
+    /// See [`Self::code_begin`].
+    pub code_end: u32,
+    /// 1 when they are distances, of 4 bytes each.
+    pub is_relative: u32,
+    /// Number of the compilation.
+    pub compile_id: u32,
+}
+
+/// The start of the names by which HotSpot tells kinds of code apart, as little-endian words.
+pub mod name {
+    /// Of compiled methods, with the 0 that ends it.
+    pub const COMPILED: u64 = u64::from_le_bytes(*b"nmethod\0");
+    /// Of wrappers of native methods.
+    pub const NATIVE: u64 = u64::from_le_bytes(*b"native n");
+    /// Of the interpreter.
+    pub const INTERPRETER: u64 = u64::from_le_bytes(*b"Interpre");
+    /// Of stubs.
+    pub const STUBS: u64 = u64::from_le_bytes(*b"StubRout");
+    /// What follows 16 bytes after the start of a stub's name when it is one of virtual threads: `StubRoutines (continuation
+    /// stubs)`, in JDK 25 without the second space.
+    pub const OF_CONTINUATIONS: u64 = u64::from_le_bytes(*b"ntinuati");
+}
+
+/// Bits of a [`compile_id`](CodeCache::compile_id) that are a part of a frame.
+pub const COMPILE_ID_BITS: u32 = 13;
+
+/// Those bits.
+#[inline(always)]
+#[must_use]
+pub const fn id_in_frame(compile_id: u32) -> u16 {
+    (compile_id & ((1 << COMPILE_ID_BITS) - 1)) as u16
+}
+
+const _: () = assert!(size_of::<CodeHeap>() == 32 && size_of::<CodeCache>() == 32 * MAX_HEAPS + 40);
+const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());

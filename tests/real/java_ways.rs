@@ -1,0 +1,153 @@
+//! JVMs that are attached to before any of the code that is profiled has run: whatever is loaded, compiled and thrown away
+//! then, stacks are whole and have the names of the code that they were taken in.
+
+use std::path::Path;
+
+use jjleak::render::json::{Document, StackDocument};
+
+use crate::support::books::assert_nothing_lost;
+use crate::support::java::{Java, Sites, WAYS, java_frames, jdk_from, jdks, live_by_size, size_of};
+use crate::support::privilege::{is_long, require, require_program};
+
+const MODES: [&[&str]; 4] =
+    [&[], &["-Xint"], &["-XX:TieredStopAtLevel=1"], &["-XX:-TieredCompilation", "-Xbatch"]];
+
+/// Fails unless every site has the bytes and objects that the program has booked.
+fn assert_books(report: &Document, sites: &Sites) {
+    assert_nothing_lost(report);
+    let live = live_by_size(report, sites);
+    for (size, site) in sites {
+        assert_eq!(live.get(size).copied().unwrap_or_default(), site.objects, "blocks of {size} bytes");
+    }
+    let bytes: u64 = sites.iter().map(|(size, site)| size * site.objects).sum();
+    assert_eq!(report.live.bytes, bytes);
+}
+
+fn of_sites(report: &Document) -> impl Iterator<Item = &StackDocument> {
+    report.stacks.iter().filter(|stack| stack.live.objects > 0)
+}
+
+/// Fails unless every stack of a site is complete and ends with its call path.
+fn assert_whole(report: &Document, sites: &Sites) {
+    for stack in of_sites(report) {
+        assert_eq!(stack.status, "complete", "{stack:#?}");
+        let site = &sites[&size_of(stack).unwrap()];
+        assert!(java_frames(stack).ends_with(&site.path), "{:#?}\n{stack:#?}", site.path);
+    }
+    assert_eq!(report.notes.get("unnamed_code").copied().unwrap_or_default(), 0);
+}
+
+fn assert_ways(java: &Path, options: &[&str]) {
+    let mut java = Java::start_ways(java, options);
+    let jjleak = java.attach_to(WAYS);
+    java.ask("keep 300");
+    let sites = java.books();
+    let report = jjleak.interrupt().assert_done().report();
+
+    assert_eq!(sites.len(), 9, "{:?}", sites.keys());
+    assert_books(&report, &sites);
+    assert_whole(&report, &sites);
+    for (size, function) in
+        [(5016, "Java_Ways_newArray"), (5024, "Java_Ways_vector"), (5032, "Java_Ways_string")]
+    {
+        let stack = of_sites(&report).find(|stack| size_of(stack) == Some(size)).unwrap();
+        assert!(stack.frames.iter().any(|frame| frame.symbol == function), "{stack:#?}");
+    }
+}
+
+#[test]
+fn direct_buffers_native_methods_inlined_and_deep_calls_are_whole_from_the_first_one_on() {
+    require_program!("javac");
+    assert_ways(Path::new("java"), &[]);
+    if is_long() {
+        for home in jdks() {
+            for mode in MODES {
+                for collector in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC"] {
+                    println!("{} {mode:?} {collector}", home.display());
+                    assert_ways(&home.join("bin/java"), &[mode, &[collector]].concat());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_option_that_closes_other_doors_closes_this_one() {
+    require_program!("javac");
+    assert_ways(Path::new("java"), &["-XX:+DisableAttachMechanism", "-Xrs", "-XX:-UsePerfData"]);
+}
+
+#[test]
+fn deflaters_that_are_never_ended_stand_where_they_were_made() {
+    require_program!("javac");
+    let mut java = Java::start_ways(Path::new("java"), &[]);
+    // Libraries that the JVM loads when it needs them are another matter.
+    java.ask("deflate 1");
+    let jjleak = java.attach_to_all();
+    java.ask("deflate 100");
+    let report = jjleak.interrupt().assert_done().report();
+
+    let is_in = |stack: &StackDocument, method: &str| stack.frames.iter().any(|frame| frame.symbol == method);
+    let of = |method| report.stacks.iter().filter(move |stack| is_in(stack, method));
+    // The JVM allocates there for itself, too, when it first gets there.
+    let init = || of("java.util.zip.Deflater.init").filter(|stack| is_in(stack, "deflateInit2_"));
+    assert!(init().all(|stack| stack.status == "complete"));
+    let live = |method: &str| -> u64 {
+        init().filter(|stack| is_in(stack, method)).map(|stack| stack.live.objects).sum()
+    };
+    // zlib takes several blocks for each.
+    assert!(live("Ways.deflaters") >= 400 && live("Ways.deflaters").is_multiple_of(100));
+    assert_eq!(live("Ways.ended"), 0);
+}
+
+/// Hidden classes are defined, compiled and unloaded faster than a small code cache has room for them.
+#[test]
+fn code_that_takes_the_place_of_other_code_all_the_time_has_its_own_name() {
+    require_program!("javac");
+    let rounds = if is_long() { 2000 } else { 300 };
+    let options: [&[&str]; 2] = [&[], &["-Xbatch", "-XX:TieredStopAtLevel=1"]];
+    for options in options {
+        let options = [options, &["-XX:ReservedCodeCacheSize=6m"]].concat();
+        let mut java = Java::start_ways(Path::new("java"), &options);
+        let jjleak = java.attach_to(WAYS);
+        java.ask(&format!("churn {rounds}"));
+        let sites = java.books();
+        let report = jjleak.interrupt().assert_done().report();
+
+        assert_books(&report, &sites);
+        assert_whole(&report, &sites);
+        let all: u64 = report.stacks.iter().map(|stack| stack.allocated.objects).sum();
+        let complete = report.stacks.iter().filter(|stack| stack.status == "complete");
+        assert_eq!(complete.map(|stack| stack.allocated.objects).sum::<u64>(), all);
+    }
+}
+
+#[test]
+fn a_stack_of_a_virtual_thread_is_whole_or_says_that_its_frames_are_in_the_heap() {
+    require_program!("javac");
+    let lack = || jdk_from(21).is_none().then(|| "no JDK with virtual threads is installed".to_owned());
+    require!(lack());
+    let Some(home) = jdk_from(21) else { return };
+    for options in [&[][..], &["-Xint"]] {
+        let mut java = Java::start_ways(&home.join("bin/java"), options);
+        let jjleak = java.attach_to(WAYS);
+        java.ask("virtual 300");
+        let sites = java.books();
+        let report = jjleak.interrupt().assert_done().report();
+
+        assert_eq!(sites.len(), 2);
+        assert_books(&report, &sites);
+        for stack in of_sites(&report) {
+            let path = &sites[&size_of(stack).unwrap()].path;
+            let frames = java_frames(stack);
+            let first =
+                frames.iter().position(|frame| *frame == path[0]).unwrap_or_else(|| panic!("{stack:#?}"));
+            let common = path.iter().zip(&frames[first..]).take_while(|(one, other)| one == other).count();
+            match &*stack.status {
+                "complete" => assert_eq!(common, path.len(), "{path:#?}\n{stack:#?}"),
+                "in_heap" => assert_eq!(common, frames.len() - first, "{path:#?}\n{stack:#?}"),
+                _ => panic!("{stack:#?}"),
+            }
+        }
+    }
+}
