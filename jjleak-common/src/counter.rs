@@ -96,7 +96,7 @@ counters! {
     Exec = "exec", Note;
     /// The process forked; its child is not followed, and the probes are soon taken out of the child's memory.
     Fork = "fork", Note;
-    /// A child shared the process's memory until it ran another program (vfork, posix_spawn); what it allocated or freed in the meantime, as no well-behaved program does, is not followed.
+    /// A child shared the process's memory until it ran another program (vfork and its like); what it allocated or freed in the meantime, as no well-behaved program does, is not followed.
     SharedMemoryChild = "shared_memory_child", Note;
     /// An allocation was left out by the size filters.
     Filtered = "filtered", Note;

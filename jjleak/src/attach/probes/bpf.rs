@@ -14,7 +14,7 @@ use nix::libc;
 
 /// Room for the verifier's last words on a program that it refuses: its log ends with the reason.
 const LOG_BYTES: u32 = 1 << 16;
-/// What the verifier writes: the instructions that it follows (`BPF_LOG_LEVEL1` in include/linux/bpf_verifier.h).
+/// What the verifier writes: the instructions that it follows (`BPF_LOG_LEVEL1` in `include/linux/bpf_verifier.h`).
 const LOG_INSTRUCTIONS: u32 = 1;
 
 /// A program that the kernel has refused.
@@ -119,7 +119,7 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
     multi.offsets = link.offsets.as_ptr() as u64;
     multi.cookies = link.cookies.as_ptr() as u64;
     multi.cnt = small(link.offsets.len().min(link.cookies.len()))?;
-    multi.flags = if link.at_return { BPF_F_UPROBE_MULTI_RETURN as u32 } else { 0 };
+    multi.flags = if link.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
     multi.pid = link.process;
     descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr)
 }

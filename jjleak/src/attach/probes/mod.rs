@@ -216,7 +216,7 @@ impl Programs {
             match groups.iter_mut().find(is_of) {
                 Some(group) => group.sites.push(site.clone()),
                 None => {
-                    groups.push(Group { program, at_return, file: file.clone(), sites: vec![site.clone()] })
+                    groups.push(Group { program, at_return, file: file.clone(), sites: vec![site.clone()] });
                 }
             }
         };

@@ -128,7 +128,7 @@ fn data(map: &Map) -> Option<&MapData> {
 
 /// Whether the kernel has links that keep to the process they are bound to. At first they kept to one thread; the kernels
 /// that were mended refuse a negative PID before they look at the file (`bpf_uprobe_multi_link_attach` in
-/// kernel/trace/bpf_trace.c). A folder cannot be probed.
+/// `kernel/trace/bpf_trace.c`). A folder cannot be probed.
 fn keeps_to_process(program: BorrowedFd<'_>) -> bool {
     let refusal = |process| {
         let link = MultiLink { file: c"/", offsets: &[0], cookies: &[0], process, at_return: false };
