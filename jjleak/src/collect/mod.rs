@@ -11,9 +11,11 @@ mod mappings;
 mod spill;
 mod stacks;
 mod sums;
+mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -30,7 +32,8 @@ use frames::Frames;
 use live::Blocks;
 use sums::Sum;
 
-pub use sums::{Block, LiveBlocks};
+pub use sums::{Block, Cohort, LiveBlocks};
+pub use timeline::{MAX_INSTANTS, Timeline};
 
 /// The state of a process's books at one instant.
 ///
@@ -46,6 +49,8 @@ pub use sums::{Block, LiveBlocks};
 pub struct Snapshot {
     /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
     pub taken_ns: u64,
+    /// Instants of earlier snapshots that divide the blocks into cohorts; the last is this one's.
+    pub instants_ns: Arc<[u64]>,
     /// Blocks allocated after this are not shown.
     pub youngest_ns: u64,
     /// Most blocks of each stack that are listed one by one.
@@ -65,6 +70,8 @@ pub struct StackUse {
     pub hash: u64,
     /// Its blocks that live.
     pub live: LiveBlocks,
+    /// The same by when they were allocated, cohort by cohort; empty when none lives, or ages are not known.
+    pub cohorts: Vec<Cohort>,
     /// Blocks allocated since the start.
     pub allocated_objects: u64,
     /// Bytes requested by them.
@@ -104,6 +111,7 @@ pub struct Collector {
     frames: Frames,
     sampling: Sampling,
     combined: bool,
+    timeline: Timeline,
 }
 
 impl Collector {
@@ -115,6 +123,7 @@ impl Collector {
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
             sampling,
             combined,
+            timeline: Timeline::default(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -131,6 +140,9 @@ impl Collector {
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
         let (taken_ns, sums) =
             if self.combined { (now_ns(), Vec::new()) } else { self.sums(attachment, images, view)? };
+        if self.combined {
+            self.timeline.cut(taken_ns);
+        }
         // Blocks first: whatever is live has then been counted for its stack.
         let mut stacks = stacks::read(&self.stacks, images, self.sampling);
         if self.combined {
@@ -142,23 +154,28 @@ impl Collector {
             let Some(stacks) = stacks.get_mut(image) else { continue };
             for (row, sum) in sums {
                 let used = stacks.entry(row).or_default();
-                (used.live, used.blocks) = sum.finish(view.blocks_per_stack);
+                (used.live, used.cohorts, used.blocks) = sum.finish(view.blocks_per_stack);
             }
         }
         self.receive_frames();
+        let instants_ns: Arc<[u64]> = self.timeline.instants_ns().into();
         let snapshot = |(image, stacks)| {
             let counters = counters::read(&self.counters, image);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;
-            (image, Snapshot { taken_ns, youngest_ns, blocks_per_stack, image, stacks, counters })
+            let instants_ns = Arc::clone(&instants_ns);
+            (
+                image,
+                Snapshot { taken_ns, instants_ns, youngest_ns, blocks_per_stack, image, stacks, counters },
+            )
         };
         Ok(stacks.into_iter().map(snapshot).collect())
     }
 
     /// The blocks of these images at one instant, summed for each row of the stack table.
     fn sums(
-        &self,
+        &mut self,
         attachment: &Attachment,
         images: &[ImageId],
         view: View,
@@ -168,11 +185,13 @@ impl Collector {
         // A row is of one image: by row, a sum is found without searching.
         let mut sums = vec![Sum::default(); self.stacks.len()];
         let instant_ns = freed::begin(&self.freed);
+        self.timeline.cut(instant_ns);
+        let intervals = self.timeline.intervals();
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
         let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
             let shown = record.time_ns <= youngest_ns && wanted.contains(&key.image());
             if let (true, Some(sum)) = (shown, sums.get_mut(record.stack as usize)) {
-                sum.add(key, record, self.sampling, view.blocks_per_stack);
+                sum.add(key, record, &intervals, self.sampling, view.blocks_per_stack);
             }
         });
         let spilled = spill::read(spill);
@@ -257,6 +276,7 @@ fn merge_rows(mut stacks: BTreeMap<u32, StackUse>, blocks_per_stack: usize) -> B
     for (row, first) in later_rows {
         if let (Some(later), Some(first)) = (stacks.remove(&row), stacks.get_mut(&first)) {
             first.live.merge(&later.live);
+            sums::merge_cohorts(&mut first.cohorts, &later.cohorts);
             first.blocks.extend(later.blocks);
             sums::largest_first(&mut first.blocks, blocks_per_stack);
             first.allocated_objects += later.allocated_objects;
@@ -281,6 +301,7 @@ mod tests {
                 newest_ns: hash + 1,
                 ..LiveBlocks::default()
             },
+            cohorts: Vec::new(),
             blocks: Vec::new(),
             allocated_objects,
             allocated_bytes: 10 * allocated_objects,

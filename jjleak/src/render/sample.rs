@@ -51,6 +51,9 @@ pub(crate) fn empty_profile() -> Profile {
         notes: BTreeMap::new(),
         unknown_frees: 0,
         stacks: Vec::new(),
+        instants_ns: Arc::default(),
+        memory: None,
+        verdicts: Vec::new(),
     }
 }
 
@@ -62,6 +65,7 @@ pub(crate) fn empty_stack() -> StackProfile {
         allocated: Totals::default(),
         live_error: None,
         growth: 0,
+        cohorts: Vec::new(),
         ages: None,
         blocks: Vec::new(),
         status: StackStatus::Complete,
@@ -106,6 +110,7 @@ fn stack(
         allocated: totals(allocated),
         live_error: None,
         growth: 0,
+        cohorts: Vec::new(),
         ages: (live.1 > 0).then_some(ages),
         blocks: Vec::new(),
         status,
