@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
-use crate::analyze::Growth;
+use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
 use crate::collect::{Collector, View};
 use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
@@ -63,6 +63,7 @@ pub(super) struct Watch {
     max_processes: usize,
     coverage: Coverage,
     growth: Growth,
+    histories: Histories,
     wanted: Wanted,
     /// Whether JVMs are asked to write down the names of their code.
     asks_for_perf_maps: bool,
@@ -96,6 +97,7 @@ impl Watch {
             max_processes: settings.capacity.processes as usize,
             coverage,
             growth: Growth::default(),
+            histories: Histories::default(),
             wanted,
             asks_for_perf_maps: false,
             processes: BTreeMap::new(),
@@ -356,6 +358,7 @@ impl Watch {
         }
         for profile in &mut profiles {
             self.growth.measure(profile);
+            self.histories.judge(profile);
         }
         Ok(profiles)
     }
@@ -377,6 +380,8 @@ impl Watch {
         for profile in &mut profiles {
             self.growth.measure(profile);
             self.growth.forget(profile);
+            self.histories.judge(profile);
+            self.histories.forget(profile);
         }
         slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
         Ok(profiles)
