@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::judge::{Earlier, Past};
+use super::judge::{Earlier, OLD, Past};
 use super::site;
 use crate::collect::Timeline;
 use crate::profile::{Point, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
@@ -45,6 +45,8 @@ struct Series {
     allocated: Vec<f32>,
     /// Bytes that lived.
     live: Vec<f32>,
+    /// Bytes among them that were old: see [`Past::old`].
+    old: Vec<f32>,
     /// What lived, when survivors were marked, of what was allocated since the instant before.
     marks: [Vec<f32>; 2],
     /// What was allocated since accounting began.
@@ -168,10 +170,13 @@ impl History {
         if mark {
             self.marks = [self.marks[1], elapsed];
         }
+        let (age, settle) = (OLD * elapsed, self.settle.as_secs_f64());
+        let old =
+            self.instants_ns.partition_point(|instant| self.seconds(*instant) <= elapsed - age.max(settle));
         for (id, now) in sites {
             let series = self.sites.entry(*id).or_default();
             series.extend(intervals);
-            series.enter(now);
+            series.enter(now, old);
         }
         for (id, series) in &mut self.sites {
             if mark {
@@ -226,6 +231,7 @@ impl History {
             first,
             allocated: &series.allocated,
             live: &series.live,
+            old: &series.old,
             survivors: has_ages.then_some(survivors),
             earlier: [earlier(0), earlier(1)],
             settle: self.settle.as_secs_f64(),
@@ -287,6 +293,7 @@ impl Series {
     fn extend(&mut self, instants: usize) {
         self.allocated.resize(instants, 0.);
         self.live.resize(instants, 0.);
+        self.old.resize(instants, 0.);
         for marks in &mut self.marks {
             marks.resize(instants, 0.);
         }
@@ -303,15 +310,19 @@ impl Series {
         };
         self.allocated = add(&self.allocated);
         self.marks = [add(&self.marks[0]), add(&self.marks[1])];
-        let mut live = vec![0.; instants];
-        for (figure, index) in self.live.iter().zip(map) {
-            live[*index] = *figure;
-        }
-        self.live = live;
+        let last = |old: &[f32]| {
+            let mut new = vec![0.; instants];
+            for (figure, index) in old.iter().zip(map) {
+                new[*index] = *figure;
+            }
+            new
+        };
+        self.live = last(&self.live);
+        self.old = last(&self.old);
     }
 
     #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 24 bits")]
-    fn enter(&mut self, now: &Now<'_>) {
+    fn enter(&mut self, now: &Now<'_>, old: usize) {
         if now.allocated.bytes < self.total.bytes {
             // Another program with the same functions.
             let instants = self.live.len();
@@ -321,6 +332,7 @@ impl Series {
         let last = self.live.len() - 1;
         self.allocated[last] += (now.allocated.bytes - self.total.bytes) as f32;
         self.live[last] = now.live.bytes as f32;
+        self.old[last] = now.survivors.iter().take(old).map(|survivors| survivors.bytes as f32).sum();
         self.total = now.allocated;
         self.holds = now.live.bytes;
     }

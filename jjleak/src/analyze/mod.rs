@@ -11,6 +11,8 @@
 mod growth;
 mod history;
 mod judge;
+#[cfg(test)]
+mod labelled;
 mod site;
 mod statistics;
 

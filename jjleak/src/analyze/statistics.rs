@@ -92,6 +92,26 @@ pub(super) fn trend(figures: &[f64]) -> f64 {
     if pairs > 0. { sum / pairs } else { 0. }
 }
 
+/// How significant it is that figures become more or less: Student's t of their linear trend, negative when they become less;
+/// huge when they lie on a line.
+pub(super) fn decline(figures: &[f64]) -> f64 {
+    let count = real(figures.len());
+    let middle = (count - 1.) / 2.;
+    let mean = figures.iter().sum::<f64>() / count.max(1.);
+    let (mut both, mut places, mut spread) = (0., 0., 0.);
+    for (index, figure) in figures.iter().enumerate() {
+        let place = real(index) - middle;
+        both += place * (figure - mean);
+        places += place * place;
+        spread += (figure - mean).powi(2);
+    }
+    if places * spread <= 0. || count < 3. {
+        return 0.;
+    }
+    let correlation = both / (places * spread).sqrt();
+    correlation * ((count - 2.) / (1. - correlation * correlation).max(f64::EPSILON)).sqrt()
+}
+
 /// A number of things as one to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 53 bits")]
 pub(super) const fn real(count: usize) -> f64 {

@@ -22,6 +22,9 @@ pub(super) use survivors::Earlier;
 /// between what is young and what is old.
 pub(super) const SPANS: f64 = 4.;
 
+/// The least share of the time watched beyond which allocations count as old.
+pub(super) const OLD: f64 = 0.125;
+
 /// Intervals that have to be there before anything is called a leak or flat.
 const MIN_INTERVALS: usize = 6;
 
@@ -39,6 +42,8 @@ pub(super) struct Past<'a> {
     pub(super) allocated: &'a [f32],
     /// Bytes that lived at the end of each.
     pub(super) live: &'a [f32],
+    /// Bytes among them that were older then than [`OLD`] of the time watched, and old enough to be judged.
+    pub(super) old: &'a [f32],
     /// What lives now of each interval's allocations; `None` when ages are not known.
     pub(super) survivors: Option<&'a [Totals]>,
     /// What lived of them at earlier instants, the latest last.

@@ -1,12 +1,12 @@
 //! What became of what was allocated.
 
 use super::total::Total;
-use super::{BATCHES, Judgement, MIN_INTERVALS, Past, SPANS, batches, bytes, duration, totals};
-use crate::analyze::statistics::{Batch, figure, growth, real, trend};
+use super::{BATCHES, Judgement, MIN_INTERVALS, OLD, Past, SPANS, batches, bytes, duration, totals};
+use crate::analyze::statistics::{Batch, decline, figure, growth, real};
 use crate::profile::{Rate, Survival, Totals, VerdictKind};
 
 /// Shares of the time watched beyond which allocations may count as old: the first at which no more are freed.
-const OLD: [f64; 3] = [0.125, 0.25, 0.5];
+const AGES: [f64; 3] = [OLD, 0.25, 0.5];
 /// At most this share of what was old before may have been freed since, if what is old is called immortal.
 const MORTALITY: f64 = 0.03;
 /// Fewer blocks than these say nothing of whether it goes on.
@@ -15,17 +15,17 @@ const MIN_BLOCKS: f64 = 6.;
 const FILLED: f64 = 0.7;
 /// A batch that has left more than this share of all is no part of a steady growth: it is left out, once.
 const DOMINANT: f64 = 0.5;
-/// Growth slows down when the later half has left less than this share of what the earlier half has, whatever the trend.
-const SLOWING: f64 = 0.6;
-/// Or less than this, and from batch to batch it becomes less and less.
-const SLOWING_STEADILY: f64 = 0.88;
-const DOWNWARDS: f64 = -0.5;
+/// Growth slows down when the later half has left less than such a share of what the earlier half has, if the decline from
+/// batch to batch is at least so significant (Student's t): the less it is, the surer it must be.
+const SLOWING: [(f64, f64); 3] = [(0.25, 0.), (0.6, -1.5), (0.88, -2.6)];
 /// What has left less than this share of its pace in the latest quarter has stopped.
 const STOPPED: f64 = 0.1;
+/// What is old must be this share of what lives, for it to say what the site is.
+const TELLING: f64 = 0.1;
 /// A leak may have begun while it was watched, if that was this share of the time ago.
 const LATE: f64 = 0.3;
-/// Before it began, what lived must not have been more than this share of what lives now: else it only came back.
-const CAME_BACK: f64 = 0.5;
+/// Before it began, what was old must not have been more than this share of what is old now: else it only came back.
+const CAME_BACK: f64 = 0.2;
 /// What was allocated within this share of the time was allocated at once.
 const AT_ONCE: f64 = 0.15;
 
@@ -47,9 +47,9 @@ struct Leak {
 
 pub(super) fn judge(past: &Past<'_>, survivors: &[Totals], total: &Total, judgement: &mut Judgement) {
     let age = old_age(past, past.begin(past.first));
-    let settled = age.map_or_else(|| OLD[0] * past.watched(), |(age, _)| age).max(past.settle);
+    let settled = age.map_or_else(|| OLD * past.watched(), |age| age).max(past.settle);
     judgement.survival = survival(past, survivors, settled);
-    judgement.freed_when_old = mortality(past, past.begin(past.first), OLD[0] * past.watched());
+    judgement.freed_when_old = mortality(past, past.begin(past.first), settled);
     if let Some((leak, begin)) = find_leak(past, survivors) {
         judgement.kind = VerdictKind::Leaking;
         judgement.watched = past.end() - begin;
@@ -60,10 +60,14 @@ pub(super) fn judge(past: &Past<'_>, survivors: &[Totals], total: &Total, judgem
     }
     let old = judgement.survival.map_or(0., |survival| bytes(survival.live));
     let live = past.live.last().map_or(0., |bytes| f64::from(*bytes));
-    if past.has_stopped(survivors) && age.is_some() {
-        judgement.kind =
-            if past.was_at_once(survivors) { VerdictKind::StartUp } else { VerdictKind::CacheLike };
+    let is_mortal = age.is_none() && judgement.freed_when_old.is_some();
+    if old < TELLING * live {
+        judgement.kind = VerdictKind::SteadyChurn;
         judgement.confidence = 0.9;
+    } else if past.has_stopped(survivors, settled) && !is_mortal {
+        let at_once = past.was_at_once(survivors, settled);
+        judgement.kind = if at_once { VerdictKind::StartUp } else { VerdictKind::CacheLike };
+        judgement.confidence = if age.is_some() { 0.9 } else { 0.7 };
     } else if total.grows {
         judgement.kind = VerdictKind::Growing;
         judgement.confidence = 0.7;
@@ -86,14 +90,14 @@ fn find_leak(past: &Past<'_>, survivors: &[Totals]) -> Option<(Leak, f64)> {
     let late = survivors.iter().position(|totals| totals.objects > 0)?;
     let begin = past.begin(late);
     let is_long = past.end() - begin >= (LATE * past.watched()).max(SPANS * past.settle);
-    let before = past.live[..late].iter().copied().fold(0., f32::max);
-    let is_new = f64::from(before) <= CAME_BACK * f64::from(past.live.last().copied().unwrap_or_default());
+    let before = past.old[..late].iter().copied().fold(0., f32::max);
+    let is_new = f64::from(before) <= CAME_BACK * f64::from(past.old.last().copied().unwrap_or_default());
     let leak = (late > past.first && is_long && is_new).then(|| leak_since(past, survivors, begin));
     Some((leak??, begin))
 }
 
 fn leak_since(past: &Past<'_>, survivors: &[Totals], begin: f64) -> Option<Leak> {
-    let (age, _) = old_age(past, begin)?;
+    let age = old_age(past, begin)?;
     let old: Vec<_> = (past.first..past.ends.len())
         .filter(|interval| past.begin(*interval) >= begin && past.ends[*interval] <= past.end() - age)
         .collect();
@@ -148,13 +152,9 @@ fn steady(grown: &[Grown], weight: f64) -> Option<Leak> {
     let shares: Vec<_> = grown.iter().map(|grown| grown.batch.growth / grown.allocated.max(1.)).collect();
     let leaks_a_part = shares.iter().all(|share| *share < 0.5);
     // What leaks a part of what it allocates leaks less when there is less to do.
-    let slows = slows(&paces) && !(leaks_a_part && !slows_down(&shares));
+    let slows = slows_down(&paces) && !(leaks_a_part && !slows_down(&shares));
     let is_leak = blocks >= MIN_BLOCKS * weight && filled >= FILLED && rate.low > 0. && !slows;
     is_leak.then_some(Leak { rate, filled })
-}
-
-fn slows(paces: &[f64]) -> bool {
-    slows_down(paces)
 }
 
 /// Whether figures become less.
@@ -162,17 +162,15 @@ fn slows_down(figures: &[f64]) -> bool {
     let half = figures.len() / 2;
     let mean = |figures: &[f64]| figures.iter().sum::<f64>() / real(figures.len().max(1));
     let pace = mean(&figures[figures.len() - half..]) / mean(&figures[..half]).max(f64::MIN_POSITIVE);
-    pace < SLOWING || (pace < SLOWING_STEADILY && trend(figures) <= DOWNWARDS)
+    let decline = decline(figures);
+    SLOWING.iter().any(|(slow, significance)| pace < *slow && decline <= *significance)
 }
 
-/// The least age at which what is old is not freed any more, of what was allocated since `begin`, and how much of it was all
-/// the same. `None` when it is freed at any age, or it is not known.
-fn old_age(past: &Past<'_>, begin: f64) -> Option<(f64, f64)> {
-    let watched = past.end() - begin;
-    OLD.iter().map(|share| (share * watched).max(past.settle)).find_map(|age| {
-        let mortality = mortality(past, begin, age).filter(|mortality| *mortality <= MORTALITY)?;
-        Some((age, mortality))
-    })
+/// The least age at which what is old is not freed any more, of what was allocated since `begin`. `None` when it is freed at
+/// any age, or it is not known.
+fn old_age(past: &Past<'_>, begin: f64) -> Option<f64> {
+    let ages = AGES.iter().map(|share| (share * (past.end() - begin)).max(past.settle));
+    ages.into_iter().find(|age| mortality(past, begin, *age).is_some_and(|mortality| mortality <= MORTALITY))
 }
 
 /// Of what was older than `age` at an earlier instant, and allocated since `begin`, the share that has been freed since.
@@ -215,21 +213,29 @@ fn confidence(past: &Past<'_>, leak: &Leak, judgement: &Judgement) -> f64 {
 }
 
 impl Past<'_> {
-    /// Whether next to nothing of what was allocated in the latest quarter lives, beside what lives in all.
-    fn has_stopped(&self, survivors: &[Totals]) -> bool {
-        let quarter = self.end() - self.watched() / 4.;
-        let all: f64 = survivors.iter().map(|totals| bytes(*totals)).sum();
-        let late = (0..self.ends.len()).filter(|interval| self.begin(*interval) >= quarter);
+    /// The intervals that ended before what is younger than `age` was allocated.
+    fn old_intervals(&self, age: f64) -> impl Iterator<Item = usize> + Clone {
+        let old = self.ends.partition_point(|end| *end <= self.end() - age);
+        self.first..old.max(self.first)
+    }
+
+    /// Whether next to nothing of what was allocated lately, but long enough ago to be judged, lives.
+    fn has_stopped(&self, survivors: &[Totals], age: f64) -> bool {
+        let old = self.old_intervals(age);
+        let all: f64 = old.clone().map(|interval| bytes(survivors[interval])).sum();
+        let since = self.end() - age - (self.watched() - age) / 4.;
+        let late = old.filter(|interval| self.begin(*interval) >= since);
         all > 0. && late.map(|interval| bytes(survivors[interval])).sum::<f64>() < STOPPED / 4. * all
     }
 
-    /// Whether nearly all that lives was allocated at once.
-    fn was_at_once(&self, survivors: &[Totals]) -> bool {
-        let all: f64 = survivors.iter().map(|totals| bytes(*totals)).sum();
+    /// Whether nearly all that is old was allocated at once.
+    fn was_at_once(&self, survivors: &[Totals], age: f64) -> bool {
+        let old = self.old_intervals(age);
+        let all: f64 = old.clone().map(|interval| bytes(survivors[interval])).sum();
         let within = AT_ONCE * self.watched();
-        (0..self.ends.len()).any(|first| {
-            let at_once = (first..self.ends.len())
-                .take_while(|last| *last == first || self.ends[*last] - self.begin(first) <= within);
+        old.clone().any(|first| {
+            let is_near = |last: &usize| *last == first || self.ends[*last] - self.begin(first) <= within;
+            let at_once = old.clone().skip_while(|interval| *interval < first).take_while(is_near);
             at_once.map(|interval| bytes(survivors[interval])).sum::<f64>() >= 0.9 * all
         })
     }

@@ -33,8 +33,10 @@ impl Total {
         let stretches: Vec<_> = (from..past.ends.len())
             .map(|interval| Batch { duration: past.ends[interval] - past.begin(interval), growth: 0. })
             .collect();
+        // What is young comes and goes with the load.
+        let sum = if past.survivors.is_some() && past.is_long_enough() { past.old } else { past.live };
         let lowest = |group: &Vec<usize>| {
-            group.iter().map(|index| f64::from(past.live[from + index])).fold(f64::INFINITY, f64::min)
+            group.iter().map(|index| f64::from(sum[from + index])).fold(f64::INFINITY, f64::min)
         };
         let groups = batches(&stretches, BATCHES);
         let troughs: Vec<f64> = groups.iter().map(lowest).collect();
