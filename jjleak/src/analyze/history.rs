@@ -17,14 +17,9 @@ const MAX_SITES: usize = 10_000;
 /// between half and seven tenths of the time ago.
 const BETWEEN_MARKS: f64 = std::f64::consts::SQRT_2;
 
-/// Age, unless the user knows better, below which allocations are not judged: most of what servers and their caches hold for
-/// a while is freed sooner, and who wants to know of a leak waits for a minute.
-pub const SETTLE: Duration = Duration::from_secs(15);
-
 /// The past of a process's call sites, of bounded size, and what is to be thought of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct History {
-    settle: Duration,
     /// The instants that are remembered, in nanoseconds.
     instants_ns: Vec<u64>,
     /// When accounting began, likewise.
@@ -66,33 +61,13 @@ struct Now<'a> {
     largest: &'a StackProfile,
 }
 
-impl Default for History {
-    fn default() -> Self {
-        Self::new(SETTLE)
-    }
-}
-
 impl History {
-    /// A history that does not judge what is younger than `settle`.
-    #[must_use]
-    pub fn new(settle: Duration) -> Self {
-        Self {
-            settle,
-            instants_ns: Vec::new(),
-            began_ns: 0,
-            sites: HashMap::new(),
-            of_stacks: HashMap::new(),
-            marks: [0.; 2],
-            timeline: Timeline::default(),
-        }
-    }
-
     /// Takes in the next profile of the process. Returns what is to be thought of each call site that holds something or has
     /// done so, what is worst first.
     pub fn observe(&mut self, profile: &Profile) -> Vec<Verdict> {
         let instants_ns = self.advance(profile);
         let now = self.sites_of(profile, &instants_ns);
-        self.remember(&now);
+        self.remember(&now, profile.coverage.settle);
         self.judge(profile, &now)
     }
 
@@ -163,14 +138,14 @@ impl History {
         sites
     }
 
-    fn remember(&mut self, sites: &HashMap<u64, Now<'_>>) {
+    fn remember(&mut self, sites: &HashMap<u64, Now<'_>>, settle: Duration) {
         let intervals = self.instants_ns.len();
         let elapsed = self.seconds(self.instants_ns[intervals - 1]);
         let mark = elapsed > 0. && elapsed >= self.marks[1] * BETWEEN_MARKS;
         if mark {
             self.marks = [self.marks[1], elapsed];
         }
-        let (age, settle) = (OLD * elapsed, self.settle.as_secs_f64());
+        let (age, settle) = (OLD * elapsed, settle.as_secs_f64());
         let old =
             self.instants_ns.partition_point(|instant| self.seconds(*instant) <= elapsed - age.max(settle));
         for (id, now) in sites {
@@ -234,7 +209,7 @@ impl History {
             old: &series.old,
             survivors: has_ages.then_some(survivors),
             earlier: [earlier(0), earlier(1)],
-            settle: self.settle.as_secs_f64(),
+            settle: profile.coverage.settle.as_secs_f64(),
             weight: weight(profile.coverage.sampling, now.live),
         };
         let judged = past.judge();
@@ -350,30 +325,16 @@ impl Series {
 }
 
 /// The histories of several processes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Histories {
-    settle: Duration,
     /// By PID and start time.
     of: HashMap<(u32, u64), History>,
 }
 
-impl Default for Histories {
-    fn default() -> Self {
-        Self::new(SETTLE)
-    }
-}
-
 impl Histories {
-    /// Histories that do not judge what is younger than `settle`.
-    #[must_use]
-    pub fn new(settle: Duration) -> Self {
-        Self { settle, of: HashMap::new() }
-    }
-
     /// Takes in the next profile of a process, and says in it what is to be thought of its call sites.
     pub fn judge(&mut self, profile: &mut Profile) {
-        let process = (profile.process.pid, profile.process.start_time);
-        let history = self.of.entry(process).or_insert_with(|| History::new(self.settle));
+        let history = self.of.entry((profile.process.pid, profile.process.start_time)).or_default();
         profile.verdicts = history.observe(profile);
     }
 

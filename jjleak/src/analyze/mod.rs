@@ -23,7 +23,7 @@ use std::str::FromStr;
 use crate::profile::{Profile, StackProfile};
 
 pub use growth::Growth;
-pub use history::{Histories, History, SETTLE};
+pub use history::{Histories, History};
 
 /// What stacks are ordered by; always the largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

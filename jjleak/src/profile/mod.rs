@@ -17,7 +17,7 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
-pub use verdict::{Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind};
+pub use verdict::{JUDGED_SPANS, Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind};
 
 /// A profile of one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +72,12 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.allocated).sum()
     }
 
+    /// For how long a process has to be watched before its call sites are judged; until then, they only grow or do not.
+    #[must_use]
+    pub fn judged_from(&self) -> Duration {
+        self.coverage.settle * JUDGED_SPANS
+    }
+
     /// How long accounting has run.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
@@ -100,6 +106,8 @@ pub struct Coverage {
     pub combined: bool,
     /// The blocks of each stack are listed, the largest first, so many at most.
     pub blocks_per_stack: usize,
+    /// Younger allocations are not judged.
+    pub settle: Duration,
 }
 
 /// Who a process is.

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use super::{Frame, Totals};
 
+/// A call site must have been watched for so many times the age at which allocations are judged: less leaves too little time
+/// between what is young and what is old.
+pub const JUDGED_SPANS: u32 = 4;
+
 /// What is to be thought of the allocations of a call site, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {

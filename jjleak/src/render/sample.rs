@@ -8,7 +8,7 @@ use jiff::tz::{TimeZone, offset};
 use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
 
-use super::{Options, Value};
+use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
     Ages, Coverage, Frame, FrameKind, ProcessInfo, ProcessKind, Profile, StackProfile, Totals,
@@ -25,6 +25,7 @@ pub(crate) fn time_zone() -> TimeZone {
 
 pub(crate) fn options() -> Options {
     Options {
+        contents: Contents::default(),
         selection: Selection { sort: SortBy::Size, top: 10 },
         value: Value::Bytes,
         time_zone: time_zone(),

@@ -1,6 +1,7 @@
 //! The report for a terminal.
 //!
-//! The lines of bcc's memleak are kept word for word, so that scripts and eyes trained on it still work:
+//! It begins with what leaks and what does not, and ends with what to do. Where the stacks with outstanding allocations are
+//! listed, the lines of bcc's memleak are kept word for word, so that scripts and eyes trained on it still work:
 //! `[HH:MM:SS] Top N stacks with outstanding allocations:` and `<bytes> bytes in <n> allocations from stack`.
 
 use std::io::{self, Write};
@@ -10,21 +11,65 @@ use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
-use super::units;
+use super::verdicts::{advice, evidence, headline, is_judged, others, site};
+use super::{Options, units};
 use crate::analyze::{Selection, SortBy};
-use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals};
+use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
 
 /// Writes the report.
-pub(super) fn write(
-    profile: &Profile,
-    selection: Selection,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
+pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    let Options { contents, selection, time_zone, .. } = options;
+    let lists = contents.outstanding || !contents.verdicts || !is_judged(profile);
+    if contents.verdicts {
+        let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
+        let (comm, pid) = (printable(&profile.process.comm), profile.process.pid);
+        writeln!(out, "[{time}] {comm} (pid {pid}), {}", headline(profile))?;
+        if is_judged(profile) {
+            write_verdicts(profile, selection.top, out)?;
+        }
+    }
     write_header(profile, out)?;
-    write_stacks(profile, selection, time_zone, out)?;
+    if lists {
+        write_stacks(profile, *selection, time_zone, out)?;
+    }
     write_walks(profile, out)?;
-    write_counters(profile, out)
+    write_counters(profile, out)?;
+    if contents.verdicts { writeln!(out, "{}", advice(profile)) } else { Ok(()) }
+}
+
+/// What leaks and what grows, each with its evidence and a stack; the rest in a line for each kind.
+fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Result<()> {
+    let mut shown = [0; VerdictKind::ALL.len()];
+    let told = |verdict: &&Verdict| verdict.kind <= VerdictKind::Growing;
+    for verdict in profile.verdicts.iter().filter(told).take(top) {
+        shown[verdict.kind as usize] += 1;
+        write_verdict(verdict, out)?;
+    }
+    for kind in VerdictKind::ALL {
+        if let Some(line) = others(profile, kind, shown[kind as usize]) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+fn write_verdict(verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", verdict.kind.words(), site(verdict))?;
+    for line in evidence(verdict) {
+        writeln!(out, "\t{line}")?;
+    }
+    let Totals { bytes, objects } = verdict.live;
+    let mut since = String::new();
+    if !verdict.first_seen.is_zero() {
+        since = format!("; first seen {} after the start", units::duration(verdict.first_seen));
+    }
+    let (bytes, confidence) = (units::bytes(bytes), verdict.confidence * 100.);
+    writeln!(out, "\t{bytes} live in {objects} objects{since}; confidence {confidence:.0} %")?;
+    let paths = verdict.stacks.len();
+    if paths > 1 {
+        writeln!(out, "\tthrough {paths} stacks; this one holds the most:")?;
+    }
+    verdict.frames.iter().try_for_each(|frame| write_frame(frame, out))
 }
 
 fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
@@ -206,11 +251,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::render::sample;
+    use crate::render::{Contents, sample};
 
     fn text(profile: &Profile, top: usize) -> String {
         let mut out = Vec::new();
-        write(profile, Selection { sort: SortBy::Size, top }, &sample::time_zone(), &mut out).unwrap();
+        let selection = Selection { sort: SortBy::Size, top };
+        let contents = Contents { verdicts: false, outstanding: true };
+        write(profile, &Options { selection, contents, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -273,7 +320,8 @@ mod tests {
         profile.stacks[0].growth = -64;
         let mut out = Vec::new();
         let selection = Selection { sort: SortBy::Growth, top: 10 };
-        write(&profile, selection, &sample::time_zone(), &mut out).unwrap();
+        let contents = Contents { verdicts: false, outstanding: true };
+        write(&profile, &Options { selection, contents, ..sample::options() }, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(", -64 bytes since the last report"), "{text}");
         assert!(text.contains(", +0 bytes since the last report"), "{text}");

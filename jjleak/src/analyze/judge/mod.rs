@@ -14,13 +14,12 @@ mod total;
 use std::time::Duration;
 
 use super::statistics::{Batch, figure, real};
-use crate::profile::{Rate, Survival, Totals, VerdictKind};
+use crate::profile::{JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
 pub(super) use survivors::Earlier;
 
-/// A site must have been watched for so many times the age at which allocations are judged: less leaves too little time
-/// between what is young and what is old.
-pub(super) const SPANS: f64 = 4.;
+/// See [`JUDGED_SPANS`].
+const SPANS: f64 = JUDGED_SPANS as f64;
 
 /// The least share of the time watched beyond which allocations count as old.
 pub(super) const OLD: f64 = 0.125;

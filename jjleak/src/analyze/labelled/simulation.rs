@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::History;
 use crate::collect::Timeline;
-use crate::profile::{Cohort, Profile, StackProfile, Totals, Verdict};
+use crate::profile::{Cohort, Coverage, Profile, StackProfile, Totals, Verdict};
 use crate::render::sample;
 
 /// Blocks that are allocated at once and freed at once.
@@ -98,7 +98,7 @@ impl Run {
 
     /// The verdicts on several call sites at the end of the run.
     pub(super) fn verdicts(&self, mut sites: Vec<Vec<Block>>) -> Vec<Verdict> {
-        let mut history = History::new(Duration::from_secs_f64(self.settle));
+        let mut history = History::default();
         let mut timeline = Timeline::default();
         let mut verdicts = Vec::new();
         for blocks in &mut sites {
@@ -109,10 +109,24 @@ impl Run {
         while time <= self.duration + self.interval / 2. {
             timeline.cut(nanoseconds(time));
             let stacks = stacks.iter_mut().map(|stack| stack.at(time, timeline.instants_ns())).collect();
-            verdicts = history.observe(&profile(time, timeline.instants_ns(), stacks));
+            verdicts = history.observe(&self.profile(time, timeline.instants_ns(), stacks));
             time += self.interval;
         }
         verdicts
+    }
+
+    fn profile(&self, time: f64, instants_ns: &[u64], stacks: Vec<StackProfile>) -> Profile {
+        let started_at: Timestamp = "2026-01-15T09:00:00Z".parse().unwrap();
+        let elapsed = SignedDuration::from_nanos(nanoseconds(time).cast_signed());
+        let coverage = Coverage { settle: Duration::from_secs_f64(self.settle), ..Coverage::default() };
+        Profile {
+            started_at,
+            taken_at: started_at + elapsed,
+            instants_ns: instants_ns.into(),
+            coverage,
+            stacks,
+            ..sample::empty_profile()
+        }
     }
 }
 
@@ -158,13 +172,6 @@ impl<'a> Stack<'a> {
 
 fn totals(block: &Block) -> Totals {
     Totals { bytes: block.size * block.count, objects: block.count }
-}
-
-fn profile(time: f64, instants_ns: &[u64], stacks: Vec<StackProfile>) -> Profile {
-    let started_at: Timestamp = "2026-01-15T09:00:00Z".parse().unwrap();
-    let elapsed = SignedDuration::from_nanos(nanoseconds(time).cast_signed());
-    let taken_at = started_at + elapsed;
-    Profile { started_at, taken_at, instants_ns: instants_ns.into(), stacks, ..sample::empty_profile() }
 }
 
 fn nanoseconds(seconds: f64) -> u64 {

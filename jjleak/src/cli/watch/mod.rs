@@ -27,8 +27,8 @@ use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
 use crate::collect::{Collector, View};
-use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
-use crate::profile::{Coverage, Profile};
+use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid, is_alive, living_thread};
+use crate::profile::{Coverage, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
@@ -405,6 +405,7 @@ impl Watch {
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);
             profile.ended.clone_from(&watched.ended);
+            profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)
         });
         Ok(profiles.collect())
@@ -457,6 +458,11 @@ impl Watch {
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         Ok(self.attachment.disarm()?)
     }
+}
+
+/// How much memory a process can have.
+const fn memory(MemoryLimit { is_cgroup, limit, available }: MemoryLimit) -> Memory {
+    Memory { kind: if is_cgroup { MemoryKind::Cgroup } else { MemoryKind::Ram }, limit, available }
 }
 
 /// What a snapshot has to show for this coverage.
