@@ -48,5 +48,6 @@ mod stacks;
 mod states;
 mod threads;
 mod turnover;
+mod verdicts;
 mod verifier;
 mod views;

@@ -43,8 +43,8 @@ pub use timeline::{MAX_INSTANTS, Timeline};
 /// the fraction of a microsecond in which its outcome is booked, a snapshot can show both blocks, or for one that keeps
 /// its address neither.
 ///
-/// Cumulative sums and counters are read right after, each by itself: they can be ahead of the blocks. So are the sums of a
-/// [`Settings::combined`] run, which have no instant in common.
+/// Cumulative sums are read one by one as soon as the instant has come, before the blocks: they can be ahead by what was
+/// allocated in these microseconds. Counters are read last. The sums of a [`Settings::combined`] run have no instant in common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -138,11 +138,13 @@ impl Collector {
         images: &[ImageId],
         view: View,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
-        let (taken_ns, sums) =
-            if self.combined { (now_ns(), Vec::new()) } else { self.sums(attachment, images, view)? };
-        if self.combined {
+        let AtInstant { taken_ns, allocated, sums } = if self.combined {
+            let taken_ns = now_ns();
             self.timeline.cut(taken_ns);
-        }
+            AtInstant { taken_ns, ..AtInstant::default() }
+        } else {
+            self.at_instant(attachment, images, view)?
+        };
         // Blocks first: whatever is live has then been counted for its stack.
         let mut stacks = stacks::read(&self.stacks, images, self.sampling);
         if self.combined {
@@ -157,6 +159,15 @@ impl Collector {
                 (used.live, used.cohorts, used.blocks) = sum.finish(view.blocks_per_stack);
             }
         }
+        for (row, used) in stacks.values_mut().flatten() {
+            if let Some((objects, bytes)) = allocated.get(*row as usize) {
+                // A call that was just booking its block when the instant came can have been counted after.
+                used.allocated_objects = used.live.objects.max(*objects);
+                used.allocated_bytes = used.live.bytes.max(*bytes);
+            }
+        }
+        // Those that first allocated after the instant.
+        stacks.values_mut().for_each(|stacks| stacks.retain(|_, used| used.allocated_objects > 0));
         self.receive_frames();
         let instants_ns: Arc<[u64]> = self.timeline.instants_ns().into();
         let snapshot = |(image, stacks)| {
@@ -174,17 +185,18 @@ impl Collector {
     }
 
     /// The blocks of these images at one instant, summed for each row of the stack table.
-    fn sums(
+    fn at_instant(
         &mut self,
         attachment: &Attachment,
         images: &[ImageId],
         view: View,
-    ) -> Result<(u64, Vec<HashMap<u32, Sum>>), Error> {
+    ) -> Result<AtInstant, Error> {
         let spill = attachment.map(names::SPILL)?;
         let wanted: BTreeSet<_> = images.iter().collect();
         // A row is of one image: by row, a sum is found without searching.
         let mut sums = vec![Sum::default(); self.stacks.len()];
         let instant_ns = freed::begin(&self.freed);
+        let allocated = stacks::allocated(&self.stacks, self.sampling);
         self.timeline.cut(instant_ns);
         let intervals = self.timeline.intervals();
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
@@ -204,7 +216,7 @@ impl Collector {
                 of_images[place].insert(row, sum);
             }
         }
-        Ok((instant_ns, of_images))
+        Ok(AtInstant { taken_ns: instant_ns, allocated, sums: of_images })
     }
 
     /// The addresses of the stack in a row of the kernel's table; `None` when they were not kept or are just
@@ -261,6 +273,16 @@ impl Collector {
             stacks::reset_totals(&self.totals, [lost_row(slot)]);
         }
     }
+}
+
+/// What was there at an instant.
+#[derive(Default)]
+struct AtInstant {
+    taken_ns: u64,
+    /// Objects and bytes allocated, by row of the stack table.
+    allocated: Vec<(u64, u64)>,
+    /// The blocks of each image, by row.
+    sums: Vec<HashMap<u32, Sum>>,
 }
 
 /// Adds a stack's later rows to its first one.

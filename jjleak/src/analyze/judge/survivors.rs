@@ -153,8 +153,16 @@ fn steady(grown: &[Grown], weight: f64) -> Option<Leak> {
     let leaks_a_part = shares.iter().all(|share| *share < 0.5);
     // What leaks a part of what it allocates leaks less when there is less to do.
     let slows = slows_down(&paces) && !(leaks_a_part && !slows_down(&shares));
-    let is_leak = blocks >= MIN_BLOCKS * weight && filled >= FILLED && rate.low > 0. && !slows;
-    is_leak.then_some(Leak { rate, filled })
+    let of_load = grown.iter().zip(&shares).map(|(grown, share)| {
+        let duration = grown.batch.duration;
+        Batch { duration, growth: share * duration }
+    });
+    let of_load = growth(&of_load.collect::<Vec<_>>()).filter(|_| leaks_a_part);
+    let is_certain = rate.low > 0. || of_load.is_some_and(|share| share.low > 0.);
+    let is_leak = blocks >= MIN_BLOCKS * weight && filled >= FILLED && is_certain && !slows;
+    // What is never freed does not become less.
+    let rate = Rate { low: rate.low.max(0.), ..rate };
+    (is_leak && rate.per_second > 0.).then_some(Leak { rate, filled })
 }
 
 /// Whether figures become less.
