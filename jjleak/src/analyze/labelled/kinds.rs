@@ -7,6 +7,7 @@ use super::simulation::{Block, Draw};
 use crate::profile::VerdictKind::{self, CacheLike, Growing, Leaking, StartUp, SteadyChurn};
 
 /// A kind of call site.
+#[derive(Debug)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
     /// What it is to be taken for: one of these.

@@ -3,6 +3,7 @@
 //! `cargo xtask verdicts` prints the table; `JJLEAK_VERDICT_SEEDS` says how many of each kind.
 
 mod kinds;
+mod properties;
 mod simulation;
 mod table;
 
