@@ -10,24 +10,32 @@ use crate::profile::{Frame, FrameKind};
 const TELLING_FRAMES: usize = 12;
 
 /// Functions, as the last part of their names, that pass on what they have allocated.
-const HELPER_ENDINGS: [&str; 16] = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "reallocf",
+const HELPER_ENDINGS: [&str; 18] = [
     "zalloc",
     "palloc",
     "memalign",
     "aligned_alloc",
-    "malloc_aligned",
     "strdup",
     "strndup",
     "memdup",
-    "mallocarray",
     "asprintf",
     "allocatememory",
+    // CPython: memory of any object.
+    "genericalloc",
+    "gc_new",
+    "gc_newvar",
+    "pyobject_new",
+    "pyobject_newvar",
+    // Redis: memory of any string.
+    "sdsnewlen",
+    "sdsnew",
+    "sdsdup",
+    "sdsmakeroomfor",
 ];
+
+/// Words in the last parts of such names, unless it is about allocating something in particular, as `preallocate_pages`.
+const HELPER_WORDS: [&str; 3] = ["malloc", "calloc", "realloc"];
+const PURPOSE: &str = "allocat";
 
 /// How names of functions begin that pass on what they have allocated, or make a container grow.
 const HELPER_BEGINNINGS: [&str; 40] = [
@@ -92,14 +100,34 @@ pub(super) fn is_helper(frame: &Frame) -> bool {
             let name = name.replace('/', ".");
             JAVA_HELPERS.iter().any(|helper| name.contains(helper))
         }
-        _ if HELPER_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) => true,
+        _ if begins_like_helper(name) || begins_like_helper(without_type(name)) => true,
         _ => {
             let name = name.split(['(', '<', '@', '.']).next().unwrap_or_default();
             let last = name.rsplit("::").next().unwrap_or_default();
             let last = last.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_').to_ascii_lowercase();
             HELPER_ENDINGS.iter().any(|ending| last.ends_with(ending))
+                || (HELPER_WORDS.iter().any(|word| last.contains(word)) && !last.contains(PURPOSE))
         }
     }
+}
+
+fn begins_like_helper(name: &str) -> bool {
+    HELPER_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+/// A C++ function without the type that it returns, which stands before the names of templates' instances.
+fn without_type(symbol: &str) -> &str {
+    let (mut depth, mut start) = (0_u32, 0);
+    for (index, byte) in symbol.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' => depth = depth.saturating_sub(1),
+            b' ' if depth == 0 => start = index + 1,
+            b'(' if depth == 0 => break,
+            _ => {}
+        }
+    }
+    &symbol[start..]
 }
 
 /// Index of the frame that a call site is called by: the first after the allocation function that is not a helper; the
@@ -188,13 +216,15 @@ mod tests {
         for helpers in [
             &["malloc"][..],
             &["malloc", "xmalloc"],
-            &["malloc", "zmalloc_usable2", "sdsnewlen"][..1],
+            &["malloc", "zmalloc_usable", "_sdsnewlen"],
+            &["malloc", "sqlite3MemMalloc", "sqlite3DbMallocRawNN"],
             &["malloc", "PyMem_RawMalloc", "_PyObject_Malloc"],
             &[
                 "malloc",
                 "operator new(unsigned long)",
                 "std::vector<int, std::allocator<int> >::push_back(int&&)",
             ],
+            &["malloc", "void std::vector<std::pair<int, char const*> >::_M_realloc_insert<int>(int&&)"],
             &["malloc", "__strdup"],
             &["realloc", "alloc::raw_vec::finish_grow", "alloc::vec::Vec<T,A>::push"],
             &["malloc", "os::malloc(unsigned long, MEMFLAGS)", "Unsafe_AllocateMemory0"],
@@ -206,7 +236,9 @@ mod tests {
 
     #[test]
     fn functions_with_purposes_of_their_own_are_no_helpers() {
-        for function in ["session_open", "cache_alloc_page", "parse", "Malloc::report", "strdup_all"] {
+        for function in
+            ["session_open", "cache_alloc_page", "parse", "Malloc::report", "strdup_all", "preallocate_pages"]
+        {
             assert!(!is_helper(&frames(&[function])[0]), "{function}");
         }
         assert_eq!(caller(&frames(&["malloc"])), 0);

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
-    Ages, Coverage, Frame, FrameKind, ProcessInfo, ProcessKind, Profile, StackProfile, Totals,
+    Ages, Coverage, Frame, FrameKind, Memory, MemoryKind, Point, ProcessInfo, ProcessKind, Profile, Rate,
+    StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -94,6 +95,42 @@ pub(crate) fn profile() -> Profile {
         stack(0x105, StackStatus::Lost, (48, 1), (48, 1), []),
     ];
     profile
+}
+
+/// The profile after two minutes, with a verdict of each kind.
+pub(crate) fn judged() -> Profile {
+    let mut profile = profile();
+    profile.coverage.settle = Duration::from_secs(15);
+    profile.memory = Some(Memory { kind: MemoryKind::Cgroup, limit: 1 << 30, available: 400 << 20 });
+    profile.verdicts = VerdictKind::ALL.into_iter().zip(&profile.stacks).map(verdict).collect();
+    profile
+}
+
+fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
+    let grows = kind <= VerdictKind::Growing;
+    let seconds = Duration::from_secs;
+    let point = |at: u64| Point { at: seconds(10 * at), bytes: stack.live.bytes * at / 25 };
+    let allocated = Totals { bytes: 4_000_000, objects: 0 };
+    let survival = Survival { older_than: seconds(31), allocated, live: stack.live };
+    Verdict {
+        kind,
+        confidence: 0.97,
+        site: stack.id + 1,
+        stacks: vec![stack.id],
+        frames: Arc::clone(&stack.frames),
+        caller: stack.frames.len().saturating_sub(1).min(3),
+        live: stack.live,
+        allocated: stack.allocated,
+        watched: seconds(252),
+        first_seen: seconds(if grows { 0 } else { 60 }),
+        rate: grows.then_some(Rate { per_second: 71_652., low: 68_157., high: 75_147. }),
+        survival: Some(survival),
+        allocation_rate: 80_000.,
+        free_rate: if grows { 0. } else { 79_000. },
+        freed_when_old: (kind == VerdictKind::Leaking).then_some(0.),
+        flat_for: (kind == VerdictKind::CacheLike).then(|| seconds(130)),
+        series: (1..=25).map(point).collect(),
+    }
 }
 
 fn stack(

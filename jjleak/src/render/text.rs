@@ -11,7 +11,7 @@ use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
-use super::verdicts::{advice, evidence, headline, is_judged, others, site};
+use super::verdicts::{advice, evidence, headline, is_judged, is_watched, others, site};
 use super::{Options, units};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
@@ -19,8 +19,9 @@ use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, To
 /// Writes the report.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let Options { contents, selection, time_zone, .. } = options;
-    let lists = contents.outstanding || !contents.verdicts || !is_judged(profile);
-    if contents.verdicts {
+    let judges = contents.verdicts && is_watched(profile);
+    let lists = contents.outstanding || !judges || !is_judged(profile);
+    if judges {
         let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
         let (comm, pid) = (printable(&profile.process.comm), profile.process.pid);
         writeln!(out, "[{time}] {comm} (pid {pid}), {}", headline(profile))?;
@@ -34,7 +35,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     }
     write_walks(profile, out)?;
     write_counters(profile, out)?;
-    if contents.verdicts { writeln!(out, "{}", advice(profile)) } else { Ok(()) }
+    if judges { writeln!(out, "{}", advice(profile)) } else { Ok(()) }
 }
 
 /// What leaks and what grows, each with its evidence and a stack; the rest in a line for each kind.
@@ -264,6 +265,39 @@ mod tests {
     #[test]
     fn sample_profile() {
         insta::assert_snapshot!(text(&sample::profile(), 10));
+    }
+
+    fn judged(profile: &Profile) -> String {
+        let mut out = Vec::new();
+        write(profile, &sample::options(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn verdicts_come_first_and_what_to_do_last() {
+        insta::assert_snapshot!(judged(&sample::judged()));
+    }
+
+    #[test]
+    fn while_it_is_too_early_stacks_are_listed() {
+        let mut profile = sample::judged();
+        profile.taken_at = profile.started_at + Duration::from_secs(20);
+        let text = judged(&profile);
+        assert!(text.starts_with("[10:00:20] leaky (pid 4242), watched for 20.0 s: "), "{text}");
+        assert!(text.contains("] Top 5 stacks with outstanding allocations:\n"), "{text}");
+        assert!(
+            text.ends_with("Let it run for another 40.0 s: then what leaks is told from what only grows.\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_process_without_leaks_is_told_so_and_one_that_was_not_watched_is_not() {
+        let mut profile = sample::judged();
+        profile.verdicts.clear();
+        assert!(judged(&profile).contains(", watched for 4 min 12 s: nothing leaks\n"));
+        profile.coverage.settle = Duration::ZERO;
+        assert!(judged(&profile).starts_with("leaky (pid 4242) over"));
     }
 
     #[test]

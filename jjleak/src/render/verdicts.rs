@@ -1,6 +1,5 @@
 //! Verdicts in words.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::label::{NO_STACK, label, module, printable};
@@ -14,7 +13,7 @@ const NAMED: usize = 3;
 #[must_use]
 pub fn site(verdict: &Verdict) -> String {
     let Some(frame) = verdict.frames.get(verdict.caller) else { return NO_STACK.to_owned() };
-    let mut name = label(frame).into_owned();
+    let mut name = function(verdict);
     if !frame.symbol.is_empty()
         && let Some(module) = module(frame)
     {
@@ -27,9 +26,26 @@ pub fn site(verdict: &Verdict) -> String {
     }
 }
 
+/// Beyond so many characters, a name is told without the parameters of functions and templates.
+const LONG_NAME: usize = 60;
+
 /// The function's name alone.
-fn function(verdict: &Verdict) -> Cow<'_, str> {
-    verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), label)
+fn function(verdict: &Verdict) -> String {
+    let name = verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), label);
+    if name.len() <= LONG_NAME {
+        return name.into_owned();
+    }
+    let mut depth = 0_u32;
+    let mut short = String::new();
+    for c in name.chars() {
+        let closes = matches!(c, '>' | ')') && depth > 0;
+        depth -= u32::from(closes);
+        if depth == 0 {
+            short.push(c);
+        }
+        depth += u32::from(matches!(c, '<' | '('));
+    }
+    short
 }
 
 /// Why the verdict is what it is, in words and numbers: a sentence each.
@@ -134,9 +150,14 @@ fn percent(share: f64) -> String {
     }
 }
 
+/// Whether the profile is one of several that call sites are judged by; one from a file is not.
+pub(super) fn is_watched(profile: &Profile) -> bool {
+    !profile.coverage.settle.is_zero()
+}
+
 /// Whether the process has been watched for long enough to judge its call sites.
 pub(super) fn is_judged(profile: &Profile) -> bool {
-    profile.elapsed() >= profile.judged_from() && !profile.verdicts.is_empty()
+    is_watched(profile) && profile.elapsed() >= profile.judged_from()
 }
 
 fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdict> + Clone {
@@ -151,7 +172,7 @@ pub fn headline(profile: &Profile) -> String {
         let growing = of_kind(profile, VerdictKind::Growing).count();
         return match growing {
             0 => format!("watched for {watched}: too early to say what leaks"),
-            _ => format!("watched for {watched}: {} grow, too early to say what leaks", sites(growing)),
+            _ => format!("watched for {watched}: {}, too early to say what leaks", do_so(growing, "grow")),
         };
     }
     let [leaking, growing] =
@@ -161,14 +182,13 @@ pub fn headline(profile: &Profile) -> String {
         .map(|rate| rate.per_second)
         .sum();
     let growing =
-        if growing > 0 { format!(", {} grow, too early to say", sites(growing)) } else { String::new() };
+        if growing > 0 { format!(", {}, too early to say", do_so(growing, "grow")) } else { String::new() };
     match leaking {
         0 => format!("watched for {watched}: nothing leaks{growing}"),
         _ => {
             let all = if leaking > 1 { " in all" } else { "" };
             let rate = pace(Rate { per_second: rate, low: rate, high: rate });
-            let verb = if leaking > 1 { "leak" } else { "leaks" };
-            format!("watched for {watched}: {} {verb}, {rate}{all}{growing}", sites(leaking))
+            format!("watched for {watched}: {}, {rate}{all}{growing}", do_so(leaking, "leak"))
         }
     }
 }
@@ -178,6 +198,12 @@ fn sites(count: usize) -> String {
         1 => "1 call site".to_owned(),
         _ => format!("{count} call sites"),
     }
+}
+
+/// `1 call site leaks`, `2 call sites leak`.
+fn do_so(count: usize, verb: &str) -> String {
+    let ending = if count == 1 { "s" } else { "" };
+    format!("{} {verb}{ending}", sites(count))
 }
 
 /// The call sites of a kind that need no further look, in a line; `None` when there are none.

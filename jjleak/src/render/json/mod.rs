@@ -302,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn verdicts_are_there_with_their_figures_and_read_back() {
+        let document: Document = serde_json::from_str(&json(&sample::judged())).unwrap();
+        let kinds: Vec<_> = document.verdicts.iter().map(|verdict| verdict.kind.as_str()).collect();
+        assert_eq!(kinds, ["leaking", "growing", "cache_like", "start_up", "steady_churn"]);
+        assert_eq!(document.memory.unwrap().kind, "cgroup");
+        let pretty = serde_json::to_string_pretty(&document.verdicts[2]).unwrap();
+        insta::assert_snapshot!(pretty);
+    }
+
+    #[test]
     fn what_was_asked_for_beyond_the_figures_is_there_and_reads_back() {
         let mut profile = sample::profile();
         profile.coverage = Coverage {
