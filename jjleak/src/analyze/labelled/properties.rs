@@ -131,3 +131,23 @@ proptest! {
         }
     }
 }
+
+/// Not a test of anything but for whoever wants to know: what a profile of ten thousand call sites costs.
+#[test]
+#[ignore = "prints a duration"]
+fn ten_thousand_call_sites() {
+    let sites: Vec<Vec<Block>> = (0..10_000)
+        .map(|site| {
+            let block = |number: u32| Block {
+                born: f64::from(number) * 12. + f64::from(site % 7),
+                dies: if site % 3 == 0 { f64::INFINITY } else { f64::from(number) * 12. + 20. },
+                size: 64,
+                count: 1,
+            };
+            (0..50).map(block).collect()
+        })
+        .collect();
+    let run = Run { duration: 600., interval: 10., settle: 15. };
+    let (verdicts, spent) = run.timed(sites);
+    println!("{} verdicts, {:?} a profile", verdicts.len(), spent / 60);
+}

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -97,7 +97,13 @@ impl Run {
     }
 
     /// The verdicts on several call sites at the end of the run.
-    pub(super) fn verdicts(&self, mut sites: Vec<Vec<Block>>) -> Vec<Verdict> {
+    pub(super) fn verdicts(&self, sites: Vec<Vec<Block>>) -> Vec<Verdict> {
+        self.timed(sites).0
+    }
+
+    /// The same, and how long it took to come to verdicts in all.
+    pub(super) fn timed(&self, mut sites: Vec<Vec<Block>>) -> (Vec<Verdict>, Duration) {
+        let mut spent = Duration::ZERO;
         let mut history = History::default();
         let mut timeline = Timeline::default();
         let mut verdicts = Vec::new();
@@ -109,10 +115,13 @@ impl Run {
         while time <= self.duration + self.interval / 2. {
             timeline.cut(nanoseconds(time));
             let stacks = stacks.iter_mut().map(|stack| stack.at(time, timeline.instants_ns())).collect();
-            verdicts = history.observe(&self.profile(time, timeline.instants_ns(), stacks));
+            let profile = self.profile(time, timeline.instants_ns(), stacks);
+            let begin = Instant::now();
+            verdicts = history.observe(&profile);
+            spent += begin.elapsed();
             time += self.interval;
         }
-        verdicts
+        (verdicts, spent)
     }
 
     fn profile(&self, time: f64, instants_ns: &[u64], stacks: Vec<StackProfile>) -> Profile {
