@@ -159,9 +159,7 @@ mod tests {
 
     #[test]
     fn a_trend_is_between_always_up_and_always_down() {
-        assert_eq!(trend(&[1., 2., 3.]), 1.);
-        assert_eq!(trend(&[3., 2., 1.]), -1.);
-        assert_eq!(trend(&[2., 2., 2.]), 0.);
-        assert_eq!(trend(&[1.]), 0.);
+        let trends = [&[1., 2., 3.][..], &[3., 2., 1.], &[2., 2., 2.], &[1.]].map(trend);
+        assert_eq!(trends.map(|trend| trend.to_string()), ["1", "-1", "0", "0"]);
     }
 }

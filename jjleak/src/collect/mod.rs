@@ -167,7 +167,9 @@ impl Collector {
             }
         }
         // Those that first allocated after the instant.
-        stacks.values_mut().for_each(|stacks| stacks.retain(|_, used| used.allocated_objects > 0));
+        for stacks in stacks.values_mut() {
+            stacks.retain(|_, used| used.allocated_objects > 0);
+        }
         self.receive_frames();
         let instants_ns: Arc<[u64]> = self.timeline.instants_ns().into();
         let snapshot = |(image, stacks)| {

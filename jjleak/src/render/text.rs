@@ -258,7 +258,7 @@ mod tests {
         let mut out = Vec::new();
         let selection = Selection { sort: SortBy::Size, top };
         let contents = Contents { verdicts: false, outstanding: true };
-        write(profile, &Options { selection, contents, ..sample::options() }, &mut out).unwrap();
+        write(profile, &Options { contents, selection, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -355,7 +355,7 @@ mod tests {
         let mut out = Vec::new();
         let selection = Selection { sort: SortBy::Growth, top: 10 };
         let contents = Contents { verdicts: false, outstanding: true };
-        write(&profile, &Options { selection, contents, ..sample::options() }, &mut out).unwrap();
+        write(&profile, &Options { contents, selection, ..sample::options() }, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(", -64 bytes since the last report"), "{text}");
         assert!(text.contains(", +0 bytes since the last report"), "{text}");

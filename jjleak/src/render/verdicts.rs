@@ -116,12 +116,8 @@ fn period(per_second: f64) -> (&'static str, f64) {
 }
 
 fn unit(bytes: f64) -> (f64, &'static str) {
-    const UNITS: [(f64, &str); 4] = [
-        ((1_u64 << 40) as f64, "TiB"),
-        ((1_u64 << 30) as f64, "GiB"),
-        ((1_u64 << 20) as f64, "MiB"),
-        ((1_u64 << 10) as f64, "KiB"),
-    ];
+    const UNITS: [(f64, &str); 4] =
+        [(1_099_511_627_776., "TiB"), (1_073_741_824., "GiB"), (1_048_576., "MiB"), (1_024., "KiB")];
     UNITS.into_iter().find(|(unit, _)| bytes.abs() >= *unit).unwrap_or((1., "bytes"))
 }
 
@@ -183,43 +179,32 @@ pub fn headline(profile: &Profile) -> String {
         .sum();
     let growing =
         if growing > 0 { format!(", {}, too early to say", do_so(growing, "grow")) } else { String::new() };
-    match leaking {
-        0 => format!("watched for {watched}: nothing leaks{growing}"),
-        _ => {
-            let all = if leaking > 1 { " in all" } else { "" };
-            let rate = pace(Rate { per_second: rate, low: rate, high: rate });
-            format!("watched for {watched}: {}, {rate}{all}{growing}", do_so(leaking, "leak"))
-        }
+    if leaking == 0 {
+        return format!("watched for {watched}: nothing leaks{growing}");
     }
-}
-
-fn sites(count: usize) -> String {
-    match count {
-        1 => "1 call site".to_owned(),
-        _ => format!("{count} call sites"),
-    }
+    let all = if leaking > 1 { " in all" } else { "" };
+    let rate = pace(Rate { per_second: rate, low: rate, high: rate });
+    format!("watched for {watched}: {}, {rate}{all}{growing}", do_so(leaking, "leak"))
 }
 
 /// `1 call site leaks`, `2 call sites leak`.
 fn do_so(count: usize, verb: &str) -> String {
-    let ending = if count == 1 { "s" } else { "" };
-    format!("{} {verb}{ending}", sites(count))
+    if count == 1 { format!("1 call site {verb}s") } else { format!("{count} call sites {verb}") }
 }
 
 /// The call sites of a kind that need no further look, in a line; `None` when there are none.
 pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Option<String> {
-    let verdicts = of_kind(profile, kind).skip(shown).filter(|verdict| verdict.live.objects > 0);
-    let count = verdicts.clone().count();
-    let bytes = verdicts.clone().map(|verdict| verdict.live.bytes).sum();
-    let named = |verdict: &Verdict| format!("{} ({})", function(verdict), approximate(verdict.live.bytes));
-    let mut names: Vec<_> = verdicts.take(NAMED).map(named).collect();
+    let holding = of_kind(profile, kind).skip(shown).filter(|verdict| verdict.live.objects > 0);
+    let count = holding.clone().count();
+    let bytes = holding.clone().map(|verdict| verdict.live.bytes).sum();
+    let tell = |verdict: &Verdict| format!("{} ({})", function(verdict), approximate(verdict.live.bytes));
+    let mut names: Vec<_> = holding.take(NAMED).map(tell).collect();
     if count > NAMED {
         names.push("...".to_owned());
     }
-    let more = if shown > 0 { "more " } else { "" };
-    let held = if count == 1 { "holds" } else { "hold" };
-    let (sites, bytes, names) = (sites(count), approximate(bytes), names.join(", "));
-    (count > 0).then(|| format!("{}: {more}{sites} {held} {bytes}: {names}", kind.words()))
+    let more = if shown > 0 { " more" } else { "" };
+    let (places, all, names) = (do_so(count, "hold"), approximate(bytes), names.join(", "));
+    (count > 0).then(|| format!("{}{more}: {places} {all}: {names}", kind.words()))
 }
 
 /// What to do now, in a sentence.

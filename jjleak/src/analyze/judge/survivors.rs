@@ -47,7 +47,7 @@ struct Leak {
 
 pub(super) fn judge(past: &Past<'_>, survivors: &[Totals], total: &Total, judgement: &mut Judgement) {
     let age = old_age(past, past.begin(past.first));
-    let settled = age.map_or_else(|| OLD * past.watched(), |age| age).max(past.settle);
+    let settled = age.unwrap_or_else(|| OLD * past.watched()).max(past.settle);
     judgement.survival = survival(past, survivors, settled);
     judgement.freed_when_old = mortality(past, past.begin(past.first), settled);
     if let Some((leak, begin)) = find_leak(past, survivors) {
@@ -152,7 +152,7 @@ fn steady(grown: &[Grown], weight: f64) -> Option<Leak> {
     let shares: Vec<_> = grown.iter().map(|grown| grown.batch.growth / grown.allocated.max(1.)).collect();
     let leaks_a_part = shares.iter().all(|share| *share < 0.5);
     // What leaks a part of what it allocates leaks less when there is less to do.
-    let slows = slows_down(&paces) && !(leaks_a_part && !slows_down(&shares));
+    let slows = slows_down(&paces) && (!leaks_a_part || slows_down(&shares));
     let of_load = grown.iter().zip(&shares).map(|(grown, share)| {
         let duration = grown.batch.duration;
         Batch { duration, growth: share * duration }

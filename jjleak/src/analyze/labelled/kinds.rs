@@ -189,7 +189,7 @@ fn leak(draw: &mut Draw, span: Range<f64>, count: Range<f64>) -> Vec<Block> {
     let regular = draw.unit() < 0.3;
     let duration = span.end - span.start;
     let times = if regular {
-        (0..1 + count as u64).map(|number| span.start + duration * number as f64 / (1. + count)).collect()
+        (0..=count as u64).map(|number| span.start + duration * number as f64 / (1. + count)).collect()
     } else {
         draw.times(span, count)
     };

@@ -21,7 +21,7 @@ pub(super) struct Block {
     pub(super) count: u64,
 }
 
-/// Random numbers, the same for the same seed (SplitMix64).
+/// Random numbers, the same for the same seed (`SplitMix64`).
 pub(super) struct Draw(u64);
 
 impl Draw {
