@@ -26,7 +26,7 @@ struct Run {
 }
 
 impl Run {
-    /// What jjleak says in text and JSON, and what the program has leaked, in bytes, by function.
+    /// What jjleak says in text and JSON, and what the program has leaked, in bytes a second, by function.
     fn watch(&self) -> (String, Document, BTreeMap<String, f64>) {
         let mut program =
             Process::spawn(Command::new(compile::verdicts()).stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -46,14 +46,15 @@ impl Run {
         ]);
         let mut stdin = program.stdin.take().unwrap();
         writeln!(stdin, "pace {} {}", self.rounds, self.every_ms).unwrap();
-        let mut leaked = BTreeMap::new();
+        let (mut leaked, mut seconds) = (BTreeMap::new(), 1.);
         loop {
             let line = said.next(WHOLE_RUN);
             let words: Vec<_> = line.split(' ').collect();
             match words[..] {
                 ["leaked", bytes, "bytes", .., function] => {
-                    leaked.insert(function.to_owned(), bytes.parse().unwrap());
+                    leaked.insert(function.to_owned(), bytes.parse::<f64>().unwrap() / seconds);
                 }
+                ["lasted", lasted, "seconds"] => seconds = lasted.parse().unwrap(),
                 _ => break,
             }
         }
@@ -84,7 +85,7 @@ fn assert_the_three_leak(text: &str, report: &Document) {
 #[test]
 fn three_leaks_beside_two_caches_and_churn_are_told_and_only_they() {
     require_bpf!();
-    // The caches are full after two thirds of the time.
+    // The caches are full after a third of the time.
     let run = Run { rounds: 600, every_ms: 12, settle: "0.4", interval: "0.2" };
     let (text, report, leaked) = run.watch();
     assert_the_three_leak(&text, &report);
@@ -111,7 +112,7 @@ fn in_two_minutes_the_rates_of_leaks_are_told_within_five_per_cent() {
     let (text, report, leaked) = run.watch();
     assert_the_three_leak(&text, &report);
     for (function, verdict) in of_kind(&report, "leaking") {
-        let ratio = verdict.rate.unwrap().bytes_per_s / (leaked[function] / 125.);
+        let ratio = verdict.rate.unwrap().bytes_per_s / leaked[function];
         assert!((0.95..1.05).contains(&ratio), "{function}: {ratio}\n{text}");
     }
 }
