@@ -16,7 +16,7 @@
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
-//! | [`analyze`] | a profile | a ranking |
+//! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |

@@ -49,5 +49,6 @@ mod stacks;
 mod states;
 mod threads;
 mod turnover;
+mod verdicts;
 mod verifier;
 mod views;

@@ -26,8 +26,11 @@ const SOURCE: &str = "tests/fixtures/demo.c";
 /// How jjleak's line on stderr begins when its probes are armed.
 const ATTACHED: &str = "jjleak: attached";
 
-/// A report every second, and two more than the seconds for which the program leaks.
-const REPORTS: [&str; 2] = ["1", "5"];
+/// A report every second, and one more than the seconds for which the program leaks.
+const REPORTS: [&str; 2] = ["1", "11"];
+
+/// The program's requests take milliseconds: what is older than half a second can be judged.
+const SETTLE: [&str; 2] = ["--settle", "0.5"];
 
 /// `cargo xtask run` without arguments.
 pub(crate) fn demo() -> Result<ExitCode> {
@@ -69,6 +72,7 @@ fn profile(jjleak_program: &Path, program: &mut Leaking, output: &Path) -> Resul
     command
         .args(["-p", &program.child.id().to_string()])
         .args(REPORTS)
+        .args(SETTLE)
         .args(["--format", "text,svg,json", "--out"])
         .arg(output)
         .stderr(Stdio::piped());

@@ -9,6 +9,7 @@
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
 //! | [`vm`] | jjleak on another kernel |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
+//! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts |
 //! | [`mod@bench`] | benchmarks on the running kernel |
 //! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
 //! | [`command`], [`workspace`] | running programs; where things lie |
@@ -29,6 +30,7 @@ mod sudo;
 mod tally;
 mod test;
 mod toolchain;
+mod verdicts;
 mod verifier;
 mod vm;
 mod workspace;
@@ -74,6 +76,12 @@ enum Verb {
     VmTest,
     /// Check formatting, lints, documentation and licences
     Check,
+    /// Judge synthetic call sites of every kind, and print precision and recall
+    Verdicts {
+        /// How many of each kind
+        #[arg(default_value_t = 40)]
+        seeds: u32,
+    },
     /// Measure what a probed allocation costs, on the running kernel
     Bench {
         /// Arguments for the benchmark
@@ -91,6 +99,7 @@ fn main() -> ExitCode {
         Verb::Verifier => verifier::verifier(),
         Verb::VmTest => vm::test(),
         Verb::Check => check::check(),
+        Verb::Verdicts { seeds } => verdicts::verdicts(seeds),
         Verb::Bench { args } => bench::bench(&args),
     };
     result.unwrap_or_else(|error| {

@@ -1,10 +1,20 @@
-//! Ranks the stacks of a profile. Pure.
+//! Ranks the stacks of a profile, and judges its call sites. Pure.
 //!
 //! - `growth`: what has changed since the report before.
+//! - `site`: which stacks are the same call site.
+//! - `history`: what is remembered of call sites from profile to profile.
+//! - `judge`: what that makes of them.
 //!
-//! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, for [`crate::render`].
+//! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, and [`crate::profile::Verdict`]s,
+//! for [`crate::render`].
 
 mod growth;
+mod history;
+mod judge;
+#[cfg(test)]
+mod labelled;
+mod site;
+mod statistics;
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -13,6 +23,7 @@ use std::str::FromStr;
 use crate::profile::{Profile, StackProfile};
 
 pub use growth::Growth;
+pub use history::{Histories, History};
 
 /// What stacks are ordered by; always the largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -13,10 +13,13 @@ use super::Failure;
 use crate::analyze::{Selection, SortBy};
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
-use crate::render::{Format, Value};
+use crate::render::{Contents, Format, Value};
 
 /// Most blocks of a stack that `--show-allocs` lists: more than anybody reads, and a bound to what a report can grow to.
 const SHOWN_BLOCKS: usize = 100;
+
+/// Stacks, and verdicts, in text reports: what fits a screen or two.
+const TOP: usize = 10;
 
 /// Names the call paths that leak memory in a running process.
 ///
@@ -146,14 +149,28 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
     pub(super) frame_buffer: Option<u32>,
 
-    /// Number of stacks in text reports
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
-    pub(super) top: usize,
+    /// Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a
+    /// while. A process is judged when it has been watched for four times as long
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_interval)]
+    pub(super) settle: Duration,
+
+    /// Text reports list the stacks with outstanding allocations, as bcc's memleak does, instead of verdicts; so they do with
+    /// -a, -C, -o, -s, -t, -T, -z, -Z and --sort
+    #[arg(long)]
+    pub(super) outstanding: bool,
+
+    /// Text reports give verdicts, also with options by which they list stacks; with --outstanding, both
+    #[arg(long)]
+    pub(super) verdicts: bool,
+
+    /// Number of stacks, or of verdicts, in text reports [default: 10]
+    #[arg(short = 'T', long, value_name = "N")]
+    pub(super) top: Option<usize>,
 
     /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age
-    /// (of the oldest live allocation)
-    #[arg(long, value_name = "ORDER", default_value_t = SortBy::Size)]
-    pub(super) sort: SortBy,
+    /// (of the oldest live allocation) [default: size]
+    #[arg(long, value_name = "ORDER")]
+    pub(super) sort: Option<SortBy>,
 
     /// What to write: text, json, svg, pprof, collapsed
     ///
@@ -218,8 +235,16 @@ impl Args {
         Ok(Subject::Command(words.into_iter().map(OsString::from).collect()))
     }
 
-    pub(super) const fn selection(&self) -> Selection {
-        Selection { sort: self.sort, top: self.top }
+    pub(super) fn selection(&self) -> Selection {
+        Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) }
+    }
+
+    /// What text reports say: what bcc's memleak does, if it is asked for as there.
+    pub(super) fn contents(&self) -> Contents {
+        let chooses = self.older > 0 || self.min_size > 0 || self.max_size < u64::MAX || self.sample_rate > 1;
+        let lists = self.show_allocs || self.combined_only || self.top.is_some() || self.sort.is_some();
+        let outstanding = self.outstanding || self.trace || chooses || lists;
+        Contents { verdicts: self.verdicts || !outstanding, outstanding }
     }
 
     /// Has the kernel side do what the arguments ask for.
@@ -239,7 +264,7 @@ impl Args {
 
     /// What the figures cover.
     pub(super) fn coverage(&self) -> Result<Coverage, Failure> {
-        if self.combined_only && self.sort == SortBy::Age {
+        if self.combined_only && self.sort == Some(SortBy::Age) {
             let what = "--sort age does not go with --combined-only, which knows no ages";
             return Err(Failure::usage(what.to_owned()));
         }
@@ -248,6 +273,7 @@ impl Args {
             sampling: self.sampling(),
             combined: self.combined_only,
             blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
+            settle: self.settle,
         })
     }
 
@@ -291,7 +317,7 @@ mod tests {
     fn bcc_style_arguments_are_understood() {
         let args = parse("jjleak -p 42 10 3 -T 5 -z 16 -Z 4096").unwrap();
         assert!(matches!(args.subject(), Ok(Subject::Pids(pids)) if pids == [42]));
-        assert_eq!((args.interval, args.count, args.top), (Duration::from_secs(10), Some(3), 5));
+        assert_eq!((args.interval, args.count, args.top), (Duration::from_secs(10), Some(3), Some(5)));
         assert_eq!(args.size_filter().ok(), Some(SizeFilter { min: 16, max: 4096 }));
     }
 
@@ -309,6 +335,19 @@ mod tests {
         let settings = settings(&parse("jjleak -p 42 -C -t --max-live 1000").unwrap());
         assert!(settings.combined && settings.trace);
         assert_eq!(settings.capacity, Capacity { blocks: 1000, ..Capacity::default() });
+    }
+
+    #[test]
+    fn verdicts_come_first_unless_a_list_is_asked_for_as_of_bcc() {
+        let contents = |options: &str| parse(&format!("jjleak -p 42{options}")).unwrap().contents();
+        assert_eq!(contents(" 5 3 --format text"), Contents { verdicts: true, outstanding: false });
+        for option in
+            ["--outstanding", "-a", "-C", "-o 5", "-s 2", "-t", "-T 5", "-z 1", "-Z 9", "--sort size"]
+        {
+            let list = Contents { verdicts: false, outstanding: true };
+            assert_eq!(contents(&format!(" {option}")), list, "{option}");
+            assert_eq!(contents(&format!(" {option} --verdicts")), Contents { verdicts: true, ..list });
+        }
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Outputs {
             failures: Vec::new(),
             texts: 0,
             options: Options {
+                contents: args.contents(),
                 selection: args.selection(),
                 value: Value::Bytes,
                 time_zone: TimeZone::system(),

@@ -6,7 +6,7 @@ use std::mem;
 use jjleak_common::counter::Counter;
 use jjleak_common::live::Record;
 
-use super::{Collector, LiveBlocks, RawStack, Snapshot, StackUse, merge_rows, stacks};
+use super::{Cohort, Collector, LiveBlocks, RawStack, Snapshot, StackUse, merge_rows, stacks, sums};
 use crate::mappings::{Allocated, MappingBooks};
 
 impl Collector {
@@ -29,10 +29,18 @@ fn add(
     is_in_allocator: impl Fn(u32) -> bool,
     hash: impl Fn(u32) -> u64,
 ) {
-    let mut live: BTreeMap<u32, LiveBlocks> = BTreeMap::new();
+    let mut live: BTreeMap<u32, (LiveBlocks, Vec<Cohort>)> = BTreeMap::new();
+    let instants_ns = &snapshot.instants_ns;
     for mapped in books.mapped().filter(|mapped| mapped.time_ns <= snapshot.youngest_ns) {
         let record = Record { size: mapped.bytes, time_ns: mapped.time_ns, stack: mapped.stack, reserved: 0 };
-        live.entry(mapped.stack).or_default().add(&record);
+        let (sum, cohorts) = live.entry(mapped.stack).or_default();
+        sum.add(&record);
+        cohorts.resize(instants_ns.len(), Cohort::default());
+        let interval = instants_ns.partition_point(|instant| *instant < mapped.time_ns);
+        if let Some(cohort) = cohorts.get_mut(interval) {
+            cohort.objects += 1;
+            cohort.bytes += mapped.bytes;
+        }
     }
     let mut tally = books.tally();
     for (row, Allocated { objects, bytes }) in books.allocated() {
@@ -44,8 +52,9 @@ fn add(
         let used = snapshot.stacks.entry(row).or_insert_with(new);
         used.allocated_objects += objects;
         used.allocated_bytes += bytes;
-        if let Some(mapped) = live.remove(&row) {
+        if let Some((mapped, cohorts)) = live.remove(&row) {
             used.live.merge(&mapped);
+            sums::merge_cohorts(&mut used.cohorts, &cohorts);
         }
     }
     snapshot.stacks = merge_rows(mem::take(&mut snapshot.stacks), snapshot.blocks_per_stack);

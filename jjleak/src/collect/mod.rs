@@ -11,9 +11,11 @@ mod mappings;
 mod spill;
 mod stacks;
 mod sums;
+mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -30,7 +32,8 @@ use frames::Frames;
 use live::Blocks;
 use sums::Sum;
 
-pub use sums::{Block, LiveBlocks};
+pub use sums::{Block, Cohort, LiveBlocks};
+pub use timeline::{MAX_INSTANTS, Timeline};
 
 /// The state of a process's books at one instant.
 ///
@@ -40,12 +43,14 @@ pub use sums::{Block, LiveBlocks};
 /// the fraction of a microsecond in which its outcome is booked, a snapshot can show both blocks, or for one that keeps
 /// its address neither.
 ///
-/// Cumulative sums and counters are read right after, each by itself: they can be ahead of the blocks. So are the sums of a
-/// [`Settings::combined`] run, which have no instant in common.
+/// Cumulative sums are read one by one as soon as the instant has come, before the blocks: they can be ahead by what was
+/// allocated in these microseconds. Counters are read last. The sums of a [`Settings::combined`] run have no instant in common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
     pub taken_ns: u64,
+    /// Instants of earlier snapshots that divide the blocks into cohorts; the last is this one's.
+    pub instants_ns: Arc<[u64]>,
     /// Blocks allocated after this are not shown.
     pub youngest_ns: u64,
     /// Most blocks of each stack that are listed one by one.
@@ -65,6 +70,8 @@ pub struct StackUse {
     pub hash: u64,
     /// Its blocks that live.
     pub live: LiveBlocks,
+    /// The same by when they were allocated, cohort by cohort; empty when none lives, or ages are not known.
+    pub cohorts: Vec<Cohort>,
     /// Blocks allocated since the start.
     pub allocated_objects: u64,
     /// Bytes requested by them.
@@ -104,6 +111,7 @@ pub struct Collector {
     frames: Frames,
     sampling: Sampling,
     combined: bool,
+    timeline: Timeline,
 }
 
 impl Collector {
@@ -115,6 +123,7 @@ impl Collector {
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
             sampling,
             combined,
+            timeline: Timeline::default(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -129,8 +138,13 @@ impl Collector {
         images: &[ImageId],
         view: View,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
-        let (taken_ns, sums) =
-            if self.combined { (now_ns(), Vec::new()) } else { self.sums(attachment, images, view)? };
+        let AtInstant { taken_ns, allocated, sums } = if self.combined {
+            let taken_ns = now_ns();
+            self.timeline.cut(taken_ns);
+            AtInstant { taken_ns, ..AtInstant::default() }
+        } else {
+            self.at_instant(attachment, images, view)?
+        };
         // Blocks first: whatever is live has then been counted for its stack.
         let mut stacks = stacks::read(&self.stacks, images, self.sampling);
         if self.combined {
@@ -142,37 +156,56 @@ impl Collector {
             let Some(stacks) = stacks.get_mut(image) else { continue };
             for (row, sum) in sums {
                 let used = stacks.entry(row).or_default();
-                (used.live, used.blocks) = sum.finish(view.blocks_per_stack);
+                (used.live, used.cohorts, used.blocks) = sum.finish(view.blocks_per_stack);
             }
         }
+        for (row, used) in stacks.values_mut().flatten() {
+            if let Some((objects, bytes)) = allocated.get(*row as usize) {
+                // A call that was just booking its block when the instant came can have been counted after.
+                used.allocated_objects = used.live.objects.max(*objects);
+                used.allocated_bytes = used.live.bytes.max(*bytes);
+            }
+        }
+        // Those that first allocated after the instant.
+        for stacks in stacks.values_mut() {
+            stacks.retain(|_, used| used.allocated_objects > 0);
+        }
         self.receive_frames();
+        let instants_ns: Arc<[u64]> = self.timeline.instants_ns().into();
         let snapshot = |(image, stacks)| {
             let counters = counters::read(&self.counters, image);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;
-            (image, Snapshot { taken_ns, youngest_ns, blocks_per_stack, image, stacks, counters })
+            let instants_ns = Arc::clone(&instants_ns);
+            (
+                image,
+                Snapshot { taken_ns, instants_ns, youngest_ns, blocks_per_stack, image, stacks, counters },
+            )
         };
         Ok(stacks.into_iter().map(snapshot).collect())
     }
 
     /// The blocks of these images at one instant, summed for each row of the stack table.
-    fn sums(
-        &self,
+    fn at_instant(
+        &mut self,
         attachment: &Attachment,
         images: &[ImageId],
         view: View,
-    ) -> Result<(u64, Vec<HashMap<u32, Sum>>), Error> {
+    ) -> Result<AtInstant, Error> {
         let spill = attachment.map(names::SPILL)?;
         let wanted: BTreeSet<_> = images.iter().collect();
         // A row is of one image: by row, a sum is found without searching.
         let mut sums = vec![Sum::default(); self.stacks.len()];
         let instant_ns = freed::begin(&self.freed);
+        let allocated = stacks::allocated(&self.stacks, self.sampling);
+        self.timeline.cut(instant_ns);
+        let intervals = self.timeline.intervals();
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
         let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
             let shown = record.time_ns <= youngest_ns && wanted.contains(&key.image());
             if let (true, Some(sum)) = (shown, sums.get_mut(record.stack as usize)) {
-                sum.add(key, record, self.sampling, view.blocks_per_stack);
+                sum.add(key, record, &intervals, self.sampling, view.blocks_per_stack);
             }
         });
         let spilled = spill::read(spill);
@@ -185,7 +218,7 @@ impl Collector {
                 of_images[place].insert(row, sum);
             }
         }
-        Ok((instant_ns, of_images))
+        Ok(AtInstant { taken_ns: instant_ns, allocated, sums: of_images })
     }
 
     /// The addresses of the stack in a row of the kernel's table; `None` when they were not kept or are just
@@ -244,6 +277,16 @@ impl Collector {
     }
 }
 
+/// What was there at an instant.
+#[derive(Default)]
+struct AtInstant {
+    taken_ns: u64,
+    /// Objects and bytes allocated, by row of the stack table.
+    allocated: Vec<(u64, u64)>,
+    /// The blocks of each image, by row.
+    sums: Vec<HashMap<u32, Sum>>,
+}
+
 /// Adds a stack's later rows to its first one.
 fn merge_rows(mut stacks: BTreeMap<u32, StackUse>, blocks_per_stack: usize) -> BTreeMap<u32, StackUse> {
     let mut first_rows = HashMap::new();
@@ -257,6 +300,7 @@ fn merge_rows(mut stacks: BTreeMap<u32, StackUse>, blocks_per_stack: usize) -> B
     for (row, first) in later_rows {
         if let (Some(later), Some(first)) = (stacks.remove(&row), stacks.get_mut(&first)) {
             first.live.merge(&later.live);
+            sums::merge_cohorts(&mut first.cohorts, &later.cohorts);
             first.blocks.extend(later.blocks);
             sums::largest_first(&mut first.blocks, blocks_per_stack);
             first.allocated_objects += later.allocated_objects;
@@ -281,6 +325,7 @@ mod tests {
                 newest_ns: hash + 1,
                 ..LiveBlocks::default()
             },
+            cohorts: Vec::new(),
             blocks: Vec::new(),
             allocated_objects,
             allocated_bytes: 10 * allocated_objects,

@@ -87,6 +87,13 @@ fn used(row: *const StackRow, sampling: Sampling) -> Option<StackUse> {
     (allocated_objects != 0).then_some(used)
 }
 
+/// Objects and bytes allocated so far, by row.
+pub(super) fn allocated(table: &Mapped<StackRow>, sampling: Sampling) -> Vec<(u64, u64)> {
+    let rows = (0..table.len()).map_while(|index| table.get(index));
+    let allocated = rows.map(|row| used(row, sampling).unwrap_or_default());
+    allocated.map(|used| (used.allocated_objects, used.allocated_bytes)).collect()
+}
+
 /// The live blocks of a row, as the kernel side has summed them up.
 pub(super) fn totals(totals: &Mapped<StackTotals>, row: u32, sampling: Sampling) -> LiveBlocks {
     let Some(totals) = totals.get(row as usize) else { return LiveBlocks::default() };

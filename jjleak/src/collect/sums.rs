@@ -4,6 +4,8 @@ use jjleak_common::live::{Key, Record};
 use jjleak_common::process::ImageId;
 use jjleak_common::sampling::{Sampling, WEIGHT_BITS, WEIGHT_ONE, weighted};
 
+use super::timeline::Intervals;
+
 /// Live blocks, summed; when sampling, estimates.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LiveBlocks {
@@ -43,6 +45,24 @@ impl LiveBlocks {
     }
 }
 
+/// Live blocks that were allocated between the same two instants; when sampling, estimates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cohort {
+    /// Number of blocks.
+    pub objects: u64,
+    /// Requested bytes.
+    pub bytes: u64,
+}
+
+/// Adds cohorts of the same instants.
+pub(super) fn merge_cohorts(cohorts: &mut Vec<Cohort>, others: &[Cohort]) {
+    cohorts.resize(cohorts.len().max(others.len()), Cohort::default());
+    for (cohort, other) in cohorts.iter_mut().zip(others) {
+        cohort.objects += other.objects;
+        cohort.bytes += other.bytes;
+    }
+}
+
 /// A live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
@@ -61,12 +81,21 @@ pub(super) struct Sum {
     objects: u64,
     image: Option<ImageId>,
     live: LiveBlocks,
+    /// Numbers with [`WEIGHT_BITS`] fractional bits.
+    cohorts: Vec<Cohort>,
     blocks: Vec<Block>,
 }
 
 impl Sum {
     /// Adds a block, which is kept if it is among the `kept` largest.
-    pub(super) fn add(&mut self, key: Key, record: &Record, sampling: Sampling, kept: usize) {
+    pub(super) fn add(
+        &mut self,
+        key: Key,
+        record: &Record,
+        intervals: &Intervals<'_>,
+        sampling: Sampling,
+        kept: usize,
+    ) {
         let Record { size, time_ns, .. } = *record;
         let weight = sampling.weight(size);
         let live = &mut self.live;
@@ -75,6 +104,12 @@ impl Sum {
         live.bytes += weighted(size, weight);
         self.objects += weight;
         self.image = Some(key.image());
+        if self.cohorts.is_empty() {
+            self.cohorts.resize(intervals.len(), Cohort::default());
+        }
+        let cohort = &mut self.cohorts[intervals.of(time_ns)];
+        cohort.objects += weight;
+        cohort.bytes += weighted(size, weight);
         if weight != WEIGHT_ONE {
             #[expect(
                 clippy::cast_precision_loss,
@@ -98,10 +133,13 @@ impl Sum {
         self.image
     }
 
-    /// The sum, and the blocks that were kept, the largest first, older ones before younger ones.
-    pub(super) fn finish(mut self, kept: usize) -> (LiveBlocks, Vec<Block>) {
+    /// The sum, its cohorts, and the blocks that were kept, the largest first, older ones before younger ones.
+    pub(super) fn finish(mut self, kept: usize) -> (LiveBlocks, Vec<Cohort>, Vec<Block>) {
         largest_first(&mut self.blocks, kept);
-        (LiveBlocks { objects: rounded(self.objects), ..self.live }, self.blocks)
+        for cohort in &mut self.cohorts {
+            cohort.objects = rounded(cohort.objects);
+        }
+        (LiveBlocks { objects: rounded(self.objects), ..self.live }, self.cohorts, self.blocks)
     }
 }
 
@@ -118,18 +156,43 @@ pub(super) fn largest_first(blocks: &mut Vec<Block>, kept: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::Timeline;
 
     fn sum(sizes_and_times: &[(u64, u64)], sampling: Sampling, kept: usize) -> (LiveBlocks, Vec<Block>) {
         let mut sum = Sum::default();
+        let mut timeline = Timeline::default();
+        timeline.cut(350);
+        timeline.cut(1_000);
         for (address, &(size, time_ns)) in (1..).zip(sizes_and_times) {
             sum.add(
                 Key::new(ImageId(1), address),
                 &Record { size, time_ns, stack: 1, reserved: 0 },
+                &timeline.intervals(),
                 sampling,
                 kept,
             );
         }
-        sum.finish(kept)
+        let (live, cohorts, blocks) = sum.finish(kept);
+        assert_eq!(cohorts.iter().map(|cohort| cohort.bytes).sum::<u64>(), live.bytes);
+        (live, blocks)
+    }
+
+    #[test]
+    fn blocks_of_the_same_interval_are_a_cohort() {
+        let mut timeline = Timeline::default();
+        for instant in [100, 200, 300] {
+            timeline.cut(instant);
+        }
+        let mut sum = Sum::default();
+        for (address, (size, time_ns)) in (1..).zip([(1, 50), (2, 100), (4, 101), (8, 250), (16, 300)]) {
+            let record = Record { size, time_ns, stack: 1, reserved: 0 };
+            sum.add(Key::new(ImageId(1), address), &record, &timeline.intervals(), Sampling::Off, 0);
+        }
+        let (_, cohorts, _) = sum.finish(0);
+        assert_eq!(
+            cohorts.iter().map(|cohort| (cohort.objects, cohort.bytes)).collect::<Vec<_>>(),
+            [(2, 3), (1, 4), (2, 24)]
+        );
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Puts a profile together from a snapshot and named stacks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jjleak_common::counter::{Counter, Kind};
 
-use super::{Ages, Block, Coverage, ProcessInfo, Profile, StackProfile, Totals};
+use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, StackProfile, Totals};
 use crate::collect::{Snapshot, StackUse};
 use crate::symbolize::NamedStack;
 
@@ -36,6 +37,9 @@ impl Profile {
             }),
             unknown_frees: snapshot.counters.get(&Counter::UnknownFree).copied().unwrap_or_default(),
             stacks,
+            instants_ns: Arc::clone(&snapshot.instants_ns),
+            memory: None,
+            verdicts: Vec::new(),
         }
     }
 }
@@ -51,6 +55,7 @@ fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: &NamedStack)
             objects: standard_error(used.live.objects_variance),
         }),
         growth: 0,
+        cohorts: cohorts(used),
         ages: (used.live.objects > 0 && !coverage.combined)
             .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
         blocks: used
@@ -61,6 +66,16 @@ fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: &NamedStack)
         status: named.status,
         frames: named.frames.clone(),
     }
+}
+
+/// The cohorts of which something lives.
+fn cohorts(used: &StackUse) -> Vec<Cohort> {
+    let numbered = (0..).zip(&used.cohorts).filter(|(_, cohort)| cohort.objects > 0 || cohort.bytes > 0);
+    let cohort = |(interval, cohort): (u16, &crate::collect::Cohort)| Cohort {
+        interval,
+        live: Totals { bytes: cohort.bytes, objects: cohort.objects },
+    };
+    numbered.map(cohort).collect()
 }
 
 #[expect(
@@ -88,7 +103,6 @@ mod tests {
     use crate::profile::Sampling;
     use jjleak_common::process::ImageId;
     use jjleak_common::stack::StackStatus;
-    use std::sync::Arc;
 
     #[test]
     fn ages_count_from_the_snapshot_and_losses_are_listed_even_when_zero() {
@@ -102,12 +116,14 @@ mod tests {
                 objects_variance: 0.,
                 bytes_variance: 9.,
             },
+            cohorts: vec![collect::Cohort::default(), collect::Cohort { objects: 2, bytes: 48 }],
             blocks: vec![collect::Block { address: 0x5000, size: 32, time_ns: 3_000_000 }],
             allocated_objects: 5,
             allocated_bytes: 120,
         };
         let snapshot = Snapshot {
             taken_ns: 11_000_000,
+            instants_ns: Arc::from([500_000, 11_000_000]),
             youngest_ns: 11_000_000,
             blocks_per_stack: 1,
             image: ImageId(1),
@@ -132,6 +148,8 @@ mod tests {
             stack.ages,
             Some(Ages { oldest: Duration::from_millis(10), newest: Duration::from_millis(8) })
         );
+        let cohort = Cohort { interval: 1, live: Totals { bytes: 48, objects: 2 } };
+        assert_eq!(stack.cohorts, [cohort]);
         assert_eq!(stack.blocks, [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]);
         assert_eq!((stack.live_error, profile.live_error()), (None, None));
         let sampled = Coverage { sampling: Sampling::Rate(4), ..Coverage::default() };

@@ -57,6 +57,9 @@ impl Profile {
             notes: std::collections::BTreeMap::new(),
             unknown_frees: 0,
             stacks: Vec::new(),
+            instants_ns: Arc::default(),
+            memory: None,
+            verdicts: Vec::new(),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod build;
 mod merge;
 mod unwinding;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
+pub use verdict::{JUDGED_SPANS, Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind};
 
 /// A profile of one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +40,13 @@ pub struct Profile {
     pub unknown_frees: u64,
     /// Every stack that allocated since accounting began, in no particular order.
     pub stacks: Vec<StackProfile>,
+    /// The instants that the cohorts of stacks are divided by, in nanoseconds of `CLOCK_MONOTONIC`; the last is the one that
+    /// the profile describes. Empty when no ages are known.
+    pub instants_ns: Arc<[u64]>,
+    /// How much memory the process can have, if that is known.
+    pub memory: Option<Memory>,
+    /// What is to be thought of each call site, what is worst first; see [`crate::analyze::History`].
+    pub verdicts: Vec<Verdict>,
 }
 
 impl Profile {
@@ -61,6 +70,12 @@ impl Profile {
     #[must_use]
     pub fn allocated(&self) -> Totals {
         self.stacks.iter().map(|stack| stack.allocated).sum()
+    }
+
+    /// For how long a process has to be watched before its call sites are judged; until then, they only grow or do not.
+    #[must_use]
+    pub fn judged_from(&self) -> Duration {
+        self.coverage.settle * JUDGED_SPANS
     }
 
     /// How long accounting has run.
@@ -91,6 +106,8 @@ pub struct Coverage {
     pub combined: bool,
     /// The blocks of each stack are listed, the largest first, so many at most.
     pub blocks_per_stack: usize,
+    /// Younger allocations are not judged.
+    pub settle: Duration,
 }
 
 /// Who a process is.
@@ -164,6 +181,8 @@ pub struct StackProfile {
     pub live_error: Option<Totals>,
     /// Live bytes more than at the report before, or less; see [`crate::analyze::Growth`].
     pub growth: i64,
+    /// What lives by when it was allocated, without cohorts of which nothing lives; empty when ages are not known.
+    pub cohorts: Vec<Cohort>,
     /// Ages of the live blocks; `None` when none lives, or they are not known.
     pub ages: Option<Ages>,
     /// The largest of the live blocks, if the [`Coverage`] asks for them.
@@ -183,6 +202,15 @@ pub struct Block {
     pub size: u64,
     /// How long it has lived.
     pub age: Duration,
+}
+
+/// Live blocks that were allocated between the same two instants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cohort {
+    /// Index into [`Profile::instants_ns`] of the instant at or before which they were allocated, and after the one before it.
+    pub interval: u16,
+    /// What lives of them.
+    pub live: Totals,
 }
 
 /// Ages of the live blocks of a stack.

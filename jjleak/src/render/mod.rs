@@ -22,9 +22,11 @@ pub(crate) mod sample;
 mod svg;
 mod text;
 mod units;
+mod verdicts;
 
 pub(crate) use label::printable;
 pub(crate) use units::humane_bytes;
+pub use verdicts::{advice, evidence, headline, pace, site};
 
 /// Who wrote a report, in formats that have a place for it.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
@@ -145,9 +147,27 @@ impl FromStr for Value {
 #[error("unknown value `{0}`: flame graphs show bytes or objects")]
 pub struct UnknownValue(String);
 
+/// What text reports say of call sites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contents {
+    /// What leaks and what does not, first.
+    pub verdicts: bool,
+    /// The stacks with outstanding allocations, in the words of bcc's memleak. Without verdicts, or when it is too early for
+    /// them, they are there in any case.
+    pub outstanding: bool,
+}
+
+impl Default for Contents {
+    fn default() -> Self {
+        Self { verdicts: true, outstanding: false }
+    }
+}
+
 /// How to render.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// What text reports say.
+    pub contents: Contents,
     /// The order of stacks; text shows only the top of them.
     pub selection: Selection,
     /// What SVG and collapsed stacks show.
@@ -169,7 +189,7 @@ pub struct Error {
 pub fn render(profile: &Profile, format: Format, options: &Options) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
     match format {
-        Format::Text => text::write(profile, options.selection, &options.time_zone, &mut out),
+        Format::Text => text::write(profile, options, &mut out),
         Format::Json => json::write(profile, options.selection.sort, &mut out),
         Format::Svg => svg::write(profile, options.value, &options.time_zone, &mut out),
         Format::Pprof => pprof::write(profile, &mut out),

@@ -8,10 +8,11 @@ use jiff::tz::{TimeZone, offset};
 use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
 
-use super::{Options, Value};
+use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
-    Ages, Coverage, Frame, FrameKind, ProcessInfo, ProcessKind, Profile, StackProfile, Totals,
+    Ages, Coverage, Frame, FrameKind, Memory, MemoryKind, Point, ProcessInfo, ProcessKind, Profile, Rate,
+    StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -25,6 +26,7 @@ pub(crate) fn time_zone() -> TimeZone {
 
 pub(crate) fn options() -> Options {
     Options {
+        contents: Contents::default(),
         selection: Selection { sort: SortBy::Size, top: 10 },
         value: Value::Bytes,
         time_zone: time_zone(),
@@ -51,6 +53,9 @@ pub(crate) fn empty_profile() -> Profile {
         notes: BTreeMap::new(),
         unknown_frees: 0,
         stacks: Vec::new(),
+        instants_ns: Arc::default(),
+        memory: None,
+        verdicts: Vec::new(),
     }
 }
 
@@ -62,6 +67,7 @@ pub(crate) fn empty_stack() -> StackProfile {
         allocated: Totals::default(),
         live_error: None,
         growth: 0,
+        cohorts: Vec::new(),
         ages: None,
         blocks: Vec::new(),
         status: StackStatus::Complete,
@@ -91,6 +97,42 @@ pub(crate) fn profile() -> Profile {
     profile
 }
 
+/// The profile after two minutes, with a verdict of each kind.
+pub(crate) fn judged() -> Profile {
+    let mut profile = profile();
+    profile.coverage.settle = Duration::from_secs(15);
+    profile.memory = Some(Memory { kind: MemoryKind::Cgroup, limit: 1 << 30, available: 400 << 20 });
+    profile.verdicts = VerdictKind::ALL.into_iter().zip(&profile.stacks).map(verdict).collect();
+    profile
+}
+
+fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
+    let grows = kind <= VerdictKind::Growing;
+    let seconds = Duration::from_secs;
+    let point = |at: u64| Point { at: seconds(10 * at), bytes: stack.live.bytes * at / 25 };
+    let allocated = Totals { bytes: 4_000_000, objects: 0 };
+    let survival = Survival { older_than: seconds(31), allocated, live: stack.live };
+    Verdict {
+        kind,
+        confidence: 0.97,
+        site: stack.id + 1,
+        stacks: vec![stack.id],
+        frames: Arc::clone(&stack.frames),
+        caller: stack.frames.len().saturating_sub(1).min(3),
+        live: stack.live,
+        allocated: stack.allocated,
+        watched: seconds(252),
+        first_seen: seconds(if grows { 0 } else { 60 }),
+        rate: grows.then_some(Rate { per_second: 71_652., low: 68_157., high: 75_147. }),
+        survival: Some(survival),
+        allocation_rate: 80_000.,
+        free_rate: if grows { 0. } else { 79_000. },
+        freed_when_old: (kind == VerdictKind::Leaking).then_some(0.),
+        flat_for: (kind == VerdictKind::CacheLike).then(|| seconds(130)),
+        series: (1..=25).map(point).collect(),
+    }
+}
+
 fn stack(
     id: u64,
     status: StackStatus,
@@ -106,6 +148,7 @@ fn stack(
         allocated: totals(allocated),
         live_error: None,
         growth: 0,
+        cohorts: Vec::new(),
         ages: (live.1 > 0).then_some(ages),
         blocks: Vec::new(),
         status,

@@ -1,6 +1,7 @@
 //! The report for a terminal.
 //!
-//! The lines of bcc's memleak are kept word for word, so that scripts and eyes trained on it still work:
+//! It begins with what leaks and what does not, and ends with what to do. Where the stacks with outstanding allocations are
+//! listed, the lines of bcc's memleak are kept word for word, so that scripts and eyes trained on it still work:
 //! `[HH:MM:SS] Top N stacks with outstanding allocations:` and `<bytes> bytes in <n> allocations from stack`.
 
 use std::io::{self, Write};
@@ -10,21 +11,66 @@ use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
-use super::units;
+use super::verdicts::{advice, evidence, headline, is_judged, is_watched, others, site};
+use super::{Options, units};
 use crate::analyze::{Selection, SortBy};
-use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals};
+use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
 
 /// Writes the report.
-pub(super) fn write(
-    profile: &Profile,
-    selection: Selection,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
+pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    let Options { contents, selection, time_zone, .. } = options;
+    let judges = contents.verdicts && is_watched(profile);
+    let lists = contents.outstanding || !judges || !is_judged(profile);
+    if judges {
+        let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
+        let (comm, pid) = (printable(&profile.process.comm), profile.process.pid);
+        writeln!(out, "[{time}] {comm} (pid {pid}), {}", headline(profile))?;
+        if is_judged(profile) {
+            write_verdicts(profile, selection.top, out)?;
+        }
+    }
     write_header(profile, out)?;
-    write_stacks(profile, selection, time_zone, out)?;
+    if lists {
+        write_stacks(profile, *selection, time_zone, out)?;
+    }
     write_walks(profile, out)?;
-    write_counters(profile, out)
+    write_counters(profile, out)?;
+    if judges { writeln!(out, "{}", advice(profile)) } else { Ok(()) }
+}
+
+/// What leaks and what grows, each with its evidence and a stack; the rest in a line for each kind.
+fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Result<()> {
+    let mut shown = [0; VerdictKind::ALL.len()];
+    let told = |verdict: &&Verdict| verdict.kind <= VerdictKind::Growing;
+    for verdict in profile.verdicts.iter().filter(told).take(top) {
+        shown[verdict.kind as usize] += 1;
+        write_verdict(verdict, out)?;
+    }
+    for kind in VerdictKind::ALL {
+        if let Some(line) = others(profile, kind, shown[kind as usize]) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+fn write_verdict(verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", verdict.kind.words(), site(verdict))?;
+    for line in evidence(verdict) {
+        writeln!(out, "\t{line}")?;
+    }
+    let Totals { bytes, objects } = verdict.live;
+    let mut since = String::new();
+    if !verdict.first_seen.is_zero() {
+        since = format!("; first seen {} after the start", units::duration(verdict.first_seen));
+    }
+    let (bytes, confidence) = (units::bytes(bytes), verdict.confidence * 100.);
+    writeln!(out, "\t{bytes} live in {objects} objects{since}; confidence {confidence:.0} %")?;
+    let paths = verdict.stacks.len();
+    if paths > 1 {
+        writeln!(out, "\tthrough {paths} stacks; this one holds the most:")?;
+    }
+    verdict.frames.iter().try_for_each(|frame| write_frame(frame, out))
 }
 
 fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
@@ -206,17 +252,52 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::render::sample;
+    use crate::render::{Contents, sample};
 
     fn text(profile: &Profile, top: usize) -> String {
         let mut out = Vec::new();
-        write(profile, Selection { sort: SortBy::Size, top }, &sample::time_zone(), &mut out).unwrap();
+        let selection = Selection { sort: SortBy::Size, top };
+        let contents = Contents { verdicts: false, outstanding: true };
+        write(profile, &Options { contents, selection, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn sample_profile() {
         insta::assert_snapshot!(text(&sample::profile(), 10));
+    }
+
+    fn judged(profile: &Profile) -> String {
+        let mut out = Vec::new();
+        write(profile, &sample::options(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn verdicts_come_first_and_what_to_do_last() {
+        insta::assert_snapshot!(judged(&sample::judged()));
+    }
+
+    #[test]
+    fn while_it_is_too_early_stacks_are_listed() {
+        let mut profile = sample::judged();
+        profile.taken_at = profile.started_at + Duration::from_secs(20);
+        let text = judged(&profile);
+        assert!(text.starts_with("[10:00:20] leaky (pid 4242), watched for 20.0 s: "), "{text}");
+        assert!(text.contains("] Top 5 stacks with outstanding allocations:\n"), "{text}");
+        assert!(
+            text.ends_with("Let it run for another 40.0 s: then what leaks is told from what only grows.\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_process_without_leaks_is_told_so_and_one_that_was_not_watched_is_not() {
+        let mut profile = sample::judged();
+        profile.verdicts.clear();
+        assert!(judged(&profile).contains(", watched for 4 min 12 s: nothing leaks\n"));
+        profile.coverage.settle = Duration::ZERO;
+        assert!(judged(&profile).starts_with("leaky (pid 4242) over"));
     }
 
     #[test]
@@ -273,7 +354,8 @@ mod tests {
         profile.stacks[0].growth = -64;
         let mut out = Vec::new();
         let selection = Selection { sort: SortBy::Growth, top: 10 };
-        write(&profile, selection, &sample::time_zone(), &mut out).unwrap();
+        let contents = Contents { verdicts: false, outstanding: true };
+        write(&profile, &Options { contents, selection, ..sample::options() }, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(", -64 bytes since the last report"), "{text}");
         assert!(text.contains(", +0 bytes since the last report"), "{text}");

@@ -24,11 +24,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
-use crate::analyze::Growth;
+use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
 use crate::collect::{Collector, View};
-use crate::processes::{Mapping, ModuleFiles, Pid, is_alive, living_thread};
-use crate::profile::{Coverage, Profile};
+use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid, is_alive, living_thread};
+use crate::profile::{Coverage, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
 use code::CodeFollower;
@@ -63,6 +63,7 @@ pub(super) struct Watch {
     max_processes: usize,
     coverage: Coverage,
     growth: Growth,
+    histories: Histories,
     wanted: Wanted,
     /// Whether JVMs are asked to write down the names of their code.
     asks_for_perf_maps: bool,
@@ -96,6 +97,7 @@ impl Watch {
             max_processes: settings.capacity.processes as usize,
             coverage,
             growth: Growth::default(),
+            histories: Histories::default(),
             wanted,
             asks_for_perf_maps: false,
             processes: BTreeMap::new(),
@@ -368,6 +370,7 @@ impl Watch {
         }
         for profile in &mut profiles {
             self.growth.measure(profile);
+            self.histories.judge(profile);
         }
         Ok(profiles)
     }
@@ -389,6 +392,8 @@ impl Watch {
         for profile in &mut profiles {
             self.growth.measure(profile);
             self.growth.forget(profile);
+            self.histories.judge(profile);
+            self.histories.forget(profile);
         }
         slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
         Ok(profiles)
@@ -412,6 +417,7 @@ impl Watch {
             let mut profile =
                 Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);
             profile.ended.clone_from(&watched.ended);
+            profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)
         });
         Ok(profiles.collect())
@@ -464,6 +470,11 @@ impl Watch {
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         Ok(self.attachment.disarm()?)
     }
+}
+
+/// How much memory a process can have.
+const fn memory(MemoryLimit { is_cgroup, limit, available }: MemoryLimit) -> Memory {
+    Memory { kind: if is_cgroup { MemoryKind::Cgroup } else { MemoryKind::Ram }, limit, available }
 }
 
 /// What a snapshot has to show for this coverage.

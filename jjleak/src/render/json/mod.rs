@@ -2,11 +2,15 @@
 //!
 //! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or taken away.
 
+mod verdicts;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, VerdictDocument};
 
 use super::TOOL;
 use crate::analyze::SortBy;
@@ -52,6 +56,15 @@ pub struct Document {
     /// Paths of files that lack the information by which stacks are followed, on live stacks; absent when there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_unwind_information: Vec<String>,
+    /// Allocations younger than this are not judged, in seconds.
+    #[serde(default)]
+    pub settle_s: f64,
+    /// How much memory the process can have; absent when it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryDocument>,
+    /// What is to be thought of each call site that holds something or has done so, what is worst first.
+    #[serde(default)]
+    pub verdicts: Vec<VerdictDocument>,
     /// Every stack that allocated, also those of which nothing lives, in the order asked for.
     pub stacks: Vec<StackDocument>,
 }
@@ -188,6 +201,9 @@ impl Document {
                 .filter(|file| !file.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            settle_s: profile.coverage.settle.as_secs_f64(),
+            memory: profile.memory.map(Into::into),
+            verdicts: profile.verdicts.iter().map(Into::into).collect(),
             stacks: order
                 .order(profile)
                 .into_iter()
@@ -286,6 +302,16 @@ mod tests {
     }
 
     #[test]
+    fn verdicts_are_there_with_their_figures_and_read_back() {
+        let document: Document = serde_json::from_str(&json(&sample::judged())).unwrap();
+        let kinds: Vec<_> = document.verdicts.iter().map(|verdict| verdict.kind.as_str()).collect();
+        assert_eq!(kinds, ["leaking", "growing", "cache_like", "start_up", "steady_churn"]);
+        assert_eq!(document.memory.unwrap().kind, "cgroup");
+        let pretty = serde_json::to_string_pretty(&document.verdicts[2]).unwrap();
+        insta::assert_snapshot!(pretty);
+    }
+
+    #[test]
     fn what_was_asked_for_beyond_the_figures_is_there_and_reads_back() {
         let mut profile = sample::profile();
         profile.coverage = Coverage {
@@ -293,6 +319,7 @@ mod tests {
             sampling: Sampling::Bytes(4096),
             combined: false,
             blocks_per_stack: 10,
+            settle: Duration::from_secs(15),
         };
         profile.stacks[0].live_error = Some(Totals { bytes: 30, objects: 4 });
         profile.stacks[0].blocks = vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];

@@ -1,0 +1,188 @@
+//! Plays blocks with known lifetimes to a [`History`], as profiles taken at intervals.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::analyze::History;
+use crate::collect::Timeline;
+use crate::profile::{Cohort, Coverage, Profile, StackProfile, Totals, Verdict};
+use crate::render::sample;
+
+/// Blocks that are allocated at once and freed at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) born: f64,
+    /// Infinite when it is never freed.
+    pub(super) dies: f64,
+    pub(super) size: u64,
+    pub(super) count: u64,
+}
+
+/// Random numbers, the same for the same seed (`SplitMix64`).
+pub(super) struct Draw(u64);
+
+impl Draw {
+    pub(super) fn new(seed: u64, name: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (seed, name).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 to 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub(super) fn within(&mut self, range: Range<f64>) -> f64 {
+        range.start + self.unit() * (range.end - range.start)
+    }
+
+    /// Evenly over orders of magnitude.
+    pub(super) fn scale(&mut self, range: Range<f64>) -> f64 {
+        self.within(range.start.ln()..range.end.ln()).exp()
+    }
+
+    pub(super) fn size(&mut self) -> u64 {
+        self.scale(16. ..65_536.) as u64
+    }
+
+    /// Exponentially distributed.
+    pub(super) fn wait(&mut self, mean: f64) -> f64 {
+        -mean * (1. - self.unit()).ln()
+    }
+
+    /// Times at which something happens at random, so often in all, on average.
+    pub(super) fn times(&mut self, span: Range<f64>, count: f64) -> Vec<f64> {
+        let mean = (span.end - span.start) / count;
+        let mut times = Vec::new();
+        let mut time = span.start + self.wait(mean);
+        while time < span.end {
+            times.push(time);
+            time += self.wait(mean);
+        }
+        times
+    }
+}
+
+/// How a process is watched.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) duration: f64,
+    pub(super) interval: f64,
+    pub(super) settle: f64,
+}
+
+impl Run {
+    /// For so many times the age at which allocations are judged, and reports at some interval.
+    pub(super) fn drawn(span: Range<f64>, draw: &mut Draw) -> Self {
+        let settle = 15.;
+        let duration = settle * draw.scale(span);
+        Self { duration, interval: (duration / draw.within(20. ..200.)).max(1.), settle }
+    }
+
+    /// The verdict on a call site that allocates these blocks; `None` when it holds nothing.
+    pub(super) fn verdict(&self, blocks: Vec<Block>) -> Option<Verdict> {
+        self.verdicts(vec![blocks]).pop()
+    }
+
+    /// The verdicts on several call sites at the end of the run.
+    pub(super) fn verdicts(&self, sites: Vec<Vec<Block>>) -> Vec<Verdict> {
+        self.timed(sites).0
+    }
+
+    /// The same, and how long it took to come to verdicts in all.
+    pub(super) fn timed(&self, mut sites: Vec<Vec<Block>>) -> (Vec<Verdict>, Duration) {
+        let mut spent = Duration::ZERO;
+        let mut history = History::default();
+        let mut timeline = Timeline::default();
+        let mut verdicts = Vec::new();
+        for blocks in &mut sites {
+            blocks.sort_by(|a, b| a.born.total_cmp(&b.born));
+        }
+        let mut stacks: Vec<_> = (1..).zip(&sites).map(|(id, blocks)| Stack::new(id, blocks)).collect();
+        let mut time = self.interval;
+        while time <= self.duration + self.interval / 2. {
+            timeline.cut(nanoseconds(time));
+            let stacks = stacks.iter_mut().map(|stack| stack.at(time, timeline.instants_ns())).collect();
+            let profile = self.profile(time, timeline.instants_ns(), stacks);
+            let begin = Instant::now();
+            verdicts = history.observe(&profile);
+            spent += begin.elapsed();
+            time += self.interval;
+        }
+        (verdicts, spent)
+    }
+
+    fn profile(&self, time: f64, instants_ns: &[u64], stacks: Vec<StackProfile>) -> Profile {
+        let started_at: Timestamp = "2026-01-15T09:00:00Z".parse().unwrap();
+        let elapsed = SignedDuration::from_nanos(nanoseconds(time).cast_signed());
+        let coverage = Coverage { settle: Duration::from_secs_f64(self.settle), ..Coverage::default() };
+        Profile {
+            started_at,
+            taken_at: started_at + elapsed,
+            instants_ns: instants_ns.into(),
+            coverage,
+            stacks,
+            ..sample::empty_profile()
+        }
+    }
+}
+
+/// A stack and its blocks.
+struct Stack<'a> {
+    id: u64,
+    to_come: &'a [Block],
+    living: Vec<Block>,
+    allocated: Totals,
+}
+
+impl<'a> Stack<'a> {
+    fn new(id: u64, blocks: &'a [Block]) -> Self {
+        Self { id, to_come: blocks, living: Vec::new(), allocated: Totals::default() }
+    }
+
+    fn at(&mut self, time: f64, instants_ns: &[u64]) -> StackProfile {
+        let born = self.to_come.partition_point(|block| block.born <= time);
+        let (born, to_come) = self.to_come.split_at(born);
+        self.to_come = to_come;
+        self.allocated = [self.allocated, born.iter().map(totals).sum()].into_iter().sum();
+        self.living.extend(born);
+        self.living.retain(|block| block.dies > time);
+        let mut cohorts = vec![Totals::default(); instants_ns.len()];
+        for block in &self.living {
+            let interval = instants_ns.partition_point(|instant| *instant < nanoseconds(block.born));
+            let interval = interval.min(instants_ns.len() - 1);
+            cohorts[interval] = [cohorts[interval], totals(block)].into_iter().sum();
+        }
+        let cohorts = (0..).zip(cohorts).filter(|(_, live)| live.objects > 0);
+        // Stacks without frames would all be one site.
+        let frame = crate::profile::Frame { symbol: format!("site {}", self.id), ..Default::default() };
+        StackProfile {
+            id: self.id,
+            live: self.living.iter().map(totals).sum(),
+            allocated: self.allocated,
+            cohorts: cohorts.map(|(interval, live)| Cohort { interval, live }).collect(),
+            frames: vec![frame].into(),
+            ..sample::empty_stack()
+        }
+    }
+}
+
+fn totals(block: &Block) -> Totals {
+    Totals { bytes: block.size * block.count, objects: block.count }
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}

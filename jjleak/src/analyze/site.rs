@@ -1,0 +1,279 @@
+//! Which stacks are the same call site.
+
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::profile::{Frame, FrameKind};
+
+/// Frames that tell call sites apart, from the caller on. Beyond, paths differ by what a server happens to be asked for,
+/// and a leak would be spread over too many sites for any of them to tell.
+const TELLING_FRAMES: usize = 12;
+
+/// Functions, as the last part of their names, that pass on what they have allocated.
+const HELPER_ENDINGS: [&str; 18] = [
+    "zalloc",
+    "palloc",
+    "memalign",
+    "aligned_alloc",
+    "strdup",
+    "strndup",
+    "memdup",
+    "asprintf",
+    "allocatememory",
+    // CPython: memory of any object.
+    "genericalloc",
+    "gc_new",
+    "gc_newvar",
+    "pyobject_new",
+    "pyobject_newvar",
+    // Redis: memory of any string.
+    "sdsnewlen",
+    "sdsnew",
+    "sdsdup",
+    "sdsmakeroomfor",
+];
+
+/// Words in the last parts of such names, unless it is about allocating something in particular, as `preallocate_pages`.
+const HELPER_WORDS: [&str; 3] = ["malloc", "calloc", "realloc"];
+const PURPOSE: &str = "allocat";
+
+/// How names of functions begin that pass on what they have allocated, or make a container grow.
+const HELPER_BEGINNINGS: [&str; 40] = [
+    "operator new",
+    "void* operator new",
+    "__gnu_cxx::",
+    "std::allocator",
+    "std::__allocate",
+    "std::__new_allocator",
+    "std::__detail::_Hashtable_alloc",
+    "std::_Vector_base",
+    "std::vector",
+    "std::deque",
+    "std::_Deque_base",
+    "std::list",
+    "std::__cxx11::list",
+    "std::__cxx11::_List_base",
+    "std::_Rb_tree",
+    "std::map",
+    "std::set",
+    "std::_Hashtable",
+    "std::unordered_",
+    "std::basic_string",
+    "std::__cxx11::basic_string",
+    "std::string",
+    "std::make_unique",
+    "std::make_shared",
+    "std::__shared_",
+    "std::shared_ptr",
+    "std::allocate_shared",
+    "alloc::",
+    "<alloc::",
+    "__rust_",
+    "__rdl_",
+    "__rg_",
+    "hashbrown::",
+    "std::collections::",
+    "<std::collections::",
+    "core::",
+    "<core::",
+    "os::",
+    "AllocateHeap",
+    "Unsafe_",
+];
+
+/// The same of Java, as parts of names of classes and methods.
+const JAVA_HELPERS: [&str; 6] = [
+    "misc.Unsafe.",
+    "java.nio.DirectByteBuffer.",
+    "java.nio.ByteBuffer.allocateDirect",
+    "java.util.zip.Inflater.init",
+    "java.util.zip.Deflater.init",
+    "java.nio.Bits.",
+];
+
+/// Whether a function only passes on what it has allocated: whoever calls it is the one to look at.
+pub(super) fn is_helper(frame: &Frame) -> bool {
+    let name = frame.symbol.as_str();
+    match frame.kind {
+        FrameKind::JvmGenerated => true,
+        FrameKind::Java | FrameKind::JavaInlined => {
+            let name = name.replace('/', ".");
+            JAVA_HELPERS.iter().any(|helper| name.contains(helper))
+        }
+        _ if begins_like_helper(name) || begins_like_helper(without_type(name)) => true,
+        _ => {
+            let name = name.split(['(', '<', '@', '.']).next().unwrap_or_default();
+            let last = name.rsplit("::").next().unwrap_or_default();
+            let last = last.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_').to_ascii_lowercase();
+            HELPER_ENDINGS.iter().any(|ending| last.ends_with(ending))
+                || (HELPER_WORDS.iter().any(|word| last.contains(word)) && !last.contains(PURPOSE))
+        }
+    }
+}
+
+fn begins_like_helper(name: &str) -> bool {
+    HELPER_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+/// A C++ function without the type that it returns, which stands before the names of templates' instances.
+fn without_type(symbol: &str) -> &str {
+    let (mut depth, mut start) = (0_u32, 0);
+    for (index, byte) in symbol.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' => depth = depth.saturating_sub(1),
+            b' ' if depth == 0 => start = index + 1,
+            b'(' if depth == 0 => break,
+            _ => {}
+        }
+    }
+    &symbol[start..]
+}
+
+/// Index of the frame that a call site is called by: the first after the allocation function that is not a helper; the
+/// allocation function itself when there is none.
+pub(super) fn caller(frames: &[Frame]) -> usize {
+    let callers = frames.iter().enumerate().skip(1);
+    callers.into_iter().find(|(_, frame)| !is_helper(frame)).map_or(0, |(index, _)| index)
+}
+
+/// The call site's identity: what calls the allocator from where, and through which functions it got there. Recursion counts
+/// once, and what differs from run to run in names not at all.
+pub(super) fn identity(frames: &[Frame], caller: usize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let mut seen: Vec<(Cow<'_, str>, &str)> = Vec::with_capacity(TELLING_FRAMES);
+    for (index, frame) in frames.iter().enumerate().skip(caller) {
+        if index == caller {
+            frame.file.hash(&mut hasher);
+            frame.line.hash(&mut hasher);
+            // Without lines, two calls in a function differ by their address, which the JIT compiler's code changes.
+            if frame.line == 0 && !is_java(frame.kind) {
+                frame.address.hash(&mut hasher);
+            }
+        }
+        let function = if frame.symbol.is_empty() {
+            (Cow::Owned(frame.address.to_string()), frame.module.as_str())
+        } else {
+            (lasting(&frame.symbol), frame.module.as_str())
+        };
+        if seen.contains(&function) {
+            continue;
+        }
+        function.hash(&mut hasher);
+        seen.push(function);
+        if seen.len() == TELLING_FRAMES {
+            break;
+        }
+    }
+    hasher.finish()
+}
+
+const fn is_java(kind: FrameKind) -> bool {
+    matches!(kind, FrameKind::Java | FrameKind::JavaInlined)
+}
+
+/// The name without what a JVM adds to hidden classes: `Name/0x00007f...`, and the numbers of lambdas and proxies.
+fn lasting(symbol: &str) -> Cow<'_, str> {
+    let mut rest = symbol;
+    let mut name = String::new();
+    while let Some(start) = rest.find("0x").or_else(|| rest.find("$$Lambda")) {
+        let (before, marked) = rest.split_at(start);
+        name.push_str(before);
+        let marked = marked.strip_prefix("$$Lambda").map_or(&marked[2..], |after| {
+            name.push_str("$$Lambda");
+            after.trim_start_matches(['$', '/', '.'])
+        });
+        rest = marked.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    }
+    if name.is_empty() { Cow::Borrowed(symbol) } else { Cow::Owned(name + rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(symbols: &[&str]) -> Vec<Frame> {
+        let frame = |symbol: &&str| Frame {
+            symbol: (*symbol).to_owned(),
+            kind: FrameKind::Native,
+            ..Frame::default()
+        };
+        symbols.iter().map(frame).collect()
+    }
+
+    fn site(symbols: &[&str]) -> u64 {
+        let frames = frames(symbols);
+        identity(&frames, caller(&frames))
+    }
+
+    fn named(symbols: &[&str]) -> String {
+        let frames = frames(symbols);
+        frames[caller(&frames)].symbol.clone()
+    }
+
+    #[test]
+    fn helpers_do_not_hide_who_calls_them() {
+        for helpers in [
+            &["malloc"][..],
+            &["malloc", "xmalloc"],
+            &["malloc", "zmalloc_usable", "_sdsnewlen"],
+            &["malloc", "sqlite3MemMalloc", "sqlite3DbMallocRawNN"],
+            &["malloc", "PyMem_RawMalloc", "_PyObject_Malloc"],
+            &[
+                "malloc",
+                "operator new(unsigned long)",
+                "std::vector<int, std::allocator<int> >::push_back(int&&)",
+            ],
+            &["malloc", "void std::vector<std::pair<int, char const*> >::_M_realloc_insert<int>(int&&)"],
+            &["malloc", "__strdup"],
+            &["realloc", "alloc::raw_vec::finish_grow", "alloc::vec::Vec<T,A>::push"],
+            &["malloc", "os::malloc(unsigned long, MEMFLAGS)", "Unsafe_AllocateMemory0"],
+        ] {
+            let stack = [helpers, &["culprit", "main"]].concat();
+            assert_eq!(named(&stack), "culprit", "{stack:?}");
+        }
+    }
+
+    #[test]
+    fn functions_with_purposes_of_their_own_are_no_helpers() {
+        for function in
+            ["session_open", "cache_alloc_page", "parse", "Malloc::report", "strdup_all", "preallocate_pages"]
+        {
+            assert!(!is_helper(&frames(&[function])[0]), "{function}");
+        }
+        assert_eq!(caller(&frames(&["malloc"])), 0);
+        assert_eq!(caller(&[]), 0);
+    }
+
+    #[test]
+    fn java_helpers_are_known_by_their_classes() {
+        let mut stack = frames(&["malloc", "jdk.internal.misc.Unsafe.allocateMemory0", "app.Buffers.take"]);
+        stack[1].kind = FrameKind::Java;
+        stack[2].kind = FrameKind::Java;
+        assert_eq!(caller(&stack), 2);
+    }
+
+    #[test]
+    fn sites_are_the_same_whatever_helper_recursion_or_hidden_class() {
+        assert_eq!(site(&["malloc", "leak", "main"]), site(&["calloc", "xcalloc", "leak", "main"]));
+        assert_eq!(
+            site(&["malloc", "leak", "walk", "walk", "main"]),
+            site(&["malloc", "leak", "walk", "main"])
+        );
+        let deep = site(&["malloc", "leak", "a", "b", "a", "b", "a", "b", "main"]);
+        assert_eq!(deep, site(&["malloc", "leak", "a", "b", "main"]));
+        let hidden = |address| site(&["malloc", "leak", &format!("App$$Lambda/0x{address}.run"), "main"]);
+        assert_eq!(hidden("00007f1234"), hidden("00007fabcd"));
+        let lambda = |number| site(&["malloc", "leak", &format!("App$$Lambda${number}.run"), "main"]);
+        assert_eq!(lambda(14), lambda(15));
+    }
+
+    #[test]
+    fn sites_differ_by_who_calls_from_where() {
+        assert_ne!(site(&["malloc", "leak", "main"]), site(&["malloc", "other", "main"]));
+        assert_ne!(site(&["malloc", "leak", "one"]), site(&["malloc", "leak", "two"]));
+        let mut line = frames(&["malloc", "leak", "main"]);
+        line[1].line = 7;
+        assert_ne!(identity(&line, 1), site(&["malloc", "leak", "main"]));
+    }
+}

@@ -1,0 +1,106 @@
+//! How much memory a process can have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Pid;
+
+/// What limits a process's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Whether it is a control group's, rather than the machine's.
+    pub is_cgroup: bool,
+    /// In bytes.
+    pub limit: u64,
+    /// What is left, in bytes.
+    pub available: u64,
+}
+
+impl MemoryLimit {
+    /// The limit that leaves the least: of the process's control group, of one above it, or of the machine. `None` when
+    /// nothing can be read, as of a process that has ended.
+    #[must_use]
+    pub fn of(pid: Pid) -> Option<Self> {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|meminfo| of_machine(&meminfo));
+        let limits = hierarchies(&cgroups).flat_map(|(root, path)| of_cgroups(&root, &path)).chain(machine);
+        limits.min_by_key(|limit| limit.available)
+    }
+}
+
+/// The groups that can limit memory: where their hierarchy is mounted, and their path in it. Lines are
+/// `hierarchy:controllers:path` (cgroups(7)).
+fn hierarchies(cgroups: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    cgroups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let root = match controllers {
+            "" => "/sys/fs/cgroup",
+            _ if controllers.split(',').any(|controller| controller == "memory") => "/sys/fs/cgroup/memory",
+            _ => return None,
+        };
+        Some((PathBuf::from(root), PathBuf::from(path.trim_start_matches('/'))))
+    })
+}
+
+/// The limits of a group and of all above it; nothing of those that have none.
+fn of_cgroups(root: &Path, path: &Path) -> Vec<MemoryLimit> {
+    let is_hostile = path.components().any(|part| part.as_os_str() == "..");
+    let groups = path.ancestors().filter(|_| !is_hostile).map(|group| root.join(group));
+    groups.filter_map(|group| of_cgroup(&group)).collect()
+}
+
+fn of_cgroup(folder: &Path) -> Option<MemoryLimit> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    // Version 2, then version 1, whose "no limit" is a number next to the largest there is.
+    let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
+    let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
+    (limit < 1 << 60).then(|| MemoryLimit { is_cgroup: true, limit, available: limit.saturating_sub(used) })
+}
+
+fn of_machine(meminfo: &str) -> Option<MemoryLimit> {
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        kibibytes.checked_mul(1024)
+    };
+    Some(MemoryLimit { is_cgroup: false, limit: field("MemTotal")?, available: field("MemAvailable")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_limits_the_own_process() {
+        let limit = MemoryLimit::of(Pid::new(std::process::id()).unwrap()).unwrap();
+        assert!(limit.available <= limit.limit && limit.limit > 0, "{limit:?}");
+    }
+
+    #[test]
+    fn groups_of_both_versions_limit_memory() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("outer/inner");
+        fs::create_dir_all(&group).unwrap();
+        let write = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
+        write("outer/memory.max", "1000\n");
+        write("outer/memory.current", "900\n");
+        write("outer/inner/memory.max", "max\n");
+        write("outer/inner/memory.current", "800\n");
+        let limits = of_cgroups(root.path(), Path::new("outer/inner"));
+        assert_eq!(limits, [MemoryLimit { is_cgroup: true, limit: 1000, available: 100 }]);
+        write("outer/inner/memory.limit_in_bytes", "500\n");
+        write("outer/inner/memory.usage_in_bytes", "600\n");
+        fs::remove_file(group.join("memory.max")).unwrap();
+        fs::remove_file(group.join("memory.current")).unwrap();
+        assert_eq!(of_cgroups(root.path(), Path::new("outer/inner")).len(), 2);
+        assert_eq!(of_cgroups(root.path(), Path::new("../outer")), []);
+    }
+
+    #[test]
+    fn only_groups_that_can_limit_memory_are_looked_at() {
+        let cgroups = "5:cpu,cpuacct:/a\n4:memory:/b\n0::/c/d\n";
+        let found: Vec<_> = hierarchies(cgroups).collect();
+        let expected = [("/sys/fs/cgroup/memory", "b"), ("/sys/fs/cgroup", "c/d")];
+        assert_eq!(found, expected.map(|(root, path)| (PathBuf::from(root), PathBuf::from(path))));
+    }
+}

@@ -1,0 +1,141 @@
+//! Verdicts in the JSON report.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::TotalsDocument;
+use crate::profile::{Memory, Rate, Survival, Verdict, VerdictKind};
+use crate::render::verdicts::{evidence, site};
+
+/// How much memory a process can have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryDocument {
+    /// What sets the limit: `cgroup` or `ram`.
+    pub kind: String,
+    /// The limit.
+    pub limit_bytes: u64,
+    /// What is left of it.
+    pub available_bytes: u64,
+}
+
+/// What is to be thought of a call site.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictDocument {
+    /// `leaking`, `growing`, `cache_like`, `start_up` or `steady_churn`.
+    pub kind: String,
+    /// From 0 to 1.
+    pub confidence: f64,
+    /// Function, module, file and line that the call site is called by.
+    pub call_site: String,
+    /// The same in words and numbers as in the text report.
+    pub evidence: Vec<String>,
+    /// Identity of the call site, the same in later reports on the process: 16 hexadecimal digits.
+    pub site: String,
+    /// IDs of its stacks.
+    pub stacks: Vec<String>,
+    /// What lives.
+    pub live: TotalsDocument,
+    /// What was allocated since accounting began.
+    pub allocated: TotalsDocument,
+    /// Seconds for which it has been watched: since it first allocated, or began to leak.
+    pub watched_s: f64,
+    /// When it first allocated, in seconds since accounting began.
+    pub first_seen_s: f64,
+    /// How fast it grows; absent when it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateDocument>,
+    /// What became of what is old enough to be judged; absent when nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub survival: Option<SurvivalDocument>,
+    /// Bytes allocated a second while it was watched.
+    pub allocated_bytes_per_s: f64,
+    /// Bytes freed a second while it was watched.
+    pub freed_bytes_per_s: f64,
+    /// Of what was old at an earlier report, the share that has been freed since; absent when it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freed_when_old: Option<f64>,
+    /// Seconds for which it has not grown, when it has before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flat_for_s: Option<f64>,
+    /// Live bytes over time, oldest first: seconds since accounting began, and bytes. Absent of start-up and churn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<(f64, u64)>,
+}
+
+/// Growth.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RateDocument {
+    /// The estimate.
+    pub bytes_per_s: f64,
+    /// Lower bound of its 95 % confidence interval.
+    pub low_bytes_per_s: f64,
+    /// Upper bound likewise.
+    pub high_bytes_per_s: f64,
+    /// The estimate, for a day.
+    pub bytes_per_day: f64,
+}
+
+/// What became of what was allocated at least so long ago.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SurvivalDocument {
+    /// That age, in seconds.
+    pub older_than_s: f64,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// Bytes of them that live.
+    pub live_bytes: u64,
+}
+
+impl From<Memory> for MemoryDocument {
+    fn from(Memory { kind, limit, available }: Memory) -> Self {
+        Self { kind: kind.name().to_owned(), limit_bytes: limit, available_bytes: available }
+    }
+}
+
+impl From<&Verdict> for VerdictDocument {
+    fn from(verdict: &Verdict) -> Self {
+        let has_series = verdict.kind <= VerdictKind::CacheLike;
+        let series = verdict.series.iter().filter(|_| has_series);
+        Self {
+            kind: verdict.kind.name().to_owned(),
+            confidence: verdict.confidence,
+            call_site: site(verdict),
+            evidence: evidence(verdict),
+            site: format!("{:016x}", verdict.site),
+            stacks: verdict.stacks.iter().map(|stack| format!("{stack:016x}")).collect(),
+            live: verdict.live.into(),
+            allocated: verdict.allocated.into(),
+            watched_s: verdict.watched.as_secs_f64(),
+            first_seen_s: verdict.first_seen.as_secs_f64(),
+            rate: verdict.rate.map(Into::into),
+            survival: verdict.survival.map(Into::into),
+            allocated_bytes_per_s: verdict.allocation_rate,
+            freed_bytes_per_s: verdict.free_rate,
+            freed_when_old: verdict.freed_when_old,
+            flat_for_s: verdict.flat_for.map(|flat| Duration::as_secs_f64(&flat)),
+            series: series.map(|point| (point.at.as_secs_f64(), point.bytes)).collect(),
+        }
+    }
+}
+
+impl From<Rate> for RateDocument {
+    fn from(rate: Rate) -> Self {
+        Self {
+            bytes_per_s: rate.per_second,
+            low_bytes_per_s: rate.low,
+            high_bytes_per_s: rate.high,
+            bytes_per_day: rate.per_day(),
+        }
+    }
+}
+
+impl From<Survival> for SurvivalDocument {
+    fn from(survival: Survival) -> Self {
+        Self {
+            older_than_s: survival.older_than.as_secs_f64(),
+            allocated_bytes: survival.allocated.bytes,
+            live_bytes: survival.live.bytes,
+        }
+    }
+}

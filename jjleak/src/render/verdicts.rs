@@ -1,0 +1,291 @@
+//! Verdicts in words.
+
+use std::time::Duration;
+
+use super::label::{NO_STACK, label, module, printable};
+use super::units;
+use crate::profile::{Memory, MemoryKind, Profile, Rate, Verdict, VerdictKind};
+
+/// Of call sites that are not listed, so many are named.
+const NAMED: usize = 3;
+
+/// The call site's name: its function, file and line.
+#[must_use]
+pub fn site(verdict: &Verdict) -> String {
+    let Some(frame) = verdict.frames.get(verdict.caller) else { return NO_STACK.to_owned() };
+    let mut name = function(verdict);
+    if !frame.symbol.is_empty()
+        && let Some(module) = module(frame)
+    {
+        name = format!("{name} [{module}]");
+    }
+    match (printable(&frame.file), frame.line) {
+        (file, _) if file.is_empty() => name,
+        (file, 0) => format!("{name} {file}"),
+        (file, line) => format!("{name} {file}:{line}"),
+    }
+}
+
+/// Beyond so many characters, a name is told without the parameters of functions and templates.
+const LONG_NAME: usize = 60;
+
+/// The function's name alone.
+fn function(verdict: &Verdict) -> String {
+    let name = verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), label);
+    if name.len() <= LONG_NAME {
+        return name.into_owned();
+    }
+    let mut depth = 0_u32;
+    let mut short = String::new();
+    for c in name.chars() {
+        let closes = matches!(c, '>' | ')') && depth > 0;
+        depth -= u32::from(closes);
+        if depth == 0 {
+            short.push(c);
+        }
+        depth += u32::from(matches!(c, '<' | '('));
+    }
+    short
+}
+
+/// Why the verdict is what it is, in words and numbers: a sentence each.
+#[must_use]
+pub fn evidence(verdict: &Verdict) -> Vec<String> {
+    let mut evidence = Vec::new();
+    if let Some(rate) = verdict.rate {
+        evidence.push(growth(rate));
+    }
+    if let Some(survival) = verdict.survival {
+        let share = survival.share();
+        let (live, allocated) = (approximate(survival.live.bytes), approximate(survival.allocated.bytes));
+        let age = units::duration(survival.older_than);
+        evidence.push(format!(
+            "{} of what was allocated more than {age} ago lives ({live} of {allocated})",
+            percent(share)
+        ));
+    }
+    match verdict.freed_when_old {
+        Some(freed) if freed < 0.0005 => {
+            evidence.push("of what was old, nothing has been freed since".to_owned());
+        }
+        Some(freed) => evidence.push(format!("of what was old, {} has been freed since", percent(freed))),
+        None => {}
+    }
+    if let Some(flat) = verdict.flat_for {
+        evidence.push(format!("flat for {}", units::duration(flat)));
+    }
+    if verdict.free_rate > 0. {
+        let (allocated, freed) = (per_second(verdict.allocation_rate), per_second(verdict.free_rate));
+        evidence.push(format!("{allocated} allocated, {freed} freed"));
+    }
+    evidence
+}
+
+/// `+4.1 MiB/min (95 % CI 3.9 to 4.3), 5.8 GiB a day`.
+fn growth(rate: Rate) -> String {
+    let (per, seconds) = period(rate.per_second);
+    let [low, high] = [rate.low, rate.high].map(|bound| bound * seconds);
+    let estimate = rate.per_second * seconds;
+    let (unit, name) = unit(estimate);
+    let decimals = usize::from(unit > 1. || estimate.abs() < 10.);
+    let bounds = if high - low < 0.1 * unit && unit > 1. {
+        String::new()
+    } else {
+        format!(" (95 % CI {:.decimals$} to {:.decimals$})", low / unit, high / unit)
+    };
+    format!("{:+.decimals$} {name}/{per}{bounds}, {} a day", estimate / unit, humane(rate.per_day()))
+}
+
+/// `+4.1 MiB/min`.
+#[must_use]
+pub fn pace(rate: Rate) -> String {
+    let (per, seconds) = period(rate.per_second);
+    let estimate = rate.per_second * seconds;
+    let (unit, name) = unit(estimate);
+    let decimals = usize::from(unit > 1. || estimate.abs() < 10.);
+    format!("{:+.decimals$} {name}/{per}", estimate / unit)
+}
+
+/// The time by which a growth is told, and its seconds: minutes, unless it is slow.
+fn period(per_second: f64) -> (&'static str, f64) {
+    match per_second.abs() * 60. {
+        per_minute if per_minute >= 1. => ("min", 60.),
+        per_minute if per_minute * 60. >= 1. => ("h", 3600.),
+        _ => ("day", 86_400.),
+    }
+}
+
+fn unit(bytes: f64) -> (f64, &'static str) {
+    const UNITS: [(f64, &str); 4] =
+        [(1_099_511_627_776., "TiB"), (1_073_741_824., "GiB"), (1_048_576., "MiB"), (1_024., "KiB")];
+    UNITS.into_iter().find(|(unit, _)| bytes.abs() >= *unit).unwrap_or((1., "bytes"))
+}
+
+fn humane(bytes: f64) -> String {
+    let (unit, name) = unit(bytes);
+    let decimals = usize::from(unit > 1.);
+    format!("{:.decimals$} {name}", bytes / unit)
+}
+
+fn per_second(bytes: f64) -> String {
+    format!("{}/s", humane(bytes))
+}
+
+/// `1.5 MiB`, `300 bytes`.
+fn approximate(bytes: u64) -> String {
+    units::humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"))
+}
+
+/// `97 %`; neither a part nor what is missing is shown as nothing.
+fn percent(share: f64) -> String {
+    match share * 100. {
+        percent if share > 0. && percent < 0.1 => "< 0.1 %".to_owned(),
+        percent if share < 1. && percent > 99.9 => "> 99.9 %".to_owned(),
+        percent if percent < 10. => format!("{percent:.1} %"),
+        percent => format!("{percent:.0} %"),
+    }
+}
+
+/// Whether the profile is one of several that call sites are judged by; one from a file is not.
+pub(super) fn is_watched(profile: &Profile) -> bool {
+    !profile.coverage.settle.is_zero()
+}
+
+/// Whether the process has been watched for long enough to judge its call sites.
+pub(super) fn is_judged(profile: &Profile) -> bool {
+    is_watched(profile) && profile.elapsed() >= profile.judged_from()
+}
+
+fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdict> + Clone {
+    profile.verdicts.iter().filter(move |verdict| verdict.kind == kind)
+}
+
+/// What the report begins with: the verdict on the process.
+#[must_use]
+pub fn headline(profile: &Profile) -> String {
+    let watched = units::duration(profile.elapsed());
+    if !is_judged(profile) {
+        let growing = of_kind(profile, VerdictKind::Growing).count();
+        return match growing {
+            0 => format!("watched for {watched}: too early to say what leaks"),
+            _ => format!("watched for {watched}: {}, too early to say what leaks", do_so(growing, "grow")),
+        };
+    }
+    let [leaking, growing] =
+        [VerdictKind::Leaking, VerdictKind::Growing].map(|kind| of_kind(profile, kind).count());
+    let rate: f64 = of_kind(profile, VerdictKind::Leaking)
+        .filter_map(|verdict| verdict.rate)
+        .map(|rate| rate.per_second)
+        .sum();
+    let growing =
+        if growing > 0 { format!(", {}, too early to say", do_so(growing, "grow")) } else { String::new() };
+    if leaking == 0 {
+        return format!("watched for {watched}: nothing leaks{growing}");
+    }
+    let all = if leaking > 1 { " in all" } else { "" };
+    let rate = pace(Rate { per_second: rate, low: rate, high: rate });
+    format!("watched for {watched}: {}, {rate}{all}{growing}", do_so(leaking, "leak"))
+}
+
+/// `1 call site leaks`, `2 call sites leak`.
+fn do_so(count: usize, verb: &str) -> String {
+    if count == 1 { format!("1 call site {verb}s") } else { format!("{count} call sites {verb}") }
+}
+
+/// The call sites of a kind that need no further look, in a line; `None` when there are none.
+pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Option<String> {
+    let holding = of_kind(profile, kind).skip(shown).filter(|verdict| verdict.live.objects > 0);
+    let count = holding.clone().count();
+    let bytes = holding.clone().map(|verdict| verdict.live.bytes).sum();
+    let tell = |verdict: &Verdict| format!("{} ({})", function(verdict), approximate(verdict.live.bytes));
+    let mut names: Vec<_> = holding.take(NAMED).map(tell).collect();
+    if count > NAMED {
+        names.push("...".to_owned());
+    }
+    let more = if shown > 0 { " more" } else { "" };
+    let (places, all, names) = (do_so(count, "hold"), approximate(bytes), names.join(", "));
+    (count > 0).then(|| format!("{}{more}: {places} {all}: {names}", kind.words()))
+}
+
+/// What to do now, in a sentence.
+#[must_use]
+pub fn advice(profile: &Profile) -> String {
+    let missing = profile.judged_from().saturating_sub(profile.elapsed());
+    if profile.ended.is_none() && !missing.is_zero() {
+        let more = units::duration(missing.max(Duration::from_secs(1)));
+        return format!("Let it run for another {more}: then what leaks is told from what only grows.");
+    }
+    if !is_judged(profile) {
+        return match profile.verdicts.iter().max_by_key(|verdict| verdict.live.bytes) {
+            Some(most) if most.live.objects > 0 => format!(
+                "It did not run for long enough to tell leaks from the rest; of what was never freed, most is from {}.",
+                site(most)
+            ),
+            _ => "It has freed all that it allocated.".to_owned(),
+        };
+    }
+    let mut leaking = of_kind(profile, VerdictKind::Leaking);
+    let all: f64 = leaking.clone().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum();
+    if let Some(worst) = leaking.next() {
+        let share = worst.rate.map_or(0., |rate| rate.per_second) / all.max(f64::MIN_POSITIVE);
+        let share = if share > 0.995 { "all".to_owned() } else { percent(share) };
+        return format!(
+            "Look at {} first: it makes {share} of the leak{}.",
+            site(worst),
+            until_full(profile, all)
+        );
+    }
+    if let Some(growing) = of_kind(profile, VerdictKind::Growing).next() {
+        return format!(
+            "Nothing leaks for certain. {} grows: watch it for as long again to see whether that ends.",
+            site(growing)
+        );
+    }
+    "Nothing leaks: what was allocated is freed, or it has stopped growing.".to_owned()
+}
+
+/// `; at this pace the 400 MiB that its control group has left are used up in 3 h 5 min`.
+fn until_full(profile: &Profile, per_second: f64) -> String {
+    let rate = Rate { per_second, low: per_second, high: per_second };
+    let Some(Memory { kind, available, .. }) = profile.memory else { return String::new() };
+    let Some(time) = rate.time_to_fill(available) else { return String::new() };
+    let whose = match kind {
+        MemoryKind::Cgroup => "its control group",
+        MemoryKind::Ram => "the machine",
+    };
+    let (available, time) = (approximate(available), units::duration(time));
+    format!("; at this pace, the {available} that {whose} has left are used up in {time}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(per_second: f64, low: f64, high: f64) -> Rate {
+        Rate { per_second, low, high }
+    }
+
+    #[test]
+    fn growth_is_told_by_the_minute_with_its_interval_and_by_the_day() {
+        let mib = 1_048_576. / 60.;
+        assert_eq!(
+            growth(rate(4.1 * mib, 3.9 * mib, 4.3 * mib)),
+            "+4.1 MiB/min (95 % CI 3.9 to 4.3), 5.8 GiB a day"
+        );
+        assert_eq!(growth(rate(4.1 * mib, 4.1 * mib, 4.1 * mib)), "+4.1 MiB/min, 5.8 GiB a day");
+        assert_eq!(
+            growth(rate(10. / 60., 9. / 60., 11. / 60.)),
+            "+10 bytes/min (95 % CI 9 to 11), 14.1 KiB a day"
+        );
+        assert_eq!(pace(rate(1. / 600., 0., 0.)), "+6.0 bytes/h");
+    }
+
+    #[test]
+    fn shares_are_never_rounded_to_all_or_nothing() {
+        assert_eq!(percent(1.), "100 %");
+        assert_eq!(percent(0.99999), "> 99.9 %");
+        assert_eq!(percent(0.00001), "< 0.1 %");
+        assert_eq!(percent(0.), "0.0 %");
+        assert_eq!(percent(0.054), "5.4 %");
+    }
+}

@@ -1,0 +1,26 @@
+//! How often verdicts on labelled pasts are right.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::{
+    command::{host_cargo, run},
+    workspace,
+};
+
+/// The test that judges them and prints the table.
+const TEST: &str = "analyze::labelled::verdicts_on_labelled_pasts_are_precise_and_complete";
+
+/// How many of each kind it judges.
+const SEEDS_VARIABLE: &str = "JJLEAK_VERDICT_SEEDS";
+
+/// `cargo xtask verdicts [SEEDS]`.
+pub(crate) fn verdicts(seeds: u32) -> Result<ExitCode> {
+    let mut cargo = host_cargo();
+    cargo.current_dir(workspace::root()).env(SEEDS_VARIABLE, seeds.to_string());
+    cargo.args(["test", "--quiet", "--package", "jjleak", "--lib", "--"]);
+    cargo.args(["--exact", "--nocapture", TEST]);
+    run(&mut cargo).context("a precision or recall is below what is required")?;
+    Ok(ExitCode::SUCCESS)
+}
