@@ -101,6 +101,8 @@ statuses! {
     BadFrame = 9, "bad_frame";
     /// What the process maps was being written down anew when the stack was taken.
     Changed = 10, "changed";
+    /// Another tool took the stack, and its profile does not say how it ended.
+    Foreign = 11, "foreign";
 }
 
 /// One stack, and what was allocated from it since the start.

@@ -95,7 +95,7 @@ impl Selection {
     #[must_use]
     pub fn rank(self, profile: &Profile) -> Ranking<'_> {
         let mut top = self.sort.order(profile);
-        top.retain(|stack| stack.live.objects > 0);
+        top.retain(|stack| !stack.live.is_nothing());
         let rest = top.split_off(self.top.min(top.len()));
         Ranking { top, rest }
     }

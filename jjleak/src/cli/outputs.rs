@@ -161,7 +161,7 @@ impl Outputs {
 
     /// Says what the text leaves out.
     fn print_rest(&mut self, rest: &[&Profile]) {
-        let with_blocks = rest.iter().filter(|profile| profile.live().objects > 0).count();
+        let with_blocks = rest.iter().filter(|profile| !profile.live().is_nothing()).count();
         if with_blocks > 0 && self.stdout.contains(&Format::Text) {
             let Totals { bytes, objects } = rest.iter().map(|profile| profile.live()).sum();
             let text =

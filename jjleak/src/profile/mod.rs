@@ -17,6 +17,9 @@ use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
 
+/// Stands for the frames of a stack that was not kept, where people read it.
+pub const NO_STACK: &str = "[no stack]";
+
 /// A profile of one process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
@@ -140,6 +143,15 @@ pub struct Totals {
     pub bytes: u64,
     /// Blocks.
     pub objects: u64,
+}
+
+impl Totals {
+    /// Whether there is neither a byte nor an object. Blocks of no bytes are objects; and other tools' profiles can have
+    /// bytes without telling of objects.
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        self.bytes == 0 && self.objects == 0
+    }
 }
 
 impl std::iter::Sum for Totals {

@@ -11,7 +11,7 @@ use crate::profile::{Profile, StackProfile};
 /// Writes a line for each stack that lives, sorted; stacks that read the same are one line.
 pub(super) fn write(profile: &Profile, value: Value, out: &mut impl Write) -> io::Result<()> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    for stack in profile.stacks.iter().filter(|stack| stack.live.objects > 0) {
+    for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
         let total = lines.entry(collapse(stack)).or_default();
         *total = total.saturating_add(value.of(stack.live));
     }

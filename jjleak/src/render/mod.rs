@@ -10,13 +10,13 @@ use std::str::FromStr;
 use jiff::tz::TimeZone;
 
 use crate::analyze::Selection;
+use crate::pprof;
 use crate::profile::{Profile, Totals};
 
 mod collapsed;
 mod counters;
 pub mod json;
 mod label;
-mod pprof;
 #[cfg(test)]
 pub(crate) mod sample;
 mod svg;

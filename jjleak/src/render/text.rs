@@ -157,7 +157,7 @@ fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
 
 /// Says how the walks of the outstanding stacks ended, unless all are complete.
 fn write_walks(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
-    let outstanding: Vec<_> = profile.stacks.iter().filter(|stack| stack.live.objects > 0).collect();
+    let outstanding: Vec<_> = profile.stacks.iter().filter(|stack| !stack.live.is_nothing()).collect();
     let live = profile.live();
     for status in StackStatus::ALL.iter().filter(|status| **status != StackStatus::Complete) {
         let ended_so = || outstanding.iter().filter(|stack| stack.status == *status);

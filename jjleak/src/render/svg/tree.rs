@@ -43,7 +43,7 @@ impl<'a> FlameTree<'a> {
     pub(super) fn new(profile: &'a Profile) -> Self {
         let mut tree = Self { nodes: Vec::new(), stacks: Vec::new(), total: profile.live() };
         let mut roots = Children::new();
-        for stack in profile.stacks.iter().filter(|stack| stack.live.objects > 0) {
+        for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
             let mut path: Vec<usize> = Vec::with_capacity(stack.frames.len());
             for (label, kind) in root_first(stack) {
                 let index = tree.child(path.last().copied(), &mut roots, label, kind);

@@ -1,5 +1,9 @@
 //! The messages of pprof's `proto/profile.proto`, field by field. Strings are indexes into the string table; ID 0 is
 //! none.
+//!
+//! What the format has no field for stands in fields of our own, numbered 1000: far from those that pprof's authors give
+//! away one by one. Other readers skip what they do not know, and so neither show nor mistake it, as they would with
+//! labels.
 
 /// `perftools.profiles.Profile`.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -46,6 +50,60 @@ pub(super) struct Sample {
     /// In the order of the profile's sample types.
     #[prost(int64, repeated, tag = "2")]
     pub(super) value: Vec<i64>,
+    /// Absent in other tools' profiles.
+    #[prost(message, optional, tag = "1000")]
+    pub(super) detail: Option<SampleDetail>,
+}
+
+/// What jjleak knows of a stack beyond pprof's values.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct SampleDetail {
+    #[prost(fixed64, tag = "1")]
+    pub(super) stack_id: u64,
+    /// Name of the stack's status.
+    #[prost(int64, tag = "2")]
+    pub(super) status: i64,
+    #[prost(message, optional, tag = "3")]
+    pub(super) ages: Option<AgesDetail>,
+    /// Standard errors of what lives, when it is an estimate.
+    #[prost(message, optional, tag = "4")]
+    pub(super) live_error: Option<TotalsDetail>,
+    #[prost(sint64, tag = "5")]
+    pub(super) growth: i64,
+    #[prost(message, repeated, tag = "6")]
+    pub(super) block: Vec<BlockDetail>,
+    /// The one location says that the stack was not kept.
+    #[prost(bool, tag = "7")]
+    pub(super) no_frames: bool,
+}
+
+/// Ages of the live blocks, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct AgesDetail {
+    #[prost(uint64, tag = "1")]
+    pub(super) oldest: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) newest: u64,
+}
+
+/// Bytes and objects.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct TotalsDetail {
+    #[prost(uint64, tag = "1")]
+    pub(super) bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) objects: u64,
+}
+
+/// A live block; its age in nanoseconds.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct BlockDetail {
+    #[prost(fixed64, tag = "1")]
+    pub(super) address: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) size: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) age: u64,
 }
 
 /// A mapped file.
@@ -80,6 +138,9 @@ pub(super) struct Location {
     /// Innermost inlined function first; the last is the one all are inlined into.
     #[prost(message, repeated, tag = "4")]
     pub(super) line: Vec<Line>,
+    /// What kind of frame each line is, or the address when there is none: a [`super::frame::pack`]ed number each.
+    #[prost(uint32, repeated, tag = "1000")]
+    pub(super) frame: Vec<u32>,
 }
 
 /// A place in a function.
