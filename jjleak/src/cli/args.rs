@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, ArgGroup, Parser};
+use clap::{ArgAction, ArgGroup};
 use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
 use super::Failure;
+use super::outputs::Asked;
 use crate::analyze::{Selection, SortBy};
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
@@ -18,17 +19,8 @@ use crate::render::{Format, Value};
 /// Most blocks of a stack that `--show-allocs` lists: more than anybody reads, and a bound to what a report can grow to.
 const SHOWN_BLOCKS: usize = 100;
 
-/// Names the call paths that leak memory in a running process.
-///
-/// Attaches to a process, or starts a command, accounts every allocation and free with its call path, and reports
-/// what has been allocated since and not been freed.
-#[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
-#[command(
-    override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]...\n       jjleak doctor [-p PID]"
-)]
-#[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
-    4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
+// What is said of the whole command line stands at `CommandLine`.
+#[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct Args {
@@ -218,8 +210,14 @@ impl Args {
         Ok(Subject::Command(words.into_iter().map(OsString::from).collect()))
     }
 
-    pub(super) const fn selection(&self) -> Selection {
-        Selection { sort: self.sort, top: self.top }
+    /// What to write.
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked {
+            formats: &self.format,
+            out: self.out.as_deref(),
+            by: &self.by,
+            options: Asked::options(Selection { sort: self.sort, top: self.top }),
+        }
     }
 
     /// Has the kernel side do what the arguments ask for.
@@ -280,11 +278,18 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::attach::Programs;
+    use crate::cli::command_line::CommandLine;
+
+    fn parse_words(words: &[&str]) -> Result<Args, clap::Error> {
+        CommandLine::try_parse_from(words).map(|command_line| command_line.args)
+    }
 
     fn parse(line: &str) -> Result<Args, clap::Error> {
-        Args::try_parse_from(line.split(' '))
+        parse_words(&line.split(' ').collect::<Vec<_>>())
     }
 
     #[test]
@@ -321,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_quoted_command_is_split_like_in_a_shell() {
-        let args = Args::try_parse_from(["jjleak", "-c", "prog 'a b' c"]).unwrap();
+        let args = parse_words(&["jjleak", "-c", "prog 'a b' c"]).unwrap();
         let words = ["prog", "a b", "c"].map(OsString::from).to_vec();
         assert!(matches!(args.subject(), Ok(Subject::Command(command)) if command == words));
     }
@@ -366,7 +371,7 @@ mod tests {
         }
         assert!(parse("jjleak -p 1 -C --sort age").unwrap().coverage().is_err());
         assert!(parse("jjleak -p 1 -z 10 -Z 9").unwrap().size_filter().is_err());
-        assert!(Args::try_parse_from(["jjleak", "-c", "'open"]).unwrap().subject().is_err());
-        assert!(Args::try_parse_from(["jjleak", "-c", " "]).unwrap().subject().is_err());
+        assert!(parse_words(&["jjleak", "-c", "'open"]).unwrap().subject().is_err());
+        assert!(parse_words(&["jjleak", "-c", " "]).unwrap().subject().is_err());
     }
 }

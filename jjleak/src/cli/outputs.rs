@@ -7,14 +7,44 @@ use std::path::{Path, PathBuf};
 use jiff::tz::TimeZone;
 
 use super::Failure;
-use super::args::Args;
 use super::failure::OTHER;
+use crate::analyze::Selection;
 use crate::profile::{Profile, Totals};
 use crate::render::{Format, Options, Value, render};
 use crate::store::{PendingFile, is_stream};
 
 /// Processes that a text report shows; the others are summed up.
 const MAX_SHOWN: usize = 10;
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub(super) struct Asked<'a> {
+    pub(super) formats: &'a [Format],
+    pub(super) out: Option<&'a Path>,
+    pub(super) by: &'a [Value],
+    pub(super) options: Options,
+}
+
+impl Asked<'_> {
+    /// How to render what nobody has asked to be left out.
+    pub(super) fn options(selection: Selection) -> Options {
+        Options {
+            selection,
+            value: Value::Bytes,
+            time_zone: TimeZone::system(),
+            inverted: false,
+            view: String::new(),
+        }
+    }
+
+    fn wants_several_files(&self) -> bool {
+        let files = self.formats.iter().map(|format| match format {
+            Format::Svg | Format::Collapsed => self.by.len(),
+            Format::Text | Format::Json | Format::Pprof => 1,
+        });
+        files.sum::<usize>() > 1
+    }
+}
 
 /// The places of one run. Files are opened at once, so that a place that cannot be written to is known before
 /// anything is attached; they get their names at the end.
@@ -45,30 +75,26 @@ struct FinalFile {
 }
 
 impl Outputs {
-    /// Opens what the arguments ask for. Files are named after the process, if it is one.
-    pub(super) fn open(args: &Args, pid: Option<u32>) -> Result<Self, Failure> {
-        let has = |format| args.format.contains(&format);
-        let place = Place { out: args.out.as_deref(), pid, several: wants_several_files(args) };
+    /// Opens what is asked for. Files are named after the process, if it is one.
+    pub(super) fn open(asked: &Asked<'_>, pid: Option<u32>) -> Result<Self, Failure> {
+        let has = |format| asked.formats.contains(&format);
+        let place = Place { out: asked.out, pid, several: asked.wants_several_files() };
         let mut outputs = Self {
             stdout: Vec::new(),
             json_lines: None,
             files: Vec::new(),
             failures: Vec::new(),
             texts: 0,
-            options: Options {
-                selection: args.selection(),
-                value: Value::Bytes,
-                time_zone: TimeZone::system(),
-            },
+            options: asked.options.clone(),
         };
         if has(Format::Text) {
             outputs.stdout.push(Format::Text);
-            if args.out.is_some() {
+            if asked.out.is_some() {
                 outputs.add_file(&place, Format::Text, Value::Bytes)?;
             }
         }
         if has(Format::Json) {
-            match args.out {
+            match asked.out {
                 Some(_) => outputs.json_lines = Some(place.open(Format::Json, Value::Bytes)?),
                 None => outputs.stdout.push(Format::Json),
             }
@@ -77,7 +103,7 @@ impl Outputs {
             outputs.add_file(&place, Format::Pprof, Value::Bytes)?;
         }
         for format in [Format::Svg, Format::Collapsed].into_iter().filter(|format| has(*format)) {
-            for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| args.by.contains(value)) {
+            for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| asked.by.contains(value)) {
                 outputs.add_file(&place, format, value)?;
             }
         }
@@ -205,14 +231,6 @@ fn append(
 
 fn cannot_print(error: &io::Error) -> Failure {
     Failure::new(OTHER, format!("writing to stdout failed: {error}"), "check where stdout goes")
-}
-
-fn wants_several_files(args: &Args) -> bool {
-    let files = args.format.iter().map(|format| match format {
-        Format::Svg | Format::Collapsed => args.by.len(),
-        Format::Text | Format::Json | Format::Pprof => 1,
-    });
-    files.sum::<usize>() > 1
 }
 
 /// How files are named.

@@ -110,7 +110,7 @@ impl Session {
                 Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
             Subject::Named(_) | Subject::Everything => {
-                let outputs = Outputs::open(args, None)?;
+                let outputs = Outputs::open(&args.asked(), None)?;
                 let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 watch.attach_all();
                 (watch, outputs)
@@ -131,7 +131,7 @@ impl Session {
         for pid in &known {
             crate::processes::Process::open(*pid)?;
         }
-        let outputs = Outputs::open(args, <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
+        let outputs = Outputs::open(&args.asked(), <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
         known.into_iter().try_for_each(|pid| watch.attach(pid))?;
         Ok((watch, outputs))
     }
@@ -139,7 +139,7 @@ impl Session {
     /// Starts a command.
     fn launch(args: &Args, words: &[OsString], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
         let launch = Launch::start(words)?;
-        let outputs = Outputs::open(args, Some(launch.pid().number().get()))?;
+        let outputs = Outputs::open(&args.asked(), Some(launch.pid().number().get()))?;
         watch.launch(launch)?;
         Ok((watch, outputs))
     }

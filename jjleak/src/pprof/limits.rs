@@ -68,11 +68,11 @@ mod tests {
     #[test]
     fn a_small_file_that_unpacks_to_a_large_one_is_refused() {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
-        gzip.write_all(&[0; 100_000]).unwrap();
+        gzip.write_all(&vec![0; 100_000]).unwrap();
         let bomb = gzip.finish().unwrap();
         assert!(bomb.len() < 1000);
         assert!(matches!(decompressed(&bomb, 99_999), Err(Error::TooLarge { limit: 99_999, .. })));
-        assert_eq!(decompressed(&bomb, 100_000).unwrap(), [0; 100_000]);
+        assert_eq!(decompressed(&bomb, 100_000).unwrap().len(), 100_000);
     }
 
     #[test]

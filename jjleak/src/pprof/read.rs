@@ -148,9 +148,9 @@ impl Columns {
             return Err(Malformed::NoSampleTypes.into());
         }
         let default = tables.string(message.default_sample_type)?;
-        let named = |name: &str| names.iter().position(|(known, _)| known == name);
+        let column = |name: &str| names.iter().position(|(known, _)| known == name);
         let [live_objects, live_bytes, allocated_objects, allocated_bytes] =
-            SAMPLE_TYPES.map(|(name, _)| named(name));
+            SAMPLE_TYPES.map(|(name, _)| column(name));
         let pair = |bytes: Option<usize>, objects: Option<usize>| {
             (bytes.is_some() || objects.is_some()).then_some(Pair { bytes, objects })
         };

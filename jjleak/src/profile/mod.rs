@@ -6,8 +6,10 @@
 mod build;
 mod merge;
 mod unwinding;
+mod view;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
+pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 
 /// Stands for the frames of a stack that was not kept, where people read it.
 pub const NO_STACK: &str = "[no stack]";
@@ -114,6 +117,14 @@ pub struct ProcessInfo {
     pub forked_from: Option<u32>,
     /// Its PID as it sees it itself, where that is another.
     pub container_pid: Option<u32>,
+}
+
+impl fmt::Display for ProcessInfo {
+    /// `name (pid 42)`; without a PID for several processes together, and where another tool's profile tells of none.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.comm)?;
+        if self.pid == 0 { Ok(()) } else { write!(formatter, " (pid {})", self.pid) }
+    }
 }
 
 /// What kind of program a process runs.

@@ -154,6 +154,10 @@ pub struct Options {
     pub value: Value,
     /// Where the reader's clock stands; used by text and SVG.
     pub time_zone: TimeZone,
+    /// Flame graphs and collapsed stacks begin with the allocation function, and merge what it is called by.
+    pub inverted: bool,
+    /// What of the profile is shown, for people; empty when everything is.
+    pub view: String,
 }
 
 /// A profile that could not be rendered.
@@ -169,11 +173,11 @@ pub struct Error {
 pub fn render(profile: &Profile, format: Format, options: &Options) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
     match format {
-        Format::Text => text::write(profile, options.selection, &options.time_zone, &mut out),
-        Format::Json => json::write(profile, options.selection.sort, &mut out),
-        Format::Svg => svg::write(profile, options.value, &options.time_zone, &mut out),
+        Format::Text => text::write(profile, options, &mut out),
+        Format::Json => json::write(profile, options, &mut out),
+        Format::Svg => svg::write(profile, options, &mut out),
         Format::Pprof => pprof::write(profile, &mut out),
-        Format::Collapsed => collapsed::write(profile, options.value, &mut out),
+        Format::Collapsed => collapsed::write(profile, options, &mut out),
     }
     .map_err(|source| Error { pid: profile.process.pid, format, source })?;
     Ok(out)

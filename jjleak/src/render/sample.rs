@@ -28,6 +28,8 @@ pub(crate) fn options() -> Options {
         selection: Selection { sort: SortBy::Size, top: 10 },
         value: Value::Bytes,
         time_zone: time_zone(),
+        inverted: false,
+        view: String::new(),
     }
 }
 

@@ -10,30 +10,24 @@ use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
-use super::units;
+use super::{Options, units};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals};
 
 /// Writes the report.
-pub(super) fn write(
-    profile: &Profile,
-    selection: Selection,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    write_header(profile, out)?;
-    write_stacks(profile, selection, time_zone, out)?;
+pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    write_header(profile, &options.view, out)?;
+    write_stacks(profile, options.selection, &options.time_zone, out)?;
     write_walks(profile, out)?;
     write_counters(profile, out)
 }
 
-fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Result<()> {
     let (live, allocated) = (profile.live(), profile.allocated());
     writeln!(
         out,
-        "{} (pid {}) over {}: {} live in {} objects; {} allocated in {} objects",
-        printable(&profile.process.comm),
-        profile.process.pid,
+        "{} over {}: {} live in {} objects; {} allocated in {} objects",
+        printable(&profile.process.to_string()),
         units::duration(profile.elapsed()),
         units::bytes(live.bytes),
         live.objects,
@@ -41,6 +35,9 @@ fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         allocated.objects,
     )?;
     write_scope(profile, out)?;
+    if !view.is_empty() {
+        writeln!(out, "shown: {}", printable(view))?;
+    }
     match &profile.ended {
         Some(ended) => writeln!(out, "the process has ended: {}", printable(ended)),
         None => Ok(()),
@@ -210,7 +207,8 @@ mod tests {
 
     fn text(profile: &Profile, top: usize) -> String {
         let mut out = Vec::new();
-        write(profile, Selection { sort: SortBy::Size, top }, &sample::time_zone(), &mut out).unwrap();
+        let selection = Selection { sort: SortBy::Size, top };
+        write(profile, &Options { selection, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -273,7 +271,7 @@ mod tests {
         profile.stacks[0].growth = -64;
         let mut out = Vec::new();
         let selection = Selection { sort: SortBy::Growth, top: 10 };
-        write(&profile, selection, &sample::time_zone(), &mut out).unwrap();
+        write(&profile, &Options { selection, ..sample::options() }, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(", -64 bytes since the last report"), "{text}");
         assert!(text.contains(", +0 bytes since the last report"), "{text}");

@@ -8,7 +8,6 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, TextTruncateDirection};
-use jiff::tz::TimeZone;
 
 use super::Value;
 use super::counters;
@@ -22,18 +21,14 @@ mod tree;
 const WHITE: Color = Color { r: 0xff, g: 0xff, b: 0xff };
 
 /// Writes the flame graph.
-pub(super) fn write(
-    profile: &Profile,
-    value: Value,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let (title, subtitle) = (title(profile, value), subtitle(profile, time_zone));
+pub(super) fn write(profile: &Profile, asked: &super::Options, out: &mut impl Write) -> io::Result<()> {
+    let value = asked.value;
+    let (title, subtitle) = (title(profile, value), subtitle(profile, asked));
     let total = profile.live();
     if value.of(total) == 0 {
         return write_empty(&title, &subtitle, value, &losses(profile), out);
     }
-    let tree = tree::FlameTree::new(profile);
+    let tree = tree::FlameTree::new(profile, asked.inverted);
     let mut palette = tree.palette();
     let mut options = flamegraph::Options::default();
     options.title = title;
@@ -47,6 +42,9 @@ pub(super) fn write(
         Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
         Value::Objects => format!("objects, {} bytes", grouped(total.bytes)),
     };
+    if asked.inverted {
+        options.direction = flamegraph::Direction::Inverted;
+    }
     let mut drawn = Vec::new();
     flamegraph::from_lines(&mut options, tree.lines(value).iter().map(String::as_str), &mut drawn)?;
     let drawn = String::from_utf8(drawn).map_err(io::Error::other)?;
@@ -55,19 +53,19 @@ pub(super) fn write(
 }
 
 fn title(profile: &Profile, value: Value) -> String {
-    let process = &profile.process;
-    format!("jjleak: live {} of {} (pid {})", value.name(), printable(&process.comm), process.pid)
+    format!("jjleak: live {} of {}", value.name(), printable(&profile.process.to_string()))
 }
 
 /// Time span and totals: `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s): 1,536 bytes (1.5 KiB) live in 3 objects`.
-fn subtitle(profile: &Profile, time_zone: &TimeZone) -> String {
-    let start = profile.started_at.to_zoned(time_zone.clone());
-    let end = profile.taken_at.to_zoned(time_zone.clone());
+fn subtitle(profile: &Profile, asked: &super::Options) -> String {
+    let start = profile.started_at.to_zoned(asked.time_zone.clone());
+    let end = profile.taken_at.to_zoned(asked.time_zone.clone());
     let end_format = if start.date() == end.date() { "%H:%M:%S %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
     let Totals { bytes, objects } = profile.live();
     let humane = units::humane_bytes(bytes).map(|humane| format!(" ({humane})")).unwrap_or_default();
+    let view = if asked.view.is_empty() { String::new() } else { format!(" ({})", printable(&asked.view)) };
     format!(
-        "{} to {} ({}): {} bytes{humane} live in {} objects",
+        "{} to {} ({}): {} bytes{humane} live in {} objects{view}",
         start.strftime("%Y-%m-%d %H:%M:%S"),
         end.strftime(end_format),
         units::duration(profile.elapsed()),
@@ -117,12 +115,12 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::sample;
+    use crate::render::{Options, sample};
     use proptest::prelude::*;
 
     fn svg(profile: &Profile, value: Value) -> String {
         let mut out = Vec::new();
-        write(profile, value, &sample::time_zone(), &mut out).unwrap();
+        write(profile, &Options { value, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -164,7 +162,7 @@ mod tests {
         profile.started_at = "2026-01-14T23:00:00Z".parse().unwrap();
         profile.taken_at = "2026-01-15T23:00:01Z".parse().unwrap();
         assert_eq!(
-            subtitle(&profile, &sample::time_zone()),
+            subtitle(&profile, &sample::options()),
             "2026-01-15 00:00:00 to 2026-01-16 00:00:01 +01 (1 d 0 h): 0 bytes live in 0 objects"
         );
     }

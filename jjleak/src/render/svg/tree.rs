@@ -39,13 +39,17 @@ struct Node<'a> {
 type Children<'a> = BTreeMap<(Cow<'a, str>, FrameKind), usize>;
 
 impl<'a> FlameTree<'a> {
-    /// Merges the outstanding stacks.
-    pub(super) fn new(profile: &'a Profile) -> Self {
+    /// Merges the outstanding stacks; inverted, from the allocation function on.
+    pub(super) fn new(profile: &'a Profile, inverted: bool) -> Self {
         let mut tree = Self { nodes: Vec::new(), stacks: Vec::new(), total: profile.live() };
         let mut roots = Children::new();
         for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
             let mut path: Vec<usize> = Vec::with_capacity(stack.frames.len());
-            for (label, kind) in root_first(stack) {
+            let mut frames = root_first(stack);
+            if inverted {
+                frames.reverse();
+            }
+            for (label, kind) in frames {
                 let index = tree.child(path.last().copied(), &mut roots, label, kind);
                 let node = &mut tree.nodes[index];
                 node.live = [node.live, stack.live].into_iter().sum();
@@ -153,7 +157,7 @@ mod tests {
     fn stacks_with_a_common_path_share_its_frames() {
         let mut profile = sample::profile();
         profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
-        let tree = FlameTree::new(&profile);
+        let tree = FlameTree::new(&profile, false);
         assert_eq!(tree.nodes.len(), 5);
         assert_eq!(tree.nodes[0].live, profile.live());
         let titles: Vec<_> = tree.nodes.iter().map(|node| tree.title(node, Value::Bytes)).collect();
@@ -163,7 +167,7 @@ mod tests {
     #[test]
     fn frames_of_one_name_on_different_paths_are_known_apart() {
         let profile = sample::profile();
-        let tree = FlameTree::new(&profile);
+        let tree = FlameTree::new(&profile, false);
         let names: BTreeSet<_> = (0..tree.nodes.len()).map(|index| tree.marked_name(index)).collect();
         assert_eq!(names.len(), tree.nodes.len());
     }
