@@ -1,9 +1,11 @@
 //! Ranks the stacks of a profile. Pure.
 //!
 //! - `growth`: what has changed since the report before.
+//! - `difference`: what is different between two profiles.
 //!
 //! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, for [`crate::render`].
 
+mod difference;
 mod growth;
 
 use std::cmp::Reverse;
@@ -12,6 +14,7 @@ use std::str::FromStr;
 
 use crate::profile::{Profile, StackProfile};
 
+pub use difference::{Change, Difference, Matching, StackDifference, delta};
 pub use growth::Growth;
 
 /// What stacks are ordered by; always the largest first.

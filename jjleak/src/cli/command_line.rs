@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use super::args::Args;
+use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::report::ReportArgs;
 
@@ -31,6 +32,7 @@ pub(super) struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Report(ReportArgs),
+    Diff(DiffArgs),
     Doctor(DoctorArgs),
 }
 

@@ -6,6 +6,7 @@
 mod args;
 mod choice;
 mod command_line;
+mod diff;
 mod doctor;
 mod failure;
 mod notices;
@@ -63,6 +64,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     match command_line.command {
         None => session::profile(&command_line.args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
+        Some(Command::Diff(args)) => diff::diff(&args),
         Some(Command::Report(args)) => report::report(&args),
     }
 }

@@ -8,9 +8,10 @@ use jiff::tz::TimeZone;
 
 use super::Failure;
 use super::failure::OTHER;
-use crate::analyze::Selection;
+use super::notices::tell;
+use crate::analyze::{Difference, Selection};
 use crate::profile::{Profile, Totals};
-use crate::render::{Format, Options, Value, render};
+use crate::render::{Format, Options, Value, render, render_difference};
 use crate::store::{PendingFile, is_stream};
 
 /// Processes that a text report shows; the others are summed up.
@@ -78,7 +79,8 @@ impl Outputs {
     /// Opens what is asked for. Files are named after the process, if it is one.
     pub(super) fn open(asked: &Asked<'_>, pid: Option<u32>) -> Result<Self, Failure> {
         let has = |format| asked.formats.contains(&format);
-        let place = Place { out: asked.out, pid, several: asked.wants_several_files() };
+        let subject = pid.map(|pid| format!("-{pid}")).unwrap_or_default();
+        let place = Place { out: asked.out, subject, several: asked.wants_several_files() };
         let mut outputs = Self {
             stdout: Vec::new(),
             json_lines: None,
@@ -233,10 +235,32 @@ fn cannot_print(error: &io::Error) -> Failure {
     Failure::new(OTHER, format!("writing to stdout failed: {error}"), "check where stdout goes")
 }
 
+/// Writes what is different between two profiles: to stdout at once, and into files.
+pub(super) fn write_difference(asked: &Asked<'_>, difference: &Difference<'_>) -> Result<(), Failure> {
+    let place = Place { out: asked.out, subject: ".diff".to_owned(), several: asked.wants_several_files() };
+    for &format in asked.formats {
+        let values = if format == Format::Svg { asked.by } else { &[Value::Bytes] };
+        for &value in values {
+            let options = Options { value, ..asked.options.clone() };
+            let rendered = render_difference(difference, format, &options)?;
+            if asked.out.is_none() && matches!(format, Format::Text | Format::Json) {
+                // A reader that has gone away has read enough.
+                let _ = io::stdout().write_all(&rendered);
+                continue;
+            }
+            let mut file = place.open(format, value)?;
+            file.write(&rendered)?;
+            tell(&format!("wrote {}", file.finish()?.display()));
+        }
+    }
+    Ok(())
+}
+
 /// How files are named.
 struct Place<'a> {
     out: Option<&'a Path>,
-    pid: Option<u32>,
+    /// What stands behind `jjleak` in names: `-PID` for one process.
+    subject: String,
     several: bool,
 }
 
@@ -252,10 +276,7 @@ impl Place<'_> {
     fn path(&self, format: Format, value: Value) -> PathBuf {
         let kind = if value == Value::Objects { "objects." } else { "" };
         let suffix = format!("{kind}{}", format.extension());
-        let in_folder = match self.pid {
-            Some(pid) => format!("jjleak-{pid}.{suffix}"),
-            None => format!("jjleak.{suffix}"),
-        };
+        let in_folder = format!("jjleak{}.{suffix}", self.subject);
         match self.out {
             None => PathBuf::from(in_folder),
             Some(out) if out.is_dir() || out.as_os_str().as_encoded_bytes().ends_with(b"/") => {
@@ -277,7 +298,7 @@ mod tests {
     use super::*;
 
     fn name(out: Option<&str>, several: bool, format: Format, value: Value) -> String {
-        let place = Place { out: out.map(Path::new), pid: Some(42), several };
+        let place = Place { out: out.map(Path::new), subject: "-42".to_owned(), several };
         place.path(format, value).to_str().unwrap().to_owned()
     }
 

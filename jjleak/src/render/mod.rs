@@ -15,14 +15,17 @@ use crate::profile::{Profile, Totals};
 
 mod collapsed;
 mod counters;
+pub mod difference;
 pub mod json;
 mod label;
 #[cfg(test)]
 pub(crate) mod sample;
 mod svg;
 mod text;
+mod tree;
 mod units;
 
+pub use difference::render_difference;
 pub(crate) use label::printable;
 pub(crate) use units::humane_bytes;
 

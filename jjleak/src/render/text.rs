@@ -5,19 +5,18 @@
 
 use std::io::{self, Write};
 
-use jiff::tz::TimeZone;
 use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
 use super::{Options, units};
-use crate::analyze::{Selection, SortBy};
+use crate::analyze::SortBy;
 use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals};
 
 /// Writes the report.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     write_header(profile, &options.view, out)?;
-    write_stacks(profile, options.selection, &options.time_zone, out)?;
+    write_stacks(profile, options, out)?;
     write_walks(profile, out)?;
     write_counters(profile, out)
 }
@@ -60,19 +59,16 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "; standard error of what lives: {bytes}, {objects} objects")
 }
 
-fn write_stacks(
-    profile: &Profile,
-    selection: Selection,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    let selection = options.selection;
     let ranking = selection.rank(profile);
-    let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
+    let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
     if ranking.top.is_empty() && ranking.rest.is_empty() {
         return match profile.allocated().objects {
             _ if !profile.coverage.older.is_zero() => {
                 writeln!(out, "[{time}] Nothing outstanding that is as old.")
             }
+            _ if !options.view.is_empty() => writeln!(out, "[{time}] Nothing outstanding in what is shown."),
             0 => writeln!(out, "[{time}] Nothing outstanding: no allocation was seen."),
             seen => {
                 writeln!(out, "[{time}] Nothing outstanding: all {seen} allocations seen have been freed.")
@@ -135,7 +131,7 @@ fn write_blocks(stack: &StackProfile, coverage: Coverage, out: &mut impl Write) 
     Ok(())
 }
 
-fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
     write!(out, "\t\t{}", label(frame))?;
     // The label of unknown code already names the module.
     if !frame.symbol.is_empty()
@@ -203,6 +199,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::analyze::Selection;
     use crate::render::sample;
 
     fn text(profile: &Profile, top: usize) -> String {

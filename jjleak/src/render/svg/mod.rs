@@ -1,54 +1,81 @@
 //! A flame graph of what lives, drawn by inferno: search, zoom and tooltips work in any browser.
 //!
-//! inferno knows one value for a frame and picks colours at random. [`tree`] therefore merges the stacks itself and
-//! hands inferno a name for each frame that is its alone, under which title and colour are looked up; [`legend`]
-//! finishes the picture.
+//! inferno knows one value for a frame and picks colours at random. [`super::tree`] therefore merges the stacks itself,
+//! [`frames`] hands inferno a name for each frame that is its alone, under which title and colour are looked up, and
+//! [`legend`] finishes the picture. [`difference`] draws two profiles in one.
 
 use std::io::{self, Write};
 
 use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, TextTruncateDirection};
 
-use super::Value;
+use self::frames::{Frames, Telling, without_marks};
 use super::counters;
 use super::label::printable;
+use super::tree::FlameTree;
 use super::units::{self, grouped};
+use super::{Options, Value};
 use crate::profile::{Profile, Totals};
 
+pub(super) mod difference;
+mod frames;
 mod legend;
-mod tree;
+mod shades;
 
 const WHITE: Color = Color { r: 0xff, g: 0xff, b: 0xff };
 
 /// Writes the flame graph.
-pub(super) fn write(profile: &Profile, asked: &super::Options, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(profile: &Profile, asked: &Options, out: &mut impl Write) -> io::Result<()> {
     let value = asked.value;
     let (title, subtitle) = (title(profile, value), subtitle(profile, asked));
     let total = profile.live();
     if value.of(total) == 0 {
         return write_empty(&title, &subtitle, value, &losses(profile), out);
     }
-    let tree = tree::FlameTree::new(profile, asked.inverted);
-    let mut palette = tree.palette();
+    let tree = FlameTree::of(profile, asked.inverted);
+    let picture = Picture {
+        title,
+        subtitle,
+        frames: Frames { tree: &tree, telling: Telling::Kinds, value },
+        inverted: asked.inverted,
+        everything: match value {
+            Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
+            Value::Objects => format!("objects, {} bytes", grouped(total.bytes)),
+        },
+        losses: losses(profile),
+    };
+    draw(picture, out)
+}
+
+/// What is drawn.
+struct Picture<'a> {
+    title: String,
+    subtitle: String,
+    frames: Frames<'a>,
+    inverted: bool,
+    /// What the frame of everything is of; inferno writes its title: `all (<value> <this>, 100%)`.
+    everything: String,
+    losses: String,
+}
+
+fn draw(picture: Picture<'_>, out: &mut impl Write) -> io::Result<()> {
+    let frames = picture.frames;
+    let mut palette = frames.palette();
     let mut options = flamegraph::Options::default();
-    options.title = title;
-    options.subtitle = Some(subtitle);
+    options.title = picture.title;
+    options.subtitle = Some(picture.subtitle);
     options.bgcolors = Some(BackgroundColor::Flat(WHITE));
     options.palette_map = Some(&mut palette);
-    options.func_frameattrs = tree.attributes(value)?;
+    options.func_frameattrs = frames.attributes()?;
     options.text_truncate_direction = TextTruncateDirection::Right;
-    // The frame of everything gets its title from inferno: all (<value> <count name>, 100%).
-    options.count_name = match value {
-        Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
-        Value::Objects => format!("objects, {} bytes", grouped(total.bytes)),
-    };
-    if asked.inverted {
+    options.count_name = picture.everything;
+    if picture.inverted {
         options.direction = flamegraph::Direction::Inverted;
     }
     let mut drawn = Vec::new();
-    flamegraph::from_lines(&mut options, tree.lines(value).iter().map(String::as_str), &mut drawn)?;
+    flamegraph::from_lines(&mut options, frames.lines().iter().map(String::as_str), &mut drawn)?;
     let drawn = String::from_utf8(drawn).map_err(io::Error::other)?;
-    let finished = legend::finish(&tree::without_marks(&drawn), &tree.kinds(), &losses(profile))?;
+    let finished = legend::finish(&without_marks(&drawn), &frames.legend(), &picture.losses)?;
     out.write_all(finished.as_bytes())
 }
 
@@ -57,7 +84,7 @@ fn title(profile: &Profile, value: Value) -> String {
 }
 
 /// Time span and totals: `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s): 1,536 bytes (1.5 KiB) live in 3 objects`.
-fn subtitle(profile: &Profile, asked: &super::Options) -> String {
+fn subtitle(profile: &Profile, asked: &Options) -> String {
     let start = profile.started_at.to_zoned(asked.time_zone.clone());
     let end = profile.taken_at.to_zoned(asked.time_zone.clone());
     let end_format = if start.date() == end.date() { "%H:%M:%S %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
@@ -115,7 +142,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::{Options, sample};
+    use crate::render::sample;
     use proptest::prelude::*;
 
     fn svg(profile: &Profile, value: Value) -> String {
@@ -173,7 +200,7 @@ mod tests {
             for value in [Value::Bytes, Value::Objects] {
                 let svg = svg(&profile, value);
                 prop_assert!(svg.trim_end().ends_with("</svg>"));
-                prop_assert!(!svg.contains(tree::MARK));
+                prop_assert!(!svg.contains(frames::MARK));
             }
         }
     }
