@@ -147,7 +147,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ORDER", default_value_t = SortBy::Size)]
     pub(super) sort: SortBy,
 
-    /// What to write: text, json, svg, pprof, collapsed
+    /// What to write: text, json, svg, html, pprof, collapsed
     ///
     /// Text goes to stdout at every interval, json too unless --out is given; the others are files written at
     /// the end.

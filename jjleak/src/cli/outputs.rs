@@ -41,7 +41,7 @@ impl Asked<'_> {
     fn wants_several_files(&self) -> bool {
         let files = self.formats.iter().map(|format| match format {
             Format::Svg | Format::Collapsed => self.by.len(),
-            Format::Text | Format::Json | Format::Pprof => 1,
+            Format::Text | Format::Json | Format::Html | Format::Pprof => 1,
         });
         files.sum::<usize>() > 1
     }
@@ -101,8 +101,8 @@ impl Outputs {
                 None => outputs.stdout.push(Format::Json),
             }
         }
-        if has(Format::Pprof) {
-            outputs.add_file(&place, Format::Pprof, Value::Bytes)?;
+        for format in [Format::Html, Format::Pprof].into_iter().filter(|format| has(*format)) {
+            outputs.add_file(&place, format, asked.options.value)?;
         }
         for format in [Format::Svg, Format::Collapsed].into_iter().filter(|format| has(*format)) {
             for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| asked.by.contains(value)) {

@@ -1,5 +1,6 @@
 //! `jjleak report`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Failure;
@@ -8,7 +9,7 @@ use super::outputs::{Asked, Outputs, Written};
 use super::view::{ViewArgs, values};
 use super::{notices::tell, saved};
 use crate::analyze::{Selection, SortBy};
-use crate::profile::Profile;
+use crate::profile::{Moment, Profile};
 use crate::render::{Format, Value};
 
 /// Show saved profiles (pprof files), jjleak's own or another tool's
@@ -95,12 +96,27 @@ fn last_of_each(profiles: Vec<Profile>) -> Vec<Profile> {
     let mut last: Vec<Profile> = Vec::new();
     for profile in profiles {
         match last.iter_mut().find(|other| is_same_process(other, &profile)) {
-            Some(other) if other.taken_at <= profile.taken_at => *other = profile,
-            Some(_) => {}
+            Some(other) => {
+                let (newer, older) = if other.taken_at <= profile.taken_at {
+                    (profile, &*other)
+                } else {
+                    (other.clone(), &profile)
+                };
+                let history = together(older, &newer);
+                *other = Profile { history, ..newer };
+            }
             None => last.push(profile),
         }
     }
     last
+}
+
+/// What is known of the past from both.
+fn together(older: &Profile, newer: &Profile) -> Vec<Moment> {
+    let themselves = [older, newer].map(|it| Moment { at: it.taken_at, live: it.live() });
+    let all = older.history.iter().chain(&newer.history).chain(&themselves);
+    let sorted: BTreeMap<_, _> = all.map(|moment| (moment.at, *moment)).collect();
+    sorted.into_values().collect()
 }
 
 /// Whether both are of one process; other tools' profiles do not tell.

@@ -30,6 +30,21 @@ pub(super) struct Profile {
     pub(super) comment: Vec<i64>,
     #[prost(int64, tag = "14")]
     pub(super) default_sample_type: i64,
+    /// What lived at earlier reports, and at this one.
+    #[prost(message, repeated, tag = "1000")]
+    pub(super) history: Vec<MomentDetail>,
+}
+
+/// What lived at an instant.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct MomentDetail {
+    /// Nanoseconds since the epoch.
+    #[prost(int64, tag = "1")]
+    pub(super) time_nanos: i64,
+    #[prost(uint64, tag = "2")]
+    pub(super) bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) objects: u64,
 }
 
 /// What a value of a sample is.

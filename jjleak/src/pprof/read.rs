@@ -16,7 +16,7 @@ use super::error::{Error, Malformed};
 use super::limits::{Budget, MAX_BYTES, MAX_ENTRIES, MAX_FRAME_BYTES, check_entries, decompressed};
 use super::proto::{self, Sample, SampleDetail};
 use super::tables::Tables;
-use crate::profile::{Ages, Block, Profile, StackProfile, Totals};
+use crate::profile::{Ages, Block, Moment, Profile, StackProfile, Totals};
 
 /// What a file says.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +72,14 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         notes: comments.counters("notes."),
         unknown_frees: comments.unknown_frees(),
         stacks,
+        history: message
+            .history
+            .iter()
+            .map(|moment| Moment {
+                at: time(moment.time_nanos),
+                live: Totals { bytes: moment.bytes, objects: moment.objects },
+            })
+            .collect(),
     }
 }
 

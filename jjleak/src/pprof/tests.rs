@@ -13,7 +13,7 @@ use super::proto::{self, Function, Line, Location, Sample, ValueType};
 use super::write::{DEFAULT_SAMPLE_TYPE, values, write};
 use super::{Error, Malformed, read};
 use crate::profile::{
-    Ages, Block, Coverage, Frame, FrameKind, NO_STACK, ProcessInfo, ProcessKind, Profile, Sampling,
+    Ages, Block, Coverage, Frame, FrameKind, Moment, NO_STACK, ProcessInfo, ProcessKind, Profile, Sampling,
     StackProfile, Totals,
 };
 use crate::render::sample;
@@ -155,6 +155,10 @@ fn anything() -> impl Strategy<Value = Profile> {
                         notes: notes.clone(),
                         unknown_frees,
                         stacks: stacks.clone(),
+                        history: stacks
+                            .iter()
+                            .map(|stack| Moment { at: time(taken / 2), live: stack.live })
+                            .collect(),
                     }
                 },
             )

@@ -11,11 +11,11 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::proto::{
-    self, AgesDetail, BlockDetail, Function, Line, Location, Mapping, Sample, SampleDetail, TotalsDetail,
-    ValueType,
+    self, AgesDetail, BlockDetail, Function, Line, Location, Mapping, MomentDetail, Sample, SampleDetail,
+    TotalsDetail, ValueType,
 };
 use super::{SAMPLE_TYPES, comments, frame};
-use crate::profile::{Frame, NO_STACK, Profile, StackProfile, Totals};
+use crate::profile::{Frame, Moment, NO_STACK, Profile, StackProfile, Totals};
 
 /// What viewers show first.
 pub(super) const DEFAULT_SAMPLE_TYPE: &str = "inuse_space";
@@ -53,7 +53,13 @@ fn encode(profile: &Profile) -> proto::Profile {
         duration_nanos: signed(profile.elapsed().as_nanos()),
         comment: comments,
         default_sample_type,
+        history: profile.history.iter().map(moment).collect(),
     }
+}
+
+fn moment(moment: &Moment) -> MomentDetail {
+    let Totals { bytes, objects } = moment.live;
+    MomentDetail { time_nanos: signed(moment.at.as_nanosecond()), bytes, objects }
 }
 
 /// The values of [`SAMPLE_TYPES`].

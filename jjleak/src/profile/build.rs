@@ -36,6 +36,7 @@ impl Profile {
             }),
             unknown_frees: snapshot.counters.get(&Counter::UnknownFree).copied().unwrap_or_default(),
             stacks,
+            history: Vec::new(),
         }
     }
 }

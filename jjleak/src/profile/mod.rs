@@ -4,6 +4,7 @@
 //! [`crate::analyze`] ranks and [`crate::render`] writes. Knows nothing of BPF, /proc or clocks.
 
 mod build;
+mod history;
 mod merge;
 mod unwinding;
 mod view;
@@ -18,6 +19,7 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
+pub use history::{Moment, remember};
 pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 
 /// Stands for the frames of a stack that was not kept, where people read it.
@@ -44,6 +46,8 @@ pub struct Profile {
     pub unknown_frees: u64,
     /// Every stack that allocated since accounting began, in no particular order.
     pub stacks: Vec<StackProfile>,
+    /// What lived at the reports up to this one, the oldest first; see [`crate::analyze::Growth`].
+    pub history: Vec<Moment>,
 }
 
 impl Profile {

@@ -16,6 +16,7 @@ use crate::profile::{Profile, Totals};
 mod collapsed;
 mod counters;
 pub mod difference;
+mod html;
 pub mod json;
 mod label;
 #[cfg(test)]
@@ -41,6 +42,8 @@ pub enum Format {
     Json,
     /// A flame graph of what lives.
     Svg,
+    /// A page with everything, whole by itself.
+    Html,
     /// A gzip-compressed pprof profile.
     Pprof,
     /// A line for each stack that lives, as flame graph tools read them.
@@ -49,7 +52,7 @@ pub enum Format {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 5] = [Self::Text, Self::Json, Self::Svg, Self::Pprof, Self::Collapsed];
+    pub const ALL: [Self; 6] = [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed];
 
     /// The name on the command line.
     #[must_use]
@@ -58,6 +61,7 @@ impl Format {
             Self::Text => "text",
             Self::Json => "json",
             Self::Svg => "svg",
+            Self::Html => "html",
             Self::Pprof => "pprof",
             Self::Collapsed => "collapsed",
         }
@@ -70,6 +74,7 @@ impl Format {
             Self::Text => "txt",
             Self::Json => "json",
             Self::Svg => "svg",
+            Self::Html => "html",
             Self::Pprof => "pb.gz",
             Self::Collapsed => "collapsed",
         }
@@ -95,7 +100,7 @@ impl FromStr for Format {
 
 /// A name that no [`Format`] has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown format `{0}`: reports are written as text, json, svg, pprof or collapsed")]
+#[error("unknown format `{0}`: reports are written as text, json, svg, html, pprof or collapsed")]
 pub struct UnknownFormat(String);
 
 /// What the width of a flame graph's frames and the figures of collapsed stacks stand for.
@@ -179,6 +184,7 @@ pub fn render(profile: &Profile, format: Format, options: &Options) -> Result<Ve
         Format::Text => text::write(profile, options, &mut out),
         Format::Json => json::write(profile, options, &mut out),
         Format::Svg => svg::write(profile, options, &mut out),
+        Format::Html => html::write(profile, options, &mut out),
         Format::Pprof => pprof::write(profile, &mut out),
         Format::Collapsed => collapsed::write(profile, options, &mut out),
     }

@@ -53,6 +53,7 @@ pub(crate) fn empty_profile() -> Profile {
         notes: BTreeMap::new(),
         unknown_frees: 0,
         stacks: Vec::new(),
+        history: Vec::new(),
     }
 }
 

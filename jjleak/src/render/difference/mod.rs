@@ -23,7 +23,9 @@ pub fn render_difference(
         Format::Text => text::write(difference, options, &mut out),
         Format::Json => json::write(difference, options, &mut out),
         Format::Svg => svg::difference::write(difference, options, &mut out),
-        Format::Pprof | Format::Collapsed => Err(io::Error::other("it has a place for one profile only")),
+        Format::Html | Format::Pprof | Format::Collapsed => {
+            Err(io::Error::other("it has a place for one profile only"))
+        }
     }
     .map_err(|source| Error { pid: difference.after.process.pid, format, source })?;
     Ok(out)

@@ -42,7 +42,7 @@ const fn rgb(color: u32) -> Color {
     Color { r, g, b }
 }
 
-const fn name(kind: FrameKind) -> &'static str {
+pub(super) const fn name(kind: FrameKind) -> &'static str {
     match kind {
         FrameKind::Native => "native",
         FrameKind::Java => "Java",

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, TextTruncateDirection};
+use jiff::tz::TimeZone;
 
 use self::frames::{Frames, Telling, without_marks};
 use super::counters;
@@ -15,7 +16,7 @@ use super::label::printable;
 use super::tree::FlameTree;
 use super::units::{self, grouped};
 use super::{Options, Value};
-use crate::profile::{Profile, Totals};
+use crate::profile::{FrameKind, Profile, Totals};
 
 pub(super) mod difference;
 mod frames;
@@ -83,21 +84,44 @@ fn title(profile: &Profile, value: Value) -> String {
     format!("jjleak: live {} of {}", value.name(), printable(&profile.process.to_string()))
 }
 
+/// The colour of a kind of frame, as CSS spells it.
+pub(super) fn kind_color(kind: FrameKind) -> String {
+    css(legend::color(kind))
+}
+
+/// The colour of the frame of everything.
+pub(super) fn everything_color() -> String {
+    css(legend::EVERYTHING)
+}
+
+/// What a kind of frame is called in legends.
+pub(super) const fn kind_name(kind: FrameKind) -> &'static str {
+    legend::name(kind)
+}
+
+fn css(Color { r, g, b }: Color) -> String {
+    format!("#{r:02x}{g:02x}{b:02x}")
+}
+
 /// Time span and totals: `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s): 1,536 bytes (1.5 KiB) live in 3 objects`.
 fn subtitle(profile: &Profile, asked: &Options) -> String {
-    let start = profile.started_at.to_zoned(asked.time_zone.clone());
-    let end = profile.taken_at.to_zoned(asked.time_zone.clone());
-    let end_format = if start.date() == end.date() { "%H:%M:%S %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
     let Totals { bytes, objects } = profile.live();
     let humane = units::humane_bytes(bytes).map(|humane| format!(" ({humane})")).unwrap_or_default();
     let view = if asked.view.is_empty() { String::new() } else { format!(" ({})", printable(&asked.view)) };
+    let (span, bytes, objects) = (span(profile, &asked.time_zone), grouped(bytes), grouped(objects));
+    format!("{span}: {bytes} bytes{humane} live in {objects} objects{view}")
+}
+
+/// `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s)`.
+pub(super) fn span(profile: &Profile, time_zone: &TimeZone) -> String {
+    let start = profile.started_at.to_zoned(time_zone.clone());
+    let end = profile.taken_at.to_zoned(time_zone.clone());
+    let end_format = if start.date() == end.date() { "%H:%M:%S %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
     format!(
-        "{} to {} ({}): {} bytes{humane} live in {} objects{view}",
+        "{} to {} ({})",
         start.strftime("%Y-%m-%d %H:%M:%S"),
         end.strftime(end_format),
         units::duration(profile.elapsed()),
-        grouped(bytes),
-        grouped(objects),
     )
 }
 
@@ -135,7 +159,7 @@ fn write_empty(
 }
 
 /// The text as XML spells it.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
