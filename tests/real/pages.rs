@@ -100,7 +100,7 @@ fn a_flame_graph_is_searched_and_zoomed() {
     let before = browser.evaluate(&width).as_f64();
     browser.evaluate(&format!("{frame}.dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))"));
     assert!(browser.evaluate(&width).as_f64() > before);
-    browser.evaluate("search('main')");
+    browser.evaluate("search('malloc')");
     let matched = browser.evaluate("document.getElementById('matched').textContent");
     assert!(matched.as_str().unwrap().starts_with("Matched: "), "{matched}");
     browser.assert_quiet();

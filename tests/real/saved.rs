@@ -173,6 +173,25 @@ fn two_runs_of_a_program_differ_by_what_it_did_in_one_of_them() {
 }
 
 #[test]
+fn what_a_baseline_holds_is_left_out_of_live_reports() {
+    require_bpf!();
+    let baseline = Saved::of("storm", &[]);
+    let file = baseline.file();
+    let same = Saved::of("storm", &["--baseline", file.to_str().unwrap()]);
+    assert_eq!((same.report.live.bytes, same.report.live.objects), (0, 0));
+    assert!(same.report.shown.unwrap().starts_with("what is not in "));
+
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&["--format", "json", "--baseline", file.to_str().unwrap()]);
+    ledger.run("storm");
+    ledger.run("storm");
+    let twice = jjleak.interrupt().assert_done().report();
+    let books = ledger.books();
+    assert_eq!(twice.live.bytes, books.live().bytes - baseline.report.live.bytes);
+    assert_eq!(twice.allocated.bytes, books.allocated().bytes - baseline.report.allocated.bytes);
+}
+
+#[test]
 fn files_that_are_no_profiles_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");

@@ -1,10 +1,12 @@
 //! Ranks the stacks of a profile. Pure.
 //!
 //! - `growth`: what has changed since the report before.
+//! - `baseline`: what was there before, left out.
 //! - `difference`: what is different between two profiles.
 //!
 //! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, for [`crate::render`].
 
+mod baseline;
 mod difference;
 mod growth;
 
@@ -14,6 +16,7 @@ use std::str::FromStr;
 
 use crate::profile::{Profile, StackProfile};
 
+pub use baseline::Baseline;
 pub use difference::{Change, Difference, Matching, StackDifference, delta};
 pub use growth::Growth;
 

@@ -11,7 +11,8 @@ use regex::Regex;
 
 use super::Failure;
 use super::outputs::Asked;
-use crate::analyze::{Selection, SortBy};
+use super::saved;
+use crate::analyze::{Baseline, Matching, Selection, SortBy};
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Format, Value};
@@ -162,6 +163,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
     pub(super) by: Vec<Value>,
 
+    /// Leave out what this saved profile (a pprof file) holds, stack by stack: reports tell what came since
+    #[arg(long, value_name = "FILE")]
+    pub(super) baseline: Option<PathBuf>,
+
     /// End with exit code 5 when anything was lost
     #[arg(long)]
     pub(super) strict: bool,
@@ -212,12 +217,11 @@ impl Args {
 
     /// What to write.
     pub(super) fn asked(&self) -> Asked<'_> {
-        Asked {
-            formats: &self.format,
-            out: self.out.as_deref(),
-            by: &self.by,
-            options: Asked::options(Selection { sort: self.sort, top: self.top }),
+        let mut options = Asked::options(Selection { sort: self.sort, top: self.top });
+        if let Some(baseline) = &self.baseline {
+            options.view = format!("what is not in {}", baseline.display());
         }
+        Asked { formats: &self.format, out: self.out.as_deref(), by: &self.by, options }
     }
 
     /// Has the kernel side do what the arguments ask for.
@@ -233,6 +237,12 @@ impl Args {
         settings.sampling = self.sampling();
         settings.combined = self.combined_only;
         settings.trace = self.trace;
+    }
+
+    /// What reports leave out.
+    pub(super) fn baseline(&self) -> Result<Option<Baseline>, Failure> {
+        let profile = self.baseline.as_deref().map(saved::open).transpose()?;
+        Ok(profile.map(|profile| Baseline::of(&profile, Matching::default())))
     }
 
     /// What the figures cover.

@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use super::args::Args;
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
+use super::manual::{CompletionsArgs, ManualArgs};
 use super::report::ReportArgs;
 
 /// Names the call paths that leak memory in a running process.
@@ -34,6 +35,9 @@ pub(super) enum Command {
     Report(ReportArgs),
     Diff(DiffArgs),
     Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Manual(ManualArgs),
 }
 
 #[cfg(test)]

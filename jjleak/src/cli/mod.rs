@@ -9,8 +9,10 @@ mod command_line;
 mod diff;
 mod doctor;
 mod failure;
+mod manual;
 mod notices;
 mod outputs;
+mod progress;
 mod report;
 mod saved;
 mod session;
@@ -64,6 +66,11 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     match command_line.command {
         None => session::profile(&command_line.args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
+        Some(Command::Completions(args)) => {
+            manual::completions(&args);
+            Ok(())
+        }
+        Some(Command::Manual(args)) => manual::write(&args),
         Some(Command::Diff(args)) => diff::diff(&args),
         Some(Command::Report(args)) => report::report(&args),
     }

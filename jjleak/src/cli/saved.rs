@@ -7,6 +7,7 @@ use std::path::Path;
 use super::Failure;
 use super::failure::{OTHER, USAGE, chain};
 use super::notices::tell;
+use super::progress::Progress;
 use crate::pprof::{self, Reading};
 use crate::profile::Profile;
 
@@ -19,6 +20,7 @@ const STDIN: &str = "-";
 /// Reads a profile, and tells what there is to know of how it was read.
 pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
     let shown = path.display();
+    let progress = Progress::start(&format!("reading {shown}"));
     let bytes = read(path).map_err(|error| {
         Failure::new(OTHER, format!("cannot read {shown}: {error}"), "name a readable file")
     })?;
@@ -26,6 +28,7 @@ pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
         let remedy = "name a file that was written with --format pprof, or another tool's pprof heap profile";
         Failure::new(USAGE, format!("{shown}: {}", chain(&error)), remedy)
     })?;
+    drop(progress);
     for remark in remarks {
         tell(&format!("{shown}: {remark}"));
     }

@@ -37,8 +37,11 @@ pub(super) fn cards(profile: &Profile, out: &mut String) -> fmt::Result {
     let lost = losses(profile).count();
     let (big, class) =
         if lost == 0 { ("nothing".to_owned(), "good") } else { (format!("{lost} kinds"), "bad") };
-    let exact =
-        if lost == 0 { "every allocation was counted" } else { "the figures miss something, see below" };
+    let exact = match lost {
+        0 if profile.coverage.sampling.is_estimate() => "but the figures are estimates",
+        0 => "every allocation was counted",
+        _ => "the figures miss something, see below",
+    };
     card("Lost", &big, exact, class, out)?;
     out.push_str("</div>");
     Ok(())
