@@ -59,7 +59,7 @@ _jjleak() {
 
     case "${cmd}" in
         jjleak)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --mmap --older --sample-rate --sample-bytes --combined-only --show-allocs --trace --max-live --max-stacks --frame-buffer --top --sort --format --out --by --baseline --strict --verbose --help --version report diff doctor completions manual help"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --show-allocs --trace --max-live --max-stacks --frame-buffer --top --sort --format --out --by --baseline --strict --verbose --help --version report diff doctor completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

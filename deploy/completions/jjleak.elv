@@ -52,6 +52,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand --system-wide 'Attach to every process, also to those that begin later'
             cand --follow 'Account children, too, each in books of its own'
             cand --mmap 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
+            cand --refresh-perf-map 'Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does'
             cand -C 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
             cand --combined-only 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
             cand -a 'List the live blocks of each stack, the 100 largest at most'

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= T/top= sort= format= out= by= baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= T/top= sort= format= out= by= baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -48,6 +48,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Leave out wh
 complete -c jjleak -n "__fish_jjleak_needs_command" -l system-wide -d 'Attach to every process, also to those that begin later'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Account children, too, each in books of its own'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l mmap -d 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
+complete -c jjleak -n "__fish_jjleak_needs_command" -l refresh-perf-map -d 'Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s C -l combined-only -d 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s a -l show-allocs -d 'List the live blocks of each stack, the 100 largest at most'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
