@@ -103,6 +103,8 @@ statuses! {
     Changed = 10, "changed";
     /// The frames that called the last one are in the Java heap: a virtual thread's are kept there until they run again.
     InHeap = 11, "in_heap";
+    /// Another tool took the stack, and its profile does not say how it ended.
+    Foreign = 12, "foreign";
 }
 
 /// One stack, and what was allocated from it since the start.

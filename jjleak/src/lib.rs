@@ -16,6 +16,7 @@
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
+//! | [`pprof`] | a profile, a file | a file, a profile |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
@@ -33,6 +34,7 @@ pub mod jcmd;
 pub mod jvm;
 pub mod mappings;
 pub mod perf_map;
+pub mod pprof;
 pub mod processes;
 pub mod profile;
 pub mod render;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::lint_bpf,
     command::{announce, host_cargo, run},
-    licences,
+    licences, manual,
     toolchain::Toolchain,
     workspace,
 };
@@ -33,6 +33,8 @@ pub(crate) fn check() -> Result<ExitCode> {
         doc.env("RUSTDOCFLAGS", "-D warnings"),
         "repair the documentation that rustdoc names",
     )?;
+    manual::check().context("man pages and completions: FAILED; run `cargo xtask manual`")?;
+    println!("man pages and completions: ok");
     let packages = licences::check().context("licences: FAILED")?;
     println!("licences: ok ({packages} packages)");
     Ok(ExitCode::SUCCESS)

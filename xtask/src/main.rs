@@ -9,6 +9,7 @@
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
 //! | [`vm`] | jjleak on another kernel |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
+//! | [`manual`] | man pages and completions |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts |
 //! | [`mod@bench`] | benchmarks on the running kernel |
 //! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
@@ -24,6 +25,7 @@ mod command;
 mod demo;
 mod ledger;
 mod licences;
+mod manual;
 mod prerequisites;
 mod run;
 mod sudo;
@@ -74,6 +76,8 @@ enum Verb {
     Verifier,
     /// Test jjleak on Debian's kernel, in a virtual machine
     VmTest,
+    /// Write man pages and shell completions into deploy/
+    Manual,
     /// Check formatting, lints, documentation and licences
     Check,
     /// Judge synthetic call sites of every kind, and print precision and recall
@@ -98,6 +102,7 @@ fn main() -> ExitCode {
         Verb::Test { long, args } => test::test(long, &args),
         Verb::Verifier => verifier::verifier(),
         Verb::VmTest => vm::test(),
+        Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),
         Verb::Bench { args } => bench::bench(&args),

@@ -36,13 +36,15 @@ const fn library(library: &'static str, package: &'static str) -> Prerequisite {
     Prerequisite { what: Needed::Library(library), package, service: None }
 }
 
-/// Compilers for the leaking fixtures, allocators to run them with, the oracle of stacks, and real programs that are
-/// profiled.
+/// Compilers for the leaking fixtures, allocators to run them with, the oracles of stacks and files, a browser, and real
+/// programs that are profiled.
 const FOR_TESTS: &[Prerequisite] = &[
+    program("chromium", "chromium"),
     program("gcc", "gcc"),
     program("g++", "g++"),
     program("gdb", "gdb"),
     program("git", "git"),
+    program("go", "golang-go"),
     program("javac", "openjdk-17-jdk-headless"),
     program("perl", "perl"),
     program("python3", "python3"),

@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 
-use crate::profile::Profile;
+use crate::profile::{Moment, Profile, remember};
 
-/// Remembers what lived of each stack of each process at the last report.
+/// Remembers what lived of each stack of each process at the last report, and of all stacks together at all reports.
 #[derive(Debug, Default)]
 pub struct Growth {
     /// Live bytes, by PID and start time of the process and stack.
     last: HashMap<(u32, u64, u64), u64>,
+    /// What lived of all stacks together, by PID and start time of the process.
+    histories: HashMap<(u32, u64), Vec<Moment>>,
 }
 
 impl Growth {
     /// Says in the profile by how many live bytes each stack has grown since this was last asked about its process; since
-    /// accounting began when it was not.
+    /// accounting began when it was not. And what lived whenever it was asked.
     pub fn measure(&mut self, profile: &mut Profile) {
         let (pid, start_time) = (profile.process.pid, profile.process.start_time);
         for stack in &mut profile.stacks {
@@ -21,12 +23,16 @@ impl Growth {
             let before = self.last.insert((pid, start_time, stack.id), bytes).unwrap_or_default();
             stack.growth = bytes.wrapping_sub(before).cast_signed();
         }
+        let history = self.histories.entry((pid, start_time)).or_default();
+        remember(history, Moment { at: profile.taken_at, live: profile.live() });
+        profile.history.clone_from(history);
     }
 
     /// The profile was the last one of its process.
     pub fn forget(&mut self, profile: &Profile) {
         let process = (profile.process.pid, profile.process.start_time);
         self.last.retain(|(pid, start_time, _), _| (*pid, *start_time) != process);
+        self.histories.remove(&process);
     }
 }
 

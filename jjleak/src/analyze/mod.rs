@@ -1,6 +1,8 @@
 //! Ranks the stacks of a profile, and judges its call sites. Pure.
 //!
 //! - `growth`: what has changed since the report before.
+//! - `baseline`: what was there before, left out.
+//! - `difference`: what is different between two profiles.
 //! - `site`: which stacks are the same call site.
 //! - `history`: what is remembered of call sites from profile to profile.
 //! - `judge`: what that makes of them.
@@ -8,6 +10,8 @@
 //! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, and [`crate::profile::Verdict`]s,
 //! for [`crate::render`].
 
+mod baseline;
+mod difference;
 mod growth;
 mod history;
 mod judge;
@@ -22,6 +26,8 @@ use std::str::FromStr;
 
 use crate::profile::{Profile, StackProfile};
 
+pub use baseline::Baseline;
+pub use difference::{Change, Difference, Matching, StackDifference, delta};
 pub use growth::Growth;
 pub use history::{Histories, History};
 
@@ -106,7 +112,7 @@ impl Selection {
     #[must_use]
     pub fn rank(self, profile: &Profile) -> Ranking<'_> {
         let mut top = self.sort.order(profile);
-        top.retain(|stack| stack.live.objects > 0);
+        top.retain(|stack| !stack.live.is_nothing());
         let rest = top.split_off(self.top.min(top.len()));
         Ranking { top, rest }
     }

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, ArgGroup, Parser};
+use clap::{ArgAction, ArgGroup};
 use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
 use super::Failure;
-use crate::analyze::{Selection, SortBy};
+use super::outputs::Asked;
+use super::saved;
+use crate::analyze::{Baseline, Matching, Selection, SortBy};
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Contents, Format, Value};
@@ -21,17 +23,8 @@ const SHOWN_BLOCKS: usize = 100;
 /// Stacks, and verdicts, in text reports: what fits a screen or two.
 const TOP: usize = 10;
 
-/// Names the call paths that leak memory in a running process.
-///
-/// Attaches to a process, or starts a command, accounts every allocation and free with its call path, and reports
-/// what has been allocated since and not been freed.
-#[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
-#[command(
-    override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       jjleak [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]...\n       jjleak doctor [-p PID]"
-)]
-#[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
-    4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
+// What is said of the whole command line stands at `CommandLine`.
+#[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct Args {
@@ -172,7 +165,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ORDER")]
     pub(super) sort: Option<SortBy>,
 
-    /// What to write: text, json, svg, pprof, collapsed
+    /// What to write: text, json, svg, html, pprof, collapsed
     ///
     /// Text goes to stdout at every interval, json too unless --out is given; the others are files written at
     /// the end.
@@ -186,6 +179,10 @@ pub(super) struct Args {
     /// What flame graphs and collapsed stacks show: bytes, objects, or both
     #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
     pub(super) by: Vec<Value>,
+
+    /// Leave out what this saved profile (a pprof file) holds, stack by stack: reports tell what came since
+    #[arg(long, value_name = "FILE")]
+    pub(super) baseline: Option<PathBuf>,
 
     /// End with exit code 5 when anything was lost
     #[arg(long)]
@@ -235,8 +232,15 @@ impl Args {
         Ok(Subject::Command(words.into_iter().map(OsString::from).collect()))
     }
 
-    pub(super) fn selection(&self) -> Selection {
-        Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) }
+    /// What to write.
+    pub(super) fn asked(&self) -> Asked<'_> {
+        let selection = Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) };
+        let mut options = Asked::options(selection);
+        options.contents = self.contents();
+        if let Some(baseline) = &self.baseline {
+            options.view = format!("what is not in {}", baseline.display());
+        }
+        Asked { formats: &self.format, out: self.out.as_deref(), by: &self.by, options }
     }
 
     /// What text reports say: what bcc's memleak does, if it is asked for as there.
@@ -260,6 +264,12 @@ impl Args {
         settings.sampling = self.sampling();
         settings.combined = self.combined_only;
         settings.trace = self.trace;
+    }
+
+    /// What reports leave out.
+    pub(super) fn baseline(&self) -> Result<Option<Baseline>, Failure> {
+        let profile = self.baseline.as_deref().map(saved::open).transpose()?;
+        Ok(profile.map(|profile| Baseline::of(&profile, Matching::default())))
     }
 
     /// What the figures cover.
@@ -306,11 +316,18 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::attach::Programs;
+    use crate::cli::command_line::CommandLine;
+
+    fn parse_words(words: &[&str]) -> Result<Args, clap::Error> {
+        CommandLine::try_parse_from(words).map(|command_line| command_line.args)
+    }
 
     fn parse(line: &str) -> Result<Args, clap::Error> {
-        Args::try_parse_from(line.split(' '))
+        parse_words(&line.split(' ').collect::<Vec<_>>())
     }
 
     #[test]
@@ -360,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_quoted_command_is_split_like_in_a_shell() {
-        let args = Args::try_parse_from(["jjleak", "-c", "prog 'a b' c"]).unwrap();
+        let args = parse_words(&["jjleak", "-c", "prog 'a b' c"]).unwrap();
         let words = ["prog", "a b", "c"].map(OsString::from).to_vec();
         assert!(matches!(args.subject(), Ok(Subject::Command(command)) if command == words));
     }
@@ -405,7 +422,7 @@ mod tests {
         }
         assert!(parse("jjleak -p 1 -C --sort age").unwrap().coverage().is_err());
         assert!(parse("jjleak -p 1 -z 10 -Z 9").unwrap().size_filter().is_err());
-        assert!(Args::try_parse_from(["jjleak", "-c", "'open"]).unwrap().subject().is_err());
-        assert!(Args::try_parse_from(["jjleak", "-c", " "]).unwrap().subject().is_err());
+        assert!(parse_words(&["jjleak", "-c", "'open"]).unwrap().subject().is_err());
+        assert!(parse_words(&["jjleak", "-c", " "]).unwrap().subject().is_err());
     }
 }

@@ -3,18 +3,15 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::Parser;
-
 use super::Failure;
 use super::failure::{OTHER, PREFLIGHT};
 use crate::doctor::{Examination, Packages, advise, text};
 use crate::processes::Pid;
 
-/// Says what jjleak can tell of a process on this host, and what would let it tell more.
+/// Say what jjleak can tell of a process on this host, and what would let it tell more
 ///
 /// Attaches nothing and changes nothing.
-#[derive(Debug, Parser)]
-#[command(name = "jjleak doctor", version, max_term_width = 100)]
+#[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 the process can be profiled, 1 it cannot, 2 usage, 3 missing privilege or kernel \
     feature, 4 no such process."

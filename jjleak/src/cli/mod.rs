@@ -5,13 +5,20 @@
 
 mod args;
 mod choice;
+mod command_line;
+mod diff;
 mod doctor;
 mod failure;
+mod manual;
 mod notices;
 mod outputs;
+mod progress;
+mod report;
+mod saved;
 mod session;
 mod signals;
 mod trace;
+mod view;
 mod watch;
 
 use std::ffi::OsString;
@@ -19,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::Args;
+use command_line::{Command, CommandLine};
 use failure::Failure;
 
 use crate::jcmd;
@@ -27,38 +34,13 @@ use crate::jcmd;
 /// Runs the command with the arguments of this process.
 #[must_use]
 pub fn run() -> ExitCode {
-    run_with(std::env::args_os())
-}
-
-fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut arguments: Vec<_> = arguments.collect();
-    // The first word can only be a number otherwise.
-    if arguments.get(1).is_some_and(|word| word == "doctor") {
-        arguments.remove(1);
-        return with_arguments(&arguments, |args| {
-            init_log(0);
-            doctor::examine(&args)
-        });
-    }
+    let arguments: Vec<_> = std::env::args_os().collect();
+    // No command of the user's: jjleak starts itself so, and must not take other words for options.
     if arguments.get(1).is_some_and(|word| word == jcmd::VERB) {
         return ask_jvm(arguments.into_iter().skip(2));
     }
-    with_arguments(&arguments, |args: Args| {
-        init_log(args.verbose);
-        session::profile(&args)
-    })
-}
-
-/// jjleak has been started by itself, to ask a JVM for something.
-fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
-    ExitCode::from(if jcmd::run(&arguments) { failure::DONE } else { failure::OTHER })
-}
-
-/// Does what the arguments say, once they are understood.
-fn with_arguments<A: Parser>(arguments: &[OsString], run: impl FnOnce(A) -> Result<(), Failure>) -> ExitCode {
-    let outcome = match A::try_parse_from(arguments) {
-        Ok(args) => run(args),
+    let outcome = match CommandLine::try_parse_from(arguments) {
+        Ok(command_line) => run_with(command_line),
         // Help and version are no errors. A closed stdout leaves nobody to tell.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
@@ -69,6 +51,28 @@ fn with_arguments<A: Parser>(arguments: &[OsString], run: impl FnOnce(A) -> Resu
     match outcome {
         Ok(()) => ExitCode::from(failure::DONE),
         Err(failure) => failure.report(),
+    }
+}
+
+/// jjleak has been started by itself, to ask a JVM for something.
+fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+    ExitCode::from(if jcmd::run(&arguments) { failure::DONE } else { failure::OTHER })
+}
+
+/// Does what the arguments say.
+fn run_with(command_line: CommandLine) -> Result<(), Failure> {
+    init_log(command_line.args.verbose);
+    match command_line.command {
+        None => session::profile(&command_line.args),
+        Some(Command::Doctor(args)) => doctor::examine(&args),
+        Some(Command::Completions(args)) => {
+            manual::completions(&args);
+            Ok(())
+        }
+        Some(Command::Manual(args)) => manual::write(&args),
+        Some(Command::Diff(args)) => diff::diff(&args),
+        Some(Command::Report(args)) => report::report(&args),
     }
 }
 

@@ -5,13 +5,14 @@
 
 use std::io::{self, Write};
 
+use super::progress;
 use crate::render::printable;
 
 /// Tells the user; one line, whatever is in it.
 pub(super) fn tell(line: &str) {
     let line = format!("jjleak: {}\n", printable(line));
     // There is nobody to tell that nobody can be told.
-    let _ = io::stderr().write_all(line.as_bytes());
+    let _ = progress::aside(|| io::stderr().write_all(line.as_bytes()));
 }
 
 /// Where the log goes. A message may have several lines, such as what the kernel's verifier says.
@@ -20,7 +21,7 @@ pub(super) struct Log;
 
 impl Write for Log {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(printable_lines(message).as_bytes());
+        let _ = progress::aside(|| io::stderr().write_all(printable_lines(message).as_bytes()));
         Ok(message.len())
     }
 

@@ -7,14 +7,46 @@ use std::path::{Path, PathBuf};
 use jiff::tz::TimeZone;
 
 use super::Failure;
-use super::args::Args;
 use super::failure::OTHER;
+use super::notices::tell;
+use crate::analyze::{Difference, Selection};
 use crate::profile::{Profile, Totals};
-use crate::render::{Format, Options, Value, render};
+use crate::render::{Contents, Format, Options, Value, render, render_difference};
 use crate::store::{PendingFile, is_stream};
 
 /// Processes that a text report shows; the others are summed up.
 const MAX_SHOWN: usize = 10;
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub(super) struct Asked<'a> {
+    pub(super) formats: &'a [Format],
+    pub(super) out: Option<&'a Path>,
+    pub(super) by: &'a [Value],
+    pub(super) options: Options,
+}
+
+impl Asked<'_> {
+    /// How to render what nobody has asked to be left out.
+    pub(super) fn options(selection: Selection) -> Options {
+        Options {
+            contents: Contents { verdicts: true, outstanding: true },
+            selection,
+            value: Value::Bytes,
+            time_zone: TimeZone::system(),
+            inverted: false,
+            view: String::new(),
+        }
+    }
+
+    fn wants_several_files(&self) -> bool {
+        let files = self.formats.iter().map(|format| match format {
+            Format::Svg | Format::Collapsed => self.by.len(),
+            Format::Text | Format::Json | Format::Html | Format::Pprof => 1,
+        });
+        files.sum::<usize>() > 1
+    }
+}
 
 /// The places of one run. Files are opened at once, so that a place that cannot be written to is known before
 /// anything is attached; they get their names at the end.
@@ -45,40 +77,36 @@ struct FinalFile {
 }
 
 impl Outputs {
-    /// Opens what the arguments ask for. Files are named after the process, if it is one.
-    pub(super) fn open(args: &Args, pid: Option<u32>) -> Result<Self, Failure> {
-        let has = |format| args.format.contains(&format);
-        let place = Place { out: args.out.as_deref(), pid, several: wants_several_files(args) };
+    /// Opens what is asked for. Files are named after the process, if it is one.
+    pub(super) fn open(asked: &Asked<'_>, pid: Option<u32>) -> Result<Self, Failure> {
+        let has = |format| asked.formats.contains(&format);
+        let subject = pid.map(|pid| format!("-{pid}")).unwrap_or_default();
+        let place = Place { out: asked.out, subject, several: asked.wants_several_files() };
         let mut outputs = Self {
             stdout: Vec::new(),
             json_lines: None,
             files: Vec::new(),
             failures: Vec::new(),
             texts: 0,
-            options: Options {
-                contents: args.contents(),
-                selection: args.selection(),
-                value: Value::Bytes,
-                time_zone: TimeZone::system(),
-            },
+            options: asked.options.clone(),
         };
         if has(Format::Text) {
             outputs.stdout.push(Format::Text);
-            if args.out.is_some() {
+            if asked.out.is_some() {
                 outputs.add_file(&place, Format::Text, Value::Bytes)?;
             }
         }
         if has(Format::Json) {
-            match args.out {
+            match asked.out {
                 Some(_) => outputs.json_lines = Some(place.open(Format::Json, Value::Bytes)?),
                 None => outputs.stdout.push(Format::Json),
             }
         }
-        if has(Format::Pprof) {
-            outputs.add_file(&place, Format::Pprof, Value::Bytes)?;
+        for format in [Format::Html, Format::Pprof].into_iter().filter(|format| has(*format)) {
+            outputs.add_file(&place, format, asked.options.value)?;
         }
         for format in [Format::Svg, Format::Collapsed].into_iter().filter(|format| has(*format)) {
-            for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| args.by.contains(value)) {
+            for value in [Value::Bytes, Value::Objects].into_iter().filter(|value| asked.by.contains(value)) {
                 outputs.add_file(&place, format, value)?;
             }
         }
@@ -162,7 +190,7 @@ impl Outputs {
 
     /// Says what the text leaves out.
     fn print_rest(&mut self, rest: &[&Profile]) {
-        let with_blocks = rest.iter().filter(|profile| profile.live().objects > 0).count();
+        let with_blocks = rest.iter().filter(|profile| !profile.live().is_nothing()).count();
         if with_blocks > 0 && self.stdout.contains(&Format::Text) {
             let Totals { bytes, objects } = rest.iter().map(|profile| profile.live()).sum();
             let text =
@@ -208,18 +236,32 @@ fn cannot_print(error: &io::Error) -> Failure {
     Failure::new(OTHER, format!("writing to stdout failed: {error}"), "check where stdout goes")
 }
 
-fn wants_several_files(args: &Args) -> bool {
-    let files = args.format.iter().map(|format| match format {
-        Format::Svg | Format::Collapsed => args.by.len(),
-        Format::Text | Format::Json | Format::Pprof => 1,
-    });
-    files.sum::<usize>() > 1
+/// Writes what is different between two profiles: to stdout at once, and into files.
+pub(super) fn write_difference(asked: &Asked<'_>, difference: &Difference<'_>) -> Result<(), Failure> {
+    let place = Place { out: asked.out, subject: ".diff".to_owned(), several: asked.wants_several_files() };
+    for &format in asked.formats {
+        let values = if format == Format::Svg { asked.by } else { &[Value::Bytes] };
+        for &value in values {
+            let options = Options { value, ..asked.options.clone() };
+            let rendered = render_difference(difference, format, &options)?;
+            if asked.out.is_none() && matches!(format, Format::Text | Format::Json) {
+                // A reader that has gone away has read enough.
+                let _ = io::stdout().write_all(&rendered);
+                continue;
+            }
+            let mut file = place.open(format, value)?;
+            file.write(&rendered)?;
+            tell(&format!("wrote {}", file.finish()?.display()));
+        }
+    }
+    Ok(())
 }
 
 /// How files are named.
 struct Place<'a> {
     out: Option<&'a Path>,
-    pid: Option<u32>,
+    /// What stands behind `jjleak` in names: `-PID` for one process.
+    subject: String,
     several: bool,
 }
 
@@ -235,10 +277,7 @@ impl Place<'_> {
     fn path(&self, format: Format, value: Value) -> PathBuf {
         let kind = if value == Value::Objects { "objects." } else { "" };
         let suffix = format!("{kind}{}", format.extension());
-        let in_folder = match self.pid {
-            Some(pid) => format!("jjleak-{pid}.{suffix}"),
-            None => format!("jjleak.{suffix}"),
-        };
+        let in_folder = format!("jjleak{}.{suffix}", self.subject);
         match self.out {
             None => PathBuf::from(in_folder),
             Some(out) if out.is_dir() || out.as_os_str().as_encoded_bytes().ends_with(b"/") => {
@@ -260,7 +299,7 @@ mod tests {
     use super::*;
 
     fn name(out: Option<&str>, several: bool, format: Format, value: Value) -> String {
-        let place = Place { out: out.map(Path::new), pid: Some(42), several };
+        let place = Place { out: out.map(Path::new), subject: "-42".to_owned(), several };
         place.path(format, value).to_str().unwrap().to_owned()
     }
 

@@ -20,9 +20,11 @@ use super::choice::Choice;
 use super::failure::{LOSS, OTHER};
 use super::notices::tell;
 use super::outputs::{Outputs, Written};
+use super::progress::Progress;
 use super::signals;
 use super::trace::Trace;
 use super::watch::{Wanted, Watch};
+use crate::analyze::Baseline;
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
 use crate::processes::{Launch, Pid};
 use crate::profile::Profile;
@@ -39,6 +41,7 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
+    let baseline = args.baseline()?;
     args.coverage()?;
     attach::preflight().map_err(attach::Error::from)?;
     if settings.following != Following::Nobody {
@@ -51,7 +54,9 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
         .map_err(|error| cannot_start("starting the runtime", &error))?;
     runtime.block_on(async {
         let mut session = Session::begin(args, subject, settings, choice)?;
+        session.baseline = baseline;
         session.run(args, &interrupt).await?;
+        let _progress = Progress::start("writing files, and taking the probes out");
         session.finish(args)
     })
 }
@@ -85,6 +90,8 @@ struct Session {
     outputs: Outputs,
     hints: Hints,
     trace: Trace,
+    /// What reports leave out.
+    baseline: Option<Baseline>,
     /// Last profiles of processes that have ended, and what is said of them at the end.
     closed: Vec<Profile>,
     endings: Vec<String>,
@@ -102,6 +109,7 @@ impl Session {
             Subject::Named(name) => Wanted::Named(name.clone()),
             _ => Wanted::All,
         };
+        let progress = Progress::start("attaching");
         let (mut watch, outputs) = match subject {
             Subject::Pids(pids) => {
                 Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
@@ -110,7 +118,7 @@ impl Session {
                 Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
             Subject::Named(_) | Subject::Everything => {
-                let outputs = Outputs::open(args, None)?;
+                let outputs = Outputs::open(&args.asked(), None)?;
                 let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 watch.attach_all();
                 (watch, outputs)
@@ -119,6 +127,7 @@ impl Session {
         if args.refresh_perf_map {
             watch.ask_for_perf_maps();
         }
+        drop(progress);
         tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
         Self::with(watch, outputs)
     }
@@ -131,7 +140,7 @@ impl Session {
         for pid in &known {
             crate::processes::Process::open(*pid)?;
         }
-        let outputs = Outputs::open(args, <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
+        let outputs = Outputs::open(&args.asked(), <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
         known.into_iter().try_for_each(|pid| watch.attach(pid))?;
         Ok((watch, outputs))
     }
@@ -139,7 +148,7 @@ impl Session {
     /// Starts a command.
     fn launch(args: &Args, words: &[OsString], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
         let launch = Launch::start(words)?;
-        let outputs = Outputs::open(args, Some(launch.pid().number().get()))?;
+        let outputs = Outputs::open(&args.asked(), Some(launch.pid().number().get()))?;
         watch.launch(launch)?;
         Ok((watch, outputs))
     }
@@ -152,6 +161,7 @@ impl Session {
             outputs,
             hints,
             trace,
+            baseline: None,
             closed: Vec::new(),
             endings: Vec::new(),
             ended: 0,
@@ -266,7 +276,18 @@ impl Session {
 
     fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
         self.catch_up()?;
-        self.watch.profiles()
+        let profiles = self.watch.profiles()?;
+        Ok(self.since_baseline(profiles))
+    }
+
+    /// The profiles without what was there before.
+    fn since_baseline(&self, mut profiles: Vec<Profile>) -> Vec<Profile> {
+        if let Some(baseline) = &self.baseline {
+            for profile in &mut profiles {
+                baseline.subtract_from(profile);
+            }
+        }
+        profiles
     }
 
     /// Takes in what has happened until now.
@@ -279,6 +300,7 @@ impl Session {
     /// Closes the books of processes that have ended.
     fn close(&mut self) -> Result<(), Failure> {
         let profiles = self.watch.close()?;
+        let profiles = self.since_baseline(profiles);
         if profiles.is_empty() {
             return Ok(());
         }

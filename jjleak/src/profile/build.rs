@@ -37,6 +37,7 @@ impl Profile {
             }),
             unknown_frees: snapshot.counters.get(&Counter::UnknownFree).copied().unwrap_or_default(),
             stacks,
+            history: Vec::new(),
             instants_ns: Arc::clone(&snapshot.instants_ns),
             memory: None,
             verdicts: Vec::new(),

@@ -1,10 +1,11 @@
 //! Puts profiles of several processes side by side.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jjleak_common::counter::Counter;
 
-use super::{Coverage, Frame, ProcessInfo, ProcessKind, Profile, StackProfile};
+use super::{Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, StackProfile, Totals};
 
 impl Profile {
     /// One profile of several: each process is a frame below which its stacks stand. A single one stays as it is.
@@ -22,7 +23,12 @@ impl Profile {
             ..Self::empty()
         };
         merged.process.comm = format!("{number} processes");
+        let mut history = BTreeMap::<_, Vec<Totals>>::new();
         for profile in profiles {
+            for moment in &profile.history {
+                // Profiles of one report share its instant.
+                history.entry(moment.at).or_default().push(moment.live);
+            }
             merged.started_at = merged.started_at.min(profile.started_at);
             merged.taken_at = merged.taken_at.max(profile.taken_at);
             merged.unknown_frees += profile.unknown_frees;
@@ -35,6 +41,8 @@ impl Profile {
             }
             merged.stacks.extend(profile.stacks.iter().map(|stack| below(&profile.process, stack)));
         }
+        let sums = history.into_iter().map(|(at, live)| Moment { at, live: live.into_iter().sum() });
+        merged.history = sums.collect();
         merged
     }
 
@@ -53,10 +61,11 @@ impl Profile {
             },
             ended: None,
             coverage: Coverage::default(),
-            lost: std::collections::BTreeMap::new(),
-            notes: std::collections::BTreeMap::new(),
+            lost: BTreeMap::new(),
+            notes: BTreeMap::new(),
             unknown_frees: 0,
             stacks: Vec::new(),
+            history: Vec::new(),
             instants_ns: Arc::default(),
             memory: None,
             verdicts: Vec::new(),

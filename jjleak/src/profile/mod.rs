@@ -4,11 +4,14 @@
 //! [`crate::analyze`] ranks and [`crate::render`] writes. Knows nothing of BPF, /proc or clocks.
 
 mod build;
+mod history;
 mod merge;
 mod unwinding;
 mod verdict;
+mod view;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +20,11 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
+pub use history::{Moment, remember};
+pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
+
+/// Stands for the frames of a stack that was not kept, where people read it.
+pub const NO_STACK: &str = "[no stack]";
 pub use verdict::{JUDGED_SPANS, Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind};
 
 /// A profile of one process.
@@ -40,6 +48,8 @@ pub struct Profile {
     pub unknown_frees: u64,
     /// Every stack that allocated since accounting began, in no particular order.
     pub stacks: Vec<StackProfile>,
+    /// What lived at the reports up to this one, the oldest first; see [`crate::analyze::Growth`].
+    pub history: Vec<Moment>,
     /// The instants that the cohorts of stacks are divided by, in nanoseconds of `CLOCK_MONOTONIC`; the last is the one that
     /// the profile describes. Empty when no ages are known.
     pub instants_ns: Arc<[u64]>,
@@ -130,6 +140,14 @@ pub struct ProcessInfo {
     pub container_pid: Option<u32>,
 }
 
+impl fmt::Display for ProcessInfo {
+    /// `name (pid 42)`; without a PID for several processes together, and where another tool's profile tells of none.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.comm)?;
+        if self.pid == 0 { Ok(()) } else { write!(formatter, " (pid {})", self.pid) }
+    }
+}
+
 /// What kind of program a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessKind {
@@ -157,6 +175,15 @@ pub struct Totals {
     pub bytes: u64,
     /// Blocks.
     pub objects: u64,
+}
+
+impl Totals {
+    /// Whether there is neither a byte nor an object. Blocks of no bytes are objects; and other tools' profiles can have
+    /// bytes without telling of objects.
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        self.bytes == 0 && self.objects == 0
+    }
 }
 
 impl std::iter::Sum for Totals {

@@ -12,7 +12,7 @@ impl Profile {
     #[must_use]
     pub fn without_unwind_information(&self) -> BTreeMap<&str, Totals> {
         let mut files: BTreeMap<&str, Totals> = BTreeMap::new();
-        for stack in self.stacks.iter().filter(|stack| stack.live.objects > 0) {
+        for stack in self.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
             let mut lacking: Vec<_> = lacking(stack).collect();
             lacking.sort_unstable();
             lacking.dedup();

@@ -4,25 +4,28 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::Value;
+use super::Options;
 use super::label::{NO_STACK, label};
 use crate::profile::{Profile, StackProfile};
 
 /// Writes a line for each stack that lives, sorted; stacks that read the same are one line.
-pub(super) fn write(profile: &Profile, value: Value, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    for stack in profile.stacks.iter().filter(|stack| stack.live.objects > 0) {
-        let total = lines.entry(collapse(stack)).or_default();
-        *total = total.saturating_add(value.of(stack.live));
+    for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
+        let total = lines.entry(collapse(stack, options.inverted)).or_default();
+        *total = total.saturating_add(options.value.of(stack.live));
     }
     lines.iter().try_for_each(|(stack, total)| writeln!(out, "{stack} {total}"))
 }
 
-fn collapse(stack: &StackProfile) -> String {
+fn collapse(stack: &StackProfile, inverted: bool) -> String {
     if stack.frames.is_empty() {
         return NO_STACK.to_owned();
     }
-    let names: Vec<_> = stack.frames.iter().rev().map(|frame| frame_name(&label(frame))).collect();
+    let mut names: Vec<_> = stack.frames.iter().map(|frame| frame_name(&label(frame))).collect();
+    if !inverted {
+        names.reverse();
+    }
     names.join(";")
 }
 
@@ -40,12 +43,12 @@ pub(super) fn frame_name(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::sample;
+    use crate::render::{Value, sample};
     use proptest::prelude::*;
 
     fn collapsed(profile: &Profile, value: Value) -> String {
         let mut out = Vec::new();
-        write(profile, value, &mut out).unwrap();
+        write(profile, &Options { value, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -59,6 +62,12 @@ mod tests {
         let mut profile = sample::profile();
         profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
         assert_eq!(collapsed(&profile, Value::Objects), "main;grow_list;list_push;new_node;malloc 24\n");
+    }
+
+    #[test]
+    fn inverted_stacks_begin_with_the_allocation_function() {
+        let profile = sample::profile();
+        assert_eq!(collapse(&profile.stacks[1], true), "malloc;new_node;list_push;grow_list;main");
     }
 
     proptest! {
@@ -78,7 +87,7 @@ mod tests {
         #[test]
         fn a_line_has_as_many_frames_as_its_stack(profile in sample::arbitrary_profile()) {
             for stack in &profile.stacks {
-                prop_assert_eq!(collapse(stack).split(';').count(), stack.frames.len().max(1));
+                prop_assert_eq!(collapse(stack, false).split(';').count(), stack.frames.len().max(1));
             }
         }
     }

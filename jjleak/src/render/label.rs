@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 
 use crate::profile::Frame;
-
-/// Stands for the frames of a stack that was not kept.
-pub(super) const NO_STACK: &str = "[no stack]";
+pub(super) use crate::profile::NO_STACK;
 
 /// The function's name or, if unknown, the address with the name of its module.
 pub(super) fn label(frame: &Frame) -> Cow<'_, str> {

@@ -10,20 +10,24 @@ use std::str::FromStr;
 use jiff::tz::TimeZone;
 
 use crate::analyze::Selection;
+use crate::pprof;
 use crate::profile::{Profile, Totals};
 
 mod collapsed;
 mod counters;
+pub mod difference;
+mod html;
 pub mod json;
 mod label;
-mod pprof;
 #[cfg(test)]
 pub(crate) mod sample;
 mod svg;
 mod text;
+mod tree;
 mod units;
 mod verdicts;
 
+pub use difference::render_difference;
 pub(crate) use label::printable;
 pub(crate) use units::humane_bytes;
 pub use verdicts::{advice, evidence, headline, pace, site};
@@ -40,6 +44,8 @@ pub enum Format {
     Json,
     /// A flame graph of what lives.
     Svg,
+    /// A page with everything, whole by itself.
+    Html,
     /// A gzip-compressed pprof profile.
     Pprof,
     /// A line for each stack that lives, as flame graph tools read them.
@@ -48,7 +54,7 @@ pub enum Format {
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 5] = [Self::Text, Self::Json, Self::Svg, Self::Pprof, Self::Collapsed];
+    pub const ALL: [Self; 6] = [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed];
 
     /// The name on the command line.
     #[must_use]
@@ -57,6 +63,7 @@ impl Format {
             Self::Text => "text",
             Self::Json => "json",
             Self::Svg => "svg",
+            Self::Html => "html",
             Self::Pprof => "pprof",
             Self::Collapsed => "collapsed",
         }
@@ -69,6 +76,7 @@ impl Format {
             Self::Text => "txt",
             Self::Json => "json",
             Self::Svg => "svg",
+            Self::Html => "html",
             Self::Pprof => "pb.gz",
             Self::Collapsed => "collapsed",
         }
@@ -94,7 +102,7 @@ impl FromStr for Format {
 
 /// A name that no [`Format`] has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown format `{0}`: reports are written as text, json, svg, pprof or collapsed")]
+#[error("unknown format `{0}`: reports are written as text, json, svg, html, pprof or collapsed")]
 pub struct UnknownFormat(String);
 
 /// What the width of a flame graph's frames and the figures of collapsed stacks stand for.
@@ -174,6 +182,10 @@ pub struct Options {
     pub value: Value,
     /// Where the reader's clock stands; used by text and SVG.
     pub time_zone: TimeZone,
+    /// Flame graphs and collapsed stacks begin with the allocation function, and merge what it is called by.
+    pub inverted: bool,
+    /// What of the profile is shown, for people; empty when everything is.
+    pub view: String,
 }
 
 /// A profile that could not be rendered.
@@ -190,10 +202,11 @@ pub fn render(profile: &Profile, format: Format, options: &Options) -> Result<Ve
     let mut out = Vec::new();
     match format {
         Format::Text => text::write(profile, options, &mut out),
-        Format::Json => json::write(profile, options.selection.sort, &mut out),
-        Format::Svg => svg::write(profile, options.value, &options.time_zone, &mut out),
+        Format::Json => json::write(profile, options, &mut out),
+        Format::Svg => svg::write(profile, options, &mut out),
+        Format::Html => html::write(profile, options, &mut out),
         Format::Pprof => pprof::write(profile, &mut out),
-        Format::Collapsed => collapsed::write(profile, options.value, &mut out),
+        Format::Collapsed => collapsed::write(profile, options, &mut out),
     }
     .map_err(|source| Error { pid: profile.process.pid, format, source })?;
     Ok(out)

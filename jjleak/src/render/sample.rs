@@ -30,6 +30,8 @@ pub(crate) fn options() -> Options {
         selection: Selection { sort: SortBy::Size, top: 10 },
         value: Value::Bytes,
         time_zone: time_zone(),
+        inverted: false,
+        view: String::new(),
     }
 }
 
@@ -53,6 +55,7 @@ pub(crate) fn empty_profile() -> Profile {
         notes: BTreeMap::new(),
         unknown_frees: 0,
         stacks: Vec::new(),
+        history: Vec::new(),
         instants_ns: Arc::default(),
         memory: None,
         verdicts: Vec::new(),

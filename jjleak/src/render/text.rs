@@ -6,14 +6,13 @@
 
 use std::io::{self, Write};
 
-use jiff::tz::TimeZone;
 use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
 use super::verdicts::{advice, evidence, headline, is_judged, is_watched, others, site};
 use super::{Options, units};
-use crate::analyze::{Selection, SortBy};
+use crate::analyze::SortBy;
 use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
 
 /// Writes the report.
@@ -23,15 +22,14 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     let lists = contents.outstanding || !judges || !is_judged(profile);
     if judges {
         let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
-        let (comm, pid) = (printable(&profile.process.comm), profile.process.pid);
-        writeln!(out, "[{time}] {comm} (pid {pid}), {}", headline(profile))?;
+        writeln!(out, "[{time}] {}, {}", printable(&profile.process.to_string()), headline(profile))?;
         if is_judged(profile) {
             write_verdicts(profile, selection.top, out)?;
         }
     }
-    write_header(profile, out)?;
+    write_header(profile, &options.view, out)?;
     if lists {
-        write_stacks(profile, *selection, time_zone, out)?;
+        write_stacks(profile, options, out)?;
     }
     write_walks(profile, out)?;
     write_counters(profile, out)?;
@@ -73,13 +71,12 @@ fn write_verdict(verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
     verdict.frames.iter().try_for_each(|frame| write_frame(frame, out))
 }
 
-fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Result<()> {
     let (live, allocated) = (profile.live(), profile.allocated());
     writeln!(
         out,
-        "{} (pid {}) over {}: {} live in {} objects; {} allocated in {} objects",
-        printable(&profile.process.comm),
-        profile.process.pid,
+        "{} over {}: {} live in {} objects; {} allocated in {} objects",
+        printable(&profile.process.to_string()),
         units::duration(profile.elapsed()),
         units::bytes(live.bytes),
         live.objects,
@@ -87,6 +84,9 @@ fn write_header(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         allocated.objects,
     )?;
     write_scope(profile, out)?;
+    if !view.is_empty() {
+        writeln!(out, "shown: {}", printable(view))?;
+    }
     match &profile.ended {
         Some(ended) => writeln!(out, "the process has ended: {}", printable(ended)),
         None => Ok(()),
@@ -109,19 +109,16 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "; standard error of what lives: {bytes}, {objects} objects")
 }
 
-fn write_stacks(
-    profile: &Profile,
-    selection: Selection,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    let selection = options.selection;
     let ranking = selection.rank(profile);
-    let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
+    let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%H:%M:%S");
     if ranking.top.is_empty() && ranking.rest.is_empty() {
         return match profile.allocated().objects {
             _ if !profile.coverage.older.is_zero() => {
                 writeln!(out, "[{time}] Nothing outstanding that is as old.")
             }
+            _ if !options.view.is_empty() => writeln!(out, "[{time}] Nothing outstanding in what is shown."),
             0 => writeln!(out, "[{time}] Nothing outstanding: no allocation was seen."),
             seen => {
                 writeln!(out, "[{time}] Nothing outstanding: all {seen} allocations seen have been freed.")
@@ -184,7 +181,7 @@ fn write_blocks(stack: &StackProfile, coverage: Coverage, out: &mut impl Write) 
     Ok(())
 }
 
-fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
     write!(out, "\t\t{}", label(frame))?;
     // The label of unknown code already names the module.
     if !frame.symbol.is_empty()
@@ -203,7 +200,7 @@ fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()> {
 
 /// Says how the walks of the outstanding stacks ended, unless all are complete.
 fn write_walks(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
-    let outstanding: Vec<_> = profile.stacks.iter().filter(|stack| stack.live.objects > 0).collect();
+    let outstanding: Vec<_> = profile.stacks.iter().filter(|stack| !stack.live.is_nothing()).collect();
     let live = profile.live();
     for status in StackStatus::ALL.iter().filter(|status| **status != StackStatus::Complete) {
         let ended_so = || outstanding.iter().filter(|stack| stack.status == *status);
@@ -252,6 +249,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::analyze::Selection;
     use crate::render::{Contents, sample};
 
     fn text(profile: &Profile, top: usize) -> String {

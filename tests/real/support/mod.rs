@@ -4,6 +4,7 @@
 pub(crate) mod attached;
 pub(crate) mod books;
 pub(crate) mod bounded;
+pub(crate) mod browser;
 pub(crate) mod compile;
 pub(crate) mod java;
 pub(crate) mod jit;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, VerdictDocument};
 
-use super::TOOL;
+use super::{Options, TOOL};
 use crate::analyze::SortBy;
 use crate::profile::{Block, Frame, ProcessInfo, Profile, Sampling, StackProfile, Totals};
 
@@ -47,6 +47,9 @@ pub struct Document {
     /// Standard errors of `live`; absent when it is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
+    /// What of the profile is shown, when that is not everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<String>,
     /// Every loss counter, also those that are 0.
     pub lost: BTreeMap<String, u64>,
     /// Every other counter: harmless, but part of the picture.
@@ -192,6 +195,7 @@ impl Document {
                 Sampling::Off | Sampling::Rate(_) => None,
             },
             live_error: profile.live_error().map(Into::into),
+            shown: None,
             lost: profile.lost.clone(),
             notes: profile.notes.clone(),
             unknown_frees: profile.unknown_frees,
@@ -277,8 +281,10 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// Writes the document and a line feed.
-pub(super) fn write(profile: &Profile, order: SortBy, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &Document::new(profile, order))?;
+pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    let mut document = Document::new(profile, options.selection.sort);
+    document.shown = (!options.view.is_empty()).then(|| options.view.clone());
+    serde_json::to_writer(&mut *out, &document)?;
     writeln!(out)
 }
 
@@ -290,7 +296,7 @@ mod tests {
 
     fn json(profile: &Profile) -> String {
         let mut out = Vec::new();
-        write(profile, SortBy::Size, &mut out).unwrap();
+        write(profile, &sample::options(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

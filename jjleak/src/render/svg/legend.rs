@@ -42,7 +42,7 @@ const fn rgb(color: u32) -> Color {
     Color { r, g, b }
 }
 
-const fn name(kind: FrameKind) -> &'static str {
+pub(super) const fn name(kind: FrameKind) -> &'static str {
     match kind {
         FrameKind::Native => "native",
         FrameKind::Java => "Java",
@@ -62,8 +62,14 @@ const STYLE: &str = r"<style>
 #frames > *:hover rect { stroke:#000; stroke-width:1px; }
 </style>";
 
-/// Adds the strip to inferno's picture: the kinds that occur (native in any case), and what was lost.
-pub(super) fn finish(svg: &str, kinds: &BTreeSet<FrameKind>, losses: &str) -> io::Result<String> {
+/// The kinds of frame that occur, native in any case.
+pub(super) fn of_kinds(kinds: &BTreeSet<FrameKind>) -> Vec<(Color, &'static str)> {
+    let occurs = |kind: &FrameKind| *kind == FrameKind::Native || kinds.contains(kind);
+    FrameKind::ALL.into_iter().filter(occurs).map(|kind| (color(kind), name(kind))).collect()
+}
+
+/// Adds the strip to inferno's picture: what colours mean, and what was lost.
+pub(super) fn finish(svg: &str, colors: &[(Color, &str)], losses: &str) -> io::Result<String> {
     let unexpected = || io::Error::other("inferno's picture does not look as expected");
     let (_, height) = svg.split_once("height=\"").ok_or_else(unexpected)?;
     let (height, _) = height.split_once('"').ok_or_else(unexpected)?;
@@ -76,19 +82,15 @@ pub(super) fn finish(svg: &str, kinds: &BTreeSet<FrameKind>, losses: &str) -> io
         1,
     );
     let (picture, _) = svg.rsplit_once("</svg>").ok_or_else(unexpected)?;
-    let strip = strip(old, kinds, losses).map_err(io::Error::other)?;
+    let strip = strip(old, colors, losses).map_err(io::Error::other)?;
     Ok(format!("{picture}{STYLE}{strip}</svg>\n"))
 }
 
-fn strip(top: u32, kinds: &BTreeSet<FrameKind>, losses: &str) -> Result<String, std::fmt::Error> {
+fn strip(top: u32, colors: &[(Color, &str)], losses: &str) -> Result<String, std::fmt::Error> {
     let mut strip = String::from("<g id=\"legend\">");
     let (box_top, baseline) = (top, top + BOX - 2);
     let mut left = LEFT;
-    for kind in FrameKind::ALL {
-        if kind != FrameKind::Native && !kinds.contains(&kind) {
-            continue;
-        }
-        let (Color { r, g, b }, name) = (color(kind), name(kind));
+    for (Color { r, g, b }, name) in colors {
         let text_left = left + BOX + 4;
         write!(
             strip,
@@ -108,7 +110,8 @@ mod tests {
 
     #[test]
     fn the_legend_names_the_kinds_that_occur_and_native_always() {
-        let strip = |kinds: &[FrameKind]| strip(100, &kinds.iter().copied().collect(), "").unwrap();
+        let strip =
+            |kinds: &[FrameKind]| strip(100, &of_kinds(&kinds.iter().copied().collect()), "").unwrap();
         assert!(strip(&[]).contains(">native<"));
         assert!(!strip(&[]).contains(">Java<"));
         let java = strip(&[FrameKind::Java, FrameKind::Unknown]);
@@ -117,6 +120,6 @@ mod tests {
 
     #[test]
     fn a_picture_of_unknown_make_is_an_error() {
-        assert!(finish("<svg/>", &BTreeSet::new(), "").is_err());
+        assert!(finish("<svg/>", &[], "").is_err());
     }
 }

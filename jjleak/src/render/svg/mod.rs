@@ -1,8 +1,8 @@
 //! A flame graph of what lives, drawn by inferno: search, zoom and tooltips work in any browser.
 //!
-//! inferno knows one value for a frame and picks colours at random. [`tree`] therefore merges the stacks itself and
-//! hands inferno a name for each frame that is its alone, under which title and colour are looked up; [`legend`]
-//! finishes the picture.
+//! inferno knows one value for a frame and picks colours at random. [`super::tree`] therefore merges the stacks itself,
+//! [`frames`] hands inferno a name for each frame that is its alone, under which title and colour are looked up, and
+//! [`legend`] finishes the picture. [`difference`] draws two profiles in one.
 
 use std::io::{self, Write};
 
@@ -10,69 +10,118 @@ use inferno::flamegraph::color::{BackgroundColor, Color};
 use inferno::flamegraph::{self, TextTruncateDirection};
 use jiff::tz::TimeZone;
 
-use super::Value;
+use self::frames::{Frames, Telling, without_marks};
 use super::counters;
 use super::label::printable;
+use super::tree::FlameTree;
 use super::units::{self, grouped};
-use crate::profile::{Profile, Totals};
+use super::{Options, Value};
+use crate::profile::{FrameKind, Profile, Totals};
 
+pub(super) mod difference;
+mod frames;
 mod legend;
-mod tree;
+mod shades;
 
 const WHITE: Color = Color { r: 0xff, g: 0xff, b: 0xff };
 
 /// Writes the flame graph.
-pub(super) fn write(
-    profile: &Profile,
-    value: Value,
-    time_zone: &TimeZone,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let (title, subtitle) = (title(profile, value), subtitle(profile, time_zone));
+pub(super) fn write(profile: &Profile, asked: &Options, out: &mut impl Write) -> io::Result<()> {
+    let value = asked.value;
+    let (title, subtitle) = (title(profile, value), subtitle(profile, asked));
     let total = profile.live();
     if value.of(total) == 0 {
         return write_empty(&title, &subtitle, value, &losses(profile), out);
     }
-    let tree = tree::FlameTree::new(profile);
-    let mut palette = tree.palette();
+    let tree = FlameTree::of(profile, asked.inverted);
+    let picture = Picture {
+        title,
+        subtitle,
+        frames: Frames { tree: &tree, telling: Telling::Kinds, value },
+        inverted: asked.inverted,
+        everything: match value {
+            Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
+            Value::Objects => format!("objects, {} bytes", grouped(total.bytes)),
+        },
+        losses: losses(profile),
+    };
+    draw(picture, out)
+}
+
+/// What is drawn.
+struct Picture<'a> {
+    title: String,
+    subtitle: String,
+    frames: Frames<'a>,
+    inverted: bool,
+    /// What the frame of everything is of; inferno writes its title: `all (<value> <this>, 100%)`.
+    everything: String,
+    losses: String,
+}
+
+fn draw(picture: Picture<'_>, out: &mut impl Write) -> io::Result<()> {
+    let frames = picture.frames;
+    let mut palette = frames.palette();
     let mut options = flamegraph::Options::default();
-    options.title = title;
-    options.subtitle = Some(subtitle);
+    options.title = picture.title;
+    options.subtitle = Some(picture.subtitle);
     options.bgcolors = Some(BackgroundColor::Flat(WHITE));
     options.palette_map = Some(&mut palette);
-    options.func_frameattrs = tree.attributes(value)?;
+    options.func_frameattrs = frames.attributes()?;
     options.text_truncate_direction = TextTruncateDirection::Right;
-    // The frame of everything gets its title from inferno: all (<value> <count name>, 100%).
-    options.count_name = match value {
-        Value::Bytes => format!("bytes, {} objects", grouped(total.objects)),
-        Value::Objects => format!("objects, {} bytes", grouped(total.bytes)),
-    };
+    options.count_name = picture.everything;
+    if picture.inverted {
+        options.direction = flamegraph::Direction::Inverted;
+    }
     let mut drawn = Vec::new();
-    flamegraph::from_lines(&mut options, tree.lines(value).iter().map(String::as_str), &mut drawn)?;
+    flamegraph::from_lines(&mut options, frames.lines().iter().map(String::as_str), &mut drawn)?;
     let drawn = String::from_utf8(drawn).map_err(io::Error::other)?;
-    let finished = legend::finish(&tree::without_marks(&drawn), &tree.kinds(), &losses(profile))?;
+    let finished = legend::finish(&without_marks(&drawn), &frames.legend(), &picture.losses)?;
     out.write_all(finished.as_bytes())
 }
 
 fn title(profile: &Profile, value: Value) -> String {
-    let process = &profile.process;
-    format!("jjleak: live {} of {} (pid {})", value.name(), printable(&process.comm), process.pid)
+    format!("jjleak: live {} of {}", value.name(), printable(&profile.process.to_string()))
+}
+
+/// The colour of a kind of frame, as CSS spells it.
+pub(super) fn kind_color(kind: FrameKind) -> String {
+    css(legend::color(kind))
+}
+
+/// The colour of the frame of everything.
+pub(super) fn everything_color() -> String {
+    css(legend::EVERYTHING)
+}
+
+/// What a kind of frame is called in legends.
+pub(super) const fn kind_name(kind: FrameKind) -> &'static str {
+    legend::name(kind)
+}
+
+fn css(Color { r, g, b }: Color) -> String {
+    format!("#{r:02x}{g:02x}{b:02x}")
 }
 
 /// Time span and totals: `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s): 1,536 bytes (1.5 KiB) live in 3 objects`.
-fn subtitle(profile: &Profile, time_zone: &TimeZone) -> String {
+fn subtitle(profile: &Profile, asked: &Options) -> String {
+    let Totals { bytes, objects } = profile.live();
+    let humane = units::humane_bytes(bytes).map(|humane| format!(" ({humane})")).unwrap_or_default();
+    let view = if asked.view.is_empty() { String::new() } else { format!(" ({})", printable(&asked.view)) };
+    let (span, bytes, objects) = (span(profile, &asked.time_zone), grouped(bytes), grouped(objects));
+    format!("{span}: {bytes} bytes{humane} live in {objects} objects{view}")
+}
+
+/// `2026-01-15 10:00:00 to 10:04:12 CET (4 min 12 s)`.
+pub(super) fn span(profile: &Profile, time_zone: &TimeZone) -> String {
     let start = profile.started_at.to_zoned(time_zone.clone());
     let end = profile.taken_at.to_zoned(time_zone.clone());
     let end_format = if start.date() == end.date() { "%H:%M:%S %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
-    let Totals { bytes, objects } = profile.live();
-    let humane = units::humane_bytes(bytes).map(|humane| format!(" ({humane})")).unwrap_or_default();
     format!(
-        "{} to {} ({}): {} bytes{humane} live in {} objects",
+        "{} to {} ({})",
         start.strftime("%Y-%m-%d %H:%M:%S"),
         end.strftime(end_format),
         units::duration(profile.elapsed()),
-        grouped(bytes),
-        grouped(objects),
     )
 }
 
@@ -110,7 +159,7 @@ fn write_empty(
 }
 
 /// The text as XML spells it.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -122,7 +171,7 @@ mod tests {
 
     fn svg(profile: &Profile, value: Value) -> String {
         let mut out = Vec::new();
-        write(profile, value, &sample::time_zone(), &mut out).unwrap();
+        write(profile, &Options { value, ..sample::options() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -164,7 +213,7 @@ mod tests {
         profile.started_at = "2026-01-14T23:00:00Z".parse().unwrap();
         profile.taken_at = "2026-01-15T23:00:01Z".parse().unwrap();
         assert_eq!(
-            subtitle(&profile, &sample::time_zone()),
+            subtitle(&profile, &sample::options()),
             "2026-01-15 00:00:00 to 2026-01-16 00:00:01 +01 (1 d 0 h): 0 bytes live in 0 objects"
         );
     }
@@ -175,7 +224,7 @@ mod tests {
             for value in [Value::Bytes, Value::Objects] {
                 let svg = svg(&profile, value);
                 prop_assert!(svg.trim_end().ends_with("</svg>"));
-                prop_assert!(!svg.contains(tree::MARK));
+                prop_assert!(!svg.contains(frames::MARK));
             }
         }
     }

@@ -1,0 +1,73 @@
+//! The whole command line: profiling, which needs no word, and the commands beside it.
+
+use clap::{Parser, Subcommand};
+
+use super::args::Args;
+use super::diff::DiffArgs;
+use super::doctor::DoctorArgs;
+use super::manual::{CompletionsArgs, ManualArgs};
+use super::report::ReportArgs;
+
+/// Names the call paths that leak memory in a running process.
+///
+/// Attaches to a process, or starts a command, accounts every allocation and free with its call path, and reports
+/// what has been allocated since and not been freed.
+#[derive(Debug, Parser)]
+#[command(name = "jjleak", version, max_term_width = 100)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+#[command(override_usage = "jjleak [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
+    jjleak [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       \
+    jjleak [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]...\n       \
+    jjleak COMMAND ...")]
+#[command(after_help = "Exit codes: 0 done, 1 failure, 2 usage, 3 missing privilege or kernel feature, \
+    4 no such process or command, or it ended too early, 5 something was lost (with --strict).")]
+pub(super) struct CommandLine {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+
+    #[command(flatten)]
+    pub(super) args: Args,
+}
+
+/// What jjleak does when it does not profile.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    Report(ReportArgs),
+    Diff(DiffArgs),
+    Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    #[command(hide = true)]
+    Manual(ManualArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<CommandLine, clap::Error> {
+        CommandLine::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_need_no_target_and_profiling_does() {
+        assert!(matches!(parse("jjleak doctor").unwrap().command, Some(Command::Doctor(_))));
+        assert!(matches!(parse("jjleak report a.pb.gz").unwrap().command, Some(Command::Report(_))));
+        assert!(parse("jjleak -p 1 5").unwrap().command.is_none());
+        assert!(parse("jjleak 5").is_err());
+    }
+
+    #[test]
+    fn a_program_may_be_called_like_a_command() {
+        let command_line = parse("jjleak 5 -- report x").unwrap();
+        assert!(command_line.command.is_none());
+        assert_eq!(command_line.args.argv, ["report", "x"]);
+        assert!(parse("jjleak -p 1 doctor").is_err());
+    }
+}

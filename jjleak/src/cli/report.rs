@@ -1,0 +1,126 @@
+//! `jjleak report`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Failure;
+use super::failure::USAGE;
+use super::outputs::{Asked, Outputs, Written};
+use super::view::{ViewArgs, values};
+use super::{notices::tell, saved};
+use crate::analyze::{Selection, SortBy};
+use crate::profile::{Moment, Profile};
+use crate::render::{Format, Value};
+
+/// Show saved profiles (pprof files), jjleak's own or another tool's
+///
+/// Several files of one process are taken for successive reports: the last is shown, with the history of them all. Files
+/// of several processes are shown side by side.
+///
+/// Threads cannot be told apart: jjleak's books say which stack allocated, not which thread.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReportArgs {
+    /// Profiles in pprof's format, as --format pprof writes them; - for stdin
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    view: ViewArgs,
+
+    #[arg(long, hide = true)]
+    threads: bool,
+
+    /// Begin flame graphs and collapsed stacks with the allocation function, and merge what it is called by
+    #[arg(long)]
+    inverted: bool,
+
+    /// Number of stacks in text
+    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
+    top: usize,
+
+    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the report before) or
+    /// age (of the oldest live allocation)
+    #[arg(long, value_name = "ORDER", default_value_t = SortBy::Size)]
+    sort: SortBy,
+
+    /// What to write: text, json, svg, html, pprof, collapsed
+    ///
+    /// Text goes to stdout, json too unless --out is given; the others are files.
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text])]
+    format: Vec<Format>,
+
+    /// Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+
+    /// What flame graphs and collapsed stacks show: bytes, objects, or both [default: bytes, if the profile has any]
+    #[arg(long, value_name = "VALUES", value_delimiter = ',')]
+    by: Vec<Value>,
+}
+
+/// Shows what the arguments name.
+pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
+    if args.threads {
+        let what = "--threads: no profile says which thread allocated, only which stack";
+        return Err(Failure::new(USAGE, what, "leave --threads out"));
+    }
+    let mut profiles = Vec::new();
+    for file in &args.files {
+        let profile = saved::open(file)?;
+        profiles.push(profile);
+    }
+    let last = last_of_each(profiles);
+    let (shown, mut words): (Vec<_>, Vec<_>) =
+        last.into_iter().map(|profile| args.view.apply(profile)).unzip();
+    words.retain(|words| !words.is_empty());
+    let mut options = Asked::options(Selection { sort: args.sort, top: args.top });
+    options.inverted = args.inverted;
+    options.view = words.join("; ");
+    let by = values(&args.by, &Profile::merge(shown.iter()));
+    let asked = Asked { formats: &args.format, out: args.out.as_deref(), by: &by, options };
+    let pid = match &shown[..] {
+        [one] if one.process.pid > 0 => Some(one.process.pid),
+        _ => None,
+    };
+    let mut outputs = Outputs::open(&asked, pid)?;
+    outputs.report(&shown);
+    let Written { files, failures } = outputs.finish(&shown);
+    for path in files {
+        tell(&format!("wrote {}", path.display()));
+    }
+    Failure::all(failures)
+}
+
+/// The last profile of each process, in the order in which the processes are first named.
+fn last_of_each(profiles: Vec<Profile>) -> Vec<Profile> {
+    let mut last: Vec<Profile> = Vec::new();
+    for profile in profiles {
+        match last.iter_mut().find(|other| is_same_process(other, &profile)) {
+            Some(other) => {
+                let (newer, older) = if other.taken_at <= profile.taken_at {
+                    (profile, &*other)
+                } else {
+                    (other.clone(), &profile)
+                };
+                let history = together(older, &newer);
+                *other = Profile { history, ..newer };
+            }
+            None => last.push(profile),
+        }
+    }
+    last
+}
+
+/// What is known of the past from both.
+fn together(older: &Profile, newer: &Profile) -> Vec<Moment> {
+    let themselves = [older, newer].map(|it| Moment { at: it.taken_at, live: it.live() });
+    let all = older.history.iter().chain(&newer.history).chain(&themselves);
+    let sorted: BTreeMap<_, _> = all.map(|moment| (moment.at, *moment)).collect();
+    sorted.into_values().collect()
+}
+
+/// Whether both are of one process; other tools' profiles do not tell.
+fn is_same_process(one: &Profile, other: &Profile) -> bool {
+    let (one, other) = (&one.process, &other.process);
+    one.pid != 0 && (one.pid, one.start_time) == (other.pid, other.start_time)
+}

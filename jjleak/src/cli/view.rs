@@ -1,0 +1,51 @@
+//! Which part of saved profiles is shown.
+
+use regex::Regex;
+
+use super::notices::tell;
+use crate::profile::{Kinds, Profile, View};
+use crate::render::Value;
+
+/// The options by which a part is chosen.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ViewArgs {
+    /// Show only stacks with a frame whose function, source file or module matches
+    #[arg(long, value_name = "REGEX")]
+    focus: Option<Regex>,
+
+    /// Leave out stacks with a frame whose function, source file or module matches
+    #[arg(long, value_name = "REGEX")]
+    ignore: Option<Regex>,
+
+    /// Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    kind: Vec<Kinds>,
+}
+
+impl ViewArgs {
+    /// The part of the profile, and what it is in words; no words for the whole.
+    pub(super) fn apply(&self, profile: Profile) -> (Profile, String) {
+        let view = View { focus: self.focus.clone(), ignore: self.ignore.clone(), kinds: self.kind.clone() };
+        if view.is_everything() {
+            return (profile, String::new());
+        }
+        let (profile, shown) = view.apply(profile);
+        let words = format!(
+            "{} of {} stacks, {} of {} live bytes",
+            shown.of.stacks, shown.all.stacks, shown.of.live_bytes, shown.all.live_bytes
+        );
+        if shown.of.stacks == 0 {
+            tell("no stack matches --focus, --ignore and --kind");
+        }
+        (profile, words)
+    }
+}
+
+/// What flame graphs show when nothing is asked for: bytes, unless the profile has none.
+pub(super) fn values(asked: &[Value], profile: &Profile) -> Vec<Value> {
+    if !asked.is_empty() {
+        return asked.to_vec();
+    }
+    let live = profile.live();
+    vec![if live.bytes == 0 && live.objects > 0 { Value::Objects } else { Value::Bytes }]
+}

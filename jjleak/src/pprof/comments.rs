@@ -1,0 +1,115 @@
+//! What has no field of its own stands in the profile's comments, as `key=value`, for people and for jjleak.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::profile::{Coverage, ProcessInfo, ProcessKind, Profile, Sampling};
+
+/// Who wrote the file.
+const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
+
+/// The comments on a profile.
+pub(super) fn of(profile: &Profile) -> Vec<String> {
+    let (process, coverage) = (&profile.process, &profile.coverage);
+    let mut comments = vec![
+        format!("tool={TOOL}"),
+        format!("pid={}", process.pid),
+        format!("start_time={}", process.start_time),
+        format!("comm={}", process.comm),
+        format!("exe={}", process.exe),
+        format!("kind={}", process.kind.name()),
+        format!("unknown_frees={}", profile.unknown_frees),
+    ];
+    let mut add = |key: &str, value: Option<String>| {
+        comments.extend(value.map(|value| format!("{key}={value}")));
+    };
+    add("forked_from", process.forked_from.map(|pid| pid.to_string()));
+    add("container_pid", process.container_pid.map(|pid| pid.to_string()));
+    add("ended", profile.ended.clone());
+    add("older_ns", (!coverage.older.is_zero()).then(|| coverage.older.as_nanos().to_string()));
+    add("settle_ns", (!coverage.settle.is_zero()).then(|| coverage.settle.as_nanos().to_string()));
+    add("combined", coverage.combined.then(|| "true".to_owned()));
+    add("blocks_per_stack", (coverage.blocks_per_stack > 0).then(|| coverage.blocks_per_stack.to_string()));
+    match coverage.sampling {
+        Sampling::Off => {}
+        Sampling::Rate(rate) => add("sample_rate", Some(rate.to_string())),
+        Sampling::Bytes(bytes) => add("sample_bytes", Some(bytes.to_string())),
+    }
+    comments.extend(profile.lost.iter().map(|(name, count)| format!("lost.{name}={count}")));
+    comments.extend(profile.notes.iter().map(|(name, count)| format!("notes.{name}={count}")));
+    comments
+}
+
+/// What the comments of a file say.
+#[derive(Debug, Default)]
+pub(super) struct Comments<'a> {
+    values: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Comments<'a> {
+    /// Takes what is of the form `key=value`; the first of a key counts.
+    pub(super) fn parse(comments: impl Iterator<Item = &'a str>) -> Self {
+        let mut values = BTreeMap::new();
+        for (key, value) in comments.filter_map(|comment| comment.split_once('=')) {
+            values.entry(key).or_insert(value);
+        }
+        Self { values }
+    }
+
+    /// Whether jjleak wrote them.
+    pub(super) fn are_ours(&self) -> bool {
+        self.values.get("tool").is_some_and(|tool| tool.starts_with("jjleak "))
+    }
+
+    fn text(&self, key: &str) -> String {
+        self.values.get(key).copied().unwrap_or_default().to_owned()
+    }
+
+    fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
+        self.values.get(key)?.parse().ok()
+    }
+
+    pub(super) fn ended(&self) -> Option<String> {
+        self.values.get("ended").map(|&ended| ended.to_owned())
+    }
+
+    pub(super) fn unknown_frees(&self) -> u64 {
+        self.number("unknown_frees").unwrap_or_default()
+    }
+
+    /// Counters whose names begin like this.
+    pub(super) fn counters(&self, prefix: &str) -> BTreeMap<String, u64> {
+        let named = self.values.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value)));
+        named.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+    }
+
+    pub(super) fn process(&self) -> ProcessInfo {
+        ProcessInfo {
+            pid: self.number("pid").unwrap_or_default(),
+            start_time: self.number("start_time").unwrap_or_default(),
+            comm: self.text("comm"),
+            exe: self.text("exe"),
+            kind: match self.values.get("kind") {
+                Some(&"jvm") => ProcessKind::Jvm,
+                _ => ProcessKind::Native,
+            },
+            forked_from: self.number("forked_from"),
+            container_pid: self.number("container_pid"),
+        }
+    }
+
+    pub(super) fn coverage(&self) -> Coverage {
+        let sampling = match (self.number("sample_rate"), self.number("sample_bytes")) {
+            (Some(rate), _) => Sampling::Rate(rate),
+            (None, Some(bytes)) => Sampling::Bytes(bytes),
+            (None, None) => Sampling::Off,
+        };
+        Coverage {
+            older: Duration::from_nanos(self.number("older_ns").unwrap_or_default()),
+            settle: Duration::from_nanos(self.number("settle_ns").unwrap_or_default()),
+            sampling,
+            combined: self.values.contains_key("combined"),
+            blocks_per_stack: self.number("blocks_per_stack").unwrap_or_default(),
+        }
+    }
+}

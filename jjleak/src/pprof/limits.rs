@@ -1,0 +1,85 @@
+//! Bounds to what is read: a file can say little and mean much, by compression, and by naming the same location again and
+//! again.
+
+use std::io::Read;
+
+use flate2::read::MultiGzDecoder;
+use prost::bytes::Buf;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+
+use super::error::Error;
+
+/// Bytes of a decompressed profile. A million stacks of 30 frames take about 100 MiB.
+pub(super) const MAX_BYTES: u64 = 256 << 20;
+/// Samples, locations, functions, mappings and strings. An empty one takes two bytes in the file and a hundred in memory.
+pub(super) const MAX_ENTRIES: u64 = 8_000_000;
+/// Bytes of all frames of all stacks in memory.
+pub(super) const MAX_FRAME_BYTES: u64 = 2 << 30;
+
+/// How a gzip file begins (RFC 1952, 2.3.1).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// The bytes of the message in a file, which need not be compressed.
+pub(super) fn decompressed(file: &[u8], limit: u64) -> Result<Vec<u8>, Error> {
+    let too_large = || Error::TooLarge { limit, what: "bytes" };
+    if !file.starts_with(&GZIP) {
+        return if file.len() as u64 > limit { Err(too_large()) } else { Ok(file.to_vec()) };
+    }
+    let mut message = Vec::new();
+    let mut bounded = MultiGzDecoder::new(file).take(limit + 1);
+    bounded.read_to_end(&mut message).map_err(Error::Compression)?;
+    if message.len() as u64 > limit { Err(too_large()) } else { Ok(message) }
+}
+
+/// Fails when the message has too many entries to be decoded, which takes memory for each.
+pub(super) fn check_entries(message: &[u8], limit: u64) -> Result<(), Error> {
+    let (mut rest, mut entries) = (message, 0_u64);
+    while rest.has_remaining() {
+        let (tag, wire_type) = decode_key(&mut rest).map_err(Error::NotPprof)?;
+        skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(Error::NotPprof)?;
+        entries += 1;
+        if entries > limit {
+            return Err(Error::TooLarge { limit, what: "entries" });
+        }
+    }
+    Ok(())
+}
+
+/// What is left of a bound.
+pub(super) struct Budget(pub(super) u64);
+
+impl Budget {
+    pub(super) fn spend(&mut self, bytes: u64) -> Result<(), Error> {
+        let too_large = || Error::TooLarge { limit: MAX_FRAME_BYTES, what: "bytes of frames" };
+        self.0 = self.0.checked_sub(bytes).ok_or_else(too_large)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn a_small_file_that_unpacks_to_a_large_one_is_refused() {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+        gzip.write_all(&vec![0; 100_000]).unwrap();
+        let bomb = gzip.finish().unwrap();
+        assert!(bomb.len() < 1000);
+        assert!(matches!(decompressed(&bomb, 99_999), Err(Error::TooLarge { limit: 99_999, .. })));
+        assert_eq!(decompressed(&bomb, 100_000).unwrap().len(), 100_000);
+    }
+
+    #[test]
+    fn more_entries_than_memory_should_hold_are_refused_before_they_take_any() {
+        // An empty sample: field 2, length 0.
+        let samples = [0x12, 0].repeat(1001);
+        assert!(matches!(check_entries(&samples, 1000), Err(Error::TooLarge { limit: 1000, .. })));
+        assert!(check_entries(&samples, 1001).is_ok());
+    }
+}

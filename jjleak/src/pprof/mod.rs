@@ -1,0 +1,29 @@
+//! Profiles in files: pprof, gzip-compressed protobuf, which `go tool pprof`, Pyroscope and Parca open as it is.
+//!
+//! In and out: a [`Profile`](crate::profile::Profile) and the bytes of a file. What jjleak has written it reads back as it
+//! was; of other tools' profiles it takes what there is ([`read`]).
+
+mod comments;
+mod error;
+mod frame;
+mod limits;
+mod proto;
+mod read;
+mod tables;
+mod verdicts;
+mod write;
+
+pub use error::{Error, Malformed};
+pub use read::{Reading, read};
+pub use write::write;
+
+/// Types and units of a sample's values, in the order in which they are written.
+const SAMPLE_TYPES: [(&str, &str); 4] = [
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+];
+
+#[cfg(test)]
+mod tests;

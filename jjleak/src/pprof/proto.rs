@@ -1,0 +1,270 @@
+//! The messages of pprof's `proto/profile.proto`, field by field. Strings are indexes into the string table; ID 0 is
+//! none.
+//!
+//! What the format has no field for stands in fields of our own, numbered 1000: far from those that pprof's authors give
+//! away one by one. Other readers skip what they do not know, and so neither show nor mistake it, as they would with
+//! labels.
+
+/// `perftools.profiles.Profile`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) function: Vec<Function>,
+    /// The first is empty.
+    #[prost(string, repeated, tag = "6")]
+    pub(super) string_table: Vec<String>,
+    /// When the profile was taken, in nanoseconds since the epoch.
+    #[prost(int64, tag = "9")]
+    pub(super) time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    pub(super) duration_nanos: i64,
+    #[prost(int64, repeated, tag = "13")]
+    pub(super) comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    pub(super) default_sample_type: i64,
+    /// What lived at earlier reports, and at this one.
+    #[prost(message, repeated, tag = "1000")]
+    pub(super) history: Vec<MomentDetail>,
+    /// What is thought of call sites.
+    #[prost(message, repeated, tag = "1001")]
+    pub(super) verdict: Vec<VerdictDetail>,
+    /// How much memory the process could have.
+    #[prost(message, optional, tag = "1002")]
+    pub(super) memory: Option<MemoryDetail>,
+}
+
+/// A verdict; times in nanoseconds.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct VerdictDetail {
+    #[prost(int64, tag = "1")]
+    pub(super) kind: i64,
+    #[prost(double, tag = "2")]
+    pub(super) confidence: f64,
+    #[prost(fixed64, tag = "3")]
+    pub(super) site: u64,
+    #[prost(fixed64, repeated, tag = "4")]
+    pub(super) stack_id: Vec<u64>,
+    /// Of the stack that holds the most, leaf first.
+    #[prost(uint64, repeated, tag = "5")]
+    pub(super) location_id: Vec<u64>,
+    #[prost(uint64, tag = "6")]
+    pub(super) caller: u64,
+    #[prost(message, optional, tag = "7")]
+    pub(super) live: Option<TotalsDetail>,
+    #[prost(message, optional, tag = "8")]
+    pub(super) allocated: Option<TotalsDetail>,
+    #[prost(uint64, tag = "9")]
+    pub(super) watched: u64,
+    #[prost(uint64, tag = "10")]
+    pub(super) first_seen: u64,
+    #[prost(message, optional, tag = "11")]
+    pub(super) rate: Option<RateDetail>,
+    #[prost(message, optional, tag = "12")]
+    pub(super) survival: Option<SurvivalDetail>,
+    #[prost(double, tag = "13")]
+    pub(super) allocation_rate: f64,
+    #[prost(double, tag = "14")]
+    pub(super) free_rate: f64,
+    #[prost(double, optional, tag = "15")]
+    pub(super) freed_when_old: Option<f64>,
+    #[prost(uint64, optional, tag = "16")]
+    pub(super) flat_for: Option<u64>,
+    #[prost(message, repeated, tag = "17")]
+    pub(super) point: Vec<PointDetail>,
+}
+
+/// Bytes a second.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct RateDetail {
+    #[prost(double, tag = "1")]
+    pub(super) per_second: f64,
+    #[prost(double, tag = "2")]
+    pub(super) low: f64,
+    #[prost(double, tag = "3")]
+    pub(super) high: f64,
+}
+
+/// What became of old allocations.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct SurvivalDetail {
+    #[prost(uint64, tag = "1")]
+    pub(super) older_than: u64,
+    #[prost(message, optional, tag = "2")]
+    pub(super) allocated: Option<TotalsDetail>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) live: Option<TotalsDetail>,
+}
+
+/// Live bytes at an instant.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct PointDetail {
+    #[prost(uint64, tag = "1")]
+    pub(super) at: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) bytes: u64,
+}
+
+/// How much memory there is.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct MemoryDetail {
+    /// Name of what sets the limit.
+    #[prost(int64, tag = "1")]
+    pub(super) kind: i64,
+    #[prost(uint64, tag = "2")]
+    pub(super) limit: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) available: u64,
+}
+
+/// What lived at an instant.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct MomentDetail {
+    /// Nanoseconds since the epoch.
+    #[prost(int64, tag = "1")]
+    pub(super) time_nanos: i64,
+    #[prost(uint64, tag = "2")]
+    pub(super) bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) objects: u64,
+}
+
+/// What a value of a sample is.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct ValueType {
+    #[prost(int64, tag = "1")]
+    pub(super) r#type: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) unit: i64,
+}
+
+/// A stack and its values.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Sample {
+    /// Leaf first.
+    #[prost(uint64, repeated, tag = "1")]
+    pub(super) location_id: Vec<u64>,
+    /// In the order of the profile's sample types.
+    #[prost(int64, repeated, tag = "2")]
+    pub(super) value: Vec<i64>,
+    /// Absent in other tools' profiles.
+    #[prost(message, optional, tag = "1000")]
+    pub(super) detail: Option<SampleDetail>,
+}
+
+/// What jjleak knows of a stack beyond pprof's values.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct SampleDetail {
+    #[prost(fixed64, tag = "1")]
+    pub(super) stack_id: u64,
+    /// Name of the stack's status.
+    #[prost(int64, tag = "2")]
+    pub(super) status: i64,
+    #[prost(message, optional, tag = "3")]
+    pub(super) ages: Option<AgesDetail>,
+    /// Standard errors of what lives, when it is an estimate.
+    #[prost(message, optional, tag = "4")]
+    pub(super) live_error: Option<TotalsDetail>,
+    #[prost(sint64, tag = "5")]
+    pub(super) growth: i64,
+    #[prost(message, repeated, tag = "6")]
+    pub(super) block: Vec<BlockDetail>,
+    /// The one location says that the stack was not kept.
+    #[prost(bool, tag = "7")]
+    pub(super) no_frames: bool,
+}
+
+/// Ages of the live blocks, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct AgesDetail {
+    #[prost(uint64, tag = "1")]
+    pub(super) oldest: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) newest: u64,
+}
+
+/// Bytes and objects.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct TotalsDetail {
+    #[prost(uint64, tag = "1")]
+    pub(super) bytes: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) objects: u64,
+}
+
+/// A live block; its age in nanoseconds.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct BlockDetail {
+    #[prost(fixed64, tag = "1")]
+    pub(super) address: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) size: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) age: u64,
+}
+
+/// A mapped file.
+#[expect(clippy::struct_excessive_bools, reason = "the format's")]
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Mapping {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(int64, tag = "5")]
+    pub(super) filename: i64,
+    #[prost(int64, tag = "6")]
+    pub(super) build_id: i64,
+    #[prost(bool, tag = "7")]
+    pub(super) has_functions: bool,
+    #[prost(bool, tag = "8")]
+    pub(super) has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    pub(super) has_line_numbers: bool,
+    #[prost(bool, tag = "10")]
+    pub(super) has_inline_frames: bool,
+}
+
+/// An address, and the functions it is in.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Location {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    pub(super) address: u64,
+    /// Innermost inlined function first; the last is the one all are inlined into.
+    #[prost(message, repeated, tag = "4")]
+    pub(super) line: Vec<Line>,
+    /// What kind of frame each line is, or the address when there is none: a [`super::frame::pack`]ed number each.
+    #[prost(uint32, repeated, tag = "1000")]
+    pub(super) frame: Vec<u32>,
+}
+
+/// A place in a function.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Line {
+    #[prost(uint64, tag = "1")]
+    pub(super) function_id: u64,
+    #[prost(int64, tag = "2")]
+    pub(super) line: i64,
+}
+
+/// A function.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Function {
+    #[prost(uint64, tag = "1")]
+    pub(super) id: u64,
+    #[prost(int64, tag = "2")]
+    pub(super) name: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) system_name: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) filename: i64,
+}

@@ -1,0 +1,221 @@
+//! From a file to a profile.
+//!
+//! What jjleak wrote comes back as it was, but for cohorts, which only the next verdict needs, and what the format cannot hold: times before 1677 and after 2262, and
+//! figures above 2^63. Other tools' files lack most of what jjleak knows; what is missing is left empty, and which of their
+//! figures stand for what lives is said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jjleak_common::stack::StackStatus;
+use prost::Message;
+
+use super::comments::Comments;
+use super::error::{Error, Malformed};
+use super::limits::{Budget, MAX_BYTES, MAX_ENTRIES, MAX_FRAME_BYTES, check_entries, decompressed};
+use super::proto::{self, Sample, SampleDetail};
+use super::tables::Tables;
+use super::{SAMPLE_TYPES, verdicts};
+use crate::profile::{Ages, Block, Moment, Profile, StackProfile, Totals};
+
+/// What a file says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The profile.
+    pub profile: Profile,
+    /// What a reader should know of how it was read; nothing when jjleak wrote it.
+    pub remarks: Vec<String>,
+}
+
+/// Reads a profile, compressed or not.
+///
+/// # Errors
+///
+/// When it is no profile of memory, or larger than any that is worth reading.
+pub fn read(file: &[u8]) -> Result<Reading, Error> {
+    let message = decompressed(file, MAX_BYTES)?;
+    check_entries(&message, MAX_ENTRIES)?;
+    let message = proto::Profile::decode(message.as_slice()).map_err(Error::NotPprof)?;
+    let mut tables = Tables::of(&message);
+    let comments = message.comment.iter().map(|&comment| tables.string(comment));
+    let comments = Comments::parse(comments.collect::<Result<Vec<_>, _>>()?.into_iter());
+    let columns = Columns::of(&message, &tables)?;
+    let mut budget = Budget(MAX_FRAME_BYTES);
+    let mut stacks = Vec::with_capacity(message.sample.len());
+    let mut negative = 0_u64;
+    for (sample, id) in message.sample.iter().zip(1..) {
+        if sample.value.len() != message.sample_type.len() {
+            return Err(Malformed::Values(sample.value.len()).into());
+        }
+        negative += u64::from(sample.value.iter().any(|&value| value < 0));
+        stacks.push(stack(sample, id, &columns, &mut tables, &mut budget)?);
+    }
+    let mut remarks = Vec::new();
+    if !comments.are_ours() {
+        remarks.push(columns.remark());
+    }
+    if negative > 0 {
+        remarks.push(format!("{negative} of its samples have negative values, which count as 0"));
+    }
+    let mut profile = profile(&message, &comments, stacks);
+    for verdict in &message.verdict {
+        profile.verdicts.extend(verdicts::read(verdict, &mut tables, &mut budget)?);
+    }
+    if let Some(memory) = &message.memory {
+        profile.memory = verdicts::read_memory(memory, &tables)?;
+    }
+    Ok(Reading { profile, remarks })
+}
+
+fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackProfile>) -> Profile {
+    let time = |nanos: i64| Timestamp::from_nanosecond(nanos.into()).unwrap_or_default();
+    Profile {
+        started_at: time(message.time_nanos.saturating_sub(message.duration_nanos)),
+        taken_at: time(message.time_nanos),
+        process: comments.process(),
+        ended: comments.ended(),
+        coverage: comments.coverage(),
+        lost: comments.counters("lost."),
+        notes: comments.counters("notes."),
+        unknown_frees: comments.unknown_frees(),
+        stacks,
+        history: message
+            .history
+            .iter()
+            .map(|moment| Moment {
+                at: time(moment.time_nanos),
+                live: Totals { bytes: moment.bytes, objects: moment.objects },
+            })
+            .collect(),
+        instants_ns: Arc::default(),
+        memory: None,
+        verdicts: Vec::new(),
+    }
+}
+
+fn stack(
+    sample: &Sample,
+    id: u64,
+    columns: &Columns,
+    tables: &mut Tables<'_>,
+    budget: &mut Budget,
+) -> Result<StackProfile, Error> {
+    let live = columns.live.of(sample);
+    let mut stack = StackProfile {
+        id,
+        live,
+        allocated: columns.allocated.map_or(live, |columns| columns.of(sample)),
+        live_error: None,
+        growth: 0,
+        cohorts: Vec::new(),
+        ages: None,
+        blocks: Vec::new(),
+        status: StackStatus::Foreign,
+        frames: Vec::new().into(),
+    };
+    if !sample.detail.as_ref().is_some_and(|detail| detail.no_frames) {
+        stack.frames = tables.stack(&sample.location_id, budget)?.into();
+    }
+    if let Some(detail) = &sample.detail {
+        add_detail(&mut stack, detail, tables)?;
+    }
+    Ok(stack)
+}
+
+fn add_detail(stack: &mut StackProfile, detail: &SampleDetail, tables: &Tables<'_>) -> Result<(), Error> {
+    let status = tables.string(detail.status)?;
+    stack.id = detail.stack_id;
+    if let Some(status) = StackStatus::ALL.iter().find(|known| known.name() == status) {
+        stack.status = *status;
+    }
+    stack.growth = detail.growth;
+    stack.live_error = detail.live_error.map(|error| Totals { bytes: error.bytes, objects: error.objects });
+    stack.ages = detail.ages.map(|ages| Ages {
+        oldest: Duration::from_nanos(ages.oldest),
+        newest: Duration::from_nanos(ages.newest),
+    });
+    let blocks = detail.block.iter();
+    stack.blocks = blocks
+        .map(|block| Block { address: block.address, size: block.size, age: Duration::from_nanos(block.age) })
+        .collect();
+    Ok(())
+}
+
+/// Which of a sample's values are what.
+#[derive(Debug, Clone)]
+struct Columns {
+    live: Pair,
+    allocated: Option<Pair>,
+    /// Names and units, for people.
+    names: Vec<(String, String)>,
+}
+
+/// Where bytes and objects stand.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    bytes: Option<usize>,
+    objects: Option<usize>,
+}
+
+impl Columns {
+    fn of(message: &proto::Profile, tables: &Tables<'_>) -> Result<Self, Error> {
+        let mut names = Vec::new();
+        for kind in &message.sample_type {
+            names.push((tables.string(kind.r#type)?.to_owned(), tables.string(kind.unit)?.to_owned()));
+        }
+        if names.is_empty() {
+            return Err(Malformed::NoSampleTypes.into());
+        }
+        let default = tables.string(message.default_sample_type)?;
+        let column = |name: &str| names.iter().position(|(known, _)| known == name);
+        let [live_objects, live_bytes, allocated_objects, allocated_bytes] =
+            SAMPLE_TYPES.map(|(name, _)| column(name));
+        let pair = |bytes: Option<usize>, objects: Option<usize>| {
+            (bytes.is_some() || objects.is_some()).then_some(Pair { bytes, objects })
+        };
+        let allocated = pair(allocated_bytes, allocated_objects);
+        let live = pair(live_bytes, live_objects).or_else(|| {
+            // What the file itself shows first, or else what the Go tool would: the last.
+            let by_unit = |units: &[&str]| {
+                let has_unit = |index: &usize| units.contains(&names[*index].1.as_str());
+                let all: Vec<_> = (0..names.len()).filter(has_unit).collect();
+                all.iter().find(|index| names[**index].0 == default).or(all.last()).copied()
+            };
+            pair(
+                by_unit(&["bytes", "byte", "B"]),
+                by_unit(&["count", "objects"]).filter(|_| is_memory(&names)),
+            )
+        });
+        let shown = || {
+            let names = names.iter().map(|(name, unit)| format!("{name}/{unit}"));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        Ok(Self { live: live.ok_or_else(|| Error::NoMemory(shown()))?, allocated, names })
+    }
+
+    /// What stands for what lives.
+    fn remark(&self) -> String {
+        let name = |column: Option<usize>| {
+            column.map_or("nothing", |column| self.names[column].0.as_str()).to_owned()
+        };
+        let (bytes, objects) = (name(self.live.bytes), name(self.live.objects));
+        format!("another tool wrote it: live bytes are its {bytes}, live objects its {objects}")
+    }
+}
+
+/// Counts can be of anything, such as samples of a CPU's time: only beside bytes, or when nothing else is there, are they
+/// objects.
+fn is_memory(names: &[(String, String)]) -> bool {
+    names.iter().any(|(name, unit)| unit == "bytes" || name.contains("objects"))
+}
+
+impl Pair {
+    fn of(self, sample: &Sample) -> Totals {
+        let value = |column: Option<usize>| {
+            let value = column.and_then(|column| sample.value.get(column));
+            value.map_or(0, |&value| u64::try_from(value).unwrap_or(0))
+        };
+        Totals { bytes: value(self.bytes), objects: value(self.objects) }
+    }
+}

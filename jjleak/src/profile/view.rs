@@ -1,0 +1,167 @@
+//! What of a profile a reader wants to see.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use regex::Regex;
+
+use super::{Frame, FrameKind, Profile, StackProfile};
+
+/// Which stacks to keep, and which of their frames. The default keeps everything.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// Only stacks with a frame that matches.
+    pub focus: Option<Regex>,
+    /// No stacks with a frame that matches.
+    pub ignore: Option<Regex>,
+    /// Only frames of these kinds, and only stacks that have any; all when there are none.
+    pub kinds: Vec<Kinds>,
+}
+
+/// Kinds of frames that belong together for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kinds {
+    /// Compiled ahead of time.
+    Native,
+    /// Java methods, inlined or not.
+    Java,
+    /// The JVM, and what it generates for itself.
+    Jvm,
+    /// The kernel.
+    Kernel,
+    /// Code of which nothing is known.
+    Unknown,
+}
+
+impl View {
+    /// Whether everything is kept.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.focus.is_none() && self.ignore.is_none() && self.kinds.is_empty()
+    }
+
+    /// Leaves out what is not to be seen, and says how much that is.
+    #[must_use]
+    pub fn apply(&self, mut profile: Profile) -> (Profile, Shown) {
+        let live_bytes = profile.live().bytes;
+        let stacks = profile.stacks.len();
+        profile.stacks.retain(|stack| self.keeps(stack));
+        if !self.kinds.is_empty() {
+            let kinds: BTreeSet<_> = self.kinds.iter().flat_map(|kinds| kinds.all()).copied().collect();
+            for stack in &mut profile.stacks {
+                stack.frames =
+                    stack.frames.iter().filter(|frame| kinds.contains(&frame.kind)).cloned().collect();
+            }
+            profile.stacks.retain(|stack| !stack.frames.is_empty());
+        }
+        let of = Amount { stacks: profile.stacks.len(), live_bytes: profile.live().bytes };
+        (profile, Shown { of, all: Amount { stacks, live_bytes } })
+    }
+
+    fn keeps(&self, stack: &StackProfile) -> bool {
+        let matches = |regex: &Regex| stack.frames.iter().any(|frame| is_in(regex, frame));
+        self.focus.as_ref().is_none_or(matches) && !self.ignore.as_ref().is_some_and(matches)
+    }
+}
+
+/// Whether the frame's function, source file or module matches.
+fn is_in(regex: &Regex, frame: &Frame) -> bool {
+    [&frame.symbol, &frame.file, &frame.module].iter().any(|text| !text.is_empty() && regex.is_match(text))
+}
+
+/// How much of a profile is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// What is.
+    pub of: Amount,
+    /// What there is.
+    pub all: Amount,
+}
+
+/// Stacks, and what lives of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    /// Stacks, also those of which nothing lives.
+    pub stacks: usize,
+    /// Live bytes.
+    pub live_bytes: u64,
+}
+
+impl Kinds {
+    const ALL: [(&str, Self); 5] = [
+        ("native", Self::Native),
+        ("java", Self::Java),
+        ("jvm", Self::Jvm),
+        ("kernel", Self::Kernel),
+        ("unknown", Self::Unknown),
+    ];
+
+    const fn all(self) -> &'static [FrameKind] {
+        match self {
+            Self::Native => &[FrameKind::Native],
+            Self::Java => &[FrameKind::Java, FrameKind::JavaInlined],
+            Self::Jvm => &[FrameKind::Jvm, FrameKind::JvmGenerated],
+            Self::Kernel => &[FrameKind::Kernel],
+            Self::Unknown => &[FrameKind::Unknown],
+        }
+    }
+}
+
+impl FromStr for Kinds {
+    type Err = UnknownKinds;
+
+    fn from_str(name: &str) -> Result<Self, UnknownKinds> {
+        let known = Self::ALL.into_iter().find(|(known, _)| *known == name);
+        known.map(|(_, kinds)| kinds).ok_or_else(|| UnknownKinds(name.to_owned()))
+    }
+}
+
+/// A name that no [`Kinds`] have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown kind `{0}`: frames are native, java, jvm, kernel or unknown")]
+pub struct UnknownKinds(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    fn shown(view: &View) -> Vec<u64> {
+        let (profile, _) = view.apply(sample::profile());
+        profile.stacks.iter().map(|stack| stack.id).collect()
+    }
+
+    fn regex(text: &str) -> Regex {
+        Regex::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_focus_keeps_stacks_with_a_function_file_or_module_that_matches() {
+        assert_eq!(shown(&View { focus: Some(regex("^list_")), ..View::default() }), [0x1ea4]);
+        assert_eq!(shown(&View { focus: Some(regex(r"copies\.rs$")), ..View::default() }), [0x05e]);
+        assert_eq!(shown(&View { focus: Some(regex("libclosed")), ..View::default() }), [0xb0]);
+    }
+
+    #[test]
+    fn what_is_ignored_is_left_out_even_of_a_focus() {
+        let view = View {
+            focus: Some(regex("main")),
+            ignore: Some(regex("list_|vector|rust|copies")),
+            ..View::default()
+        };
+        assert_eq!(shown(&view), [0xdead]);
+    }
+
+    #[test]
+    fn frames_of_other_kinds_are_left_out_and_stacks_without_any() {
+        let view = View { kinds: vec!["unknown".parse().unwrap()], ..View::default() };
+        let (profile, shown) = view.apply(sample::profile());
+        assert_eq!(profile.stacks.len(), 1);
+        assert_eq!(profile.stacks[0].frames.len(), 2);
+        assert_eq!((shown.of.live_bytes, shown.of.stacks, shown.all.stacks), (300, 1, 6));
+        assert_eq!(
+            "C".parse::<Kinds>().unwrap_err().to_string(),
+            "unknown kind `C`: frames are native, java, jvm, kernel or unknown"
+        );
+    }
+}

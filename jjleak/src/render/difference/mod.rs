@@ -1,0 +1,32 @@
+//! What is different between two profiles, as text, JSON and a flame graph.
+
+use std::io;
+
+use super::{Error, Format, Options, svg};
+use crate::analyze::Difference;
+
+pub mod json;
+mod text;
+
+/// Renders the difference as text, JSON or SVG.
+///
+/// # Errors
+///
+/// In the other formats, which cannot say what two profiles are.
+pub fn render_difference(
+    difference: &Difference<'_>,
+    format: Format,
+    options: &Options,
+) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::new();
+    match format {
+        Format::Text => text::write(difference, options, &mut out),
+        Format::Json => json::write(difference, options, &mut out),
+        Format::Svg => svg::difference::write(difference, options, &mut out),
+        Format::Html | Format::Pprof | Format::Collapsed => {
+            Err(io::Error::other("it has a place for one profile only"))
+        }
+    }
+    .map_err(|source| Error { pid: difference.after.process.pid, format, source })?;
+    Ok(out)
+}

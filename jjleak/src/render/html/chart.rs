@@ -1,0 +1,145 @@
+//! Live bytes over time, as a curve.
+
+use std::fmt::Write;
+
+use jiff::tz::TimeZone;
+
+use super::super::units;
+use crate::profile::{Moment, Point, Profile};
+
+const WIDTH: f64 = 1200.;
+const HEIGHT: f64 = 220.;
+const LEFT: f64 = 86.;
+const RIGHT: f64 = 16.;
+const TOP: f64 = 12.;
+const BOTTOM: f64 = 26.;
+
+/// The curve; `None` when there are fewer than two moments.
+pub(super) fn draw(profile: &Profile, time_zone: &TimeZone) -> Option<String> {
+    let history = &profile.history;
+    let (first, last) = (history.first()?, history.last()?);
+    let span = seconds(last) - seconds(first);
+    if history.len() < 2 || span <= 0. {
+        return None;
+    }
+    let highest = history.iter().map(|moment| moment.live.bytes).max().unwrap_or_default().max(1);
+    let top = round_up(highest);
+    let x = |moment: &Moment| LEFT + (WIDTH - LEFT - RIGHT) * (seconds(moment) - seconds(first)) / span;
+    let y = |bytes: u64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ratio(bytes, top);
+    let mut svg = format!(
+        r#"<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="live bytes over time">"#
+    );
+    let _ = write_grid(&mut svg, top, &y);
+    let points: Vec<_> =
+        history.iter().map(|moment| format!("{:.1},{:.1}", x(moment), y(moment.live.bytes))).collect();
+    let (line, bottom) = (points.join(" "), HEIGHT - BOTTOM);
+    let _ = write!(
+        svg,
+        r#"<polygon class="area" points="{LEFT},{bottom} {line} {:.1},{bottom}"/><polyline class="line" points="{line}"/>"#,
+        WIDTH - RIGHT
+    );
+    for moment in history {
+        let time = moment.at.to_zoned(time_zone.clone()).strftime("%H:%M:%S").to_string();
+        let _ = write!(
+            svg,
+            r#"<circle cx="{:.1}" cy="{:.1}" r="{}"><title>{time}: {} in {} objects</title></circle>"#,
+            x(moment),
+            y(moment.live.bytes),
+            if history.len() > 60 { 1.5 } else { 3. },
+            units::bytes(moment.live.bytes),
+            moment.live.objects,
+        );
+    }
+    for (moment, anchor) in [(first, "start"), (last, "end")] {
+        let time = moment.at.to_zoned(time_zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string();
+        let _ = write!(
+            svg,
+            r#"<text x="{:.1}" y="{}" text-anchor="{anchor}">{time}</text>"#,
+            x(moment),
+            HEIGHT - 8.
+        );
+    }
+    svg.push_str("</svg>");
+    Some(svg)
+}
+
+/// The curve of one call site, small enough for a row of a table.
+pub(super) fn sparkline(series: &[Point]) -> String {
+    const SIZE: (f64, f64) = (120., 28.);
+    let highest = series.iter().map(|point| point.bytes).max().unwrap_or_default().max(1);
+    let (Some(first), Some(last)) = (series.first(), series.last()) else { return String::new() };
+    let span = (last.at.as_secs_f64() - first.at.as_secs_f64()).max(f64::MIN_POSITIVE);
+    let points: Vec<_> = series
+        .iter()
+        .map(|point| {
+            let x = SIZE.0 * (point.at.as_secs_f64() - first.at.as_secs_f64()) / span;
+            format!("{x:.1},{:.1}", SIZE.1 - 2. - (SIZE.1 - 4.) * ratio(point.bytes, highest))
+        })
+        .collect();
+    format!(
+        r#"<svg class="spark" width="{}" height="{}" role="img" aria-label="live bytes over time"><polyline class="line" points="{}"/></svg>"#,
+        SIZE.0,
+        SIZE.1,
+        points.join(" ")
+    )
+}
+
+fn write_grid(svg: &mut String, top: u64, y: &impl Fn(u64) -> f64) -> std::fmt::Result {
+    for bytes in [0, top / 2, top] {
+        let at = y(bytes);
+        let label = units::humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"));
+        write!(
+            svg,
+            r#"<line class="grid" x1="{LEFT}" x2="{}" y1="{at:.1}" y2="{at:.1}"/><text x="{}" y="{:.1}" text-anchor="end">{label}</text>"#,
+            WIDTH - RIGHT,
+            LEFT - 8.,
+            at + 4.,
+        )?;
+    }
+    Ok(())
+}
+
+/// The next of 1, 2, 4, 8 .. times 1, 1.5: even numbers in binary units.
+fn round_up(bytes: u64) -> u64 {
+    let power = bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
+    let between = power / 4 * 3;
+    if bytes <= between { between.max(2) } else { power.max(2) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a picture is a thousand pixels wide")]
+fn seconds(moment: &Moment) -> f64 {
+    moment.at.as_millisecond() as f64 / 1000.
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a picture is two hundred pixels high")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Totals;
+    use crate::render::sample;
+
+    #[test]
+    fn a_curve_needs_two_moments() {
+        let mut profile = sample::empty_profile();
+        let moment = |second: i64, bytes| Moment {
+            at: jiff::Timestamp::from_second(second).unwrap(),
+            live: Totals { bytes, objects: 1 },
+        };
+        assert_eq!(draw(&profile, &sample::time_zone()), None);
+        profile.history = vec![moment(1, 100)];
+        assert_eq!(draw(&profile, &sample::time_zone()), None);
+        profile.history = vec![moment(0, 0), moment(10, 1000)];
+        let svg = draw(&profile, &sample::time_zone()).unwrap();
+        assert!(svg.contains("86.0,194.0 1184.0,") && svg.contains(">1.0 KiB<"), "{svg}");
+    }
+
+    #[test]
+    fn axes_end_at_even_numbers() {
+        assert_eq!([1, 700, 1000, 1_000_000].map(round_up), [2, 768, 1024, 1_048_576]);
+        assert_eq!(round_up(u64::MAX), u64::MAX);
+    }
+}

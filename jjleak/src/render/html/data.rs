@@ -1,0 +1,70 @@
+//! What the page's script draws from: the outstanding stacks, with each name once.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::super::label::{NO_STACK, label, module};
+use super::super::svg;
+use super::super::{Options, Value};
+use crate::profile::{FrameKind, Profile};
+
+/// Names of the measures in the script.
+const fn name_of(value: Value) -> &'static str {
+    match value {
+        Value::Bytes => "bytes",
+        Value::Objects => "objects",
+    }
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    /// Names and colours of kinds of frames.
+    kinds: Vec<(&'static str, String)>,
+    /// Label, index of the kind, file name of the module.
+    names: Vec<(Cow<'a, str>, usize, Cow<'a, str>)>,
+    /// Indexes of names, leaf first; live bytes and objects.
+    stacks: Vec<(Vec<usize>, u64, u64)>,
+    everything: &'static str,
+    /// Colour of the frame of everything.
+    root: String,
+    by: &'static str,
+    inverted: bool,
+}
+
+/// The data as JSON that may stand in a `script` element: nothing in it can end one.
+pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<String> {
+    let mut names = Vec::new();
+    let mut indexes: HashMap<(Cow<'_, str>, FrameKind), usize> = HashMap::new();
+    let mut index = |label: Cow<'_, str>, kind, module: Cow<'_, str>| -> usize {
+        let next = names.len();
+        *indexes.entry((Cow::Owned(label.clone().into_owned()), kind)).or_insert_with(|| {
+            let position = FrameKind::ALL.iter().position(|known| *known == kind).unwrap_or_default();
+            names.push((Cow::Owned(label.into_owned()), position, Cow::Owned(module.into_owned())));
+            next
+        })
+    };
+    let outstanding = profile.stacks.iter().filter(|stack| !stack.live.is_nothing());
+    let stacks = outstanding.map(|stack| {
+        let frames = stack.frames.iter();
+        let mut path: Vec<_> =
+            frames.map(|frame| index(label(frame), frame.kind, module(frame).unwrap_or_default())).collect();
+        if path.is_empty() {
+            path.push(index(NO_STACK.into(), FrameKind::Unknown, "".into()));
+        }
+        (path, stack.live.bytes, stack.live.objects)
+    });
+    let stacks = stacks.collect();
+    let data = Data {
+        kinds: FrameKind::ALL.map(|kind| (svg::kind_name(kind), svg::kind_color(kind))).to_vec(),
+        names,
+        stacks,
+        everything: "all",
+        root: svg::everything_color(),
+        by: name_of(options.value),
+        inverted: options.inverted,
+    };
+    // In JSON these stand only in strings, where any character may be written by its number.
+    Ok(serde_json::to_string(&data)?.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"))
+}

@@ -1,0 +1,171 @@
+//! Frames as inferno takes them: each with a name that is its alone, under which its title and colour are looked up.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use inferno::flamegraph::FuncFrameAttrsMap;
+use inferno::flamegraph::color::{Color, PaletteMap};
+
+use super::super::Value;
+use super::super::collapsed::frame_name;
+use super::super::tree::{FlameTree, Node};
+use super::super::units::{grouped, percent};
+use super::legend::{EVERYTHING, color};
+use super::shades;
+use crate::analyze::{Change, delta};
+use crate::profile::{FrameKind, Totals};
+
+/// Opens and closes the number that makes a frame's name its alone. Of the private use area, so that no symbol in
+/// its right mind has it.
+pub(super) const MARK: char = '\u{e000}';
+
+/// The name that inferno gives the frame of everything.
+const ROOT: &str = "";
+
+/// What colours and titles tell of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Telling {
+    /// Its kind, and what lives.
+    Kinds,
+    /// What became of it between two profiles.
+    Changes,
+}
+
+/// A tree to be drawn.
+pub(super) struct Frames<'a> {
+    pub(super) tree: &'a FlameTree<'a>,
+    pub(super) telling: Telling,
+    pub(super) value: Value,
+}
+
+impl Frames<'_> {
+    /// A collapsed line for each stack, with the frames' marked names.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let line = |(width, path): &(Totals, Vec<usize>)| {
+            let names: Vec<_> = path.iter().map(|&index| self.marked_name(index)).collect();
+            format!("{} {}", names.join(";"), self.value.of(*width))
+        };
+        self.tree.stacks.iter().map(line).collect()
+    }
+
+    /// The colour of each frame.
+    pub(super) fn palette(&self) -> PaletteMap {
+        let mut palette = PaletteMap::default();
+        palette.insert(ROOT, EVERYTHING);
+        for (index, node) in self.tree.nodes.iter().enumerate() {
+            palette.insert(self.marked_name(index), self.color(node));
+        }
+        palette
+    }
+
+    fn color(&self, node: &Node<'_>) -> Color {
+        match self.telling {
+            Telling::Kinds => color(node.kind),
+            Telling::Changes => shades::shade(self.value.of(node.before), self.value.of(node.live)),
+        }
+    }
+
+    /// What the legend explains.
+    pub(super) fn legend(&self) -> Vec<(Color, &'static str)> {
+        match self.telling {
+            Telling::Kinds => {
+                let kinds: BTreeSet<FrameKind> = self.tree.kinds();
+                super::legend::of_kinds(&kinds)
+            }
+            Telling::Changes => shades::LEGEND.to_vec(),
+        }
+    }
+
+    /// The title of each frame, as a browser shows it when the pointer rests on it.
+    pub(super) fn attributes(&self) -> io::Result<FuncFrameAttrsMap> {
+        let mut lines = Vec::new();
+        for (index, node) in self.tree.nodes.iter().enumerate() {
+            writeln!(lines, "{}\ttitle={}", self.marked_name(index), self.title(node))?;
+        }
+        FuncFrameAttrsMap::from_reader(lines.as_slice())
+    }
+
+    fn title(&self, node: &Node<'_>) -> String {
+        let label = node.label.replace(MARK, "\u{fffd}");
+        match self.telling {
+            Telling::Kinds => format!("{label} ({})", self.live(node)),
+            Telling::Changes => format!("{label} ({})", changes(node)),
+        }
+    }
+
+    fn live(&self, node: &Node<'_>) -> String {
+        let (bytes, objects) = (grouped(node.live.bytes), grouped(node.live.objects));
+        let figures = match self.value {
+            Value::Bytes => format!("{bytes} bytes, {objects} objects"),
+            Value::Objects => format!("{objects} objects, {bytes} bytes"),
+        };
+        let percent = percent(self.value.of(node.live), self.value.of(self.tree.width));
+        format!("{figures}, {percent:.2}%")
+    }
+
+    /// The name under which inferno knows the frame.
+    fn marked_name(&self, index: usize) -> String {
+        let name = frame_name(&self.tree.nodes[index].label.replace(MARK, "\u{fffd}"));
+        format!("{name}{MARK}{index}{MARK}")
+    }
+}
+
+/// `grew: +1,000 bytes, +10 objects; 500 bytes before, 1,500 after`.
+fn changes(node: &Node<'_>) -> String {
+    let Node { before, live, .. } = node;
+    let signed = |before, after| {
+        let delta: i64 = delta(before, after);
+        format!("{}{}", if delta < 0 { '-' } else { '+' }, grouped(delta.unsigned_abs()))
+    };
+    format!(
+        "{}: {} bytes, {} objects; {} bytes in {} objects before, {} in {} after",
+        Change::of(*before, *live).name(),
+        signed(before.bytes, live.bytes),
+        signed(before.objects, live.objects),
+        grouped(before.bytes),
+        grouped(before.objects),
+        grouped(live.bytes),
+        grouped(live.objects),
+    )
+}
+
+/// The picture without the marks in the texts of frames. A text may be cut within a mark, which `..` then ends.
+pub(super) fn without_marks(svg: &str) -> String {
+    let mut pieces = svg.split(MARK);
+    let mut clean = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let rest = piece.trim_start_matches(|c: char| c.is_ascii_digit());
+        clean.push_str(rest.strip_prefix("..").unwrap_or(rest));
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    #[test]
+    fn titles_tell_what_lives_below_a_frame() {
+        let mut profile = sample::profile();
+        profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
+        let tree = FlameTree::of(&profile, false);
+        let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
+        assert_eq!(frames.title(&tree.nodes[4]), "malloc (3,072,000 bytes, 24 objects, 100.00%)");
+    }
+
+    #[test]
+    fn frames_of_one_name_on_different_paths_are_known_apart() {
+        let profile = sample::profile();
+        let tree = FlameTree::of(&profile, false);
+        let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
+        let names: BTreeSet<_> = (0..tree.nodes.len()).map(|index| frames.marked_name(index)).collect();
+        assert_eq!(names.len(), tree.nodes.len());
+    }
+
+    #[test]
+    fn marks_vanish_whole_or_cut() {
+        let svg = format!("<text>main{MARK}12{MARK}</text><text>main{MARK}1..</text><text>ma..</text>");
+        assert_eq!(without_marks(&svg), "<text>main</text><text>main</text><text>ma..</text>");
+    }
+}

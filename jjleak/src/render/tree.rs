@@ -1,0 +1,168 @@
+//! Stacks merged from one end: what flame graphs are drawn from.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::label::{NO_STACK, label};
+use crate::analyze::Difference;
+use crate::profile::{Frame, FrameKind, Profile, Totals};
+
+/// A stack, and what lives of it: in one profile, or in the first and the second of two.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlameStack<'a> {
+    pub(super) frames: &'a [Frame],
+    /// Nothing when there is one profile.
+    pub(super) before: Totals,
+    pub(super) live: Totals,
+}
+
+impl FlameStack<'_> {
+    /// How wide it is drawn: as what there is more of, so that what is gone is seen, too.
+    fn width(&self) -> Totals {
+        larger(self.before, self.live)
+    }
+}
+
+fn larger(one: Totals, other: Totals) -> Totals {
+    Totals { bytes: one.bytes.max(other.bytes), objects: one.objects.max(other.objects) }
+}
+
+/// Frames by the path from the root that leads to them.
+pub(super) struct FlameTree<'a> {
+    pub(super) nodes: Vec<Node<'a>>,
+    /// Nodes that stand at the root, in order.
+    pub(super) roots: Children<'a>,
+    /// Width and path of every stack: indexes into `nodes`, root first.
+    pub(super) stacks: Vec<(Totals, Vec<usize>)>,
+    /// Of all stacks.
+    pub(super) width: Totals,
+}
+
+/// A frame with all stacks that pass it.
+pub(super) struct Node<'a> {
+    pub(super) label: Cow<'a, str>,
+    pub(super) kind: FrameKind,
+    pub(super) before: Totals,
+    pub(super) live: Totals,
+    pub(super) width: Totals,
+    pub(super) children: Children<'a>,
+}
+
+/// Nodes by what they are called.
+pub(super) type Children<'a> = BTreeMap<(Cow<'a, str>, FrameKind), usize>;
+
+impl<'a> FlameTree<'a> {
+    /// Merges the outstanding stacks of a profile; inverted, from the allocation function on.
+    pub(super) fn of(profile: &'a Profile, inverted: bool) -> Self {
+        let outstanding = profile.stacks.iter().filter(|stack| !stack.live.is_nothing());
+        let stacks = outstanding.map(|stack| FlameStack {
+            frames: &stack.frames,
+            before: Totals::default(),
+            live: stack.live,
+        });
+        Self::new(stacks, inverted)
+    }
+
+    /// Merges the stacks of two profiles.
+    pub(super) fn of_difference(difference: &'a Difference<'_>, inverted: bool) -> Self {
+        let stacks = difference.stacks.iter().map(|stack| FlameStack {
+            frames: &stack.frames,
+            before: stack.before,
+            live: stack.after,
+        });
+        Self::new(stacks, inverted)
+    }
+
+    fn new(stacks: impl Iterator<Item = FlameStack<'a>>, inverted: bool) -> Self {
+        let mut tree =
+            Self { nodes: Vec::new(), roots: Children::new(), stacks: Vec::new(), width: Totals::default() };
+        for stack in stacks {
+            let mut frames = root_first(stack.frames);
+            if inverted {
+                frames.reverse();
+            }
+            let mut path: Vec<usize> = Vec::with_capacity(frames.len());
+            for (label, kind) in frames {
+                let index = tree.child(path.last().copied(), label, kind);
+                let node = &mut tree.nodes[index];
+                for (sum, more) in [
+                    (&mut node.before, stack.before),
+                    (&mut node.live, stack.live),
+                    (&mut node.width, stack.width()),
+                ] {
+                    *sum = [*sum, more].into_iter().sum();
+                }
+                path.push(index);
+            }
+            tree.width = [tree.width, stack.width()].into_iter().sum();
+            tree.stacks.push((stack.width(), path));
+        }
+        tree
+    }
+
+    /// The child of a node, or of the root, that has this label and kind.
+    fn child(&mut self, parent: Option<usize>, label: Cow<'a, str>, kind: FrameKind) -> usize {
+        let next = self.nodes.len();
+        let children = match parent {
+            Some(parent) => &mut self.nodes[parent].children,
+            None => &mut self.roots,
+        };
+        let index = *children.entry((label.clone(), kind)).or_insert(next);
+        if index == next {
+            let nothing = Totals::default();
+            let children = Children::new();
+            self.nodes.push(Node { label, kind, before: nothing, live: nothing, width: nothing, children });
+        }
+        index
+    }
+
+    /// The kinds of frame that occur.
+    pub(super) fn kinds(&self) -> BTreeSet<FrameKind> {
+        self.nodes.iter().map(|node| node.kind).collect()
+    }
+}
+
+fn root_first(frames: &[Frame]) -> Vec<(Cow<'_, str>, FrameKind)> {
+    if frames.is_empty() {
+        return vec![(NO_STACK.into(), FrameKind::Unknown)];
+    }
+    frames.iter().rev().map(|frame| (label(frame), frame.kind)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    #[test]
+    fn stacks_with_a_common_path_share_its_frames() {
+        let mut profile = sample::profile();
+        profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
+        let tree = FlameTree::of(&profile, false);
+        assert_eq!(tree.nodes.len(), 5);
+        assert_eq!((tree.nodes[0].live, tree.width), (profile.live(), profile.live()));
+        assert_eq!(tree.nodes[0].label, "main");
+    }
+
+    #[test]
+    fn inverted_trees_begin_with_the_allocation_function() {
+        let profile = sample::profile();
+        let tree = FlameTree::of(&profile, true);
+        let roots: Vec<_> = tree.roots.keys().map(|(label, _)| label.as_ref()).collect();
+        assert_eq!(roots, [NO_STACK, "malloc"]);
+    }
+
+    #[test]
+    fn what_is_gone_is_as_wide_as_it_was() {
+        let frames = [Frame { symbol: "f".into(), ..Frame::default() }];
+        let totals = |bytes| Totals { bytes, objects: 1 };
+        let stacks = [(7, 0), (2, 5)].map(|(before, live)| FlameStack {
+            frames: &frames,
+            before: totals(before),
+            live: totals(live),
+        });
+        let tree = FlameTree::new(stacks.into_iter(), false);
+        let node = &tree.nodes[0];
+        assert_eq!((node.before.bytes, node.live.bytes, node.width.bytes), (9, 5, 12));
+    }
+}

@@ -1,0 +1,178 @@
+//! Pages and pictures in a browser: they show what they should, answer to the pointer and the keyboard, ask for nothing,
+//! and complain of nothing.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::support::browser::Browser;
+use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::ledger::Ledger;
+use crate::support::privilege::require_bpf;
+
+/// Profiles a scenario into one file of this format.
+fn profiled(format: &str, folder: &Path) -> (PathBuf, Ended) {
+    let file = folder.join(format!("file.{format}"));
+    let mut ledger = Ledger::start();
+    let jjleak: Jjleak = ledger.attach(&["--format", format, "--out", file.to_str().unwrap()]);
+    ledger.run("storm");
+    (file, jjleak.interrupt().assert_done())
+}
+
+/// The frame of the flame graph with this text.
+fn frame(name: &str) -> String {
+    format!("[...document.querySelectorAll('#flame div')].find(it => it.textContent === '{name}')")
+}
+
+#[test]
+fn a_page_is_searched_zoomed_and_explained_by_its_tooltip() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let (page, _) = profiled("html", folder.path());
+    let mut browser = Browser::open(&page);
+    assert!(browser.evaluate("document.querySelectorAll('#flame div').length").as_u64() > Some(5));
+    assert_eq!(browser.evaluate("document.querySelectorAll('#sites details').length > 3"), json!(true));
+
+    // The pointer on a frame brings its tooltip.
+    browser.point(&frame("main"), false);
+    let tip = browser.evaluate("document.getElementById('tip').innerText");
+    let tip = tip.as_str().unwrap();
+    assert!(tip.starts_with("main\n") && tip.contains("% of all live bytes"), "{tip}");
+    assert_eq!(browser.evaluate("document.getElementById('tip').hidden"), json!(false));
+
+    // A click zooms, Escape leads back.
+    let width = format!("Math.round({}.getBoundingClientRect().width)", frame("malloc"));
+    let before = browser.evaluate(&width).as_u64();
+    browser.point(&frame("malloc"), true);
+    assert!(browser.evaluate(&width).as_u64() > before, "{before:?}");
+    assert_eq!(browser.evaluate("document.getElementById('reset').disabled"), json!(false));
+    browser.press("Escape");
+    assert_eq!(browser.evaluate(&width).as_u64(), before);
+
+    // A search marks what it finds and says how much that is.
+    browser.point("document.getElementById('search')", true);
+    browser.type_text("^main$");
+    let found = browser.evaluate("[...document.querySelectorAll('#flame .found')].map(it => it.textContent)");
+    assert_eq!(found, json!(["main"]));
+    let matched = browser.evaluate("document.getElementById('matched').textContent");
+    assert!(matched.as_str().unwrap().starts_with("matched: 100.00 %"), "{matched}");
+
+    // The other way round, the allocation function stands at the top.
+    browser.press("Escape");
+    browser.point("document.getElementById('invert')", true);
+    let top = "[...document.querySelectorAll('#flame div')].filter(it => it.style.top === '19px').map(it => it.textContent)";
+    let top = browser.evaluate(top).to_string();
+    assert!(top.contains("malloc") && !top.contains("main"), "{top}");
+    browser.assert_quiet();
+}
+
+#[test]
+fn a_function_called_like_a_script_stays_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
+    let (profile, page) = (folder.path().join("hostile.pb"), folder.path().join("hostile.html"));
+    std::fs::write(&profile, hostile::profile(name)).unwrap();
+    let arguments =
+        ["report", profile.to_str().unwrap(), "--format", "html", "--out", page.to_str().unwrap()];
+    Ended::of(arguments).assert_done();
+
+    let mut browser = Browser::open(&page);
+
+    let label = browser.evaluate("[...document.querySelectorAll('#flame div')].at(-1).textContent");
+    assert_eq!(label, json!(name));
+    browser.point("[...document.querySelectorAll('#flame div')].at(-1)", false);
+    assert_eq!(browser.evaluate("document.querySelector('#tip b').textContent"), json!(name));
+    assert_eq!(browser.evaluate("document.querySelector('#sites summary').textContent"), json!(name));
+    assert_eq!(browser.evaluate("document.images.length + document.scripts.length"), json!(2));
+    assert_eq!(browser.evaluate("document.title.startsWith('jjleak: ')"), json!(true));
+    browser.assert_quiet();
+}
+
+#[test]
+fn a_flame_graph_is_searched_and_zoomed() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let (picture, _) = profiled("svg", folder.path());
+    let mut browser = Browser::open(&picture);
+    let frame = "[...document.querySelectorAll('#frames g')].find(it => it.querySelector('title').textContent.startsWith('malloc ('))";
+    let width = format!("parseFloat({frame}.querySelector('rect').getAttribute('width'))");
+
+    let before = browser.evaluate(&width).as_f64();
+    browser.evaluate(&format!("{frame}.dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))"));
+    assert!(browser.evaluate(&width).as_f64() > before);
+    browser.evaluate("search('malloc')");
+    let matched = browser.evaluate("document.getElementById('matched').textContent");
+    assert!(matched.as_str().unwrap().starts_with("Matched: "), "{matched}");
+    browser.assert_quiet();
+}
+
+/// A profile of one stack, as another tool may write it.
+mod hostile {
+    use prost::Message;
+
+    #[derive(Message)]
+    struct Profile {
+        #[prost(message, repeated, tag = "1")]
+        sample_type: Vec<ValueType>,
+        #[prost(message, repeated, tag = "2")]
+        sample: Vec<Sample>,
+        #[prost(message, repeated, tag = "4")]
+        location: Vec<Location>,
+        #[prost(message, repeated, tag = "5")]
+        function: Vec<Function>,
+        #[prost(string, repeated, tag = "6")]
+        string_table: Vec<String>,
+    }
+
+    #[derive(Message)]
+    struct ValueType {
+        #[prost(int64, tag = "1")]
+        name: i64,
+        #[prost(int64, tag = "2")]
+        unit: i64,
+    }
+
+    #[derive(Message)]
+    struct Sample {
+        #[prost(uint64, repeated, tag = "1")]
+        location: Vec<u64>,
+        #[prost(int64, repeated, tag = "2")]
+        value: Vec<i64>,
+    }
+
+    #[derive(Message)]
+    struct Location {
+        #[prost(uint64, tag = "1")]
+        id: u64,
+        #[prost(message, repeated, tag = "4")]
+        line: Vec<Line>,
+    }
+
+    #[derive(Message)]
+    struct Line {
+        #[prost(uint64, tag = "1")]
+        function: u64,
+    }
+
+    #[derive(Message)]
+    struct Function {
+        #[prost(uint64, tag = "1")]
+        id: u64,
+        #[prost(int64, tag = "2")]
+        name: i64,
+        #[prost(int64, tag = "4")]
+        file: i64,
+    }
+
+    /// A stack whose only function, and its file, have this name.
+    pub(super) fn profile(name: &str) -> Vec<u8> {
+        let profile = Profile {
+            sample_type: vec![ValueType { name: 1, unit: 2 }],
+            sample: vec![Sample { location: vec![1], value: vec![4096] }],
+            location: vec![Location { id: 1, line: vec![Line { function: 1 }] }],
+            function: vec![Function { id: 1, name: 3, file: 3 }],
+            string_table: ["", "inuse_space", "bytes", name].map(str::to_owned).into(),
+        };
+        profile.encode_to_vec()
+    }
+}

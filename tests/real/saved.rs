@@ -1,0 +1,208 @@
+//! Saved profiles: what was written is read back as it was, by jjleak and by tools that are not ours, and jjleak reads
+//! theirs; parts of profiles, and two of them side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use jjleak::render::difference::json::DifferenceDocument;
+use jjleak::render::json::Document;
+use tempfile::TempDir;
+
+use crate::support::books::{Books, call_site};
+use crate::support::jjleak::Ended;
+use crate::support::ledger::Ledger;
+use crate::support::privilege::require_bpf;
+
+/// A profile as it was saved and as it was reported, and what the program has booked.
+struct Saved {
+    folder: TempDir,
+    report: Document,
+    books: Books,
+    pid: u32,
+}
+
+impl Saved {
+    /// Profiles a scenario.
+    fn of(scenario: &str, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::start();
+        ledger.set_up(scenario);
+        let out = folder.path().to_str().unwrap();
+        let options = [&["--format", "pprof,json", "--out", out], options].concat();
+        let jjleak = ledger.attach(&options);
+        ledger.run(scenario);
+        jjleak.interrupt().assert_done();
+        let pid = ledger.pid();
+        let text = std::fs::read_to_string(folder.path().join(format!("jjleak-{pid}.json"))).unwrap();
+        let report = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        Self { report, books: ledger.books(), pid, folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join(format!("jjleak-{}.pb.gz", self.pid))
+    }
+
+    /// What `jjleak report` makes of it.
+    fn read_back(&self, options: &[&str]) -> Ended {
+        reported(&self.file(), options)
+    }
+}
+
+fn reported(file: &Path, options: &[&str]) -> Ended {
+    Ended::of([&["report", file.to_str().unwrap()], options].concat()).assert_done()
+}
+
+fn differences(before: &Path, after: &Path, options: &[&str]) -> Ended {
+    let files = ["diff", before.to_str().unwrap(), after.to_str().unwrap()];
+    Ended::of([&files[..], options].concat()).assert_done()
+}
+
+/// What Go's own tool says of a profile.
+fn go_pprof(arguments: &[&str], file: &Path) -> String {
+    let output = Command::new("go").args(["tool", "pprof"]).args(arguments).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_saved_profile_is_reported_as_it_was_when_it_was_taken() {
+    require_bpf!();
+    for options in [&[][..], &["-a"], &["--sample-rate", "3"], &["-o", "1"], &["-C"]] {
+        let saved = Saved::of("storm", options);
+        let read_back = saved.read_back(&["--format", "json"]);
+        assert_eq!(read_back.report(), saved.report, "with {options:?}");
+        assert!(read_back.stderr.is_empty(), "{:?}", read_back.stderr);
+    }
+}
+
+#[test]
+fn the_go_tool_reads_what_jjleak_wrote() {
+    require_bpf!();
+    let saved = Saved::of("storm", &[]);
+    let total = |index: &str| {
+        let text = go_pprof(&["-top", "-unit=B", &format!("-sample_index={index}")], &saved.file());
+        let (_, rest) = text.split_once(" of ").unwrap_or_else(|| panic!("no sum in {text}"));
+        rest.split([' ', 'B']).next().unwrap().parse::<u64>().unwrap()
+    };
+    let (live, allocated) = (saved.books.live(), saved.books.allocated());
+    assert_eq!((total("inuse_space"), total("inuse_objects")), (live.bytes, live.objects));
+    assert_eq!((total("alloc_space"), total("alloc_objects")), (allocated.bytes, allocated.objects));
+
+    let traces = go_pprof(&["-traces"], &saved.file());
+    assert!(saved.books.sites.keys().all(|site| traces.contains(site.as_str())), "{traces}");
+    let comments = go_pprof(&["-comments"], &saved.file());
+    assert!(comments.contains(&format!("pid={}", saved.pid)), "{comments}");
+}
+
+#[test]
+fn what_the_go_tool_writes_anew_keeps_all_figures() {
+    require_bpf!();
+    let saved = Saved::of("storm", &[]);
+    let rewritten = saved.folder.path().join("rewritten.pb.gz");
+    go_pprof(&["-proto", "-output", rewritten.to_str().unwrap()], &saved.file());
+
+    let report = reported(&rewritten, &["--format", "json"]).report();
+
+    assert_eq!((report.live, report.allocated), (saved.report.live, saved.report.allocated));
+    assert_eq!((report.process, report.lost), (saved.report.process, saved.report.lost));
+}
+
+#[test]
+fn a_go_programs_heap_profile_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("heap.pb.gz");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/heap.go");
+    let mut go = Command::new("go");
+    go.args(["run", source]).arg(&file).env("GOCACHE", folder.path().join("cache"));
+    assert!(go.status().unwrap().success());
+
+    let ended = reported(&file, &["--format", "json", "--focus", "main.leak"]);
+
+    let report = ended.report();
+    let blocks: Vec<_> = report.stacks.iter().filter(|stack| stack.live.objects == 100).collect();
+    let [stack] = blocks[..] else { panic!("not one stack of 100 blocks: {report:#?}") };
+    // Go rounds 1,000 up to a size class.
+    assert_eq!((stack.live.bytes, stack.frames[0].symbol.as_str()), (102_400, "main.leak"));
+    assert_eq!(stack.status, "foreign");
+    assert!(ended.stderr[0].contains("live bytes are its inuse_space"), "{:?}", ended.stderr);
+}
+
+#[test]
+fn a_part_of_a_profile_is_what_matches() {
+    require_bpf!();
+    let saved = Saved::of("storm", &[]);
+    let (site, account) = saved.books.sites.iter().find(|(_, account)| account.live_objects > 0).unwrap();
+    let part = |option: &str| saved.read_back(&["--format", "json", option, &format!("^{site}$")]).report();
+
+    let (focused, ignored) = (part("--focus"), part("--ignore"));
+
+    assert!(focused.stacks.iter().all(|stack| call_site(stack) == site));
+    assert_eq!(focused.live.bytes, account.live_bytes);
+    assert_eq!(ignored.live.bytes, saved.report.live.bytes - account.live_bytes);
+    assert!(
+        focused.shown.unwrap().contains(&format!("{} of {}", account.live_bytes, saved.report.live.bytes))
+    );
+    let none = saved.read_back(&["--focus", "no such function"]);
+    assert!(none.stdout.contains("Nothing outstanding in what is shown."), "{}", none.stdout);
+    let collapsed = saved.read_back(&["--format", "collapsed", "--out", "/dev/stdout", "--inverted"]);
+    assert!(
+        collapsed.stdout.lines().all(|line| line.contains("lloc") && !line.starts_with('_')),
+        "{}",
+        collapsed.stdout
+    );
+}
+
+#[test]
+fn two_runs_of_a_program_differ_by_what_it_did_in_one_of_them() {
+    require_bpf!();
+    let (before, after) = (Saved::of("storm", &[]), Saved::of("storm", &[]));
+    let same = differences(&before.file(), &after.file(), &[]);
+    assert!(same.stdout.contains("Nothing has changed: "), "{}", same.stdout);
+
+    let other = Saved::of("depths", &[]);
+    let ended = differences(&before.file(), &other.file(), &["--format", "json"]);
+    let document: DifferenceDocument = serde_json::from_str(&ended.stdout).unwrap();
+
+    let bytes = |report: &Document| i64::try_from(report.live.bytes).unwrap();
+    assert_eq!(document.change.bytes, bytes(&other.report) - bytes(&before.report));
+    let of = |change: &str| document.stacks.iter().filter(|stack| stack.change == change).count();
+    assert!(of("gone") > 0 && of("new") > 0, "{document:#?}");
+    let drawn = differences(&before.file(), &other.file(), &["--format", "svg"]);
+    let svg = std::fs::read_to_string(drawn.file("jjleak.diff.svg")).unwrap();
+    assert!(svg.contains("(new: +") && svg.contains("(gone: -") && svg.contains(">shrank<"));
+}
+
+#[test]
+fn what_a_baseline_holds_is_left_out_of_live_reports() {
+    require_bpf!();
+    let baseline = Saved::of("storm", &[]);
+    let file = baseline.file();
+    let same = Saved::of("storm", &["--baseline", file.to_str().unwrap()]);
+    assert_eq!((same.report.live.bytes, same.report.live.objects), (0, 0));
+    assert!(same.report.shown.unwrap().starts_with("what is not in "));
+
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&["--format", "json", "--baseline", file.to_str().unwrap()]);
+    ledger.run("storm");
+    ledger.run("storm");
+    let twice = jjleak.interrupt().assert_done().report();
+    let books = ledger.books();
+    assert_eq!(twice.live.bytes, books.live().bytes - baseline.report.live.bytes);
+    assert_eq!(twice.allocated.bytes, books.allocated().bytes - baseline.report.allocated.bytes);
+}
+
+#[test]
+fn files_that_are_no_profiles_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text");
+    std::fs::write(&text, "no profile").unwrap();
+    let text = text.to_str().unwrap();
+    Ended::of(["report", text]).assert_failed(2, "it is no pprof profile", "--format pprof");
+    Ended::of(["report", "/no/such"]).assert_failed(1, "cannot read /no/such", "readable file");
+    Ended::of(["report", text, "--threads"]).assert_failed(
+        2,
+        "which thread allocated",
+        "leave --threads out",
+    );
+    Ended::of(["diff", text, text, "--format", "pprof"]).assert_failed(2, "--format pprof", "choose");
+}

@@ -1,0 +1,182 @@
+//! A headless Chromium, driven through the pipe of its debugging protocol.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::bounded::LONG;
+use super::process::Process;
+
+/// Width and height of the window, a laptop's.
+const WINDOW: (u32, u32) = (1280, 900);
+
+/// A browser with one page.
+pub(crate) struct Browser {
+    requests: File,
+    answers: Receiver<Value>,
+    last_id: u64,
+    session: String,
+    /// What went wrong on the page, and what it asked the network for.
+    complaints: Vec<String>,
+    loads: Vec<String>,
+    _process: Process,
+    _folder: TempDir,
+}
+
+impl Browser {
+    /// Opens a file.
+    pub(crate) fn open(page: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pipes = ["requests", "answers"].map(|name| folder.path().join(name));
+        for pipe in &pipes {
+            mkfifo(pipe, Mode::S_IRWXU).unwrap();
+        }
+        let (width, height) = WINDOW;
+        let script = format!(
+            "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
+             --window-size={width},{height} --user-data-dir=\"$1/profile\" --remote-debugging-pipe about:blank \
+             3<\"$1/requests\" 4>\"$1/answers\""
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).arg(folder.path());
+        let process =
+            Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        let requests = OpenOptions::new().write(true).open(&pipes[0]).unwrap();
+        let answers = read(File::open(&pipes[1]).unwrap());
+        let mut browser = Self {
+            requests,
+            answers,
+            last_id: 0,
+            session: String::new(),
+            complaints: Vec::new(),
+            loads: Vec::new(),
+            _process: process,
+            _folder: folder,
+        };
+        browser.start(page);
+        browser
+    }
+
+    fn start(&mut self, page: &Path) {
+        let target = self.ask("Target.createTarget", &json!({ "url": "about:blank" }));
+        let target = json!({ "targetId": target["targetId"], "flatten": true });
+        let attached = self.ask("Target.attachToTarget", &target);
+        attached["sessionId"].as_str().unwrap().clone_into(&mut self.session);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.ask(&format!("{domain}.enable"), &json!({}));
+        }
+        let (width, height) = WINDOW;
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.ask("Emulation.setDeviceMetricsOverride", &size);
+        let url = format!("file://{}", page.display());
+        self.ask("Page.navigate", &json!({ "url": url }));
+        self.wait_for("Page.loadEventFired");
+        assert_eq!(self.loads, [url], "the page loads something from elsewhere");
+    }
+
+    /// What an expression is on the page.
+    pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
+        let answer =
+            self.ask("Runtime.evaluate", &json!({ "expression": expression, "returnByValue": true }));
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
+    /// Moves the pointer to the middle of what an expression finds, and clicks if asked to.
+    pub(crate) fn point(&mut self, element: &str, click: bool) {
+        let middle = format!(
+            "(() => {{ const e = {element}; e.scrollIntoView({{ block: 'center' }}); \
+             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+        );
+        let middle = self.evaluate(&middle);
+        let kinds: &[&str] =
+            if click { &["mouseMoved", "mousePressed", "mouseReleased"] } else { &["mouseMoved"] };
+        for kind in kinds {
+            let event = json!({
+                "type": kind, "x": middle[0], "y": middle[1], "clickCount": 1,
+                "button": if *kind == "mouseMoved" { "none" } else { "left" },
+            });
+            self.ask("Input.dispatchMouseEvent", &event);
+        }
+    }
+
+    /// Types into what has the focus.
+    pub(crate) fn type_text(&mut self, text: &str) {
+        self.ask("Input.insertText", &json!({ "text": text }));
+    }
+
+    /// Presses a key that types nothing.
+    pub(crate) fn press(&mut self, key: &str) {
+        for kind in ["keyDown", "keyUp"] {
+            self.ask("Input.dispatchKeyEvent", &json!({ "type": kind, "key": key }));
+        }
+    }
+
+    /// Fails when the page has thrown, complained on the console, broken its policy, or asked for anything.
+    pub(crate) fn assert_quiet(&mut self) {
+        // Whatever came before this answer has been read.
+        self.evaluate("0");
+        assert!(self.complaints.is_empty(), "{:#?}", self.complaints);
+        assert_eq!(self.loads.len(), 1, "{:#?}", self.loads);
+    }
+
+    fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last_id += 1;
+        let id = self.last_id;
+        let mut request = json!({ "id": id, "method": method, "params": parameters });
+        if !self.session.is_empty() {
+            request["sessionId"] = json!(self.session);
+        }
+        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        loop {
+            let message = self.next(method);
+            if message["id"] == id {
+                assert!(message["error"].is_null(), "{method}: {message}");
+                return message["result"].clone();
+            }
+        }
+    }
+
+    fn wait_for(&mut self, event: &str) {
+        while self.next(event)["method"] != event {}
+    }
+
+    fn next(&mut self, what_for: &str) -> Value {
+        let message = self.answers.recv_timeout(LONG).unwrap_or_else(|_| panic!("no answer to {what_for}"));
+        let parameters = &message["params"];
+        match message["method"].as_str() {
+            Some("Runtime.exceptionThrown" | "Log.entryAdded") => {
+                self.complaints.push(parameters.to_string());
+            }
+            Some("Runtime.consoleAPICalled") => self.complaints.push(parameters["args"].to_string()),
+            Some("Network.requestWillBeSent") => {
+                self.loads.push(parameters["request"]["url"].as_str().unwrap().to_owned());
+            }
+            _ => {}
+        }
+        message
+    }
+}
+
+/// Messages end with a zero byte.
+fn read(pipe: File) -> Receiver<Value> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for message in BufReader::new(pipe).split(0).map_while(Result::ok) {
+            let Ok(message) = serde_json::from_slice(&message) else { continue };
+            // Nobody receives when the test is over.
+            if sender.send(message).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
