@@ -4,6 +4,7 @@
 //! one line of what to do.
 
 mod args;
+mod audience;
 mod choice;
 mod doctor;
 mod failure;
@@ -11,6 +12,7 @@ mod notices;
 mod outputs;
 mod session;
 mod signals;
+mod top;
 mod trace;
 mod watch;
 
@@ -20,7 +22,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::Args;
+use audience::Wanted;
 use failure::Failure;
+use top::TopArgs;
 
 use crate::jcmd;
 
@@ -33,6 +37,13 @@ pub fn run() -> ExitCode {
 fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments: Vec<_> = arguments.collect();
     // The first word can only be a number otherwise.
+    if arguments.get(1).is_some_and(|word| word == "top") {
+        arguments.remove(1);
+        return with_arguments(&arguments, |args: TopArgs| {
+            init_log(args.verbosity());
+            top::watch(&args)
+        });
+    }
     if arguments.get(1).is_some_and(|word| word == "doctor") {
         arguments.remove(1);
         return with_arguments(&arguments, |args| {
@@ -45,7 +56,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
     with_arguments(&arguments, |args: Args| {
         init_log(args.verbose);
-        session::profile(&args)
+        session::profile(&args, &Wanted::Reports)
     })
 }
 

@@ -16,6 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Failure;
 use super::args::{Args, Subject};
+use super::audience::{self, Audience};
 use super::choice::Choice;
 use super::failure::{LOSS, OTHER};
 use super::notices::tell;
@@ -24,7 +25,7 @@ use super::signals;
 use super::trace::Trace;
 use super::watch::{Wanted, Watch};
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
-use crate::processes::{Launch, Pid};
+use crate::processes::{Launch, Pid, Streams};
 use crate::profile::Profile;
 
 /// How often jjleak looks at what the processes map, so that their files stay known when they end.
@@ -35,7 +36,7 @@ const KERNEL_LOG_VERBOSITY: u8 = 2;
 const MAX_CLOSED: usize = 64;
 
 /// Profiles what the arguments name.
-pub(super) fn profile(args: &Args) -> Result<(), Failure> {
+pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
@@ -50,7 +51,7 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
         .build()
         .map_err(|error| cannot_start("starting the runtime", &error))?;
     runtime.block_on(async {
-        let mut session = Session::begin(args, subject, settings, choice)?;
+        let mut session = Session::begin(args, subject, settings, choice, wanted)?;
         session.run(args, &interrupt).await?;
         session.finish(args)
     })
@@ -83,6 +84,7 @@ fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
 struct Session {
     watch: Watch,
     outputs: Outputs,
+    audience: Audience,
     hints: Hints,
     trace: Trace,
     /// Last profiles of processes that have ended, and what is said of them at the end.
@@ -97,7 +99,13 @@ struct Session {
 }
 
 impl Session {
-    fn begin(args: &Args, subject: Subject, settings: Settings, choice: Choice) -> Result<Self, Failure> {
+    fn begin(
+        args: &Args,
+        subject: Subject,
+        settings: Settings,
+        choice: Choice,
+        shown: &audience::Wanted,
+    ) -> Result<Self, Failure> {
         let wanted = match &subject {
             Subject::Named(name) => Wanted::Named(name.clone()),
             _ => Wanted::All,
@@ -107,7 +115,8 @@ impl Session {
                 Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
             Subject::Command(words) => {
-                Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted, choice)?)?
+                let watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
+                Self::launch(args, &words, shown.streams(), watch)?
             }
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(args, None)?;
@@ -120,7 +129,7 @@ impl Session {
             watch.ask_for_perf_maps();
         }
         tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
-        Self::with(watch, outputs)
+        Self::with(watch, outputs, Audience::open(shown, args)?)
     }
 
     /// Attaches to running processes.
@@ -137,19 +146,25 @@ impl Session {
     }
 
     /// Starts a command.
-    fn launch(args: &Args, words: &[OsString], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
-        let launch = Launch::start(words)?;
+    fn launch(
+        args: &Args,
+        words: &[OsString],
+        streams: Streams,
+        mut watch: Watch,
+    ) -> Result<(Watch, Outputs), Failure> {
+        let launch = Launch::start(words, streams)?;
         let outputs = Outputs::open(args, Some(launch.pid().number().get()))?;
         watch.launch(launch)?;
         Ok((watch, outputs))
     }
 
-    fn with(mut watch: Watch, outputs: Outputs) -> Result<Self, Failure> {
+    fn with(mut watch: Watch, outputs: Outputs, audience: Audience) -> Result<Self, Failure> {
         let hints = watch.attachment_mut().hints()?;
         let trace = Trace::new(watch.attachment_mut().events()?);
         Ok(Self {
             watch,
             outputs,
+            audience,
             hints,
             trace,
             closed: Vec::new(),
@@ -171,10 +186,11 @@ impl Session {
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
+                () = self.audience.leaving() => break,
                 // Before what can happen at any rate: nothing may keep these from happening.
                 _ = housekeeping.tick() => {
                     self.tidy_up()?;
-                    if self.watch.is_over() {
+                    if self.watch.is_over() && !self.audience.stays() {
                         return Ok(());
                     }
                 }
@@ -187,8 +203,7 @@ impl Session {
                         continue;
                     }
                     let profiles = self.profiles()?;
-                    self.outputs.report(&profiles);
-                    if !self.outputs.is_wanted() {
+                    if !self.audience.show(profiles, &mut self.outputs) {
                         break;
                     }
                 }
@@ -201,7 +216,7 @@ impl Session {
                     if !self.watch.follows() || self.watch.have_all_ended() {
                         self.close()?;
                     }
-                    if self.watch.is_over() {
+                    if self.watch.is_over() && !self.audience.stays() {
                         return Ok(());
                     }
                 }
@@ -236,7 +251,7 @@ impl Session {
         // A reader that has gone away is told of no failure; the report finds out, too.
         let _ = self.trace.print();
         self.last = self.profiles()?;
-        self.outputs.report(&self.last);
+        self.audience.dismiss(&self.last, &self.closed, &mut self.outputs);
         Ok(())
     }
 
@@ -286,14 +301,14 @@ impl Session {
         // Where every program of the host is followed, most that end are of no interest to anybody.
         if self.watch.follows_everyone() {
             self.ended += profiles.len();
-            self.outputs.report_ended(&profiles);
+            self.audience.mention_ended(&profiles, &mut self.outputs);
             return Ok(());
         }
         for Profile { process, ended, .. } in &profiles {
             let ended = ended.as_deref().unwrap_or_default();
             self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
         }
-        self.outputs.report(&profiles);
+        self.audience.show_ended(&profiles, &mut self.outputs);
         self.closed.extend(profiles);
         self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
         self.ended += self.closed.len().saturating_sub(MAX_CLOSED);

@@ -14,10 +14,16 @@ use super::Value;
 use super::counters;
 use super::label::printable;
 use super::units::{self, grouped};
-use crate::profile::{Profile, Totals};
+use crate::profile::{FrameKind, Profile, Totals};
 
 mod legend;
 mod tree;
+
+/// The colour of a kind of frame, the same wherever jjleak draws frames: red, green and blue.
+pub(crate) const fn frame_color(kind: FrameKind) -> (u8, u8, u8) {
+    let Color { r, g, b } = legend::color(kind);
+    (r, g, b)
+}
 
 const WHITE: Color = Color { r: 0xff, g: 0xff, b: 0xff };
 

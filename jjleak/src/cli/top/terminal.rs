@@ -1,0 +1,92 @@
+//! The terminal while the view has it, and giving it back whatever happens.
+
+use std::io::{self, BufWriter, IsTerminal, Stdout};
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossterm::cursor::Hide;
+use crossterm::execute;
+use crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::backend::CrosstermBackend;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::notices;
+use crate::top::Top;
+
+/// Whether the view has the terminal.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Shows the cursor, and what was on the screen before: what `Show` and `LeaveAlternateScreen` stand for.
+const GIVE_BACK: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
+
+/// More than a screen's changes take: each is then one write, and shows at once.
+const BUFFER: usize = 64 << 10;
+
+/// The terminal, taken over. Given back when dropped, and when a panic is reported.
+pub(super) struct Terminal {
+    inner: ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+}
+
+impl Terminal {
+    /// Takes the terminal over.
+    pub(super) fn take() -> io::Result<Self> {
+        give_back_on_panic();
+        let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, io::stdout()));
+        let mut terminal = Self { inner: ratatui::Terminal::new(backend)? };
+        terminal.take_again()?;
+        Ok(terminal)
+    }
+
+    /// Takes the terminal over after it was given back, or after something else has written to it.
+    pub(super) fn take_again(&mut self) -> io::Result<()> {
+        TAKEN.store(true, Ordering::SeqCst);
+        if io::stderr().is_terminal() {
+            notices::hold();
+        }
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        self.inner.clear()
+    }
+
+    pub(super) fn draw(&mut self, top: &mut Top) -> io::Result<()> {
+        self.inner.draw(|frame| top.draw(frame.area(), frame.buffer_mut()))?;
+        Ok(())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Gives the terminal back if the view has it, and says what had to wait. For any thread: whoever draws may be stuck, and
+/// holds stdout then.
+pub(in crate::cli) fn restore() {
+    if !TAKEN.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    // A terminal that is gone needs no modes.
+    let _ = disable_raw_mode();
+    let stdout = io::stdout();
+    let mut ready = [PollFd::new(&stdout, PollFlags::OUT)];
+    // A terminal that takes nothing, such as one that Ctrl-S has stopped, must not hold up the end.
+    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|number| number > 0) {
+        let _ = rustix::io::write(stdout.as_fd(), GIVE_BACK);
+    }
+    notices::release();
+}
+
+/// Has the terminal given back before a panic is told of.
+fn give_back_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let tell = panic::take_hook();
+        panic::set_hook(Box::new(move |panicked| {
+            restore();
+            tell(panicked);
+        }));
+    });
+}
