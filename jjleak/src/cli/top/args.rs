@@ -1,7 +1,8 @@
 //! The arguments of `jjleak top`: those of profiling, with what a view needs for defaults.
 
-use clap::Parser;
+use clap::{ArgMatches, Command, FromArgMatches, Parser};
 
+use crate::cli::Failure;
 use crate::cli::args::Args;
 use crate::top::Sort;
 
@@ -14,15 +15,9 @@ use crate::top::Sort;
 #[command(override_usage = "jjleak top [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
     jjleak top [OPTIONS] --name REGEX | --system-wide [INTERVAL] [COUNT]\n       \
     jjleak top [OPTIONS] [INTERVAL] [COUNT] -- CMD [ARGS]...")]
-#[command(mut_arg("interval", |arg| arg.default_value("1").help("Seconds between two looks")))]
-#[command(mut_arg("count", |arg| arg.help("Number of looks [default: until q]")))]
-#[command(mut_arg("format", |arg| arg.default_values(NOTHING).help("What to write at the end: text, json, svg, pprof, collapsed")))]
-// The order of the view is another one than that of reports, and single events have no place in it.
-#[command(mut_arg("sort", |arg| arg.long(None).hide(true)))]
-#[command(mut_arg("trace", |arg| arg.long(None).short(None).hide(true)))]
 pub(in crate::cli) struct TopArgs {
     #[command(flatten)]
-    pub(super) profiling: Args,
+    profiling: Profiling,
 
     /// First order of the rows: verdict, size (live bytes), count (live allocations), growth (since the look before), rate (of
     /// growth) or age (of the oldest live allocation)
@@ -31,14 +26,68 @@ pub(in crate::cli) struct TopArgs {
 }
 
 impl TopArgs {
+    /// Refuses what a view cannot show.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.profiling().trace {
+            return Err(Failure::usage("--trace prints single events, which a view does not show".to_owned()));
+        }
+        Ok(())
+    }
+
     /// How much to say on stderr.
     pub(in crate::cli) const fn verbosity(&self) -> u8 {
-        self.profiling.verbose
+        self.profiling().verbose
+    }
+
+    /// What to profile, and how.
+    pub(super) const fn profiling(&self) -> &Args {
+        &self.profiling.0
     }
 }
 
-/// No format.
-const NOTHING: [&str; 0] = [];
+/// The arguments of profiling, with what a view needs for defaults.
+#[derive(Debug)]
+struct Profiling(Args);
+
+impl Profiling {
+    fn adapted(command: Command) -> Command {
+        /// No format.
+        const NOTHING: [&str; 0] = [];
+        // In place: taken out and put back, positional arguments would come in another order.
+        command.mut_args(|arg| match arg.get_id().as_str() {
+            "interval" => arg.default_value("1").help("Seconds between two looks"),
+            "count" => arg.help("Number of looks [default: until q]"),
+            "format" => {
+                let help = "What to write at the end: text, json, svg, pprof, collapsed";
+                arg.default_values(NOTHING).help(help).long_help(help)
+            }
+            // The order of the view is another one than that of reports, and single events have no place in it.
+            "sort" => arg.long("report-sort").help("Order of the stacks in reports: size, count, growth or age"),
+            "trace" => arg.hide(true),
+            _ => arg,
+        })
+    }
+}
+
+impl clap::Args for Profiling {
+    fn augment_args(command: Command) -> Command {
+        Self::adapted(Args::augment_args(command))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::adapted(Args::augment_args_for_update(command))
+    }
+}
+
+impl FromArgMatches for Profiling {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Args::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -60,18 +109,18 @@ mod tests {
     #[test]
     fn a_view_is_renewed_every_second_and_writes_nothing_unasked() {
         let args = parse("top -p 42").unwrap();
-        assert_eq!((args.profiling.interval, args.sort), (Duration::from_secs(1), Sort::Verdict));
-        assert!(args.profiling.format.is_empty());
+        assert_eq!((args.profiling().interval, args.sort), (Duration::from_secs(1), Sort::Verdict));
+        assert!(args.profiling().format.is_empty());
         let args = parse("top --sort rate --format svg 0.5 -- prog --sort x").unwrap();
-        assert_eq!((args.profiling.interval, args.sort), (Duration::from_millis(500), Sort::Rate));
-        assert_eq!(args.profiling.format.len(), 1);
-        assert_eq!(args.profiling.argv, ["prog", "--sort", "x"]);
+        assert_eq!((args.profiling().interval, args.sort), (Duration::from_millis(500), Sort::Rate));
+        assert_eq!(args.profiling().format.len(), 1);
+        assert_eq!(args.profiling().argv, ["prog", "--sort", "x"]);
     }
 
     #[test]
     fn what_a_view_cannot_show_is_refused() {
-        for line in ["top", "top -p 1 --sort colour", "top -p 1 -t", "top -p 1 --trace"] {
-            assert!(parse(line).is_err(), "{line}");
-        }
+        assert!(parse("top").is_err() && parse("top -p 1 --sort colour").is_err());
+        assert!(parse("top -p 1 --trace").unwrap().check().is_err());
+        assert!(parse("top -p 1").unwrap().check().is_ok());
     }
 }

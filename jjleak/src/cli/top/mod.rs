@@ -21,6 +21,7 @@ pub(super) use terminal::restore;
 
 /// Shows what the arguments name.
 pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
+    args.check()?;
     if !io::stdout().is_terminal() {
         return Err(Failure::new(
             USAGE,
@@ -29,13 +30,13 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
         ));
     }
     let about = About {
-        interval: args.profiling.interval,
+        interval: args.profiling().interval,
         time_zone: TimeZone::system(),
-        several: args.profiling.may_be_several(),
+        several: args.profiling().may_be_several(),
         colors: colors(|name| env::var(name).unwrap_or_default()),
         sort: args.sort,
     };
-    session::profile(&args.profiling, &Wanted::View(about))
+    session::profile(args.profiling(), &Wanted::View(about))
 }
 
 /// Which colours the terminal shows, by what it says of itself; none if none are wanted (<https://no-color.org>).

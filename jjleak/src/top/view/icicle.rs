@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use super::super::Top;
 use super::super::figures::{exact_bytes, objects};
 use super::super::screen::Screen;
-use super::super::text::{cut_end, left, safe, width};
+use super::super::text::{cut_end, cut_middle, left, safe, width};
 use super::super::theme::Theme;
 use super::super::tree::{Icicle, Path, Place, Tile};
 use super::explain;
@@ -70,7 +70,7 @@ impl Top {
             objects(tile.live.objects)
         );
         let cells = usize::from(area.width);
-        let name = cut_end(&tile.label, cells.saturating_sub(width(&figures)).max(cells / 3)).into_owned();
+        let name = cut_middle(&tile.label, cells.saturating_sub(width(&figures)).max(cells / 3)).into_owned();
         let (x, _) = buffer.set_stringn(area.x, area.y, &name, cells, Theme::strong());
         let left = cells.saturating_sub(width(&name));
         buffer.set_stringn(x, area.y, cut_end(&figures, left), left, Style::new());

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 
 use super::super::Top;
 use super::super::books::{Books, Row};
-use super::super::figures::{bytes, counted, exact_bytes, objects, rate, whole};
+use super::super::figures::{bytes, counted, exact_bytes, objects, rate, short_age, whole};
 use super::super::screen::Screen;
 use super::super::text::{cut_end, cut_middle, safe, width};
 use super::super::theme::Theme;
@@ -16,9 +16,10 @@ use super::{explain, trend, wrapped};
 use crate::profile::{Frame, Memory, MemoryKind, Rate, StackProfile, Verdict, VerdictKind};
 use crate::render::{NO_STACK, duration, label, module, percent};
 
-/// From this height on, there is room for the trend.
-const TALL: u16 = 16;
-/// Lines of the trend.
+/// From this height on, figures stay while frames are scrolled. Lower screens scroll everything.
+const TALL: u16 = 14;
+/// From this height on, there is room for a trend of several lines.
+const VERY_TALL: u16 = 28;
 const TREND_LINES: usize = 3;
 /// More cells than a series has points say nothing more.
 const TREND_CELLS: usize = 72;
@@ -34,14 +35,12 @@ impl Top {
         let head = self.site_lines(&row, area);
         let stacks = books.stacks(&row);
         let frames = self.stack_lines(&row, &stacks, stack, area.width);
-        // The figures may take half of a low screen, so that there is room for frames.
-        let head_room = if area.height >= TALL { head.len() } else { head.len().min(usize::from(area.height) / 2) };
-        let frame_room = usize::from(area.height).saturating_sub(head_room);
-        // The line above the frames stays.
-        let page = frame_room.saturating_sub(1).max(1);
-        let scroll = scroll.min(frames.len().saturating_sub(1 + page));
-        let shown = head.iter().take(head_room).chain(frames.iter().take(1));
-        let shown = shown.chain(frames.iter().skip(1 + scroll));
+        // The line above the frames stays with the figures.
+        let fixed = if area.height >= TALL { (head.len() + 1).min(usize::from(area.height) / 4 * 3) } else { 0 };
+        let lines: Vec<_> = head.into_iter().chain(frames).collect();
+        let page = usize::from(area.height).saturating_sub(fixed).max(1);
+        let scroll = scroll.min(lines.len().saturating_sub(fixed + page));
+        let shown = lines.iter().take(fixed).chain(lines.iter().skip(fixed + scroll));
         for (y, line) in (area.top()..area.bottom()).zip(shown) {
             buffer.set_line(area.x, y, line, area.width);
         }
@@ -70,10 +69,17 @@ impl Top {
         for text in evidence(verdict, books.profile(row).memory) {
             lines.extend(wrapped(&text, cells).into_iter().map(Line::from));
         }
-        if area.height >= TALL {
+        if area.height >= VERY_TALL {
             lines.push(Line::default());
             lines.extend(self.trend_lines(verdict, cells));
             lines.push(Line::default());
+        } else {
+            let words = format!("  over {}", duration(trend::span(&verdict.series)));
+            let blocks = trend::line(&verdict.series, cells.saturating_sub(width(&words)).min(TREND_CELLS));
+            lines.push(Line::from(vec![
+                Span::styled(blocks, self.theme.trend()),
+                Span::styled(words, Theme::quiet()),
+            ]));
         }
         lines
     }
@@ -173,8 +179,8 @@ fn reason(books: &Books, row: &Row) -> String {
     let Some(verdict) = books.verdict(row) else { return String::new() };
     match (verdict.survival, verdict.flat_for) {
         (Some(survival), _) if verdict.kind == VerdictKind::Leaking => {
-            let older = duration(survival.older_than);
-            format!("{:.0} % of what is older than {older} lives", survival.share() * 100.)
+            let older = short_age(survival.older_than);
+            format!("{:.0} % lives on after {older}", survival.share() * 100.)
         }
         (_, Some(flat_for)) => format!("flat for {}", duration(flat_for)),
         _ => verdict.kind.words().to_owned(),
@@ -196,7 +202,7 @@ fn evidence(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
     }
     if let Some(survival) = verdict.survival {
         lines.push(format!(
-            "{:.1} % of what was allocated more than {} ago lives: {} of {} bytes",
+            "{:.1} % of what is older than {} lives: {} of {} bytes",
             survival.share() * 100.,
             duration(survival.older_than),
             crate::render::grouped(survival.live.bytes),
@@ -223,10 +229,12 @@ fn evidence(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
 }
 
 fn growth_in_words(growth: Rate, memory: Option<Memory>) -> String {
-    let interval = format!("{} to {}", rate(growth.low, bytes), rate(growth.high, bytes));
+    let plain = |per_second| rate(per_second, bytes).trim_start_matches('+').to_owned();
     let mut words = format!(
-        "grows by {} (95 % confidence: {interval}), {} a day",
-        rate(growth.per_second, bytes).trim_start_matches('+'),
+        "grows by {} (95 % CI {} to {}), {} a day",
+        plain(growth.per_second),
+        plain(growth.low),
+        plain(growth.high),
         bytes(whole(growth.per_day()))
     );
     if let Some(memory) = memory

@@ -151,7 +151,11 @@ impl Top {
                 (format!("{}{pid}", cut_end(&name, cells.saturating_sub(width(&pid)))), plain)
             }
             Column::Name => {
-                let name = self.row_name(row);
+                let mut name = self.row_name(row);
+                // A name says more than a place.
+                if width(&name) > cells && row.verdict.is_some() {
+                    name = self.function(row);
+                }
                 (cut_middle(&name, cells).into_owned(), plain)
             }
         }
@@ -180,12 +184,19 @@ impl Top {
         }
     }
 
+    /// The function that a call site is called by.
+    fn function(&self, row: &Row) -> String {
+        let verdict = self.shown_books().verdict(row);
+        let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
+        caller.map_or_else(|| NO_STACK.to_owned(), |caller| safe(&label(caller)).into_owned())
+    }
+
     /// The function that a call site is called by, and where.
     pub(super) fn site_name(&self, row: &Row) -> String {
-        let Some(verdict) = self.shown_books().verdict(row) else { return String::new() };
-        let Some(caller) = verdict.frames.get(verdict.caller) else { return NO_STACK.to_owned() };
-        let name = safe(&label(caller)).into_owned();
-        let place = place(caller);
+        let name = self.function(row);
+        let verdict = self.shown_books().verdict(row);
+        let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
+        let place = caller.map(place).unwrap_or_default();
         if place.is_empty() { name } else { format!("{name} {place}") }
     }
 
