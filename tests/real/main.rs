@@ -47,6 +47,7 @@ mod snapshots;
 mod stacks;
 mod states;
 mod threads;
+mod top;
 mod turnover;
 mod verdicts;
 mod verifier;

@@ -65,12 +65,12 @@ pub(super) fn signed(difference: i64, print: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// Bytes a second in the unit of time in which they are at least 1 KiB, or else a day: `+4.1M/min`.
+/// Bytes a second as growth is told in reports, a minute unless it is slow: `+4.1M/min`.
 pub(super) fn rate(per_second: f64, print: impl Fn(u64) -> String) -> String {
-    const TIMES: [(f64, &str); 4] = [(1., "s"), (60., "min"), (3_600., "h"), (86_400., "d")];
+    const TIMES: [(f64, &str); 3] = [(60., "min"), (3_600., "h"), (86_400., "d")];
     let size = per_second.abs();
-    let fits = TIMES.iter().find(|(seconds, _)| size * seconds >= 1024.);
-    let (seconds, time) = fits.copied().unwrap_or(TIMES[3]);
+    let fits = TIMES.iter().find(|(seconds, _)| size * seconds >= 1.);
+    let (seconds, time) = fits.copied().unwrap_or(TIMES[2]);
     let bytes = whole(size * seconds);
     match bytes {
         0 => "·".to_owned(),
@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn rates_are_of_the_time_in_which_they_can_be_imagined() {
         let rates = [5_000_000., 100., 1., 0.02, 0.000_1, 0.].map(|a_second| rate(a_second, short_bytes));
-        assert_eq!(rates, ["+4.8M/s", "+5.9K/min", "+3.5K/h", "+1.7K/d", "+9/d", "·"]);
-        assert_eq!(rate(-2_048., short_bytes), "-2.0K/s");
+        assert_eq!(rates, ["+286M/min", "+5.9K/min", "+60/min", "+1/min", "+9/d", "·"]);
+        assert_eq!(rate(-2_048., short_bytes), "-120K/min");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::cli::args::Args;
 use crate::cli::failure::OTHER;
 use crate::cli::{Failure, notices};
 use crate::profile::Profile;
-use crate::render::{Format, Options, render};
+use crate::render::{Contents, Format, Options, render};
 use crate::store::PendingFile;
 use crate::top::{About, Cost, Top, Wish};
 
@@ -154,6 +154,7 @@ impl LiveView {
         let options = Options {
             selection: Selection { sort: SortBy::Size, top: usize::MAX },
             value,
+            contents: Contents::default(),
             time_zone: self.time_zone.clone(),
         };
         let time = profile.taken_at.to_zoned(self.time_zone.clone()).strftime("%H%M%S");

@@ -90,3 +90,35 @@ fn give_back_on_panic() {
         }));
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "panics, in a terminal of its own: for the test below"]
+    fn panics() {
+        let _terminal = Terminal::take().unwrap();
+        panic!("on purpose");
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told_of() {
+        let program = env::current_exe().unwrap();
+        let panics = format!("{}::panics", module_path!().split_once("::").unwrap().1);
+        let program = program.to_str().unwrap();
+        let run = format!("{program} --ignored --nocapture --exact {panics}; echo status=$?; stty -a");
+        // script(1) gives it a terminal, and its own stdout what is written there.
+        let mut script = Command::new("script");
+        let shown = script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::null()).output().unwrap().stdout;
+        let shown = String::from_utf8_lossy(&shown);
+        let position = |what: &str| shown.find(what).unwrap_or_else(|| panic!("no {what:?} in {shown:?}"));
+        let (taken, given_back) = (position("\u{1b}[?1049h"), position("\u{1b}[?1049l"));
+        assert!(taken < given_back && given_back < position("on purpose"), "{shown:?}");
+        assert!(position("\u{1b}[?25l") < position("\u{1b}[?25h"), "{shown:?}");
+        assert!(shown.contains("status=101") && shown.contains(" icanon") && shown.contains(" echo "), "{shown:?}");
+    }
+}

@@ -1,5 +1,7 @@
 //! The first lines: what is looked at, and the sums of it.
 
+use std::time::Duration;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
@@ -11,12 +13,8 @@ use super::super::screen::{Scope, Screen};
 use super::super::text::{cut_middle, left, safe, width};
 use super::super::theme::{Colors, Theme};
 use super::{Piece, fitting};
-use crate::analyze::SETTLE;
 use crate::profile::{Profile, Totals, VerdictKind};
 use crate::render::{Value, duration};
-
-/// What was watched for less than this times the age at which allocations are judged is not called a leak.
-const SPANS: u32 = 4;
 
 /// Narrower lines have no words to spare.
 const WIDE: u16 = 60;
@@ -158,11 +156,9 @@ pub(super) const fn short(kind: VerdictKind) -> &'static str {
 
 /// Says so while nothing can be called a leak yet.
 fn early<'a>(profiles: impl Iterator<Item = &'a Profile>) -> String {
-    let needed = SETTLE * SPANS;
-    let watched = profiles.map(Profile::elapsed).max().unwrap_or_default();
-    if watched >= needed {
-        return String::new();
+    let left = |profile: &Profile| profile.judged_from().saturating_sub(profile.elapsed());
+    match profiles.map(left).min() {
+        None | Some(Duration::ZERO) => String::new(),
+        Some(left) => format!("leaks can be told in {}", counted(left.as_secs() + 1, "second")),
     }
-    let left = counted((needed - watched).as_secs() + 1, "second");
-    format!("verdicts on leaks in {left}")
 }

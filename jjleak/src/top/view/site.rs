@@ -7,14 +7,14 @@ use ratatui::text::{Line, Span};
 
 use super::super::Top;
 use super::super::books::{Books, Row};
-use super::super::figures::{bytes, counted, exact_bytes, objects, rate, short_age, whole};
+use super::super::figures::{bytes, exact_bytes, objects, short_age};
 use super::super::screen::Screen;
 use super::super::text::{cut_end, cut_middle, safe, width};
 use super::super::theme::Theme;
 use super::table::place;
 use super::{explain, trend, wrapped};
-use crate::profile::{Frame, Memory, MemoryKind, Rate, StackProfile, Verdict, VerdictKind};
-use crate::render::{NO_STACK, duration, label, module, percent};
+use crate::profile::{Frame, Memory, MemoryKind, StackProfile, Verdict, VerdictKind};
+use crate::render::{NO_STACK, duration, evidence, label, module, percent};
 
 /// From this height on, figures stay while frames are scrolled. Lower screens scroll everything.
 const TALL: u16 = 14;
@@ -66,7 +66,7 @@ impl Top {
                 Span::styled(sure, Theme::quiet()),
             ]),
         ];
-        for text in evidence(verdict, books.profile(row).memory) {
+        for text in sentences(verdict, books.profile(row).memory) {
             lines.extend(wrapped(&text, cells).into_iter().map(Line::from));
         }
         if area.height >= VERY_TALL {
@@ -187,8 +187,8 @@ fn reason(books: &Books, row: &Row) -> String {
     }
 }
 
-/// What speaks for the verdict, in sentences.
-fn evidence(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
+/// What it holds, and what speaks for the verdict: as reports say it.
+fn sentences(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
     let Verdict { live, allocated, .. } = verdict;
     let mut lines = vec![format!(
         "{} live in {}; {} allocated in {}",
@@ -197,55 +197,16 @@ fn evidence(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
         exact_bytes(allocated.bytes),
         objects(allocated.objects),
     )];
-    if let Some(growth) = verdict.rate {
-        lines.push(growth_in_words(growth, memory));
-    }
-    if let Some(survival) = verdict.survival {
-        lines.push(format!(
-            "{:.1} % of what is older than {} lives: {} of {} bytes",
-            survival.share() * 100.,
-            duration(survival.older_than),
-            crate::render::grouped(survival.live.bytes),
-            crate::render::grouped(survival.allocated.bytes.max(survival.live.bytes)),
-        ));
-    }
-    if let Some(share) = verdict.freed_when_old {
-        lines.push(format!("{:.1} % of what was old already has been freed since", share * 100.));
-    }
-    if let Some(flat_for) = verdict.flat_for {
-        lines.push(format!("has not grown for {}", duration(flat_for)));
-    }
-    lines.push(format!(
-        "allocates {}/s and frees {}/s; watched for {}{}",
-        bytes(whole(verdict.allocation_rate)),
-        bytes(whole(verdict.free_rate)),
-        duration(verdict.watched),
-        match verdict.stacks.len() {
-            1 => String::new(),
-            stacks => format!(", {}", counted(stacks as u64, "stack")),
-        },
-    ));
-    lines
-}
-
-fn growth_in_words(growth: Rate, memory: Option<Memory>) -> String {
-    let plain = |per_second| rate(per_second, bytes).trim_start_matches('+').to_owned();
-    let mut words = format!(
-        "grows by {} (95 % CI {} to {}), {} a day",
-        plain(growth.per_second),
-        plain(growth.low),
-        plain(growth.high),
-        bytes(whole(growth.per_day()))
-    );
+    lines.extend(evidence(verdict));
     if let Some(memory) = memory
-        && let Some(time) = growth.time_to_fill(memory.available)
+        && let Some(time) = verdict.rate.and_then(|rate| rate.time_to_fill(memory.available))
     {
         let what = match memory.kind {
-            MemoryKind::Cgroup => "of its control group's limit",
-            MemoryKind::Ram => "of RAM",
+            MemoryKind::Cgroup => "its control group's limit",
+            MemoryKind::Ram => "RAM",
         };
-        let (left, time) = (bytes(memory.available), duration(time));
-        words = format!("{words}: fills the {left} that are left {what} in {time}");
+        lines.push(format!("at this rate the {} left of {what} are full in {}", bytes(memory.available), duration(time)));
     }
-    words
+    lines.push(format!("watched for {}", duration(verdict.watched)));
+    lines
 }
