@@ -210,7 +210,7 @@ impl Top {
         };
         match self.screen() {
             Screen::Processes(_) | Screen::Sites { .. } => {
-                self.shown_rows().iter().flat_map(of_row).collect()
+                self.shown_rows().flat_map(of_row).collect()
             }
             Screen::Site { key, .. } => books.find_site(*key).into_iter().flat_map(of_row).collect(),
             Screen::Tree { of, zoom, .. } => {
@@ -222,13 +222,13 @@ impl Top {
     }
 
     /// The rows of the list that is looked at, in their order.
-    fn shown_rows(&self) -> Vec<Row> {
+    fn shown_rows(&self) -> impl Iterator<Item = &Row> {
         let books = self.shown_books();
         let all = match self.screen() {
             Screen::Processes(_) => &books.processes,
             _ => &books.sites,
         };
-        self.rows.iter().filter_map(|index| all.get(*index)).copied().collect()
+        self.rows.iter().filter_map(|index| all.get(*index))
     }
 
     /// The stacks of a part of what is known, with the indexes of their profiles.

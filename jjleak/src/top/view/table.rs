@@ -60,10 +60,14 @@ fn columns(cells: u16, names_process: bool) -> Columns {
 
 impl Top {
     pub(super) fn draw_table(&mut self, area: Rect, buffer: &mut Buffer) {
-        self.page = usize::from(area.height.saturating_sub(1)).max(1);
-        // The list may have another height than it had.
-        self.arrange();
-        let rows = self.shown_rows();
+        let page = usize::from(area.height.saturating_sub(1)).max(1);
+        if page != self.page {
+            // The list has another height than it had.
+            self.page = page;
+            self.arrange();
+        }
+        let (index, offset) = self.screen().place();
+        let rows: Vec<Row> = self.shown_rows().skip(offset).take(page).copied().collect();
         if rows.is_empty() {
             let (what, why) = self.why_empty();
             explain(buffer, area, &what, &why);
@@ -72,9 +76,8 @@ impl Top {
         let of_all = matches!(self.screen(), Screen::Sites { of: None, .. });
         let columns = columns(area.width, of_all && self.shown_books().profiles.len() > 1);
         self.draw_heads(&columns, area, buffer);
-        let (index, offset) = self.screen().place();
         let lines = area.top() + 1..area.bottom();
-        for (y, (number, row)) in lines.zip(rows.iter().enumerate().skip(offset)) {
+        for (y, (number, row)) in lines.zip((offset..).zip(&rows)) {
             let line = Rect { y, height: 1, ..area };
             self.draw_row(row, &columns, line, buffer);
             if number == index {
