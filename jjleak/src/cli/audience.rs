@@ -1,6 +1,7 @@
 //! Who looks on while a run goes on: whoever reads the reports, or whoever looks at the live view.
 
 use std::future::pending;
+use std::time::Duration;
 
 use super::Failure;
 use super::args::Args;
@@ -44,6 +45,21 @@ impl Audience {
             Wanted::Reports => Self::Reader,
             Wanted::View(about) => Self::Viewer(Box::new(LiveView::open(about.clone(), args)?)),
         })
+    }
+
+    /// A look begins, of which the audience is shown the outcome.
+    pub(super) fn begin_look(&mut self) {
+        if let Self::Viewer(view) = self {
+            view.begin_look();
+        }
+    }
+
+    /// How long to wait until the next look, if that is longer than the interval.
+    pub(super) const fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Reader => None,
+            Self::Viewer(view) => view.pause(),
+        }
     }
 
     /// Shows the profiles of an instant; whether anybody is still there to look at the next.

@@ -202,9 +202,13 @@ impl Session {
                     if args.trace {
                         continue;
                     }
+                    self.audience.begin_look();
                     let profiles = self.profiles()?;
                     if !self.audience.show(profiles, &mut self.outputs) {
                         break;
+                    }
+                    if let Some(pause) = self.audience.pause() {
+                        reports.reset_after(pause);
                     }
                 }
                 () = self.watch.next_ending() => {

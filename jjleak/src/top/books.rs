@@ -168,9 +168,7 @@ fn growing(profile: &Profile) -> impl Iterator<Item = &Verdict> {
 }
 
 /// How many call sites are of each kind, in the order of [`VerdictKind::ALL`].
-pub(super) fn kinds<'a>(
-    verdicts: impl Iterator<Item = &'a Verdict>,
-) -> [usize; VerdictKind::ALL.len()] {
+pub(super) fn kinds<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; VerdictKind::ALL.len()] {
     let mut counts = [0; VerdictKind::ALL.len()];
     for verdict in verdicts {
         counts[verdict.kind as usize] += 1;

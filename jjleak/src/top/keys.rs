@@ -218,12 +218,11 @@ impl Top {
 
     fn choose(&mut self, index: usize) {
         let books = self.frozen.as_ref().unwrap_or(&self.books);
-        let last = self.screens.len() - 1;
+        let shown = self.screens.len() - 1;
         let row = self.rows.get(index);
-        match &mut self.screens[last] {
+        match &mut self.screens[shown] {
             Screen::Processes(list) => {
-                list.chosen =
-                    row.and_then(|row| books.processes.get(*row)).map(|row| books.process_key(row));
+                list.chosen = row.and_then(|row| books.processes.get(*row)).map(|row| books.process_key(row));
             }
             Screen::Sites { list, .. } => {
                 list.chosen = row.and_then(|row| books.sites.get(*row)).map(|row| books.site_key(row));

@@ -65,6 +65,10 @@ pub struct Cost {
 
 /// The live view.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch that a key or the end of the run turns on its own"
+)]
 pub struct Top {
     about: About,
     theme: Theme,
@@ -80,6 +84,8 @@ pub struct Top {
     instants: u64,
     /// Whether nothing will change any more.
     is_over: bool,
+    /// Time to the next instant.
+    pace: Duration,
     /// What is looked at, and the way back.
     screens: Vec<Screen>,
     sort: Sort,
@@ -107,6 +113,7 @@ impl Top {
         Self {
             theme: Theme { colors: about.colors },
             sort: about.sort,
+            pace: about.interval,
             about,
             books: Books::default(),
             frozen: None,
@@ -159,6 +166,11 @@ impl Top {
         self.is_over = true;
     }
 
+    /// The next instant comes so much later.
+    pub const fn set_pace(&mut self, pace: Duration) {
+        self.pace = pace;
+    }
+
     /// Tells the user, until the next key.
     pub fn tell(&mut self, notice: &str) {
         notice.clone_into(&mut self.notice);
@@ -209,9 +221,7 @@ impl Top {
             ids.into_iter().map(move |id| (index, id))
         };
         match self.screen() {
-            Screen::Processes(_) | Screen::Sites { .. } => {
-                self.shown_rows().flat_map(of_row).collect()
-            }
+            Screen::Processes(_) | Screen::Sites { .. } => self.shown_rows().flat_map(of_row).collect(),
             Screen::Site { key, .. } => books.find_site(*key).into_iter().flat_map(of_row).collect(),
             Screen::Tree { of, zoom, .. } => {
                 let stacks = self.stacks_of(*of).into_iter();
@@ -245,9 +255,9 @@ impl Top {
     /// Puts the rows of the list that is looked at in their order, and keeps what is chosen in sight.
     fn arrange(&mut self) {
         let books = self.frozen.as_ref().unwrap_or(&self.books);
-        let last = self.screens.len() - 1;
+        let shown = self.screens.len() - 1;
         let (sort, value, is_reversed) = (self.sort, self.value, self.is_reversed);
-        let (rows, mut order): (&[Row], Vec<usize>) = match &self.screens[last] {
+        let (rows, mut order): (&[Row], Vec<usize>) = match &self.screens[shown] {
             Screen::Processes(list) => {
                 let shows = |row: &Row| list.filter.shows_process(books.profile(row));
                 (&books.processes, indexes(&books.processes, shows))
@@ -256,9 +266,9 @@ impl Top {
                 let shows = |row: &Row| {
                     of.is_none_or(|process| books.process_key(row) == process)
                         && (list.filter.is_empty()
-                            || books.verdict(row).is_some_and(|verdict| {
-                                list.filter.shows_site(books.profile(row), verdict)
-                            }))
+                            || books
+                                .verdict(row)
+                                .is_some_and(|verdict| list.filter.shows_site(books.profile(row), verdict)))
                 };
                 (&books.sites, indexes(&books.sites, shows))
             }
@@ -269,7 +279,7 @@ impl Top {
             if is_reversed { order.reverse() } else { order }
         });
         let find = |is_it: &dyn Fn(&Row) -> bool| order.iter().position(|index| is_it(&rows[*index]));
-        match &mut self.screens[last] {
+        match &mut self.screens[shown] {
             Screen::Processes(list) => {
                 let found = list.chosen.and_then(|key| find(&|row| books.process_key(row) == key));
                 list.settle(found, order.len(), self.page);

@@ -30,8 +30,7 @@ pub enum Sort {
 
 impl Sort {
     /// All orders, as one key after the other chooses them.
-    pub const ALL: [Self; 6] =
-        [Self::Verdict, Self::Size, Self::Count, Self::Growth, Self::Rate, Self::Age];
+    pub const ALL: [Self; 6] = [Self::Verdict, Self::Size, Self::Count, Self::Growth, Self::Rate, Self::Age];
 
     /// The name on the command line.
     #[must_use]

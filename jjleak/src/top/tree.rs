@@ -42,11 +42,7 @@ pub(super) struct Place {
 
 impl Icicle {
     /// Lays out what these stacks hold, those below `zoom` only. The first row is the root, or the last frame of `zoom`.
-    pub(super) fn of<'a>(
-        stacks: impl Iterator<Item = &'a StackProfile>,
-        zoom: &[u64],
-        place: Place,
-    ) -> Self {
+    pub(super) fn of<'a>(stacks: impl Iterator<Item = &'a StackProfile>, zoom: &[u64], place: Place) -> Self {
         let holds = |stack: &&StackProfile| place.value.of(stack.live) > 0 && is_below(stack, zoom);
         let stacks: Vec<_> = stacks.filter(holds).collect();
         let live = stacks.iter().map(|stack| stack.live).sum();
@@ -56,15 +52,7 @@ impl Icicle {
             Some(frame) => (name(frame), frame.kind),
             None => ("all".to_owned(), FrameKind::Unknown),
         };
-        let root = Tile {
-            path: zoom.to_vec(),
-            label,
-            kind,
-            live,
-            left: 0,
-            width: place.width,
-            depth: 0,
-        };
+        let root = Tile { path: zoom.to_vec(), label, kind, live, left: 0, width: place.width, depth: 0 };
         icicle.add(root, &stacks, place);
         icicle.tiles.sort_by_key(|it| (it.depth, it.left));
         icicle
@@ -200,7 +188,8 @@ mod tests {
         assert_eq!(tiles(1), [("main", 22), ("0x7f0066660456 [unknown]", 3), ("[no stack]", 1)]);
         assert_eq!(tiles(2)[0], ("grow_list", 12));
         for it in &icicle.tiles {
-            let inside = |parent: &Tile| parent.left <= it.left && it.left + it.width <= parent.left + parent.width;
+            let inside =
+                |parent: &Tile| parent.left <= it.left && it.left + it.width <= parent.left + parent.width;
             assert!(it.path.is_empty() || icicle.find(&it.path[..it.path.len() - 1]).is_some_and(inside));
         }
     }

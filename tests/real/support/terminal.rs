@@ -22,8 +22,9 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Runs jjleak with these arguments, and then says how it has ended and in which state the terminal is.
     pub(crate) fn run(arguments: &str, environment: &[(&str, &str)]) -> Self {
-        let variables: String = environment.iter().map(|(name, value)| format!("{name}={value} ")).collect();
-        let command = format!("{variables}{PROGRAM} {arguments}; echo status=$?; stty -a; read keep");
+        let variables: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let command =
+            format!("{} {PROGRAM} {arguments}; echo status=$?; stty -a; read keep", variables.join(" "));
         Self::open(&command)
     }
 

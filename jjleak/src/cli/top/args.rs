@@ -29,7 +29,9 @@ impl TopArgs {
     /// Refuses what a view cannot show.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.profiling().trace {
-            return Err(Failure::usage("--trace prints single events, which a view does not show".to_owned()));
+            return Err(Failure::usage(
+                "--trace prints single events, which a view does not show".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -62,7 +64,9 @@ impl Profiling {
                 arg.default_values(NOTHING).help(help).long_help(help)
             }
             // The order of the view is another one than that of reports, and single events have no place in it.
-            "sort" => arg.long("report-sort").help("Order of the stacks in reports: size, count, growth or age"),
+            "sort" => {
+                arg.long("report-sort").help("Order of the stacks in reports: size, count, growth or age")
+            }
             "trace" => arg.hide(true),
             _ => arg,
         })

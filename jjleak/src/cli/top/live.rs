@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossterm::event::{Event, KeyEvent, KeyEventKind};
 use jiff::tz::TimeZone;
@@ -21,6 +21,12 @@ use crate::render::{Contents, Format, Options, render};
 use crate::store::PendingFile;
 use crate::top::{About, Cost, Top, Wish};
 
+/// Most that looks may take of a core: a view is watched beside a production's own work. What there is more to look at makes
+/// looks rarer, and not dearer.
+const LARGEST_SHARE: f64 = 0.02;
+/// Rarer than this, nobody would call it live.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// The live view in a terminal.
 pub(in crate::cli) struct LiveView {
     top: Top,
@@ -30,6 +36,11 @@ pub(in crate::cli) struct LiveView {
     /// Told when jjleak goes on after it was stopped: the shell has written to the terminal.
     resumed: unix::Signal,
     meter: Meter,
+    interval: Duration,
+    /// What jjleak had taken of all cores when the look began, in seconds.
+    look_began: Option<f64>,
+    /// How long to wait until the next look, if that is longer than the interval.
+    pause: Option<Duration>,
     /// Where files go.
     folder: PathBuf,
     time_zone: TimeZone,
@@ -44,12 +55,16 @@ impl LiveView {
         };
         let resumed = unix::signal(SignalKind::from_raw(Signal::SIGCONT as i32)).map_err(failed)?;
         let time_zone = about.time_zone.clone();
+        let interval = about.interval;
         let mut view = Self {
             top: Top::new(about),
             terminal: Some(Terminal::take().map_err(failed)?),
             keyboard: Keyboard::new(),
             resumed,
             meter: Meter::new(),
+            interval,
+            look_began: None,
+            pause: None,
             folder: args.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
             time_zone,
         };
@@ -57,11 +72,24 @@ impl LiveView {
         Ok(view)
     }
 
+    /// A look begins, of which the view is told the outcome.
+    pub(in crate::cli) fn begin_look(&mut self) {
+        self.look_began = cpu_seconds();
+    }
+
     /// Shows the profiles of an instant.
     pub(in crate::cli) fn show(&mut self, profiles: Vec<Profile>) -> io::Result<()> {
         let cpu = self.meter.read();
         self.top.take(profiles, Cost { cpu });
+        let spent = cpu_seconds().zip(self.look_began.take()).map(|(now, began)| now - began);
+        self.pause = spent.and_then(|spent| pause(spent, self.interval));
+        self.top.set_pace(self.pause.unwrap_or(self.interval));
         self.draw()
+    }
+
+    /// How long to wait until the next look, if that is longer than the interval.
+    pub(in crate::cli) const fn pause(&self) -> Option<Duration> {
+        self.pause
     }
 
     /// Keeps the last profiles of processes that have ended: they show from the next instant on.
@@ -168,6 +196,12 @@ impl LiveView {
     }
 }
 
+/// How long to wait after a look that took so many seconds of a core, if that is longer than the interval.
+fn pause(spent: f64, interval: Duration) -> Option<Duration> {
+    let fair = Duration::try_from_secs_f64(spent / LARGEST_SHARE).ok()?.min(LONGEST_PAUSE);
+    (fair > interval).then_some(fair)
+}
+
 /// Measures what jjleak itself takes.
 struct Meter {
     read_at: Instant,
@@ -182,8 +216,10 @@ impl Meter {
     /// The share of a core since it was last read.
     fn read(&mut self) -> Option<f64> {
         let now = Self::new();
-        let share =
-            now.cpu.zip(self.cpu).map(|(now_cpu, cpu)| (now_cpu - cpu) / (now.read_at - self.read_at).as_secs_f64());
+        let share = now
+            .cpu
+            .zip(self.cpu)
+            .map(|(now_cpu, cpu)| (now_cpu - cpu) / (now.read_at - self.read_at).as_secs_f64());
         *self = now;
         share.filter(|share| share.is_finite())
     }
@@ -192,5 +228,19 @@ impl Meter {
 /// What this process has taken of all cores, in seconds.
 fn cpu_seconds() -> Option<f64> {
     let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?;
-    Some(std::time::Duration::from(time).as_secs_f64())
+    Some(Duration::from(time).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dear_looks_are_rare_ones_and_cheap_ones_keep_the_interval() {
+        let second = Duration::from_secs(1);
+        assert_eq!(pause(0.019, second), None);
+        assert_eq!(pause(0.1, second), Some(Duration::from_secs(5)));
+        assert_eq!(pause(60., second), Some(LONGEST_PAUSE));
+        assert_eq!(pause(0.1, Duration::from_secs(10)), None);
+    }
 }

@@ -59,7 +59,11 @@ mod tests {
         let with = |pairs: &[(&str, &str)]| {
             let pairs: Vec<_> = pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
             colors(|name| {
-                pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()).unwrap_or_default()
+                pairs
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| value.clone())
+                    .unwrap_or_default()
             })
         };
         assert_eq!(with(&[("TERM", "xterm")]), Colors::Sixteen);

@@ -119,6 +119,9 @@ mod tests {
         let (taken, given_back) = (position("\u{1b}[?1049h"), position("\u{1b}[?1049l"));
         assert!(taken < given_back && given_back < position("on purpose"), "{shown:?}");
         assert!(position("\u{1b}[?25l") < position("\u{1b}[?25h"), "{shown:?}");
-        assert!(shown.contains("status=101") && shown.contains(" icanon") && shown.contains(" echo "), "{shown:?}");
+        assert!(
+            shown.contains("status=101") && shown.contains(" icanon") && shown.contains(" echo "),
+            "{shown:?}"
+        );
     }
 }

@@ -92,7 +92,10 @@ fn enter_leads_to_the_call_site_and_its_tree_and_escape_back() {
     let mut top = view(Colors::Sixteen);
     press(&mut top, KeyCode::Enter);
     let site = text(&mut top, USUAL);
-    assert!(site.contains("leaking  95 % sure") && site.contains("▸ cache_insert [server] cache.c:108"), "{site}");
+    assert!(
+        site.contains("leaking  95 % sure") && site.contains("▸ cache_insert [server] cache.c:108"),
+        "{site}"
+    );
     press(&mut top, KeyCode::Enter);
     assert!(text(&mut top, USUAL).contains("cache.c:108 › tree"));
     press(&mut top, KeyCode::Esc);

@@ -77,10 +77,8 @@ fn an_empty_view_says_why_it_is_empty() {
     let nothing = text(&mut top, USUAL);
     assert!(nothing.contains("Nothing allocated yet.") && nothing.contains("since 10:00:00"), "{nothing}");
     let mut freed = sample::empty_profile();
-    freed.stacks = vec![StackProfile {
-        allocated: Totals { bytes: 64, objects: 2 },
-        ..sample::empty_stack()
-    }];
+    freed.stacks =
+        vec![StackProfile { allocated: Totals { bytes: 64, objects: 2 }, ..sample::empty_stack() }];
     top.take(vec![freed], Cost::default());
     assert!(text(&mut top, USUAL).contains("Nothing lives: all of 2 allocations have been freed."));
     let mut none = Top::new(About { several: true, ..about(Colors::Sixteen) });

@@ -46,7 +46,10 @@ impl Top {
             pieces.push((format!("LOST: {}", words.join(", ")), self.theme.alarm()));
         }
         if let Some(profile) = books.profiles.first() {
-            pieces.push((coverage(profile.coverage.sampling, profile.coverage.older.as_millis()), self.theme.alarm()));
+            pieces.push((
+                coverage(profile.coverage.sampling, profile.coverage.older.as_millis()),
+                self.theme.alarm(),
+            ));
         }
         let rate = format!("{} allocations/s", grouped(whole(books.allocations)));
         if self.instants > 1 && !self.is_over {

@@ -63,7 +63,8 @@ impl Top {
     /// At the right of the title: whether it goes on, and the time.
     fn state(&self) -> String {
         let latest = self.shown_books().profiles.iter().map(|profile| profile.taken_at).max();
-        let time = latest.map(|at| at.to_zoned(self.about.time_zone.clone()).strftime("%H:%M:%S").to_string());
+        let time =
+            latest.map(|at| at.to_zoned(self.about.time_zone.clone()).strftime("%H:%M:%S").to_string());
         let time = time.unwrap_or_default();
         if self.frozen.is_some() {
             format!("FROZEN at {time}")
@@ -115,7 +116,11 @@ impl Top {
             format!("{} live in {}", exact_bytes(live.bytes), objects(live.objects))
         };
         let elapsed = format!("over {}", duration(profile.elapsed()));
-        let every = format!("every {}", duration(self.about.interval));
+        let every = if self.pace > self.about.interval {
+            format!("every {}: more often would take too much", duration(self.pace))
+        } else {
+            format!("every {}", duration(self.pace))
+        };
         vec![
             (figures, Theme::strong()),
             (ended, self.theme.alarm()),

@@ -64,11 +64,8 @@ impl Top {
 
     fn draw_tile_figures(&self, tile: &Tile, area: Rect, buffer: &mut Buffer) {
         let share = percent(self.value.of(tile.live), self.value.of(self.icicle.live));
-        let figures = format!(
-            "  {share:.1} %: {} in {}",
-            exact_bytes(tile.live.bytes),
-            objects(tile.live.objects)
-        );
+        let figures =
+            format!("  {share:.1} %: {} in {}", exact_bytes(tile.live.bytes), objects(tile.live.objects));
         let cells = usize::from(area.width);
         let name = cut_middle(&tile.label, cells.saturating_sub(width(&figures)).max(cells / 3)).into_owned();
         let (x, _) = buffer.set_stringn(area.x, area.y, &name, cells, Theme::strong());

@@ -36,7 +36,8 @@ impl Top {
         let stacks = books.stacks(&row);
         let frames = self.stack_lines(&row, &stacks, stack, area.width);
         // The line above the frames stays with the figures.
-        let fixed = if area.height >= TALL { (head.len() + 1).min(usize::from(area.height) / 4 * 3) } else { 0 };
+        let fixed =
+            if area.height >= TALL { (head.len() + 1).min(usize::from(area.height) / 4 * 3) } else { 0 };
         let lines: Vec<_> = head.into_iter().chain(frames).collect();
         let page = usize::from(area.height).saturating_sub(fixed).max(1);
         let scroll = scroll.min(lines.len().saturating_sub(fixed + page));
@@ -86,13 +87,11 @@ impl Top {
 
     fn trend_lines(&self, verdict: &Verdict, cells: usize) -> Vec<Line<'static>> {
         let highest = verdict.series.iter().map(|point| point.bytes).max().unwrap_or_default();
-        let labels = [
-            bytes(highest),
-            String::new(),
-            format!("over {}", duration(trend::span(&verdict.series))),
-        ];
+        let labels =
+            [bytes(highest), String::new(), format!("over {}", duration(trend::span(&verdict.series)))];
         let label_cells = labels.iter().map(|label| width(label)).max().unwrap_or_default() + 2;
-        let blocks = trend::lines(&verdict.series, cells.saturating_sub(label_cells).min(TREND_CELLS), TREND_LINES);
+        let blocks =
+            trend::lines(&verdict.series, cells.saturating_sub(label_cells).min(TREND_CELLS), TREND_LINES);
         let line = |(blocks, label): (String, String)| {
             Line::from(vec![
                 Span::styled(blocks, self.theme.trend()),
@@ -205,7 +204,11 @@ fn sentences(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
             MemoryKind::Cgroup => "its control group's limit",
             MemoryKind::Ram => "RAM",
         };
-        lines.push(format!("at this rate the {} left of {what} are full in {}", bytes(memory.available), duration(time)));
+        lines.push(format!(
+            "at this rate the {} left of {what} are full in {}",
+            bytes(memory.available),
+            duration(time)
+        ));
     }
     lines.push(format!("watched for {}", duration(verdict.watched)));
     lines

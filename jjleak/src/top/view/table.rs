@@ -166,13 +166,11 @@ impl Top {
 
     fn trend(&self, row: &Row, cells: usize) -> String {
         let books = self.shown_books();
-        match books.verdict(row) {
-            Some(verdict) => trend::line(&verdict.series, cells),
-            None => {
-                let verdicts = &books.profile(row).verdicts;
-                trend::line(&trend::sum(verdicts.iter().map(|verdict| &verdict.series[..])), cells)
-            }
+        if let Some(verdict) = books.verdict(row) {
+            return trend::line(&verdict.series, cells);
         }
+        let series = books.profile(row).verdicts.iter().map(|verdict| &verdict.series[..]);
+        trend::line(&trend::sum(series), cells)
     }
 
     fn row_name(&self, row: &Row) -> String {
@@ -256,7 +254,8 @@ impl Top {
 /// `← load_page ← handle_request`.
 fn callers(verdict: &Verdict) -> String {
     let callers = verdict.frames.iter().skip(verdict.caller + 1).take(8);
-    callers.map(|frame| format!("← {} ", safe(&label(frame)))).collect()
+    let callers: Vec<_> = callers.map(|frame| format!("← {}", safe(&label(frame)))).collect();
+    callers.join(" ")
 }
 
 /// `demo.c:108`; nothing when it is not known.
