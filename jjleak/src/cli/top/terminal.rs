@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::Hide;
 use crossterm::execute;
-use crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
+use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, disable_raw_mode, enable_raw_mode, size};
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
+use ratatui::{TerminalOptions, Viewport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::notices;
@@ -24,17 +26,21 @@ const GIVE_BACK: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 /// More than a screen's changes take: each is then one write, and shows at once.
 const BUFFER: usize = 64 << 10;
 
+/// What cells are written through.
+type Screen = ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>;
+
 /// The terminal, taken over. Given back when dropped, and when a panic is reported.
 pub(super) struct Terminal {
-    inner: ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    screen: Screen,
+    size: (u16, u16),
 }
 
 impl Terminal {
     /// Takes the terminal over.
     pub(super) fn take() -> io::Result<Self> {
         give_back_on_panic();
-        let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, io::stdout()));
-        let mut terminal = Self { inner: ratatui::Terminal::new(backend)? };
+        let size = size()?;
+        let mut terminal = Self { screen: screen(size)?, size };
         terminal.take_again()?;
         Ok(terminal)
     }
@@ -47,13 +53,32 @@ impl Terminal {
         }
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
-        self.inner.clear()
+        self.begin_anew()
+    }
+
+    /// Begins with an empty screen of the size that the terminal has. Nothing is asked of the terminal for that: ratatui's own
+    /// clearing asks where the cursor is, and the answer would come between the keys.
+    fn begin_anew(&mut self) -> io::Result<()> {
+        self.size = size()?;
+        execute!(io::stdout(), Clear(ClearType::All))?;
+        self.screen = screen(self.size)?;
+        Ok(())
     }
 
     pub(super) fn draw(&mut self, top: &mut Top) -> io::Result<()> {
-        self.inner.draw(|frame| top.draw(frame.area(), frame.buffer_mut()))?;
+        if size()? != self.size {
+            self.begin_anew()?;
+        }
+        self.screen.draw(|frame| top.draw(frame.area(), frame.buffer_mut()))?;
         Ok(())
     }
+}
+
+/// An empty screen.
+fn screen((width, height): (u16, u16)) -> io::Result<Screen> {
+    let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, io::stdout()));
+    let viewport = Viewport::Fixed(Rect::new(0, 0, width, height));
+    ratatui::Terminal::with_options(backend, TerminalOptions { viewport })
 }
 
 impl Drop for Terminal {
