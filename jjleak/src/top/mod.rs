@@ -255,9 +255,9 @@ impl Top {
     /// Puts the rows of the list that is looked at in their order, and keeps what is chosen in sight.
     fn arrange(&mut self) {
         let books = self.frozen.as_ref().unwrap_or(&self.books);
-        let shown = self.screens.len() - 1;
+        let current = self.screens.len() - 1;
         let (sort, value, is_reversed) = (self.sort, self.value, self.is_reversed);
-        let (rows, mut order): (&[Row], Vec<usize>) = match &self.screens[shown] {
+        let (rows, mut order): (&[Row], Vec<usize>) = match &self.screens[current] {
             Screen::Processes(list) => {
                 let shows = |row: &Row| list.filter.shows_process(books.profile(row));
                 (&books.processes, indexes(&books.processes, shows))
@@ -279,7 +279,7 @@ impl Top {
             if is_reversed { order.reverse() } else { order }
         });
         let find = |is_it: &dyn Fn(&Row) -> bool| order.iter().position(|index| is_it(&rows[*index]));
-        match &mut self.screens[shown] {
+        match &mut self.screens[current] {
             Screen::Processes(list) => {
                 let found = list.chosen.and_then(|key| find(&|row| books.process_key(row) == key));
                 list.settle(found, order.len(), self.page);

@@ -70,6 +70,14 @@ fn losses_and_estimates_are_told_in_the_last_line_but_one() {
 }
 
 #[test]
+fn looks_that_come_less_often_than_asked_for_are_told_of() {
+    let mut top = view(Colors::Sixteen);
+    top.set_pace(Duration::from_millis(5_400));
+    let text = text(&mut top, USUAL);
+    assert!(text.lines().nth(1).unwrap().contains("every 5.4 s (slowed)"), "{text}");
+}
+
+#[test]
 fn an_empty_view_says_why_it_is_empty() {
     let mut top = Top::new(about(Colors::Sixteen));
     assert!(text(&mut top, USUAL).contains("The first figures come in 1.0 s."));

@@ -116,17 +116,17 @@ impl Top {
             format!("{} live in {}", exact_bytes(live.bytes), objects(live.objects))
         };
         let elapsed = format!("over {}", duration(profile.elapsed()));
-        let every = if self.pace > self.about.interval {
-            format!("every {}: more often would take too much", duration(self.pace))
-        } else {
-            format!("every {}", duration(self.pace))
-        };
+        let every = format!("every {}", duration(self.pace));
+        // Whoever asked for more has to know.
+        let is_slowed = self.pace > self.about.interval;
+        let slowed = if is_slowed { format!("{every} (slowed)") } else { String::new() };
         vec![
             (figures, Theme::strong()),
             (ended, self.theme.alarm()),
             (change, Style::new()),
+            (slowed, Style::new()),
             (elapsed, Theme::quiet()),
-            (if self.is_over { String::new() } else { every }, Theme::quiet()),
+            (if self.is_over || is_slowed { String::new() } else { every }, Theme::quiet()),
         ]
     }
 
