@@ -74,7 +74,7 @@ fn looks_that_come_less_often_than_asked_for_are_told_of() {
     let mut top = view(Colors::Sixteen);
     top.set_pace(Duration::from_millis(5_400));
     let text = text(&mut top, USUAL);
-    assert!(text.lines().nth(1).unwrap().contains("every 5.4 s (slowed)"), "{text}");
+    assert!(text.lines().nth(1).unwrap().contains("slowed to 5.4 s"), "{text}");
 }
 
 #[test]

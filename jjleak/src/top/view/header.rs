@@ -119,12 +119,12 @@ impl Top {
         let every = format!("every {}", duration(self.pace));
         // Whoever asked for more has to know.
         let is_slowed = self.pace > self.about.interval;
-        let slowed = if is_slowed { format!("{every} (slowed)") } else { String::new() };
+        let slowed = if is_slowed { format!("slowed to {}", duration(self.pace)) } else { String::new() };
         vec![
             (figures, Theme::strong()),
             (ended, self.theme.alarm()),
+            (slowed, Theme::strong()),
             (change, Style::new()),
-            (slowed, Style::new()),
             (elapsed, Theme::quiet()),
             (if self.is_over || is_slowed { String::new() } else { every }, Theme::quiet()),
         ]
