@@ -19,6 +19,7 @@
 //! | [`pprof`] | a profile, a file | a file, a profile |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
+//! | [`top`] | profiles, one after the other, and keys | the cells of a terminal |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |
 //!
@@ -40,4 +41,5 @@ pub mod profile;
 pub mod render;
 pub mod store;
 pub mod symbolize;
+pub mod top;
 pub mod unwind;

@@ -50,6 +50,7 @@ mod snapshots;
 mod stacks;
 mod states;
 mod threads;
+mod top;
 mod turnover;
 mod verdicts;
 mod verifier;

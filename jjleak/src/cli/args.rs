@@ -232,6 +232,11 @@ impl Args {
         Ok(Subject::Command(words.into_iter().map(OsString::from).collect()))
     }
 
+    /// Whether more than one process can come to be profiled.
+    pub(super) fn may_be_several(&self) -> bool {
+        self.pid.len() > 1 || self.follow || self.name.is_some() || self.system_wide
+    }
+
     /// What to write.
     pub(super) fn asked(&self) -> Asked<'_> {
         let selection = Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) };

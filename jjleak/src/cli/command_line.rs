@@ -7,6 +7,7 @@ use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
 use super::report::ReportArgs;
+use super::top::TopArgs;
 
 /// Names the call paths that leak memory in a running process.
 ///
@@ -32,6 +33,7 @@ pub(super) struct CommandLine {
 /// What jjleak does when it does not profile.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    Top(TopArgs),
     Report(ReportArgs),
     Diff(DiffArgs),
     Doctor(DoctorArgs),

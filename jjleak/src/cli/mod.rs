@@ -4,6 +4,7 @@
 //! one line of what to do.
 
 mod args;
+mod audience;
 mod choice;
 mod command_line;
 mod diff;
@@ -17,6 +18,7 @@ mod report;
 mod saved;
 mod session;
 mod signals;
+mod top;
 mod trace;
 mod view;
 mod watch;
@@ -26,6 +28,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use audience::Wanted;
 use command_line::{Command, CommandLine};
 use failure::Failure;
 
@@ -62,9 +65,13 @@ fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Does what the arguments say.
 fn run_with(command_line: CommandLine) -> Result<(), Failure> {
-    init_log(command_line.args.verbose);
+    init_log(match &command_line.command {
+        Some(Command::Top(args)) => args.verbosity(),
+        _ => command_line.args.verbose,
+    });
     match command_line.command {
-        None => session::profile(&command_line.args),
+        None => session::profile(&command_line.args, &Wanted::Reports),
+        Some(Command::Top(args)) => top::watch(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Completions(args)) => {
             manual::completions(&args);

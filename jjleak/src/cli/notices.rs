@@ -2,17 +2,83 @@
 //!
 //! Some of it was chosen by the profiled process, such as the names of its files: nothing of that may steer the
 //! terminal. And nobody may be listening: a stderr that is closed or full is no reason to stop.
+//!
+//! While a view has the terminal, what is said waits.
 
 use std::io::{self, Write};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::progress;
 use crate::render::printable;
 
 /// Tells the user; one line, whatever is in it.
 pub(super) fn tell(line: &str) {
-    let line = format!("jjleak: {}\n", printable(line));
+    say(&format!("jjleak: {}\n", printable(line)));
+}
+
+fn say(text: &str) {
+    match &mut *waiting() {
+        Some(waiting) => waiting.add(text),
+        None => write(text),
+    }
+}
+
+fn write(text: &str) {
     // There is nobody to tell that nobody can be told.
-    let _ = progress::aside(|| io::stderr().write_all(line.as_bytes()));
+    let _ = progress::aside(|| io::stderr().write_all(text.as_bytes()));
+}
+
+/// Most texts that wait: what a view of days has to say is said by then, and the last ones matter most.
+const MAX_WAITING: usize = 200;
+
+/// What waits to be said; `None` when nothing has to wait.
+static WAITING: Mutex<Option<Waiting>> = Mutex::new(None);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    texts: Vec<String>,
+    /// How many of the first ones were given up.
+    dropped: usize,
+    is_news: bool,
+}
+
+impl Waiting {
+    fn add(&mut self, text: &str) {
+        self.texts.push(text.to_owned());
+        self.is_news = true;
+        if self.texts.len() > MAX_WAITING {
+            self.texts.remove(0);
+            self.dropped += 1;
+        }
+    }
+}
+
+fn waiting() -> MutexGuard<'static, Option<Waiting>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets everything wait from now on.
+pub(super) fn hold() {
+    waiting().get_or_insert_default();
+}
+
+/// Says what had to wait, and lets nothing wait any more.
+pub(super) fn release() {
+    let Some(waiting) = mem::take(&mut *waiting()) else { return };
+    if waiting.dropped > 0 {
+        write(&format!("jjleak: {} earlier messages are not kept\n", waiting.dropped));
+    }
+    waiting.texts.iter().for_each(|text| write(text));
+}
+
+/// The last line that waits, if it is new.
+pub(super) fn latest() -> Option<String> {
+    let mut waiting = waiting();
+    let waiting = waiting.as_mut()?;
+    let last = waiting.texts.last().filter(|_| waiting.is_news)?.trim().to_owned();
+    waiting.is_news = false;
+    Some(last)
 }
 
 /// Where the log goes. A message may have several lines, such as what the kernel's verifier says.
@@ -21,7 +87,7 @@ pub(super) struct Log;
 
 impl Write for Log {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
-        let _ = progress::aside(|| io::stderr().write_all(printable_lines(message).as_bytes()));
+        say(&printable_lines(message));
         Ok(message.len())
     }
 

@@ -128,6 +128,21 @@ impl Outputs {
     pub(super) fn report_ended(&mut self, profiles: &[Profile]) {
         for profile in profiles {
             self.print(profile, Format::Json);
+        }
+        self.keep(profiles);
+    }
+
+    /// Prints what was only kept so far.
+    pub(super) fn print_kept(&mut self, profiles: &[Profile]) {
+        for profile in by_size(profiles) {
+            self.print(profile, Format::Text);
+            self.print(profile, Format::Json);
+        }
+    }
+
+    /// Writes an interval's report to the file that has every report, if there is one.
+    pub(super) fn keep(&mut self, profiles: &[Profile]) {
+        for profile in profiles {
             if let Some(mut file) = self.json_lines.take() {
                 match append(&mut file, profile, Format::Json, &self.options) {
                     Ok(()) => self.json_lines = Some(file),

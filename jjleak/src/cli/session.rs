@@ -16,6 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Failure;
 use super::args::{Args, Subject};
+use super::audience::{self, Audience};
 use super::choice::Choice;
 use super::failure::{LOSS, OTHER};
 use super::notices::tell;
@@ -26,7 +27,7 @@ use super::trace::Trace;
 use super::watch::{Wanted, Watch};
 use crate::analyze::Baseline;
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
-use crate::processes::{Launch, Pid};
+use crate::processes::{Launch, Pid, Streams};
 use crate::profile::Profile;
 
 /// How often jjleak looks at what the processes map, so that their files stay known when they end.
@@ -37,7 +38,7 @@ const KERNEL_LOG_VERBOSITY: u8 = 2;
 const MAX_CLOSED: usize = 64;
 
 /// Profiles what the arguments name.
-pub(super) fn profile(args: &Args) -> Result<(), Failure> {
+pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
@@ -53,7 +54,7 @@ pub(super) fn profile(args: &Args) -> Result<(), Failure> {
         .build()
         .map_err(|error| cannot_start("starting the runtime", &error))?;
     runtime.block_on(async {
-        let mut session = Session::begin(args, subject, settings, choice)?;
+        let mut session = Session::begin(args, subject, settings, choice, wanted)?;
         session.baseline = baseline;
         session.run(args, &interrupt).await?;
         let _progress = Progress::start("writing files, and taking the probes out");
@@ -88,6 +89,7 @@ fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
 struct Session {
     watch: Watch,
     outputs: Outputs,
+    audience: Audience,
     hints: Hints,
     trace: Trace,
     /// What reports leave out.
@@ -104,7 +106,13 @@ struct Session {
 }
 
 impl Session {
-    fn begin(args: &Args, subject: Subject, settings: Settings, choice: Choice) -> Result<Self, Failure> {
+    fn begin(
+        args: &Args,
+        subject: Subject,
+        settings: Settings,
+        choice: Choice,
+        shown: &audience::Wanted,
+    ) -> Result<Self, Failure> {
         let wanted = match &subject {
             Subject::Named(name) => Wanted::Named(name.clone()),
             _ => Wanted::All,
@@ -115,7 +123,8 @@ impl Session {
                 Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
             }
             Subject::Command(words) => {
-                Self::launch(args, &words, Watch::new(settings, args.coverage()?, wanted, choice)?)?
+                let watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
+                Self::launch(args, &words, shown.streams(), watch)?
             }
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(&args.asked(), None)?;
@@ -129,7 +138,7 @@ impl Session {
         }
         drop(progress);
         tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
-        Self::with(watch, outputs)
+        Self::with(watch, outputs, Audience::open(shown, args)?)
     }
 
     /// Attaches to running processes.
@@ -146,19 +155,25 @@ impl Session {
     }
 
     /// Starts a command.
-    fn launch(args: &Args, words: &[OsString], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
-        let launch = Launch::start(words)?;
+    fn launch(
+        args: &Args,
+        words: &[OsString],
+        streams: Streams,
+        mut watch: Watch,
+    ) -> Result<(Watch, Outputs), Failure> {
+        let launch = Launch::start(words, streams)?;
         let outputs = Outputs::open(&args.asked(), Some(launch.pid().number().get()))?;
         watch.launch(launch)?;
         Ok((watch, outputs))
     }
 
-    fn with(mut watch: Watch, outputs: Outputs) -> Result<Self, Failure> {
+    fn with(mut watch: Watch, outputs: Outputs, audience: Audience) -> Result<Self, Failure> {
         let hints = watch.attachment_mut().hints()?;
         let trace = Trace::new(watch.attachment_mut().events()?);
         Ok(Self {
             watch,
             outputs,
+            audience,
             hints,
             trace,
             baseline: None,
@@ -181,10 +196,11 @@ impl Session {
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
+                () = self.audience.leaving() => break,
                 // Before what can happen at any rate: nothing may keep these from happening.
                 _ = housekeeping.tick() => {
                     self.tidy_up()?;
-                    if self.watch.is_over() {
+                    if self.watch.is_over() && !self.audience.stays() {
                         return Ok(());
                     }
                 }
@@ -196,10 +212,13 @@ impl Session {
                     if args.trace {
                         continue;
                     }
+                    self.audience.begin_look();
                     let profiles = self.profiles()?;
-                    self.outputs.report(&profiles);
-                    if !self.outputs.is_wanted() {
+                    if !self.audience.show(profiles, &mut self.outputs) {
                         break;
+                    }
+                    if let Some(pause) = self.audience.pause() {
+                        reports.reset_after(pause);
                     }
                 }
                 () = self.watch.next_ending() => {
@@ -211,7 +230,7 @@ impl Session {
                     if !self.watch.follows() || self.watch.have_all_ended() {
                         self.close()?;
                     }
-                    if self.watch.is_over() {
+                    if self.watch.is_over() && !self.audience.stays() {
                         return Ok(());
                     }
                 }
@@ -246,7 +265,7 @@ impl Session {
         // A reader that has gone away is told of no failure; the report finds out, too.
         let _ = self.trace.print();
         self.last = self.profiles()?;
-        self.outputs.report(&self.last);
+        self.audience.dismiss(&self.last, &self.closed, &mut self.outputs);
         Ok(())
     }
 
@@ -308,14 +327,14 @@ impl Session {
         // Where every program of the host is followed, most that end are of no interest to anybody.
         if self.watch.follows_everyone() {
             self.ended += profiles.len();
-            self.outputs.report_ended(&profiles);
+            self.audience.mention_ended(&profiles, &mut self.outputs);
             return Ok(());
         }
         for Profile { process, ended, .. } in &profiles {
             let ended = ended.as_deref().unwrap_or_default();
             self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
         }
-        self.outputs.report(&profiles);
+        self.audience.show_ended(&profiles, &mut self.outputs);
         self.closed.extend(profiles);
         self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
         self.ended += self.closed.len().saturating_sub(MAX_CLOSED);

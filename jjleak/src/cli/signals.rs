@@ -11,6 +11,7 @@ use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::Notify;
 
+use super::top;
 use crate::store;
 
 /// How long further signals are taken for echoes of the first: timeout(1) sends its signal to jjleak and then to all of
@@ -46,6 +47,7 @@ pub(super) fn watch() -> io::Result<Arc<Notify>> {
 /// The exit code is that of a process that the signal has ended, as a shell reports it.
 fn leave(signal: Signal) -> ! {
     store::discard_all();
+    top::restore();
     // SAFETY: it only ends the process, and what the process would still have to do has been done.
     unsafe { libc::_exit(128 + signal as i32) }
 }

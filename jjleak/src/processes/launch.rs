@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::{fs, io};
 
 use nix::sys::ptrace::{self, Options};
@@ -39,6 +39,15 @@ pub struct Launch {
     signal: Option<Signal>,
 }
 
+/// Where a command reads from and writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streams {
+    /// Where jjleak does.
+    Inherited,
+    /// Nowhere.
+    Silent,
+}
+
 /// How far a launch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
@@ -50,7 +59,7 @@ pub enum Progress {
 
 impl Launch {
     /// Starts a command; it is stopped before its first instruction.
-    pub fn start(words: &[OsString]) -> Result<Self, Error> {
+    pub fn start(words: &[OsString], streams: Streams) -> Result<Self, Error> {
         let Some((program, arguments)) = words.split_first() else {
             return Err(Error::Start {
                 command: String::new(),
@@ -61,6 +70,9 @@ impl Launch {
         let failed = |source| Error::Start { command: name.clone(), source };
         let mut command = Command::new(program);
         command.args(arguments);
+        if streams == Streams::Silent {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        }
         // SAFETY: both calls are async-signal-safe system calls.
         unsafe {
             command.pre_exec(|| {
@@ -200,7 +212,7 @@ mod tests {
         let shell = ["/bin/sh", "-c", "exit 3"];
         let through_the_loader = ["/lib64/ld-linux-x86-64.so.2", "/bin/sh", "-c", "exit 3"];
         for command in [&shell[..], &through_the_loader] {
-            let mut launch = Launch::start(&words(command)).unwrap();
+            let mut launch = Launch::start(&words(command), Streams::Inherited).unwrap();
             let has_libc = |pid| {
                 let maps = Mapping::all(pid).unwrap();
                 maps.iter().any(|mapping| mapping.path.to_string_lossy().contains("libc.so"))
@@ -214,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_command_that_is_not_there_is_named() {
-        let error = Launch::start(&words(&["/nonexistent/program"])).err().unwrap();
+        let error = Launch::start(&words(&["/nonexistent/program"]), Streams::Silent).err().unwrap();
         assert!(matches!(error, Error::Start { command, .. } if command == "/nonexistent/program"));
     }
 }

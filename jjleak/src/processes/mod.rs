@@ -21,7 +21,7 @@ mod threads;
 pub use error::Error;
 pub use exit::ExitWatch;
 pub use identity::{Credentials, Pid, Process};
-pub use launch::{Launch, Progress, Running};
+pub use launch::{Launch, Progress, Running, Streams};
 pub use maps::{FileId, FileVersion, Mapping, parse_maps};
 pub use memory::MemoryLimit;
 pub use modules::{Module, ModuleFiles, ModuleId, ModuleTable, Unopened};

@@ -8,15 +8,15 @@ use crate::profile::Profile;
 
 /// A counter that is not zero.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Counted<'a> {
-    pub(super) count: u64,
-    pub(super) name: &'a str,
+pub(crate) struct Counted<'a> {
+    pub(crate) count: u64,
+    pub(crate) name: &'a str,
     /// A sentence; empty for a counter this version does not know.
-    pub(super) meaning: &'static str,
+    pub(crate) meaning: &'static str,
 }
 
 /// The counters for which the figures miss something.
-pub(super) fn losses(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
+pub(crate) fn losses(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
     counted(&profile.lost)
 }
 

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use crate::profile::Frame;
-pub(super) use crate::profile::NO_STACK;
+pub(crate) use crate::profile::NO_STACK;
 
 /// The function's name or, if unknown, the address with the name of its module.
-pub(super) fn label(frame: &Frame) -> Cow<'_, str> {
+pub(crate) fn label(frame: &Frame) -> Cow<'_, str> {
     if frame.symbol.is_empty() {
         Cow::Owned(format!("{:#x} [{}]", frame.address, module(frame).unwrap_or("unknown".into())))
     } else {
@@ -15,7 +15,7 @@ pub(super) fn label(frame: &Frame) -> Cow<'_, str> {
 }
 
 /// The file name of the frame's module; `None` when it is in none.
-pub(super) fn module(frame: &Frame) -> Option<Cow<'_, str>> {
+pub(crate) fn module(frame: &Frame) -> Option<Cow<'_, str>> {
     let name = frame.module.rsplit('/').next().unwrap_or_default();
     (!name.is_empty()).then(|| printable(name))
 }

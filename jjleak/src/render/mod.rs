@@ -27,9 +27,11 @@ mod tree;
 mod units;
 mod verdicts;
 
+pub(crate) use counters::losses;
 pub use difference::render_difference;
-pub(crate) use label::printable;
-pub(crate) use units::humane_bytes;
+pub(crate) use label::{NO_STACK, label, module, printable};
+pub(crate) use svg::frame_color;
+pub(crate) use units::{duration, grouped, humane_bytes, percent};
 pub use verdicts::{advice, evidence, headline, pace, site};
 
 /// Who wrote a report, in formats that have a place for it.
@@ -125,7 +127,9 @@ impl Value {
         }
     }
 
-    const fn of(self, totals: Totals) -> u64 {
+    /// What it is of these totals.
+    #[must_use]
+    pub const fn of(self, totals: Totals) -> u64 {
         match self {
             Self::Bytes => totals.bytes,
             Self::Objects => totals.objects,

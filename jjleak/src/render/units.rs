@@ -27,7 +27,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// The two leading units of a duration: `0.3 s`, `59.9 s`, `4 min 12 s`, `3 h 5 min`, `9 d 0 h`.
-pub(super) fn duration(duration: Duration) -> String {
+pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     if days > 0 {
@@ -42,7 +42,7 @@ pub(super) fn duration(duration: Duration) -> String {
 }
 
 /// `1,536,000`.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.char_indices() {
@@ -55,7 +55,7 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// `part` in per cent of `whole`; 0 of nothing.
-pub(super) fn percent(part: u64, whole: u64) -> f64 {
+pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * ratio(part, whole) }
 }
 

@@ -18,3 +18,4 @@ pub(crate) mod process;
 pub(crate) mod return_probes;
 pub(crate) mod shares;
 pub(crate) mod tables;
+pub(crate) mod terminal;

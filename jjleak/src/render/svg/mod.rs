@@ -23,6 +23,12 @@ mod frames;
 mod legend;
 mod shades;
 
+/// The colour of a kind of frame, the same wherever jjleak draws frames: red, green and blue.
+pub(crate) const fn frame_color(kind: FrameKind) -> (u8, u8, u8) {
+    let Color { r, g, b } = legend::color(kind);
+    (r, g, b)
+}
+
 const WHITE: Color = Color { r: 0xff, g: 0xff, b: 0xff };
 
 /// Writes the flame graph.

@@ -1,0 +1,126 @@
+//! Who looks on while a run goes on: whoever reads the reports, or whoever looks at the live view.
+
+use std::future::pending;
+use std::time::Duration;
+
+use super::Failure;
+use super::args::Args;
+use super::outputs::Outputs;
+use super::top::LiveView;
+use crate::processes::Streams;
+use crate::profile::Profile;
+use crate::top::About;
+
+/// What is to be shown while a run goes on.
+#[derive(Debug, Clone)]
+pub(super) enum Wanted {
+    /// A report at every interval.
+    Reports,
+    /// The live view.
+    View(About),
+}
+
+/// Who looks on.
+pub(super) enum Audience {
+    /// Whoever reads the reports.
+    Reader,
+    /// Whoever looks at the live view.
+    Viewer(Box<LiveView>),
+}
+
+impl Wanted {
+    /// The streams of a command that is started: a view has the terminal for itself.
+    pub(super) const fn streams(&self) -> Streams {
+        match self {
+            Self::Reports => Streams::Inherited,
+            Self::View(_) => Streams::Silent,
+        }
+    }
+}
+
+impl Audience {
+    /// Opens what is wanted. Needs a running tokio runtime.
+    pub(super) fn open(wanted: &Wanted, args: &Args) -> Result<Self, Failure> {
+        Ok(match wanted {
+            Wanted::Reports => Self::Reader,
+            Wanted::View(about) => Self::Viewer(Box::new(LiveView::open(about.clone(), args)?)),
+        })
+    }
+
+    /// A look begins, of which the audience is shown the outcome.
+    pub(super) fn begin_look(&mut self) {
+        if let Self::Viewer(view) = self {
+            view.begin_look();
+        }
+    }
+
+    /// How long to wait until the next look, if that is longer than the interval.
+    pub(super) const fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Reader => None,
+            Self::Viewer(view) => view.pause(),
+        }
+    }
+
+    /// Shows the profiles of an instant; whether anybody is still there to look at the next.
+    pub(super) fn show(&mut self, profiles: Vec<Profile>, outputs: &mut Outputs) -> bool {
+        match self {
+            Self::Reader => {
+                outputs.report(&profiles);
+                outputs.is_wanted()
+            }
+            Self::Viewer(view) => {
+                outputs.keep(&profiles);
+                view.show(profiles).is_ok()
+            }
+        }
+    }
+
+    /// Shows the last profiles of processes that have ended.
+    pub(super) fn show_ended(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
+        match self {
+            Self::Reader => outputs.report(profiles),
+            Self::Viewer(view) => {
+                outputs.keep(profiles);
+                view.show_ended(profiles);
+            }
+        }
+    }
+
+    /// The same where most that end are of no interest to anybody.
+    pub(super) fn mention_ended(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
+        match self {
+            Self::Reader => outputs.report_ended(profiles),
+            Self::Viewer(view) => {
+                outputs.keep(profiles);
+                view.mention_ended(profiles.len());
+            }
+        }
+    }
+
+    /// Nothing is left to profile; whether the audience stays to look at what there was.
+    pub(super) fn stays(&mut self) -> bool {
+        match self {
+            Self::Reader => false,
+            Self::Viewer(view) => view.end().is_ok(),
+        }
+    }
+
+    /// Waits until the audience has seen enough. Can be dropped and called again.
+    pub(super) async fn leaving(&mut self) {
+        match self {
+            Self::Reader => pending().await,
+            Self::Viewer(view) => view.leaving().await,
+        }
+    }
+
+    /// Shows the final report: what runs, and what has ended and was shown while it went on.
+    pub(super) fn dismiss(&mut self, last: &[Profile], closed: &[Profile], outputs: &mut Outputs) {
+        if let Self::Viewer(view) = self {
+            view.close();
+            // The terminal was the view's until now.
+            outputs.print_kept(closed);
+        }
+        outputs.report(last);
+    }
+}

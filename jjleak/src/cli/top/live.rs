@@ -1,0 +1,248 @@
+//! The live view in a terminal.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{Event, KeyEvent, KeyEventKind};
+use jiff::tz::TimeZone;
+use nix::sys::signal::{Signal, raise};
+use nix::time::{ClockId, clock_gettime};
+use tokio::signal::unix::{self, SignalKind};
+
+use super::keyboard::Keyboard;
+use super::terminal::Terminal;
+use crate::analyze::{Selection, SortBy};
+use crate::cli::args::Args;
+use crate::cli::failure::OTHER;
+use crate::cli::{Failure, notices};
+use crate::profile::Profile;
+use crate::render::{Contents, Format, Options, render};
+use crate::store::PendingFile;
+use crate::top::{About, Cost, Top, Wish};
+
+/// Most that looks may take of a core: a view is watched beside a production's own work. What there is more to look at makes
+/// looks rarer, and not dearer. What is done between looks brings it to 2 %.
+const LARGEST_SHARE: f64 = 0.018;
+/// Rarer than this, nobody would call it live.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The live view in a terminal.
+pub(in crate::cli) struct LiveView {
+    top: Top,
+    /// None when it was given back.
+    terminal: Option<Terminal>,
+    keyboard: Keyboard,
+    /// Told when jjleak goes on after it was stopped: the shell has written to the terminal.
+    resumed: unix::Signal,
+    meter: Meter,
+    interval: Duration,
+    /// What jjleak had taken of all cores when the look began, in seconds.
+    look_began: Option<f64>,
+    /// How long to wait until the next look, if that is longer than the interval.
+    pause: Option<Duration>,
+    /// Where files go.
+    folder: PathBuf,
+    time_zone: TimeZone,
+}
+
+impl LiveView {
+    /// Takes the terminal over.
+    pub(in crate::cli) fn open(about: About, args: &Args) -> Result<Self, Failure> {
+        let failed = |error: io::Error| {
+            let what = format!("taking over the terminal failed: {error}");
+            Failure::new(OTHER, what, "check the terminal (TERM), or leave the word top out for reports")
+        };
+        let resumed = unix::signal(SignalKind::from_raw(Signal::SIGCONT as i32)).map_err(failed)?;
+        let time_zone = about.time_zone.clone();
+        let interval = about.interval;
+        let mut view = Self {
+            top: Top::new(about),
+            terminal: Some(Terminal::take().map_err(failed)?),
+            keyboard: Keyboard::new(),
+            resumed,
+            meter: Meter::new(),
+            interval,
+            look_began: None,
+            pause: None,
+            folder: args.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
+            time_zone,
+        };
+        view.draw().map_err(failed)?;
+        Ok(view)
+    }
+
+    /// A look begins, of which the view is told the outcome.
+    pub(in crate::cli) fn begin_look(&mut self) {
+        self.look_began = cpu_seconds();
+    }
+
+    /// Shows the profiles of an instant.
+    pub(in crate::cli) fn show(&mut self, profiles: Vec<Profile>) -> io::Result<()> {
+        let cpu = self.meter.read();
+        self.top.take(profiles, Cost { cpu });
+        let spent = cpu_seconds().zip(self.look_began.take()).map(|(now, began)| now - began);
+        self.pause = spent.and_then(|spent| pause(spent, self.interval));
+        self.top.set_pace(self.pause.unwrap_or(self.interval));
+        self.draw()
+    }
+
+    /// How long to wait until the next look, if that is longer than the interval.
+    pub(in crate::cli) const fn pause(&self) -> Option<Duration> {
+        self.pause
+    }
+
+    /// Keeps the last profiles of processes that have ended: they show from the next instant on.
+    pub(in crate::cli) fn show_ended(&mut self, profiles: &[Profile]) {
+        self.top.take_ended(profiles.to_vec());
+    }
+
+    /// So many processes have ended that nobody will ask for.
+    pub(in crate::cli) const fn mention_ended(&mut self, number: usize) {
+        self.top.forget_ended(number);
+    }
+
+    /// Nothing is left to profile.
+    pub(in crate::cli) fn end(&mut self) -> io::Result<()> {
+        if self.top.is_over() {
+            return Ok(());
+        }
+        self.top.end();
+        self.show(Vec::new())
+    }
+
+    /// Does what keys say until one of them says to leave. Can be dropped and called again.
+    pub(in crate::cli) async fn leaving(&mut self) {
+        loop {
+            let goes_on = tokio::select! {
+                event = self.keyboard.next() => match event {
+                    Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => self.press(key),
+                    Some(Ok(Event::Resize(..))) => self.draw().map(|()| true),
+                    Some(Ok(_)) => Ok(true),
+                    Some(Err(error)) => Err(error),
+                    None => Ok(false),
+                },
+                _ = self.resumed.recv() => self.take_again().map(|()| true),
+            };
+            // A terminal that is gone needs no view.
+            if !goes_on.unwrap_or(false) {
+                return;
+            }
+        }
+    }
+
+    /// Gives the terminal back.
+    pub(in crate::cli) fn close(&mut self) {
+        self.terminal = None;
+    }
+
+    /// Does what a key says; whether to go on.
+    fn press(&mut self, key: KeyEvent) -> io::Result<bool> {
+        match self.top.press(key) {
+            Some(Wish::Leave) => return Ok(false),
+            Some(Wish::Export) => {
+                let told = match self.export() {
+                    Ok(path) => format!("wrote {}", path.display()),
+                    Err(failure) => format!("not written: {failure}"),
+                };
+                self.top.tell(&told);
+            }
+            Some(Wish::Suspend) => {
+                super::restore();
+                // The shell's own handler stops the process here, until it is told to go on.
+                raise(Signal::SIGTSTP)?;
+                self.take_again()?;
+            }
+            Some(Wish::Redraw) => self.take_again()?,
+            None => {}
+        }
+        self.draw().map(|()| true)
+    }
+
+    fn take_again(&mut self) -> io::Result<()> {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_again()?;
+        }
+        self.draw()
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        if let Some(notice) = notices::latest() {
+            self.top.tell(&notice);
+        }
+        match &mut self.terminal {
+            Some(terminal) => terminal.draw(&mut self.top),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what is shown as a flame graph.
+    fn export(&self) -> Result<PathBuf, Failure> {
+        let (profile, value) = self.top.shown();
+        let options = Options {
+            selection: Selection { sort: SortBy::Size, top: usize::MAX },
+            value,
+            contents: Contents::default(),
+            time_zone: self.time_zone.clone(),
+            inverted: false,
+            view: String::new(),
+        };
+        let time = profile.taken_at.to_zoned(self.time_zone.clone()).strftime("%H%M%S");
+        let name = match profile.process.pid {
+            0 => format!("jjleak-{time}.svg"),
+            pid => format!("jjleak-{pid}-{time}.svg"),
+        };
+        let mut file = PendingFile::create(&self.folder.join(name))?;
+        file.write(&render(&profile, Format::Svg, &options)?)?;
+        Ok(file.finish()?)
+    }
+}
+
+/// How long to wait after a look that took so many seconds of a core, if that is longer than the interval.
+fn pause(spent: f64, interval: Duration) -> Option<Duration> {
+    let fair = Duration::try_from_secs_f64(spent / LARGEST_SHARE).ok()?.min(LONGEST_PAUSE);
+    (fair > interval).then_some(fair)
+}
+
+/// Measures what jjleak itself takes.
+struct Meter {
+    read_at: Instant,
+    cpu: Option<f64>,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self { read_at: Instant::now(), cpu: cpu_seconds() }
+    }
+
+    /// The share of a core since it was last read.
+    fn read(&mut self) -> Option<f64> {
+        let now = Self::new();
+        let share = now
+            .cpu
+            .zip(self.cpu)
+            .map(|(now_cpu, cpu)| (now_cpu - cpu) / (now.read_at - self.read_at).as_secs_f64());
+        *self = now;
+        share.filter(|share| share.is_finite())
+    }
+}
+
+/// What this process has taken of all cores, in seconds.
+fn cpu_seconds() -> Option<f64> {
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?;
+    Some(Duration::from(time).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dear_looks_are_rare_ones_and_cheap_ones_keep_the_interval() {
+        let second = Duration::from_secs(1);
+        assert_eq!(pause(0.017, second), None);
+        assert_eq!(pause(0.09, second), Some(Duration::from_secs(5)));
+        assert_eq!(pause(60., second), Some(LONGEST_PAUSE));
+        assert_eq!(pause(0.1, Duration::from_secs(10)), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! `jjleak top`: the live view at the rim, with the terminal and the clock.
+
+mod args;
+mod keyboard;
+mod live;
+mod terminal;
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+use jiff::tz::TimeZone;
+
+use super::audience::Wanted;
+use super::failure::USAGE;
+use super::{Failure, session};
+use crate::top::{About, Colors};
+
+pub(super) use args::TopArgs;
+pub(super) use live::LiveView;
+pub(super) use terminal::restore;
+
+/// Shows what the arguments name.
+pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
+    args.check()?;
+    if !io::stdout().is_terminal() {
+        return Err(Failure::new(
+            USAGE,
+            "the live view needs a terminal, and stdout is none",
+            "leave the redirection out (over ssh: ssh -t), or leave the word top out for reports",
+        ));
+    }
+    let about = About {
+        interval: args.profiling().interval,
+        time_zone: TimeZone::system(),
+        several: args.profiling().may_be_several(),
+        colors: colors(|name| env::var(name).unwrap_or_default()),
+        sort: args.sort,
+    };
+    session::profile(args.profiling(), &Wanted::View(about))
+}
+
+/// Which colours the terminal shows, by what it says of itself; none if none are wanted (<https://no-color.org>).
+fn colors(variable: impl Fn(&str) -> String) -> Colors {
+    if !variable("NO_COLOR").is_empty() || variable("TERM") == "dumb" {
+        Colors::None
+    } else if matches!(variable("COLORTERM").as_str(), "truecolor" | "24bit") {
+        Colors::True
+    } else {
+        Colors::Sixteen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_those_that_the_terminal_has_and_the_user_wants() {
+        let with = |pairs: &[(&str, &str)]| {
+            let pairs: Vec<_> = pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+            colors(|name| {
+                pairs
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| value.clone())
+                    .unwrap_or_default()
+            })
+        };
+        assert_eq!(with(&[("TERM", "xterm")]), Colors::Sixteen);
+        assert_eq!(with(&[("COLORTERM", "truecolor")]), Colors::True);
+        assert_eq!(with(&[("COLORTERM", "truecolor"), ("NO_COLOR", "1")]), Colors::None);
+        assert_eq!(with(&[("TERM", "dumb")]), Colors::None);
+    }
+}

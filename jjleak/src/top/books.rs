@@ -1,0 +1,182 @@
+//! What is known at one instant: the profiles, and a row for each process and call site.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Cost;
+use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict, VerdictKind};
+
+/// Which process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ProcessKey {
+    pub(super) pid: u32,
+    start_time: u64,
+}
+
+/// Which call site of which process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct SiteKey {
+    pub(super) process: ProcessKey,
+    site: u64,
+}
+
+/// Live bytes and objects more than before, or less.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Delta {
+    pub(super) bytes: i64,
+    pub(super) objects: i64,
+}
+
+/// A row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    /// Index of its profile.
+    pub(super) profile: usize,
+    /// Index of the verdict, if it is a call site's; it is the whole process's otherwise.
+    pub(super) verdict: Option<usize>,
+    pub(super) live: Totals,
+    pub(super) delta: Delta,
+    /// Growth in bytes a second.
+    pub(super) rate: f64,
+    /// Of the oldest live block.
+    pub(super) oldest: Option<Duration>,
+}
+
+/// What is known at one instant.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Books {
+    pub(super) profiles: Vec<Arc<Profile>>,
+    /// A row for each process.
+    pub(super) processes: Vec<Row>,
+    /// A row for each call site.
+    pub(super) sites: Vec<Row>,
+    pub(super) cost: Cost,
+    /// Allocations a second, of all processes.
+    pub(super) allocations: f64,
+}
+
+/// What was known before.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    sites: HashMap<SiteKey, Totals>,
+    processes: HashMap<ProcessKey, Totals>,
+    allocated: u64,
+    elapsed: Duration,
+}
+
+impl Books {
+    /// Makes rows of profiles. `before` is what was known at the instant before, and is brought up to date.
+    pub(super) fn new(profiles: Vec<Arc<Profile>>, cost: Cost, before: &mut Before) -> Self {
+        let mut books = Self { cost, ..Self::default() };
+        let mut now = Before::default();
+        now.sites.reserve(before.sites.len());
+        for (index, profile) in profiles.iter().enumerate() {
+            let process = ProcessKey::of(&profile.process);
+            let ages: HashMap<u64, Duration> =
+                profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))).collect();
+            for (number, verdict) in profile.verdicts.iter().enumerate() {
+                let key = SiteKey { process, site: verdict.site };
+                now.sites.insert(key, verdict.live);
+                books.sites.push(Row {
+                    profile: index,
+                    verdict: Some(number),
+                    live: verdict.live,
+                    delta: Delta::between(before.sites.get(&key), verdict.live),
+                    rate: verdict.rate.map_or(0., |rate| rate.per_second),
+                    oldest: verdict.stacks.iter().filter_map(|id| ages.get(id)).max().copied(),
+                });
+            }
+            let live = profile.live();
+            now.processes.insert(process, live);
+            now.allocated += profile.allocated().objects;
+            now.elapsed = now.elapsed.max(profile.elapsed());
+            books.processes.push(Row {
+                profile: index,
+                verdict: None,
+                live,
+                delta: Delta::between(before.processes.get(&process), live),
+                rate: growing(profile).filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum(),
+                oldest: ages.values().max().copied(),
+            });
+        }
+        let seconds = now.elapsed.saturating_sub(before.elapsed).as_secs_f64();
+        if seconds > 0. {
+            books.allocations = as_float(now.allocated.saturating_sub(before.allocated)) / seconds;
+        }
+        *before = now;
+        books.profiles = profiles;
+        books
+    }
+
+    pub(super) fn profile(&self, row: &Row) -> &Profile {
+        &self.profiles[row.profile]
+    }
+
+    pub(super) fn verdict(&self, row: &Row) -> Option<&Verdict> {
+        row.verdict.map(|index| &self.profile(row).verdicts[index])
+    }
+
+    pub(super) fn process_key(&self, row: &Row) -> ProcessKey {
+        ProcessKey::of(&self.profile(row).process)
+    }
+
+    pub(super) fn site_key(&self, row: &Row) -> SiteKey {
+        let site = self.verdict(row).map_or(0, |verdict| verdict.site);
+        SiteKey { process: self.process_key(row), site }
+    }
+
+    /// The profile of a process.
+    pub(super) fn find_process(&self, key: ProcessKey) -> Option<&Arc<Profile>> {
+        self.profiles.iter().find(|profile| ProcessKey::of(&profile.process) == key)
+    }
+
+    /// The row of a call site.
+    pub(super) fn find_site(&self, key: SiteKey) -> Option<&Row> {
+        self.sites.iter().find(|row| self.site_key(row) == key)
+    }
+
+    /// The stacks of a call site, those that hold the most first.
+    pub(super) fn stacks(&self, row: &Row) -> Vec<&StackProfile> {
+        let Some(verdict) = self.verdict(row) else { return Vec::new() };
+        let is_of_site = |stack: &&StackProfile| verdict.stacks.contains(&stack.id);
+        let mut stacks: Vec<_> = self.profile(row).stacks.iter().filter(is_of_site).collect();
+        stacks.sort_by_key(|stack| (std::cmp::Reverse(stack.live.bytes), stack.id));
+        stacks
+    }
+}
+
+impl ProcessKey {
+    pub(super) const fn of(process: &ProcessInfo) -> Self {
+        Self { pid: process.pid, start_time: process.start_time }
+    }
+}
+
+impl Delta {
+    fn between(before: Option<&Totals>, now: Totals) -> Self {
+        let before = before.copied().unwrap_or_default();
+        Self {
+            bytes: now.bytes.wrapping_sub(before.bytes).cast_signed(),
+            objects: now.objects.wrapping_sub(before.objects).cast_signed(),
+        }
+    }
+}
+
+/// The verdicts on what grows.
+fn growing(profile: &Profile) -> impl Iterator<Item = &Verdict> {
+    profile.verdicts.iter().filter(|verdict| verdict.kind <= VerdictKind::Growing)
+}
+
+/// How many call sites are of each kind, in the order of [`VerdictKind::ALL`].
+pub(super) fn kinds<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; VerdictKind::ALL.len()] {
+    let mut counts = [0; VerdictKind::ALL.len()];
+    for verdict in verdicts {
+        counts[verdict.kind as usize] += 1;
+    }
+    counts
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate has no use for 53 bits")]
+pub(super) const fn as_float(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,208 @@
+//! What keys do.
+
+use super::*;
+
+#[test]
+fn q_and_control_c_leave_from_anywhere() {
+    for keys in ["", "t", "?"] {
+        let mut top = view(Colors::Sixteen);
+        type_in(&mut top, keys);
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(top.press(control_c), Some(Wish::Leave));
+    }
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "t");
+    assert_eq!(press(&mut top, KeyCode::Char('q')), Some(Wish::Leave));
+}
+
+#[test]
+fn what_is_worst_comes_first_and_other_orders_are_a_key_away() {
+    let mut top = view(Colors::Sixteen);
+    assert_eq!(listed(&mut top), ["cache_insert", "com.example", "std::map", "load_config", "漢字"]);
+    type_in(&mut top, "s");
+    assert_eq!(listed(&mut top), ["cache_insert", "std::map", "load_config", "com.example", "漢字"]);
+    type_in(&mut top, "ssss");
+    assert_eq!(listed(&mut top)[0], "漢字", "the oldest");
+    type_in(&mut top, "r");
+    assert_eq!(listed(&mut top)[0], "cache_insert", "the youngest");
+    type_in(&mut top, "rS");
+    assert_eq!(listed(&mut top)[0], "cache_insert", "what grows fastest");
+}
+
+#[test]
+fn what_is_chosen_stays_chosen_when_rows_change_places() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "jj");
+    assert!(chosen(&mut top).contains("std::map"));
+    type_in(&mut top, "s");
+    assert!(chosen(&mut top).contains("std::map"));
+    let mut later = leaking();
+    later.verdicts[2].live.bytes *= 10;
+    top.take(vec![later], Cost::default());
+    assert!(chosen(&mut top).contains("std::map"));
+    type_in(&mut top, "g");
+    assert!(chosen(&mut top).contains("std::map"), "now it is the first");
+}
+
+#[test]
+fn the_first_row_is_chosen_until_another_one_is() {
+    let mut top = view(Colors::Sixteen);
+    assert!(chosen(&mut top).contains("cache_insert"));
+    let mut later = leaking();
+    later.verdicts[2].kind = VerdictKind::Leaking;
+    later.verdicts[2].rate = Some(Rate { per_second: 1e6, low: 9e5, high: 1.1e6 });
+    top.take(vec![later], Cost::default());
+    assert!(chosen(&mut top).contains("std::map"));
+}
+
+#[test]
+fn a_filter_shows_what_matches_while_it_is_typed_and_escape_clears_it() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "/PAGE");
+    assert_eq!(listed(&mut top), ["cache_insert"], "by a caller's name");
+    assert!(text(&mut top, USUAL).contains("/PAGE "));
+    press(&mut top, KeyCode::Enter);
+    assert!(text(&mut top, USUAL).contains("/PAGE shows 1 row"));
+    press(&mut top, KeyCode::Esc);
+    assert_eq!(listed(&mut top).len(), 5);
+    type_in(&mut top, "/q?");
+    assert!(text(&mut top, USUAL).contains("/q?"), "keys are text while a filter is typed");
+    press(&mut top, KeyCode::Esc);
+    type_in(&mut top, "/none of that name");
+    assert!(text(&mut top, USUAL).contains("Nothing matches none of that name"));
+}
+
+#[test]
+fn a_frozen_view_stays_as_it_is_and_goes_on_with_what_is_true_by_then() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "f");
+    let mut later = leaking();
+    later.verdicts[0].live.bytes = 9_999_999;
+    later.taken_at += jiff::SignedDuration::from_secs(30);
+    top.take(vec![later], Cost::default());
+    let frozen = text(&mut top, USUAL);
+    assert!(frozen.contains("FROZEN at 10:04:12") && frozen.contains("5,296,496 bytes"), "{frozen}");
+    press(&mut top, KeyCode::Char(' '));
+    let now = text(&mut top, USUAL);
+    assert!(now.contains("10:04:42") && now.contains("9,999,999 bytes") && !now.contains("FROZEN"), "{now}");
+}
+
+#[test]
+fn enter_leads_to_the_call_site_and_its_tree_and_escape_back() {
+    let mut top = view(Colors::Sixteen);
+    press(&mut top, KeyCode::Enter);
+    let site = text(&mut top, USUAL);
+    assert!(
+        site.contains("leaking  95 % sure") && site.contains("▸ cache_insert [server] cache.c:108"),
+        "{site}"
+    );
+    press(&mut top, KeyCode::Enter);
+    assert!(text(&mut top, USUAL).contains("cache.c:108 › tree"));
+    press(&mut top, KeyCode::Esc);
+    press(&mut top, KeyCode::Esc);
+    assert_eq!(listed(&mut top).len(), 5);
+    press(&mut top, KeyCode::Esc);
+    assert_eq!(listed(&mut top).len(), 5, "there is no way back from the first list");
+}
+
+#[test]
+fn several_processes_are_listed_and_lead_to_their_call_sites() {
+    let mut top = view_of_two();
+    assert!(chosen(&mut top).contains("server (pid 4242)"));
+    press(&mut top, KeyCode::Enter);
+    assert!(text(&mut top, USUAL).starts_with(" jjleak top › server (pid 4242)"));
+    assert_eq!(listed(&mut top).len(), 5);
+    press(&mut top, KeyCode::Esc);
+    type_in(&mut top, "/worker");
+    press(&mut top, KeyCode::Enter);
+    assert!(chosen(&mut top).contains("worker (pid 4300)"));
+    press(&mut top, KeyCode::Esc);
+    type_in(&mut top, "a");
+    assert!(text(&mut top, USUAL).contains("PROCESS"));
+}
+
+#[test]
+fn bytes_and_objects_take_turns() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "b");
+    let objects = text(&mut top, USUAL);
+    assert!(objects.contains("ΔOBJS") && objects.contains("+643"), "{objects}");
+    let (_, value) = top.shown();
+    assert_eq!(value, Value::Objects);
+    type_in(&mut top, "b");
+    assert!(text(&mut top, USUAL).contains("+412K"));
+}
+
+#[test]
+fn an_export_has_what_is_shown_and_nothing_else() {
+    let mut top = view(Colors::Sixteen);
+    assert_eq!(press(&mut top, KeyCode::Char('e')), Some(Wish::Export));
+    assert_eq!(top.shown().0.stacks.len(), 5);
+    type_in(&mut top, "/cache-like");
+    assert_eq!(top.shown().0.live(), Totals { bytes: 2_195_328, objects: 512 });
+    press(&mut top, KeyCode::Esc);
+    press(&mut top, KeyCode::Enter);
+    assert_eq!(top.shown().0.live(), Totals { bytes: 5_296_496, objects: 8_075 });
+    assert_eq!(view_of_two().shown().0.stacks.len(), 6, "of all processes");
+}
+
+#[test]
+fn one_walks_through_the_tree_and_zooms() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "tjjj");
+    assert!(text(&mut top, USUAL).contains("load_page  68.7 %: 5,296,496 bytes (5.1 MiB) in 8,075 objects"));
+    press(&mut top, KeyCode::Enter);
+    let zoomed = text(&mut top, USUAL);
+    assert!(zoomed.contains("load_page  100.0 %"), "{zoomed}");
+    assert_eq!(top.shown().0.stacks.len(), 1, "an export has what is zoomed in on");
+    press(&mut top, KeyCode::Esc);
+    press(&mut top, KeyCode::Right);
+    assert!(text(&mut top, USUAL).contains("emplace_hint  28.5 %"));
+    press(&mut top, KeyCode::Esc);
+    assert_eq!(listed(&mut top).len(), 5);
+}
+
+#[test]
+fn a_tree_that_is_higher_than_the_screen_moves_with_what_is_chosen() {
+    let mut top = view(Colors::Sixteen);
+    let size = (40, 10);
+    type_in(&mut top, "t");
+    for _ in 0..5 {
+        draw(&mut top, size);
+        top.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
+    }
+    let text = text(&mut top, size);
+    assert!(text.contains("malloc") && text.contains("▏malloc"), "{text}");
+}
+
+#[test]
+fn a_call_site_that_is_gone_says_so() {
+    let mut top = view(Colors::Sixteen);
+    press(&mut top, KeyCode::Enter);
+    top.take(vec![sample::empty_profile()], Cost::default());
+    assert!(text(&mut top, USUAL).contains("This call site is gone."));
+    press(&mut top, KeyCode::Esc);
+    assert!(text(&mut top, USUAL).contains("Nothing allocated yet."));
+}
+
+#[test]
+fn a_notice_shows_until_the_next_key() {
+    let mut top = view(Colors::Sixteen);
+    top.tell("wrote jjleak-4242.svg");
+    assert!(text(&mut top, USUAL).contains("wrote jjleak-4242.svg"));
+    type_in(&mut top, "j");
+    assert!(!text(&mut top, USUAL).contains("wrote"));
+}
+
+#[test]
+fn processes_that_have_ended_are_kept_in_bounds() {
+    let mut top = view_of_two();
+    for pid in 0..100 {
+        let mut profile = leaking();
+        profile.process.pid = 10_000 + pid;
+        top.take_ended(vec![profile]);
+    }
+    top.take(Vec::new(), Cost::default());
+    let text = text(&mut top, (120, 60));
+    assert!(text.contains("32 processes") && text.contains("68 processes ended"), "{text}");
+}

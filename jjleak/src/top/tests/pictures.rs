@@ -1,0 +1,158 @@
+//! The cells, at sizes that terminals have.
+
+use super::*;
+
+#[test]
+fn call_sites_in_a_usual_terminal() {
+    insta::assert_snapshot!(text(&mut view(Colors::Sixteen), USUAL));
+}
+
+#[test]
+fn call_sites_in_a_large_terminal() {
+    insta::assert_snapshot!(text(&mut view(Colors::Sixteen), (120, 40)));
+}
+
+#[test]
+fn call_sites_in_a_tiny_terminal() {
+    insta::assert_snapshot!(text(&mut view(Colors::Sixteen), (40, 10)));
+}
+
+#[test]
+fn a_call_site_in_a_usual_terminal() {
+    let mut top = view(Colors::Sixteen);
+    press(&mut top, KeyCode::Enter);
+    insta::assert_snapshot!(text(&mut top, USUAL));
+}
+
+#[test]
+fn a_call_site_in_a_tiny_terminal() {
+    let mut top = view(Colors::Sixteen);
+    press(&mut top, KeyCode::Enter);
+    insta::assert_snapshot!(text(&mut top, (40, 10)));
+}
+
+#[test]
+fn the_tree_in_a_usual_terminal() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "tjjj");
+    insta::assert_snapshot!(text(&mut top, USUAL));
+}
+
+#[test]
+fn the_tree_in_a_tiny_terminal() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "t");
+    insta::assert_snapshot!(text(&mut top, (40, 10)));
+}
+
+#[test]
+fn help_in_a_usual_terminal() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "?");
+    insta::assert_snapshot!(text(&mut top, USUAL));
+}
+
+#[test]
+fn several_processes_in_a_usual_terminal() {
+    insta::assert_snapshot!(text(&mut view_of_two(), USUAL));
+}
+
+#[test]
+fn losses_and_estimates_are_told_in_the_last_line_but_one() {
+    let mut profile = leaking();
+    profile.lost = sample::counters([("stale_pending", 3), ("live_table_full", 0)]);
+    profile.coverage.sampling = crate::profile::Sampling::Rate(10);
+    let mut top = Top::new(about(Colors::Sixteen));
+    top.take(vec![profile], Cost::default());
+    let text = text(&mut top, USUAL);
+    let line = text.lines().nth(22).unwrap();
+    assert!(line.starts_with("LOST: 3 stale_pending  ESTIMATES from 1 allocation in 10"), "{line}");
+}
+
+#[test]
+fn looks_that_come_less_often_than_asked_for_are_told_of() {
+    let mut top = view(Colors::Sixteen);
+    top.set_pace(Duration::from_millis(5_400));
+    let text = text(&mut top, USUAL);
+    assert!(text.lines().nth(1).unwrap().contains("slowed to 5.4 s"), "{text}");
+}
+
+#[test]
+fn an_empty_view_says_why_it_is_empty() {
+    let mut top = Top::new(about(Colors::Sixteen));
+    assert!(text(&mut top, USUAL).contains("The first figures come in 1.0 s."));
+    top.take(vec![sample::empty_profile()], Cost::default());
+    let nothing = text(&mut top, USUAL);
+    assert!(nothing.contains("Nothing allocated yet.") && nothing.contains("since 10:00:00"), "{nothing}");
+    let mut freed = sample::empty_profile();
+    freed.stacks =
+        vec![StackProfile { allocated: Totals { bytes: 64, objects: 2 }, ..sample::empty_stack() }];
+    top.take(vec![freed], Cost::default());
+    assert!(text(&mut top, USUAL).contains("Nothing lives: all of 2 allocations have been freed."));
+    let mut none = Top::new(About { several: true, ..about(Colors::Sixteen) });
+    none.take(Vec::new(), Cost::default());
+    assert!(text(&mut none, USUAL).contains("No process yet."));
+}
+
+#[test]
+fn a_process_that_has_ended_stays_and_says_how_it_ended() {
+    let mut top = view(Colors::Sixteen);
+    let ended = Some("exit status: 3".to_owned());
+    top.take_ended(vec![Profile { ended, ..leaking() }]);
+    top.end();
+    top.take(Vec::new(), Cost::default());
+    let text = text(&mut top, USUAL);
+    assert!(text.lines().next().unwrap().ends_with("ENDED at 10:04:12"), "{text}");
+    assert!(text.contains("ended: exit status: 3") && text.contains("cache_insert"), "{text}");
+}
+
+#[test]
+fn no_colour_is_used_when_none_is_wanted() {
+    for keys in ["", "t", "?"] {
+        let mut top = view(Colors::None);
+        type_in(&mut top, keys);
+        let buffer = draw(&mut top, USUAL);
+        let is_plain = |color: Color| color == Color::Reset;
+        assert!(buffer.content.iter().all(|cell| is_plain(cell.fg) && is_plain(cell.bg)), "{keys}");
+    }
+}
+
+#[test]
+fn sixteen_colours_are_enough() {
+    let mut top = view(Colors::Sixteen);
+    type_in(&mut top, "t");
+    let many = |color: Color| matches!(color, Color::Rgb(..) | Color::Indexed(_));
+    let buffer = draw(&mut top, USUAL);
+    assert!(!buffer.content.iter().any(|cell| many(cell.fg) || many(cell.bg)));
+    let leak = draw(&mut view(Colors::Sixteen), USUAL);
+    assert!((0..USUAL.1).any(|y| leak[(0, y)].symbol() == "l" || leak[(0, y)].fg == Color::Yellow));
+}
+
+#[test]
+fn no_cell_has_what_steers_a_terminal() {
+    for keys in ["", "G\n", "t", "/\u{1b}["] {
+        let mut top = view(Colors::True);
+        for key in keys.chars() {
+            press(&mut top, if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) });
+        }
+        for size in [USUAL, (120, 40), (40, 10)] {
+            let buffer = draw(&mut top, size);
+            let hostile = |c: char| c.is_control() || c == '\u{202e}';
+            assert!(!buffer.content.iter().any(|cell| cell.symbol().contains(hostile)), "{keys:?}");
+        }
+    }
+}
+
+#[test]
+fn every_size_can_be_drawn() {
+    for keys in ["", "\n", "t", "?", "/x", "\nt"] {
+        let mut top = view(Colors::Sixteen);
+        for key in keys.chars() {
+            press(&mut top, if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) });
+        }
+        for size in (1..=60).step_by(7).flat_map(|width| (1..=30).map(move |height| (width, height))) {
+            draw(&mut top, size);
+        }
+        draw(&mut top, (400, 100));
+    }
+}

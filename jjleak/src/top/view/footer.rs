@@ -1,0 +1,142 @@
+//! The last lines: what is lost and what it costs, and keys.
+
+use std::collections::BTreeMap;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::super::Top;
+use super::super::figures::{counted, whole};
+use super::super::order::Filter;
+use super::super::screen::Screen;
+use super::super::text::{cut_end, safe, width};
+use super::super::theme::Theme;
+use super::{Piece, fitting};
+use crate::profile::Sampling;
+use crate::render::{grouped, losses};
+
+/// From this width on, keys and costs have words.
+const WIDE: u16 = 60;
+
+impl Top {
+    pub(super) fn draw_status(&self, area: Rect, buffer: &mut Buffer) {
+        let line = if self.notice.is_empty() {
+            fitting(self.status(), area.width)
+        } else {
+            Line::styled(cut_end(&safe(&self.notice), area.width.into()).into_owned(), Theme::strong())
+        };
+        buffer.set_line(area.x, area.y, &line, area.width);
+    }
+
+    fn status(&self) -> Vec<Piece> {
+        let books = self.shown_books();
+        let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
+        for profile in &books.profiles {
+            for loss in losses(profile) {
+                *lost.entry(loss.name).or_default() += loss.count;
+            }
+        }
+        let mut pieces = Vec::new();
+        if lost.is_empty() {
+            pieces.push(("nothing lost".to_owned(), self.theme.good()));
+        } else {
+            let words: Vec<_> = lost.iter().map(|(name, count)| format!("{count} {}", safe(name))).collect();
+            pieces.push((format!("LOST: {}", words.join(", ")), self.theme.alarm()));
+        }
+        if let Some(profile) = books.profiles.first() {
+            pieces.push((
+                coverage(profile.coverage.sampling, profile.coverage.older.as_millis()),
+                self.theme.alarm(),
+            ));
+        }
+        let rate = format!("{} allocations/s", grouped(whole(books.allocations)));
+        if self.instants > 1 && !self.is_over {
+            pieces.push((rate, Style::new()));
+        }
+        if let Some(cpu) = books.cost.cpu {
+            pieces.push((format!("jjleak takes {:.1} % of a core", cpu * 100.), Style::new()));
+        }
+        if self.forgotten > 0 {
+            let gone = counted(self.forgotten as u64, "process").replace("processs", "processes");
+            pieces.push((format!("{gone} ended"), Theme::quiet()));
+        }
+        pieces
+    }
+
+    pub(super) fn draw_keys(&self, area: Rect, buffer: &mut Buffer) {
+        let cells = usize::from(area.width);
+        let mut spans: Vec<Span<'static>> = Vec::new();
+        if self.is_typing {
+            let text = safe(self.screen().filter().map(Filter::text).unwrap_or_default()).into_owned();
+            spans.push(Span::styled(format!("/{text}"), Theme::strong()));
+            spans.push(Span::styled(" ", Theme::selected()));
+            spans.push(Span::styled("  Enter keeps, Esc clears", Theme::quiet()));
+        } else {
+            self.add_filter(&mut spans);
+            for (key, does) in self.useful_keys() {
+                let words = if area.width >= WIDE { does } else { does.split(' ').next().unwrap_or(does) };
+                let used: usize = spans.iter().map(|span| width(&span.content)).sum();
+                if used + width(key) + 1 + width(words) > cells {
+                    break;
+                }
+                spans.push(Span::styled(key, self.theme.key()));
+                spans.push(Span::raw(format!(" {words}  ")));
+            }
+        }
+        buffer.set_line(area.x, area.y, &Line::from(spans), area.width);
+    }
+
+    /// What the filter shows.
+    fn add_filter(&self, spans: &mut Vec<Span<'static>>) {
+        let Some(filter) = self.screen().filter() else { return };
+        if !filter.is_empty() {
+            let text = format!("/{} shows {}", safe(filter.text()), counted(self.rows.len() as u64, "row"));
+            spans.push(Span::styled(text, Theme::strong()));
+            spans.push(Span::raw("  "));
+        }
+    }
+
+    /// Keys that are of use here, the most useful first.
+    fn useful_keys(&self) -> Vec<(&'static str, &'static str)> {
+        let freeze = ("Space", if self.frozen.is_some() { "go on" } else { "freeze" });
+        let mut keys = vec![("q", "quit"), ("?", "help")];
+        if self.is_helping {
+            return keys;
+        }
+        match self.screen() {
+            Screen::Processes(_) => {
+                keys.extend([("Enter", "call sites"), ("a", "of all"), ("/", "filter"), ("s", "sort")]);
+                keys.extend([freeze, ("t", "tree"), ("b", "bytes/objects"), ("e", "SVG")]);
+            }
+            Screen::Sites { .. } => {
+                keys.extend([("Enter", "stack"), ("/", "filter"), ("s", "sort"), ("t", "tree")]);
+                keys.extend([freeze, ("b", "bytes/objects"), ("e", "SVG")]);
+            }
+            Screen::Site { .. } => {
+                keys.extend([("Esc", "back"), ("↑↓", "scroll"), ("n p", "stacks"), ("t", "tree"), freeze]);
+                keys.push(("e", "SVG"));
+            }
+            Screen::Tree { .. } => {
+                keys.extend([("Esc", "back"), ("←↓↑→", "move"), ("Enter", "zoom"), freeze]);
+                keys.extend([("b", "bytes/objects"), ("e", "SVG")]);
+            }
+        }
+        keys
+    }
+}
+
+/// Says so when the figures are not of everything.
+fn coverage(sampling: Sampling, older_ms: u128) -> String {
+    let mut words = match sampling {
+        Sampling::Off => String::new(),
+        Sampling::Rate(rate) => format!("ESTIMATES from 1 allocation in {rate}"),
+        Sampling::Bytes(bytes) => format!("ESTIMATES from 1 allocation in {bytes} bytes"),
+    };
+    if older_ms > 0 {
+        let only = format!("only what is {older_ms} ms old");
+        words = if words.is_empty() { only } else { format!("{words}, {only}") };
+    }
+    words
+}

@@ -1,0 +1,169 @@
+//! The first lines: what is looked at, and the sums of it.
+
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style};
+
+use super::super::Top;
+use super::super::books::{Row, kinds};
+use super::super::figures::{bytes, counted, exact_bytes, objects, signed};
+use super::super::screen::{Scope, Screen};
+use super::super::text::{cut_middle, left, safe, width};
+use super::super::theme::{Colors, Theme};
+use super::{Piece, fitting};
+use crate::profile::{Profile, Totals, VerdictKind};
+use crate::render::{Value, duration};
+
+/// Narrower lines have no words to spare.
+const WIDE: u16 = 60;
+
+impl Top {
+    pub(super) fn draw_title(&self, area: Rect, buffer: &mut Buffer) {
+        let state = self.state();
+        let room = usize::from(area.width).saturating_sub(width(&state) + 2);
+        let place = cut_middle(&self.place(), room.saturating_sub(1)).into_owned();
+        let mut style = Theme::title();
+        if self.frozen.is_some() && self.theme.colors != Colors::None {
+            style = style.fg(Color::Yellow);
+        }
+        let line = format!(" {}{state} ", left(&place, room));
+        buffer.set_stringn(area.x, area.y, line, area.width.into(), style);
+    }
+
+    /// `jjleak top › leaky (pid 4242) › cache_insert`.
+    fn place(&self) -> String {
+        let books = self.shown_books();
+        let mut place = "jjleak top".to_owned();
+        let only = match &books.profiles[..] {
+            [profile] => Some(profile),
+            _ => None,
+        };
+        let profile = match self.screen().scope() {
+            Scope::Everything => only,
+            Scope::Process(process) => books.find_process(process),
+            Scope::Site(site) => books.find_process(site.process),
+        };
+        match profile {
+            Some(profile) => place = format!("{place} › {}", process_name(profile)),
+            None if !books.profiles.is_empty() => {
+                place = format!("{place} › {} processes", books.profiles.len());
+            }
+            None => {}
+        }
+        if let Scope::Site(key) = self.screen().scope()
+            && let Some(row) = books.find_site(key)
+        {
+            place = format!("{place} › {}", self.site_name(row));
+        }
+        if matches!(self.screen(), Screen::Tree { .. }) { format!("{place} › tree") } else { place }
+    }
+
+    /// At the right of the title: whether it goes on, and the time.
+    fn state(&self) -> String {
+        let latest = self.shown_books().profiles.iter().map(|profile| profile.taken_at).max();
+        let time =
+            latest.map(|at| at.to_zoned(self.about.time_zone.clone()).strftime("%H:%M:%S").to_string());
+        let time = time.unwrap_or_default();
+        if self.frozen.is_some() {
+            format!("FROZEN at {time}")
+        } else if self.is_over {
+            format!("ENDED at {time}")
+        } else {
+            time
+        }
+    }
+
+    pub(super) fn draw_sums(&self, area: Rect, buffer: &mut Buffer) {
+        let books = self.shown_books();
+        let scope = self.screen().scope();
+        let mut rows = books.processes.iter().filter(|row| scope.has(books.profile(row)));
+        let Some(first) = rows.next() else { return };
+        let rows: Vec<&Row> = std::iter::once(first).chain(rows).collect();
+        let profiles = || rows.iter().map(|row| books.profile(row));
+        buffer.set_line(area.x, area.y, &fitting(self.live(&rows, area.width), area.width), area.width);
+        if area.height > 1 {
+            let verdicts = profiles().flat_map(|profile| &profile.verdicts);
+            let mut pieces = self.verdicts(&kinds(verdicts));
+            pieces.push((early(profiles()), Theme::quiet()));
+            buffer.set_line(area.x, area.y + 1, &fitting(pieces, area.width), area.width);
+        }
+    }
+
+    /// What lives, and what has changed.
+    fn live(&self, rows: &[&Row], cells: u16) -> Vec<Piece> {
+        let books = self.shown_books();
+        let live: Totals = rows.iter().map(|row| row.live).sum();
+        let delta: i64 = rows.iter().map(|row| row.delta.bytes).sum();
+        let delta_objects: i64 = rows.iter().map(|row| row.delta.objects).sum();
+        let change = match self.value {
+            _ if self.instants < 2 => String::new(),
+            Value::Bytes => signed(delta, bytes),
+            Value::Objects => match delta_objects {
+                0 => "·".to_owned(),
+                change => format!("{change:+} objects"),
+            },
+        };
+        let profile = books.profile(rows[0]);
+        let ended = match (&profile.ended, rows) {
+            (Some(ended), [_]) => format!("ended: {}", safe(ended)),
+            _ => String::new(),
+        };
+        let figures = if cells < WIDE {
+            format!("{} live, {}", bytes(live.bytes), objects(live.objects))
+        } else {
+            format!("{} live in {}", exact_bytes(live.bytes), objects(live.objects))
+        };
+        let elapsed = format!("over {}", duration(profile.elapsed()));
+        let every = format!("every {}", duration(self.pace));
+        // Whoever asked for more has to know.
+        let is_slowed = self.pace > self.about.interval;
+        let slowed = if is_slowed { format!("slowed to {}", duration(self.pace)) } else { String::new() };
+        vec![
+            (figures, Theme::strong()),
+            (ended, self.theme.alarm()),
+            (slowed, Theme::strong()),
+            (change, Style::new()),
+            (elapsed, Theme::quiet()),
+            (if self.is_over || is_slowed { String::new() } else { every }, Theme::quiet()),
+        ]
+    }
+
+    fn verdicts(&self, counts: &[usize; VerdictKind::ALL.len()]) -> Vec<Piece> {
+        let kinds = VerdictKind::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
+        let piece = |(kind, count): (VerdictKind, &usize)| {
+            (format!("{count} {}", short(kind)), self.theme.verdict(kind))
+        };
+        let mut pieces: Vec<_> = kinds.map(piece).collect();
+        if pieces.is_empty() {
+            pieces.push(("no call sites yet".to_owned(), Theme::quiet()));
+        }
+        pieces
+    }
+}
+
+/// `leaky (pid 4242)`.
+pub(super) fn process_name(profile: &Profile) -> String {
+    format!("{} (pid {})", safe(&profile.process.comm), profile.process.pid)
+}
+
+/// A verdict in a word.
+pub(super) const fn short(kind: VerdictKind) -> &'static str {
+    match kind {
+        VerdictKind::Leaking => "leaking",
+        VerdictKind::Growing => "growing",
+        VerdictKind::CacheLike => "cache",
+        VerdictKind::StartUp => "start-up",
+        VerdictKind::SteadyChurn => "churn",
+    }
+}
+
+/// Says so while nothing can be called a leak yet.
+fn early<'a>(profiles: impl Iterator<Item = &'a Profile>) -> String {
+    let left = |profile: &Profile| profile.judged_from().saturating_sub(profile.elapsed());
+    match profiles.map(left).min() {
+        None | Some(Duration::ZERO) => String::new(),
+        Some(left) => format!("leaks can be told in {}", counted(left.as_secs() + 1, "second")),
+    }
+}

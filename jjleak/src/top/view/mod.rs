@@ -1,0 +1,116 @@
+//! The view in cells: from top to bottom what is looked at, sums, the list or the call site or the tree, what is chosen, what
+//! is lost and what it costs, and keys. Small terminals have less of it.
+
+mod footer;
+mod header;
+mod help;
+mod icicle;
+mod site;
+mod table;
+mod trend;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::Top;
+use super::screen::Screen;
+use super::text::{cut_end, width};
+use super::theme::Theme;
+
+/// Smaller terminals show nothing that is of use.
+const SMALLEST: (u16, u16) = (20, 5);
+/// From this height on there is room for a second line of sums, and for exact figures of what is chosen.
+const TALL: u16 = 14;
+
+impl Top {
+    /// Draws the view.
+    pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
+        if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
+            write(buffer, area, &["jjleak: too small".to_owned()], Style::new());
+            return;
+        }
+        let is_tall = u16::from(area.height >= TALL);
+        let heights = [1, 1 + is_tall, 0, is_tall, 1, 1];
+        let mut constraints = heights.map(Constraint::Length);
+        constraints[2] = Constraint::Fill(1);
+        let [title, sums, body, chosen, status, keys] = Layout::vertical(constraints).areas(area);
+        self.draw_title(title, buffer);
+        self.draw_sums(sums, buffer);
+        if self.is_helping {
+            self.draw_help(body, buffer);
+        } else {
+            self.draw_body(body, buffer);
+            self.draw_chosen(chosen, buffer);
+        }
+        self.draw_status(status, buffer);
+        self.draw_keys(keys, buffer);
+    }
+
+    fn draw_body(&mut self, area: Rect, buffer: &mut Buffer) {
+        match self.screen() {
+            Screen::Processes(_) | Screen::Sites { .. } => self.draw_table(area, buffer),
+            Screen::Site { .. } => self.draw_site(area, buffer),
+            Screen::Tree { .. } => self.draw_icicle(area, buffer),
+        }
+    }
+}
+
+/// A piece of a line.
+type Piece = (String, Style);
+
+/// As many pieces as fit, the first at least in part, with two spaces between them.
+fn fitting(pieces: impl IntoIterator<Item = Piece>, cells: u16) -> Line<'static> {
+    let mut left = usize::from(cells);
+    let mut spans: Vec<Span<'static>> = Vec::new();
+    for (text, style) in pieces.into_iter().filter(|(text, _)| !text.is_empty()) {
+        let gap = if spans.is_empty() { 0 } else { 2 };
+        if !spans.is_empty() && gap + width(&text) > left {
+            continue;
+        }
+        if gap > 0 {
+            spans.push(Span::raw("  "));
+        }
+        let text = cut_end(&text, left - gap).into_owned();
+        left -= gap + width(&text);
+        spans.push(Span::styled(text, style));
+    }
+    Line::from(spans)
+}
+
+/// Writes lines from the top of an area on.
+fn write(buffer: &mut Buffer, area: Rect, lines: &[String], style: Style) {
+    for (y, line) in (area.top()..area.bottom()).zip(lines) {
+        buffer.set_stringn(area.x, y, cut_end(line, area.width.into()), area.width.into(), style);
+    }
+}
+
+/// Puts a text into lines of so many cells, at spaces.
+fn wrapped(text: &str, cells: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        let line = &mut lines[last];
+        if line.is_empty() {
+            line.push_str(word);
+        } else if width(line) + 1 + width(word) <= cells {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// Explains why there is nothing to see.
+fn explain(buffer: &mut Buffer, area: Rect, what: &str, why: &str) {
+    let inner = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
+    let mut lines = vec![String::new()];
+    lines.extend(wrapped(what, inner.width.into()));
+    let heads = lines.len();
+    write(buffer, inner, &lines, Theme::strong());
+    let below = Rect { y: inner.y + u16::try_from(heads).unwrap_or(0), ..inner }.intersection(inner);
+    write(buffer, below, &wrapped(why, inner.width.into()), Style::new());
+}

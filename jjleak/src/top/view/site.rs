@@ -1,0 +1,215 @@
+//! A call site: what is thought of it and why, how it has gone, and its stacks.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::super::Top;
+use super::super::books::{Books, Row};
+use super::super::figures::{bytes, exact_bytes, objects, short_age};
+use super::super::screen::Screen;
+use super::super::text::{cut_end, cut_middle, safe, width};
+use super::super::theme::Theme;
+use super::table::place;
+use super::{explain, trend, wrapped};
+use crate::profile::{Frame, Memory, MemoryKind, StackProfile, Verdict, VerdictKind};
+use crate::render::{NO_STACK, duration, evidence, label, module, percent};
+
+/// From this height on, figures stay while frames are scrolled. Lower screens scroll everything.
+const TALL: u16 = 14;
+/// From this height on, there is room for a trend of several lines.
+const VERY_TALL: u16 = 28;
+const TREND_LINES: usize = 3;
+/// More cells than a series has points say nothing more.
+const TREND_CELLS: usize = 72;
+
+impl Top {
+    pub(super) fn draw_site(&mut self, area: Rect, buffer: &mut Buffer) {
+        let Screen::Site { key, stack, scroll } = *self.screen() else { return };
+        let books = self.shown_books();
+        let Some(row) = books.find_site(key).copied() else {
+            explain(buffer, area, "This call site is gone.", "Nothing of it lives any more. Esc goes back.");
+            return;
+        };
+        let head = self.site_lines(&row, area);
+        let stacks = books.stacks(&row);
+        let frames = self.stack_lines(&row, &stacks, stack, area.width);
+        // The line above the frames stays with the figures.
+        let fixed =
+            if area.height >= TALL { (head.len() + 1).min(usize::from(area.height) / 4 * 3) } else { 0 };
+        let lines: Vec<_> = head.into_iter().chain(frames).collect();
+        let page = usize::from(area.height).saturating_sub(fixed).max(1);
+        let scroll = scroll.min(lines.len().saturating_sub(fixed + page));
+        let shown = lines.iter().take(fixed).chain(lines.iter().skip(fixed + scroll));
+        for (y, line) in (area.top()..area.bottom()).zip(shown) {
+            buffer.set_line(area.x, y, line, area.width);
+        }
+        self.page = page;
+        if let Screen::Site { scroll: kept, .. } = self.screen_mut() {
+            *kept = scroll;
+        }
+    }
+
+    /// What is thought of the call site, and why.
+    fn site_lines(&self, row: &Row, area: Rect) -> Vec<Line<'static>> {
+        let books = self.shown_books();
+        let Some(verdict) = books.verdict(row) else { return Vec::new() };
+        let cells = usize::from(area.width);
+        let sure = match verdict.kind {
+            VerdictKind::Growing => String::new(),
+            _ => format!("  {:.0} % sure", verdict.confidence * 100.),
+        };
+        let mut lines = vec![
+            Line::styled(cut_middle(&self.site_name(row), cells).into_owned(), Theme::strong()),
+            Line::from(vec![
+                Span::styled(verdict.kind.words(), self.theme.verdict(verdict.kind)),
+                Span::styled(sure, Theme::quiet()),
+            ]),
+        ];
+        for text in sentences(verdict, books.profile(row).memory) {
+            lines.extend(wrapped(&text, cells).into_iter().map(Line::from));
+        }
+        if area.height >= VERY_TALL {
+            lines.push(Line::default());
+            lines.extend(self.trend_lines(verdict, cells));
+            lines.push(Line::default());
+        } else {
+            let words = format!("  over {}", duration(trend::span(&verdict.series)));
+            let blocks = trend::line(&verdict.series, cells.saturating_sub(width(&words)).min(TREND_CELLS));
+            lines.push(Line::from(vec![
+                Span::styled(blocks, self.theme.trend()),
+                Span::styled(words, Theme::quiet()),
+            ]));
+        }
+        lines
+    }
+
+    fn trend_lines(&self, verdict: &Verdict, cells: usize) -> Vec<Line<'static>> {
+        let highest = verdict.series.iter().map(|point| point.bytes).max().unwrap_or_default();
+        let labels =
+            [bytes(highest), String::new(), format!("over {}", duration(trend::span(&verdict.series)))];
+        let label_cells = labels.iter().map(|label| width(label)).max().unwrap_or_default() + 2;
+        let blocks =
+            trend::lines(&verdict.series, cells.saturating_sub(label_cells).min(TREND_CELLS), TREND_LINES);
+        let line = |(blocks, label): (String, String)| {
+            Line::from(vec![
+                Span::styled(blocks, self.theme.trend()),
+                Span::styled(format!("  {label}"), Theme::quiet()),
+            ])
+        };
+        blocks.into_iter().zip(labels).map(line).collect()
+    }
+
+    /// A line on a stack, and its frames.
+    fn stack_lines(
+        &self,
+        row: &Row,
+        stacks: &[&StackProfile],
+        number: usize,
+        cells: u16,
+    ) -> Vec<Line<'static>> {
+        let number = number.min(stacks.len().saturating_sub(1));
+        let Some(stack) = stacks.get(number) else { return vec![Line::from("its stacks are gone")] };
+        let share = percent(self.value.of(stack.live), self.value.of(row.live));
+        let which = match stacks.len() {
+            1 => "its only stack".to_owned(),
+            all => format!("stack {} of {all} (n p), {share:.1} % of the call site", number + 1),
+        };
+        let head = format!("{which}, {}", stack.status.name().replace('_', " "));
+        let head = cut_end(&head, cells.into()).into_owned();
+        let mut lines = vec![Line::styled(head, Theme::head())];
+        if stack.frames.is_empty() {
+            lines.push(Line::from(NO_STACK));
+        }
+        let caller = self.shown_books().verdict(row).and_then(|verdict| verdict.frames.get(verdict.caller));
+        let lines_of = |frame: &Frame| self.frame_line(frame, caller == Some(frame), cells.into());
+        lines.extend(stack.frames.iter().map(lines_of));
+        lines
+    }
+
+    fn frame_line(&self, frame: &Frame, is_caller: bool, cells: usize) -> Line<'static> {
+        let mut details = String::new();
+        if !frame.symbol.is_empty()
+            && let Some(module) = module(frame)
+        {
+            details = format!(" [{}]", safe(&module));
+        }
+        let place = place(frame);
+        if !place.is_empty() {
+            details = format!("{details} {place}");
+        }
+        if frame.inlined {
+            details.push_str(" (inlined)");
+        }
+        if frame.by_frame_pointer {
+            details.push_str(" (by frame pointer)");
+        }
+        // A name is worth more than where it is.
+        let name = safe(&label(frame)).into_owned();
+        let room = cells.saturating_sub(2);
+        let details = cut_end(&details, room.saturating_sub(width(&name)).max(room / 3)).into_owned();
+        let name = cut_middle(&name, room.saturating_sub(width(&details))).into_owned();
+        let mut style = self.theme.frame_text(frame.kind);
+        if is_caller {
+            style = style.patch(Theme::strong());
+        }
+        Line::from(vec![
+            Span::styled(if is_caller { "▸ " } else { "  " }, style),
+            Span::styled(name, style),
+            Span::styled(details, Theme::quiet()),
+        ])
+    }
+
+    /// The figures of what is chosen in a list, exactly.
+    pub(super) fn draw_chosen(&self, area: Rect, buffer: &mut Buffer) {
+        if area.height == 0 || !matches!(self.screen(), Screen::Processes(_) | Screen::Sites { .. }) {
+            return;
+        }
+        let Some(row) = self.chosen_row() else { return };
+        let live = format!("{} in {}", exact_bytes(row.live.bytes), objects(row.live.objects));
+        let pieces = [(live, Style::new()), (reason(self.shown_books(), &row), Theme::quiet())];
+        buffer.set_line(area.x, area.y, &super::fitting(pieces, area.width), area.width);
+    }
+}
+
+/// What speaks for the verdict, in a few words.
+fn reason(books: &Books, row: &Row) -> String {
+    let Some(verdict) = books.verdict(row) else { return String::new() };
+    match (verdict.survival, verdict.flat_for) {
+        (Some(survival), _) if verdict.kind == VerdictKind::Leaking => {
+            let older = short_age(survival.older_than);
+            format!("{:.0} % lives on after {older}", survival.share() * 100.)
+        }
+        (_, Some(flat_for)) => format!("flat for {}", duration(flat_for)),
+        _ => verdict.kind.words().to_owned(),
+    }
+}
+
+/// What it holds, and what speaks for the verdict: as reports say it.
+fn sentences(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
+    let Verdict { live, allocated, .. } = verdict;
+    let mut lines = vec![format!(
+        "{} live in {}; {} allocated in {}",
+        exact_bytes(live.bytes),
+        objects(live.objects),
+        exact_bytes(allocated.bytes),
+        objects(allocated.objects),
+    )];
+    lines.extend(evidence(verdict));
+    if let Some(memory) = memory
+        && let Some(time) = verdict.rate.and_then(|rate| rate.time_to_fill(memory.available))
+    {
+        let what = match memory.kind {
+            MemoryKind::Cgroup => "its control group's limit",
+            MemoryKind::Ram => "RAM",
+        };
+        lines.push(format!(
+            "at this rate the {} left of {what} are full in {}",
+            bytes(memory.available),
+            duration(time)
+        ));
+    }
+    lines.push(format!("watched for {}", duration(verdict.watched)));
+    lines
+}

@@ -1,0 +1,294 @@
+//! The list of processes or call sites.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+
+use super::super::Top;
+use super::super::books::Row;
+use super::super::figures::{self, bytes, rate, short_age, short_bytes, short_count, signed};
+use super::super::order::{Sort, worst};
+use super::super::screen::Screen;
+use super::super::text::{cut_end, cut_middle, left, right, safe, width};
+use super::super::theme::Theme;
+use super::header::{process_name, short};
+use super::{explain, trend};
+use crate::profile::{Frame, Totals, Verdict};
+use crate::render::{NO_STACK, Value, duration, grouped, label};
+
+/// A column and how many cells it takes.
+type Columns = Vec<(Column, usize)>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Verdict,
+    Live,
+    Delta,
+    Rate,
+    Trend,
+    Objects,
+    Age,
+    Process,
+    /// The call site, or the process where each row is one; takes what is left.
+    Name,
+}
+
+/// From these widths on, there is room for the rate, for everything, and for figures with their units.
+const MEDIUM: u16 = 56;
+const NORMAL: u16 = 72;
+const WIDE: u16 = 110;
+
+/// Least cells for names; columns before it go when there are fewer.
+const LEAST_NAME: usize = 12;
+
+fn columns(cells: u16, names_process: bool) -> Columns {
+    use Column::{Age, Delta, Live, Name, Objects, Process, Rate, Trend, Verdict};
+    let mut columns = vec![(Verdict, 8)];
+    columns.extend(match cells {
+        WIDE.. => vec![(Live, 10), (Delta, 11), (Rate, 15), (Trend, 16), (Objects, 9), (Age, 6)],
+        NORMAL.. => vec![(Live, 5), (Delta, 6), (Rate, 10), (Trend, 8), (Objects, 5), (Age, 5)],
+        MEDIUM.. => vec![(Live, 5), (Delta, 6), (Rate, 10)],
+        _ => vec![(Live, 5), (Delta, 6)],
+    });
+    if names_process && cells >= NORMAL {
+        columns.push((Process, if cells >= WIDE { 16 } else { 10 }));
+    }
+    let used: usize = columns.iter().map(|(_, width)| width + 1).sum();
+    columns.push((Name, usize::from(cells).saturating_sub(used).max(LEAST_NAME)));
+    columns
+}
+
+impl Top {
+    pub(super) fn draw_table(&mut self, area: Rect, buffer: &mut Buffer) {
+        let page = usize::from(area.height.saturating_sub(1)).max(1);
+        if page != self.page {
+            // The list has another height than it had.
+            self.page = page;
+            self.arrange();
+        }
+        let (index, offset) = self.screen().place();
+        let rows: Vec<Row> = self.shown_rows().skip(offset).take(page).copied().collect();
+        if rows.is_empty() {
+            let (what, why) = self.why_empty();
+            explain(buffer, area, &what, &why);
+            return;
+        }
+        let of_all = matches!(self.screen(), Screen::Sites { of: None, .. });
+        let columns = columns(area.width, of_all && self.shown_books().profiles.len() > 1);
+        self.draw_heads(&columns, area, buffer);
+        let lines = area.top() + 1..area.bottom();
+        for (y, (number, row)) in lines.zip((offset..).zip(&rows)) {
+            let line = Rect { y, height: 1, ..area };
+            self.draw_row(row, &columns, line, buffer);
+            if number == index {
+                buffer.set_style(line, Style::reset().patch(Theme::selected()));
+            }
+        }
+    }
+
+    fn draw_heads(&self, columns: &Columns, area: Rect, buffer: &mut Buffer) {
+        let is_processes = matches!(self.screen(), Screen::Processes(_));
+        let sorted = match (self.sort, self.value) {
+            (Sort::Verdict, _) => Column::Verdict,
+            (Sort::Count, _) | (Sort::Size, Value::Objects) => Column::Objects,
+            (Sort::Size, Value::Bytes) => Column::Live,
+            (Sort::Growth, _) => Column::Delta,
+            (Sort::Rate, _) => Column::Rate,
+            (Sort::Age, _) => Column::Age,
+        };
+        let mut x = area.x;
+        buffer.set_style(Rect { height: 1, ..area }, Theme::head());
+        for (column, cells) in columns {
+            let mut text = head(*column, self.value, is_processes).to_owned();
+            let mut style = Theme::head();
+            if *column == sorted {
+                text.push(if self.is_reversed { '▴' } else { '▾' });
+                style = style.add_modifier(Modifier::BOLD);
+            }
+            let text = if is_right(*column) { right(&text, *cells) } else { left(&text, *cells) };
+            buffer.set_stringn(x, area.y, text, room(area, x), style);
+            x = x.saturating_add(u16::try_from(cells + 1).unwrap_or(u16::MAX));
+        }
+    }
+
+    fn draw_row(&self, row: &Row, columns: &Columns, area: Rect, buffer: &mut Buffer) {
+        let is_wide = area.width >= WIDE;
+        let mut x = area.x;
+        for (column, cells) in columns {
+            if x >= area.right() {
+                break;
+            }
+            let (text, style) = self.cell(row, *column, *cells, is_wide);
+            let text = if is_right(*column) { right(&text, *cells) } else { left(&text, *cells) };
+            buffer.set_stringn(x, area.y, text, room(area, x), style);
+            x = x.saturating_add(u16::try_from(cells + 1).unwrap_or(u16::MAX));
+        }
+        self.draw_callers(row, columns, area, buffer);
+    }
+
+    fn cell(&self, row: &Row, column: Column, cells: usize, is_wide: bool) -> (String, Style) {
+        let books = self.shown_books();
+        let size = if is_wide { bytes } else { short_bytes };
+        let count = |count: u64| if is_wide { grouped(count) } else { short_count(count) };
+        let plain = Style::new();
+        match column {
+            Column::Verdict => {
+                let kind = worst(books, row);
+                let style = kind.map_or(plain, |kind| self.theme.verdict(kind));
+                (kind.map_or("-", short).to_owned(), style)
+            }
+            Column::Live => (size(row.live.bytes), plain),
+            Column::Delta if self.instants < 2 => (String::new(), plain),
+            Column::Delta => match self.value {
+                Value::Bytes => (signed(row.delta.bytes, size), plain),
+                Value::Objects => (signed(row.delta.objects, count), plain),
+            },
+            Column::Rate => (rate(row.rate, size), plain),
+            Column::Trend => (self.trend(row, cells), self.theme.trend()),
+            Column::Objects => (count(row.live.objects), plain),
+            Column::Age => (row.oldest.map(short_age).unwrap_or_default(), plain),
+            Column::Process => {
+                let profile = books.profile(row);
+                let pid = format!(" {}", profile.process.pid);
+                let name = safe(&profile.process.comm);
+                (format!("{}{pid}", cut_end(&name, cells.saturating_sub(width(&pid)))), plain)
+            }
+            Column::Name => {
+                let mut name = self.row_name(row);
+                // A name says more than a place.
+                if width(&name) > cells && row.verdict.is_some() {
+                    name = self.function(row);
+                }
+                (cut_middle(&name, cells).into_owned(), plain)
+            }
+        }
+    }
+
+    fn trend(&self, row: &Row, cells: usize) -> String {
+        let books = self.shown_books();
+        if let Some(verdict) = books.verdict(row) {
+            return trend::line(&verdict.series, cells);
+        }
+        let series = books.profile(row).verdicts.iter().map(|verdict| &verdict.series[..]);
+        trend::line(&trend::sum(series), cells)
+    }
+
+    fn row_name(&self, row: &Row) -> String {
+        let books = self.shown_books();
+        if row.verdict.is_some() {
+            return self.site_name(row);
+        }
+        let profile = books.profile(row);
+        match &profile.ended {
+            Some(ended) => format!("{} ended: {}", process_name(profile), safe(ended)),
+            None => process_name(profile),
+        }
+    }
+
+    /// The function that a call site is called by.
+    fn function(&self, row: &Row) -> String {
+        let verdict = self.shown_books().verdict(row);
+        let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
+        caller.map_or_else(|| NO_STACK.to_owned(), |caller| safe(&label(caller)).into_owned())
+    }
+
+    /// The function that a call site is called by, and where.
+    pub(super) fn site_name(&self, row: &Row) -> String {
+        let name = self.function(row);
+        let verdict = self.shown_books().verdict(row);
+        let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
+        let place = caller.map(place).unwrap_or_default();
+        if place.is_empty() { name } else { format!("{name} {place}") }
+    }
+
+    /// Where there is room after the name: who called it, and whose executable it is.
+    fn draw_callers(&self, row: &Row, columns: &Columns, area: Rect, buffer: &mut Buffer) {
+        let used: usize = columns.iter().take(columns.len() - 1).map(|(_, width)| width + 1).sum();
+        let x = used + width(&self.row_name(row)) + 1;
+        let left = usize::from(area.width).saturating_sub(x);
+        if left < LEAST_NAME {
+            return;
+        }
+        let books = self.shown_books();
+        let more = match books.verdict(row) {
+            Some(verdict) => callers(verdict),
+            None => safe(&books.profile(row).process.exe).into_owned(),
+        };
+        let x = area.x + u16::try_from(x).unwrap_or(u16::MAX);
+        buffer.set_stringn(x, area.y, cut_end(&more, left), left, Theme::quiet());
+    }
+
+    /// Why there is nothing in the list.
+    fn why_empty(&self) -> (String, String) {
+        let books = self.shown_books();
+        let (screen, words) = (self.screen(), |what: &str, why: &str| (what.to_owned(), why.to_owned()));
+        if let Some(filter) = screen.filter()
+            && !filter.is_empty()
+        {
+            return (format!("Nothing matches {}", safe(filter.text())), "Esc clears the filter.".to_owned());
+        }
+        if self.instants == 0 {
+            let first = format!("The first figures come in {}.", duration(self.about.interval));
+            return ("Counting has begun.".to_owned(), first);
+        }
+        if books.profiles.is_empty() {
+            return words("No process yet.", "Those that are profiled show here when they come.");
+        }
+        let scope = screen.scope();
+        let profiles = || books.profiles.iter().filter(|profile| scope.has(profile));
+        let seen: Totals = profiles().map(|profile| profile.allocated()).sum();
+        if seen.objects > 0 {
+            let seen = figures::counted(seen.objects, "allocation");
+            return (format!("Nothing lives: all of {seen} have been freed."), String::new());
+        }
+        let since = profiles().map(|profile| profile.started_at).min().unwrap_or_default();
+        let since = since.to_zoned(self.about.time_zone.clone()).strftime("%H:%M:%S");
+        let why = format!(
+            "What is allocated since {since} counts. Blocks from before are not known, and what is not freed of them does \
+             not show."
+        );
+        ("Nothing allocated yet.".to_owned(), why)
+    }
+}
+
+/// `← load_page ← handle_request`.
+fn callers(verdict: &Verdict) -> String {
+    let callers = verdict.frames.iter().skip(verdict.caller + 1).take(8);
+    let callers: Vec<_> = callers.map(|frame| format!("← {}", safe(&label(frame)))).collect();
+    callers.join(" ")
+}
+
+/// `demo.c:108`; nothing when it is not known.
+pub(super) fn place(frame: &Frame) -> String {
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    match (safe(file), frame.line) {
+        (file, _) if file.is_empty() => String::new(),
+        (file, 0) => file.into_owned(),
+        (file, line) => format!("{file}:{line}"),
+    }
+}
+
+const fn head(column: Column, value: Value, is_processes: bool) -> &'static str {
+    match (column, value) {
+        (Column::Verdict, _) => "VERDICT",
+        (Column::Live, _) => "LIVE",
+        (Column::Delta, Value::Bytes) => "DELTA",
+        (Column::Delta, Value::Objects) => "ΔOBJS",
+        (Column::Rate, _) => "RATE",
+        (Column::Trend, _) => "TREND",
+        (Column::Objects, _) => "OBJS",
+        (Column::Age, _) => "AGE",
+        (Column::Process, _) => "PROCESS",
+        (Column::Name, _) if is_processes => "PROCESS",
+        (Column::Name, _) => "CALL SITE",
+    }
+}
+
+const fn is_right(column: Column) -> bool {
+    matches!(column, Column::Live | Column::Delta | Column::Rate | Column::Objects | Column::Age)
+}
+
+/// Cells from `x` to the end of the line.
+fn room(area: Rect, x: u16) -> usize {
+    area.right().saturating_sub(x).into()
+}

@@ -1,0 +1,85 @@
+//! How what lives has gone, in blocks of an eighth of a line.
+
+use std::time::Duration;
+
+use crate::profile::Point;
+
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Lines of blocks, the top one first: `cells` wide, from the first instant to the last. The highest point fills all
+/// lines, and nothing is nothing.
+pub(super) fn lines(points: &[Point], cells: usize, height: usize) -> Vec<String> {
+    let heights = heights(points, cells, height * 8);
+    let line = |row: usize| {
+        let block = |height: &usize| EIGHTHS[height.saturating_sub(row * 8).min(8)];
+        heights.iter().map(block).collect()
+    };
+    (0..height).rev().map(line).collect()
+}
+
+/// One line of it.
+pub(super) fn line(points: &[Point], cells: usize) -> String {
+    lines(points, cells, 1).pop().unwrap_or_default()
+}
+
+/// Heights in eighths of a line; what is not nothing is an eighth at least.
+fn heights(points: &[Point], cells: usize, full: usize) -> Vec<usize> {
+    let (Some(last), Some(highest)) = (points.last(), points.iter().map(|point| point.bytes).max()) else {
+        return vec![0; cells];
+    };
+    let end = last.at.as_nanos();
+    let height = |cell: usize| {
+        let at = end * (cell as u128 + 1) / cells as u128;
+        let known = points.partition_point(|point| point.at.as_nanos() <= at);
+        let bytes = known.checked_sub(1).map_or(0, |index| points[index].bytes);
+        let eighths = u128::from(bytes) * full as u128 / u128::from(highest.max(1));
+        usize::try_from(eighths).unwrap_or(full).max(usize::from(bytes > 0))
+    };
+    (0..cells).map(height).collect()
+}
+
+/// The series of several call sites of a process together: they have the same instants.
+pub(super) fn sum<'a>(series: impl Iterator<Item = &'a [Point]>) -> Vec<Point> {
+    let mut sum: Vec<Point> = Vec::new();
+    for points in series {
+        for (index, point) in points.iter().enumerate() {
+            match sum.get_mut(index) {
+                Some(sum) => sum.bytes = sum.bytes.saturating_add(point.bytes),
+                None => sum.push(*point),
+            }
+        }
+    }
+    sum
+}
+
+/// Over what time the points are.
+pub(super) fn span(points: &[Point]) -> Duration {
+    points.last().map_or(Duration::ZERO, |point| point.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(bytes: &[u64]) -> Vec<Point> {
+        (1..).zip(bytes).map(|(second, &bytes)| Point { at: Duration::from_secs(second), bytes }).collect()
+    }
+
+    #[test]
+    fn a_line_rises_with_what_lives_and_begins_at_nothing() {
+        assert_eq!(line(&points(&[0, 1, 50, 100]), 4), " ▁▄█");
+        assert_eq!(line(&points(&[10]), 3), "  █");
+        assert_eq!(line(&[], 3), "   ");
+    }
+
+    #[test]
+    fn several_lines_show_more_of_it() {
+        assert_eq!(lines(&points(&[25, 50, 75, 100]), 4, 2), ["  ▄█", "▄███"]);
+    }
+
+    #[test]
+    fn call_sites_of_a_process_add_up() {
+        let (a, b) = (points(&[1, 2]), points(&[10, 20]));
+        assert_eq!(sum([&a[..], &b[..]].into_iter()), points(&[11, 22]));
+    }
+}

@@ -1,0 +1,213 @@
+//! The live view in a real terminal, on a real process: what a user sees, types, and finds when it is left.
+
+use std::fs;
+
+use jjleak::render::json::Document;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::jjleak::Ended;
+use crate::support::ledger::Ledger;
+use crate::support::privilege::{require_bpf, require_program};
+use crate::support::terminal::Terminal;
+
+/// A program that has leaked, and a view of it.
+fn leaked(options: &str, environment: &[(&str, &str)]) -> (Ledger, Terminal) {
+    let mut ledger = Ledger::start();
+    let terminal = Terminal::run(&format!("top -p {} 0.3 {options}", ledger.pid()), environment);
+    terminal.until("Nothing allocated yet.");
+    ledger.open_books();
+    ledger.run("malloc");
+    (ledger, terminal)
+}
+
+/// `12,586,086`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string().into_bytes();
+    let groups: Vec<_> = digits.rchunks(3).rev().map(|group| str::from_utf8(group).unwrap()).collect();
+    groups.join(",")
+}
+
+#[test]
+fn what_lives_shows_to_the_byte_and_keys_lead_to_the_stack() {
+    require_program!("tmux");
+    let (mut ledger, terminal) = leaked("--sort size", &[]);
+    let live = ledger.books().live();
+
+    let exact = format!("{} bytes", grouped(live.bytes));
+    let screen = terminal.until(&exact);
+    assert!(screen.contains(&format!("live in {} objects", live.objects)), "{screen}");
+    // What is called like an allocator is taken for a helper, and its caller named.
+    assert!(screen.contains("obey main.c:"), "{screen}");
+
+    terminal.press(&["Enter"]);
+    let site = terminal.until("malloc [libc.so.6]");
+    assert!(site.contains("▸ obey") && site.contains("sites.c:") && site.contains("complete"), "{site}");
+    terminal.press(&["t"]);
+    terminal.until("▏main");
+    terminal.press(&["Escape"]);
+    terminal.until("malloc [libc.so.6]");
+    terminal.press(&["Escape"]);
+    terminal.until("CALL SITE");
+    terminal.press(&["q"]);
+    terminal.assert_ended(0);
+    assert_eq!(terminal.files(), [""; 0], "nothing is written unasked");
+}
+
+#[test]
+fn a_filter_hides_what_it_does_not_match_and_a_frozen_view_stays() {
+    require_program!("tmux");
+    let (mut ledger, terminal) = leaked("", &[]);
+    let before = ledger.books().live();
+    let exact = |bytes: u64| format!("{} bytes", grouped(bytes));
+    terminal.until(&exact(before.bytes));
+
+    terminal.type_in("/no such function");
+    terminal.until("Nothing matches no such function");
+    terminal.press(&["Escape"]);
+    terminal.until("CALL SITE");
+    terminal.type_in("/malloc");
+    terminal.press(&["Enter"]);
+    terminal.until("/malloc shows 1 row");
+
+    terminal.press(&["Space"]);
+    terminal.until("FROZEN");
+    ledger.run("malloc");
+    let after = ledger.books().live();
+    // What is drawn anew by then is still what was frozen.
+    terminal.resize(100, 30);
+    terminal
+        .until_so("the larger screen", |screen| screen.lines().count() == 30 && screen.contains("FROZEN"));
+    assert!(terminal.screen().contains(&exact(before.bytes)));
+    terminal.press(&["Space"]);
+    terminal.until(&exact(after.bytes));
+    terminal.resize(40, 10);
+    terminal.until_so("a small view", |screen| screen.lines().next().is_some_and(|line| line.contains('…')));
+    terminal.resize(80, 24);
+    terminal.press(&["C-c"]);
+    terminal.assert_ended(0);
+}
+
+#[test]
+fn what_is_shown_is_exported_and_files_are_written_at_the_end() {
+    require_program!("tmux");
+    let (mut ledger, terminal) = leaked("--format json --out ./", &[]);
+    let live = ledger.books().live();
+    terminal.until(&format!("{} bytes", grouped(live.bytes)));
+
+    terminal.press(&["e"]);
+    terminal.until("wrote ./jjleak-");
+    let name = terminal.files().into_iter().find(|name| name.contains(".svg")).unwrap();
+    let svg = fs::read_to_string(terminal.file(&name)).unwrap();
+    assert!(svg.contains(&format!("{} bytes", grouped(live.bytes))) && svg.contains("site_malloc"));
+
+    terminal.press(&["q"]);
+    terminal.assert_ended(0);
+    let json = fs::read_to_string(terminal.file(&format!("jjleak-{}.json", ledger.pid()))).unwrap();
+    let last: Document = serde_json::from_str(json.lines().last().unwrap()).unwrap();
+    ledger.books().assert_reported(&last);
+}
+
+#[test]
+fn a_report_that_is_asked_for_comes_when_the_view_is_left() {
+    require_program!("tmux");
+    let (mut ledger, terminal) = leaked("--format text --outstanding", &[]);
+    let live = ledger.books().live();
+    terminal.until(&format!("{} bytes", grouped(live.bytes)));
+    let screen = terminal.screen();
+    assert!(!screen.contains("outstanding allocations"), "{screen}");
+
+    terminal.resize(100, 60);
+    terminal.press(&["q"]);
+    let screen = terminal.assert_ended(0);
+    assert!(screen.contains("stacks with outstanding allocations:"), "{screen}");
+}
+
+#[test]
+fn the_view_of_a_program_that_ends_stays_until_it_is_left() {
+    require_program!("tmux");
+    let (mut ledger, terminal) = leaked("", &[]);
+    let live = ledger.books().live();
+    terminal.until(&format!("{} bytes", grouped(live.bytes)));
+
+    ledger.exit(3);
+    let screen = terminal.until("ENDED at");
+    assert!(screen.contains(&format!("{} bytes", grouped(live.bytes))), "{screen}");
+    assert!(screen.contains("ended: "), "{screen}");
+    terminal.press(&["Enter"]);
+    terminal.until("malloc [libc.so.6]");
+    terminal.press(&["q"]);
+    let screen = terminal.assert_ended(0);
+    assert!(screen.contains("has ended: "), "{screen}");
+}
+
+#[test]
+fn a_signal_ends_the_view_and_the_terminal_is_as_before() {
+    require_program!("tmux");
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let ledger = Ledger::start();
+        let terminal = Terminal::run(&format!("top -p {}", ledger.pid()), &[]);
+        terminal.until("Counting has begun.");
+        kill(Pid::from_raw(terminal.program().try_into().unwrap()), signal).unwrap();
+        terminal.assert_ended(0);
+    }
+}
+
+#[test]
+fn a_stopped_view_gives_the_terminal_back_and_takes_it_again() {
+    require_program!("tmux");
+    let ledger = Ledger::start();
+    let terminal = Terminal::run_as_job(&format!("top -p {}", ledger.pid()));
+    terminal.until("Nothing allocated yet.");
+
+    terminal.press(&["C-z"]);
+    terminal.until("Stopped");
+    terminal.type_in("fg");
+    terminal.press(&["Enter"]);
+    terminal.until("Nothing allocated yet.");
+    terminal.press(&["q"]);
+    terminal.until_so("the shell", |screen| screen.trim_end().ends_with('$'));
+    terminal.type_in("echo status=$?; stty -a");
+    terminal.press(&["Enter"]);
+    terminal.assert_ended(0);
+}
+
+#[test]
+fn a_command_has_no_part_of_the_terminal() {
+    require_program!("tmux");
+    let terminal = Terminal::run("top 0.3 -- sh -c 'echo noise; echo noise >&2; cat; exit 3'", &[]);
+    let screen = terminal.until("ENDED at");
+    assert!(!screen.contains("noise") && screen.contains("ended: exit status: 3"), "{screen}");
+    terminal.press(&["q"]);
+    let screen = terminal.assert_ended(0);
+    assert!(!screen.contains("noise"), "{screen}");
+}
+
+#[test]
+fn no_colour_reaches_the_terminal_when_none_is_wanted() {
+    require_program!("tmux");
+    let colours = |environment: &[(&str, &str)]| {
+        let (mut ledger, terminal) = leaked("", environment);
+        terminal.until(&format!("{} bytes", grouped(ledger.books().live().bytes)));
+        let screen = terminal.colored_screen();
+        let codes = screen.split("\u{1b}[").skip(1).filter_map(|code| code.split_once('m'));
+        let is_colour = |code: &str| {
+            code.split(';').filter_map(|part| part.parse::<u32>().ok()).any(|part| (30..=38).contains(&part))
+        };
+        codes.filter(|(code, _)| is_colour(code)).count()
+    };
+    assert_eq!(colours(&[("NO_COLOR", "1")]), 0);
+    assert!(colours(&[]) > 0);
+}
+
+#[test]
+fn a_view_without_a_terminal_is_refused_with_what_to_do() {
+    require_bpf!();
+    let ledger = Ledger::start();
+    let pid = ledger.pid().to_string();
+    Ended::of(["top", "-p", &pid]).assert_failed(
+        2,
+        "the live view needs a terminal",
+        "leave the redirection out",
+    );
+}
