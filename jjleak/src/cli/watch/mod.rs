@@ -8,6 +8,7 @@ mod code;
 mod dead;
 mod entry;
 mod jvm;
+mod keep_up;
 mod mappings;
 mod perf_map;
 mod process;
@@ -17,7 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
 
 use jiff::Timestamp;
-use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::CodeSeen;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -25,9 +25,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Failure;
 use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
-use crate::attach::{Attachment, Drained, Following, MappedCode, Scope, Settings, Told};
+use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told};
 use crate::collect::{Collector, View};
-use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid, is_alive, living_thread};
+use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
@@ -175,168 +175,6 @@ impl Watch {
         self.names.forget(&rows);
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
         Ok(())
-    }
-
-    /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
-    fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
-        let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
-        let news = self.keep_up_with(&mut watched);
-        let is_wanted = self.wanted.is_wanted(&watched.process);
-        self.processes.insert(slot, watched);
-        if !is_wanted {
-            self.let_go(slot)?;
-        }
-        news
-    }
-
-    /// Looks again if what was seen has been replaced meanwhile, but not without end. Stacks come first, for the process runs
-    /// on, and looking for allocators takes longer.
-    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
-        const LOOKS: u32 = 3;
-        let mut news = false;
-        for _ in 0..LOOKS {
-            let is_new = self.keep_up_once(watched)?;
-            news |= is_new;
-            if !is_new || self.attachment.holds_code(watched.slot())? {
-                break;
-            }
-        }
-        if news
-            && let Some(thread) = living_thread(watched.pid())
-            && let Err(failure) = self.keep_allocators(watched, thread)
-        {
-            tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
-        }
-        Ok(news)
-    }
-
-    fn keep_up_once(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
-        let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
-        let thread = living_thread(watched.pid());
-        // A process that is about to end has no mappings any more: what is known stays.
-        let look = thread.and_then(|thread| self.look(watched.slot(), thread).ok());
-        let runs = watched.runs();
-        let is_new = tracked.image != watched.image;
-        if is_new {
-            self.dead.add_image();
-            watched.begin_image(&tracked);
-            self.attachment.forget_generated(watched.slot());
-        }
-        self.learn(watched);
-        let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
-        if !self.attachment.processes().images().is_current(watched.image) {
-            // These are another image's mappings already, or were the last one's: there is a hint to look again.
-            return Ok(is_new);
-        }
-        if let Err(failure) = self.keep_bound(watched, thread) {
-            // A process that ends meanwhile needs no probes.
-            let is_over = failure.is_missing_target() && living_thread(watched.pid()).is_none();
-            return if is_over { Ok(is_new) } else { Err(failure) };
-        }
-        let is_same = executable(&look.mappings).eq(&watched.code);
-        if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
-            return self.keep_generated(watched, thread, &look);
-        }
-        if let Err(failure) = self.keep_code(watched, thread, &look) {
-            tracing::warn!("stacks of process {} do not lead through all it maps: {failure}", watched.pid());
-        }
-        if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
-            self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
-        }
-        Ok(true)
-    }
-
-    /// Takes in what the kernel side has told of a process's mappings: by now it can be over.
-    fn learn(&mut self, watched: &mut Watched) {
-        for code in self.learned.remove(&watched.image).unwrap_or_default() {
-            if let Some(module) = self.files.find(code.file) {
-                watched.modules.learn(&code.addresses, code.file_offset, module);
-            }
-        }
-    }
-
-    /// What a process maps now.
-    fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Failure> {
-        let seen = self.attachment.begin_look(slot)?;
-        Ok(Look { mappings: Mapping::all(thread)?, seen })
-    }
-
-    /// Takes in what a process maps: what stacks need.
-    fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
-        watched.code = executable(&look.mappings).cloned().collect();
-        watched.perf_map.hold(&watched.process, &watched.code);
-        self.keep_stacks(watched, thread, look)
-    }
-
-    /// Attaches to the allocators in what a process maps.
-    fn keep_allocators(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
-        let scope = match self.following {
-            Following::Nobody => Scope::Process { slot: watched.slot(), thread },
-            Following::Children | Following::Everyone => Scope::File,
-        };
-        if self.following == Following::Nobody {
-            watched.bound_to.get_or_insert(thread);
-        }
-        let modules: Vec<_> = watched.modules.iter().map(|(id, _)| id).collect();
-        for id in modules {
-            let module = watched.modules.get(id);
-            let is_new = !self.allocators.knows(module);
-            let attached = self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
-            if attached && watched.is_armed {
-                watched.late_probes += 1;
-                let (path, pid) = (module.path.display(), watched.pid());
-                tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
-            }
-            // That takes some time, and while a program starts, it loads one library after the other.
-            if is_new && let Ok(look) = self.look(watched.slot(), thread) {
-                self.keep_stacks(watched, thread, &look)?;
-            }
-        }
-        let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
-        let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
-        Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
-    }
-
-    /// Takes in what stacks need of what a process maps.
-    fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
-        watched.modules.refresh(&mut self.files, thread, &look.mappings);
-        self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
-        self.keep_generated(watched, thread, look)?;
-        Ok(())
-    }
-
-    /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
-    /// or another one has called `exec`, which ends all others.
-    fn keep_bound(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
-        let Some(bound_to) = watched.bound_to else { return Ok(()) };
-        let counters = self.collector.counters(watched.slot());
-        let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
-        let ended = !is_alive(watched.pid(), bound_to);
-        if replaced == watched.times_replaced && !ended {
-            return Ok(());
-        }
-        watched.times_replaced = replaced;
-        watched.times_unbound += u64::from(ended);
-        watched.bound_to = Some(thread);
-        self.attachment.rebind(watched.slot(), thread)?;
-        let pid = watched.pid();
-        tracing::warn!(
-            "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
-        );
-        Ok(())
-    }
-
-    /// Takes the probes out of children that are not followed.
-    fn spare_children(&mut self) {
-        let mut have_forked = false;
-        for watched in self.processes.values_mut() {
-            let forked =
-                self.collector.counters(watched.slot()).get(&Counter::Fork).copied().unwrap_or_default();
-            have_forked |= forked != std::mem::replace(&mut watched.times_forked, forked);
-        }
-        if have_forked {
-            self.attachment.spare_children();
-        }
     }
 
     fn is_counted(&self, watched: &Watched) -> bool {
