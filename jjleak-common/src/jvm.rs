@@ -5,6 +5,8 @@
 //! stands cannot go while it does: what is read of it when a stack is taken is right, whatever the JVM compiles and throws
 //! away meanwhile.
 
+use crate::unwind::layer;
+
 /// Code heaps of a JVM: HotSpot has one to three, four with the AOT compiler. A power of two: the kernel side masks with it.
 pub const MAX_HEAPS: usize = 8;
 
@@ -83,5 +85,31 @@ pub const fn id_in_frame(compile_id: u32) -> u16 {
     (compile_id & ((1 << COMPILE_ID_BITS) - 1)) as u16
 }
 
+/// What stands for a compilation in the place of a row's address: the layer of its frames in the lower half, and in the upper
+/// half the next higher 16 bits of its number, which are a part of the stack's hash.
+#[inline(always)]
+#[must_use]
+pub const fn frame_of(compile_id: u32) -> u32 {
+    (layer::GENERATED | id_in_frame(compile_id)) as u32 | (compile_id >> COMPILE_ID_BITS) << u16::BITS
+}
+
 const _: () = assert!(size_of::<CodeHeap>() == 32 && size_of::<CodeCache>() == 32 * MAX_HEAPS + 40);
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compilations_are_told_apart_by_29_bits_of_their_numbers() {
+        let ids = (0..29).map(|bit| 0x64 ^ 1 << bit).chain([0, 100, 8_192 + 100, 65_536 + 100]);
+        let ids: std::collections::BTreeSet<u32> = ids.collect();
+        let frames: std::collections::BTreeSet<u32> = ids.iter().map(|id| frame_of(*id)).collect();
+        assert_eq!(frames.len(), ids.len());
+        assert!(
+            frames
+                .iter()
+                .all(|frame| { (layer::GENERATED..layer::INTERPRETED).contains(&((frame & 0xffff) as u16)) })
+        );
+    }
+}

@@ -11,7 +11,7 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{
-    jvm::{CodeCache, CodeHeap, HEADER_WORDS, MAX_HEADER_BYTES, MAX_HEAPS, id_in_frame, name},
+    jvm::{CodeCache, CodeHeap, HEADER_WORDS, MAX_HEADER_BYTES, MAX_HEAPS, frame_of, name},
     stack::StackStatus,
     unwind::{Row, RowKind, SavedFp, layer},
 };
@@ -25,9 +25,10 @@ use crate::{
 /// Entries of the cache of blobs. The hot paths of a program pass some hundred return addresses in generated code.
 const CACHE_ENTRIES: usize = 1024;
 
-/// Steps that lead from a segment to the first one of its block. A step goes back by up to 254 segments: these are enough
-/// for blocks of a megabyte, and the largest, the interpreter, has a third of that.
-const MAX_STEPS: u32 = 32;
+/// Steps that lead from a segment to the first one of its block. A step goes back by up to 254 segments: few are enough for
+/// any block that was made at once. Free blocks that are joined keep their segments' bytes, with one step more for each, and
+/// newer JDKs mend that after 10,000 joins only. A stack that would need more steps ends here.
+const MAX_STEPS: u32 = 128;
 /// In the segment map: no block has ever been there.
 const UNUSED: u8 = 0xff;
 
@@ -93,7 +94,7 @@ pub(super) fn row(scratch: *mut Scratch, place: Row, scope: u64, address: u64) -
     unsafe {
         if known.block == 0 || !has(scratch, jvm, known.block & !kind::MASK, address) {
             let heap = addr_of!((*jvm).heaps).cast::<CodeHeap>().add(heap);
-            let block = block_of(heap, address).ok_or(StackStatus::Fault)?;
+            let block = block_of(heap, address)?;
             if !has(scratch, jvm, block, address) {
                 return Err(StackStatus::NoRow);
             }
@@ -133,7 +134,7 @@ unsafe fn rule(scratch: *mut Scratch, jvm: *const CodeCache, kind: u64) -> Row {
         unsafe { (int_at(scratch, (*jvm).frame_size), int_at(scratch, (*jvm).compile_id)) };
     let is_method = kind == kind::COMPILED || kind == kind::NATIVE;
     let id = if is_method { id } else { 0 };
-    let frame = (layer::GENERATED | id_in_frame(id)) as u32 | id & 0xffff_0000;
+    let frame = frame_of(id);
     let keeps_frame_pointer = match kind {
         kind::NATIVE => has_frame_pointer(scratch, frame_words),
         kind::STUB => (frame_words as i32) <= 0,
@@ -165,24 +166,24 @@ fn has_frame_pointer(scratch: *mut Scratch, frame_words: u32) -> bool {
 /// # Safety
 /// The heap is in a map value.
 #[inline(always)]
-unsafe fn block_of(heap: *const CodeHeap, address: u64) -> Option<u64> {
+unsafe fn block_of(heap: *const CodeHeap, address: u64) -> Result<u64, StackStatus> {
     // SAFETY: as promised by the caller.
     let (begin, segment_map, log2) =
         unsafe { ((*heap).begin, (*heap).segment_map, (*heap).segment_log2 & 31) };
     let mut segment = address.wrapping_sub(begin) >> log2;
     let mut step = 0;
     while step < MAX_STEPS {
-        let back: u8 = read_user(segment_map.wrapping_add(segment))?;
+        let back: u8 = read_user(segment_map.wrapping_add(segment)).ok_or(StackStatus::Fault)?;
         if back == UNUSED {
-            return None;
+            return Err(StackStatus::NoRow);
         }
         if back == 0 {
-            return Some(begin.wrapping_add(segment << log2));
+            return Ok(begin.wrapping_add(segment << log2));
         }
         segment = segment.wrapping_sub(back as u64);
         step += 1;
     }
-    None
+    Err(StackStatus::NoRow)
 }
 
 /// Reads a block's header; whether the block is in use and has code at `address`.

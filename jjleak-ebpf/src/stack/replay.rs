@@ -114,6 +114,10 @@ unsafe fn reads_the_same(scratch: *const Scratch, replay: *const Replay) -> bool
 pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
     // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
     unsafe {
+        if (*scratch).walk.reads >= WORDS as u64 {
+            spoil(&mut (*scratch).walk);
+            return;
+        }
         let replay = at(scratch);
         let index = (*scratch).walk.reads as usize & (WORDS - 1);
         *addr_of_mut!((*replay).words).cast::<u64>().add(index) = word;
@@ -126,17 +130,6 @@ pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
 #[inline(always)]
 pub(super) fn spoil(walk: &mut Walk) {
     walk.reads = NEVER;
-}
-
-/// Nothing is kept of the walk that begins now.
-#[inline(always)]
-pub(super) fn skip(scratch: *mut Scratch) {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    unsafe {
-        (*scratch).walk.replay = 0;
-        (*at(scratch)).scope = 0;
-        spoil(&mut (*scratch).walk);
-    }
 }
 
 /// The walk has ended in this row: keeps it, if it ended by what is noted.

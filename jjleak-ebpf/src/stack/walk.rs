@@ -110,7 +110,8 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.is_java = 0;
     forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
-    replay::skip(scratch);
+    // Nothing is kept of a walk but by `replay::find`.
+    replay::spoil(walk);
 }
 
 /// Nothing that an earlier walk has found holds for this one.
