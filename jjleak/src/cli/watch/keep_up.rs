@@ -163,17 +163,4 @@ impl Watch {
         );
         Ok(())
     }
-
-    /// Takes the probes out of children that are not followed.
-    pub(super) fn spare_children(&mut self) {
-        let mut have_forked = false;
-        for watched in self.processes.values_mut() {
-            let forked =
-                self.collector.counters(watched.slot()).get(&Counter::Fork).copied().unwrap_or_default();
-            have_forked |= forked != std::mem::replace(&mut watched.times_forked, forked);
-        }
-        if have_forked {
-            self.attachment.spare_children();
-        }
-    }
 }
