@@ -63,6 +63,22 @@ fn a_snapshot_of_busy_threads_is_of_one_instant() {
 }
 
 #[test]
+fn no_free_is_missed_while_probes_that_go_one_by_one_are_bound_anew() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("steady");
+    let mut attached = Attached::to(ledger.pid(), Settings { one_by_one: true, ..settings() });
+    ledger.run("steady");
+
+    attached.rebind(ledger.pid());
+    let snapshot = attached.snapshot(EVERY_BLOCK);
+    ledger.run("steady_stop");
+
+    let swapped = blocks(&snapshot).filter(|block| block.size == SWAPPED_SIZE).count();
+    assert!(swapped <= SWAPPERS * (HELD + 1), "{swapped} blocks");
+}
+
+#[test]
 fn only_blocks_of_the_age_asked_for_are_in_a_snapshot() {
     require_bpf!();
     let mut ledger = Ledger::start();

@@ -95,7 +95,8 @@ pub(super) fn close(mut links: Vec<OwnedFd>) {
         let rest = links.split_off(links.len().min(CLOSED_AT_ONCE));
         thread::scope(|scope| {
             for link in links {
-                scope.spawn(|| drop(link));
+                // Where no thread can be made, the link is dropped here.
+                let _ = thread::Builder::new().spawn_scoped(scope, || drop(link));
             }
         });
         links = rest;

@@ -4,6 +4,7 @@
 
 mod allocators;
 mod asked;
+mod children;
 mod code;
 mod dead;
 mod entry;
@@ -31,6 +32,7 @@ use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
+use children::Children;
 use code::CodeFollower;
 use dead::Dead;
 use jvm::name_generated;
@@ -68,6 +70,7 @@ pub(super) struct Watch {
     /// Whether JVMs are asked to write down the names of their code.
     asks_for_perf_maps: bool,
     processes: BTreeMap<ProcessSlot, Watched>,
+    children: Children,
     dead: Dead,
     /// What images map that have not been looked at yet.
     learned: HashMap<ImageId, Vec<MappedCode>>,
@@ -101,6 +104,7 @@ impl Watch {
             wanted,
             asks_for_perf_maps: false,
             processes: BTreeMap::new(),
+            children: Children::default(),
             dead: Dead::default(),
             learned: HashMap::new(),
             endings: unbounded_channel(),
