@@ -65,6 +65,10 @@ pub fn read(file: &[u8]) -> Result<Reading, Error> {
     if let Some(memory) = &message.memory {
         profile.memory = verdicts::read_memory(memory, &tables)?;
     }
+    if profile.verdicts.is_empty() && profile.live().bytes > 0 && !profile.coverage.settle.is_zero() {
+        // Whatever lives had a verdict: another tool has left them out.
+        profile.unjudge();
+    }
     Ok(Reading { profile, remarks })
 }
 

@@ -153,7 +153,7 @@ pub(super) fn is_watched(profile: &Profile) -> bool {
 
 /// Whether the process has been watched for long enough to judge its call sites.
 pub(super) fn is_judged(profile: &Profile) -> bool {
-    is_watched(profile) && profile.elapsed() >= profile.judged_from()
+    profile.is_judged()
 }
 
 fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdict> + Clone {
