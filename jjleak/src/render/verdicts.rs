@@ -160,6 +160,11 @@ fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdic
     profile.verdicts.iter().filter(move |verdict| verdict.kind == kind)
 }
 
+/// What is said, of the part of a profile that is shown; no words for the whole.
+pub(super) fn of_what_is_shown(said: &str, view: &str) -> String {
+    if view.is_empty() { said.to_owned() } else { format!("of what is shown: {said}") }
+}
+
 /// What the report begins with: the verdict on the process.
 #[must_use]
 pub fn headline(profile: &Profile) -> String {
