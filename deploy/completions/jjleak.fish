@@ -45,7 +45,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the sta
 complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'What to write: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Leave out what this saved profile (a pprof file) holds, stack by stack: reports tell what came since' -r -F
+complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l system-wide -d 'Attach to every process, also to those that begin later'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Account children, too, each in books of its own'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l mmap -d 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
@@ -87,7 +87,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Or
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'What to write at the end: text, json, svg, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l baseline -d 'Leave out what this saved profile (a pprof file) holds, stack by stack: reports tell what came since' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l baseline -d 'Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sort -d 'First order of the rows: verdict, size (live bytes), count (live allocations), growth (since the look before), rate (of growth) or age (of the oldest live allocation)' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l system-wide -d 'Attach to every process, also to those that begin later'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l follow -d 'Account children, too, each in books of its own'

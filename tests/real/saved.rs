@@ -192,6 +192,24 @@ fn what_a_baseline_holds_is_left_out_of_live_reports() {
 }
 
 #[test]
+fn a_baseline_of_the_very_process_is_refused() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::start();
+    ledger.set_up("storm");
+    let jjleak = ledger.attach(&["--format", "pprof", "--out", folder.path().to_str().unwrap()]);
+    ledger.run("storm");
+    jjleak.interrupt().assert_done();
+    let pid = ledger.pid().to_string();
+    let file = folder.path().join(format!("jjleak-{pid}.pb.gz"));
+    Ended::of(["-p", &pid, "--baseline", file.to_str().unwrap()]).assert_failed(
+        2,
+        "is of this very process",
+        "leave --baseline out",
+    );
+}
+
+#[test]
 fn files_that_are_no_profiles_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::judge::{Earlier, OLD, Past};
 use super::site;
 use crate::collect::Timeline;
-use crate::profile::{Point, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
+use crate::profile::{Point, Profile, Sampling, StackProfile, Totals, Verdict};
 
 /// Call sites that are remembered of a process, at less than 1 KiB each: more than programs have. Beyond, those go first that
 /// hold the least.
@@ -182,13 +182,7 @@ impl History {
             .iter()
             .filter_map(|(id, now)| self.verdict(profile, now, self.sites.get(id)?, &ends))
             .collect();
-        verdicts.sort_by(|a, b| {
-            let rate = |verdict: &Verdict| verdict.rate.map_or(0., |rate| rate.per_second);
-            let grows = a.kind <= VerdictKind::Growing;
-            let order = if grows { rate(b).total_cmp(&rate(a)) } else { std::cmp::Ordering::Equal };
-            let held = b.live.bytes.cmp(&a.live.bytes);
-            a.kind.cmp(&b.kind).then(order).then(held).then(a.site.cmp(&b.site))
-        });
+        verdicts.sort_by(Verdict::worst_first);
         verdicts
     }
 

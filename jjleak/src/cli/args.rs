@@ -10,10 +10,12 @@ use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
 use super::Failure;
+use super::failure::USAGE;
 use super::outputs::Asked;
 use super::saved;
 use crate::analyze::{Baseline, Matching, Selection, SortBy};
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
+use crate::processes::{Pid, Process};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Contents, Format, Value};
 
@@ -180,7 +182,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
     pub(super) by: Vec<Value>,
 
-    /// Leave out what this saved profile (a pprof file) holds, stack by stack: reports tell what came since
+    /// Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack
     #[arg(long, value_name = "FILE")]
     pub(super) baseline: Option<PathBuf>,
 
@@ -243,7 +245,7 @@ impl Args {
         let mut options = Asked::options(selection);
         options.contents = self.contents();
         if let Some(baseline) = &self.baseline {
-            options.view = format!("what is not in {}", baseline.display());
+            options.view = format!("what is not in {}, without verdicts", baseline.display());
         }
         Asked { formats: &self.format, out: self.out.as_deref(), by: &self.by, options }
     }
@@ -273,8 +275,20 @@ impl Args {
 
     /// What reports leave out.
     pub(super) fn baseline(&self) -> Result<Option<Baseline>, Failure> {
-        let profile = self.baseline.as_deref().map(saved::open).transpose()?;
-        Ok(profile.map(|profile| Baseline::of(&profile, Matching::default())))
+        let Some(file) = &self.baseline else { return Ok(None) };
+        let baseline = Baseline::of(&saved::open(file)?, Matching::default());
+        for pid in self.pid.iter().filter_map(|pid| Pid::new(*pid)) {
+            let process = Process::open(pid)?;
+            if baseline.is_of(pid.number().get(), process.start_time) {
+                let what = format!(
+                    "--baseline: {} is of this very process, of which only what comes from now on is accounted for",
+                    file.display()
+                );
+                let remedy = "leave --baseline out: it is for another run of the program";
+                return Err(Failure::new(USAGE, what, remedy));
+            }
+        }
+        Ok(Some(baseline))
     }
 
     /// What the figures cover.

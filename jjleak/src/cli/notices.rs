@@ -18,10 +18,16 @@ pub(super) fn tell(line: &str) {
 }
 
 fn say(text: &str) {
-    match &mut *waiting() {
-        Some(waiting) => waiting.add(text),
-        None => write(text),
+    say_by(write, text);
+}
+
+fn say_by(write: impl FnOnce(&str), text: &str) {
+    if let Some(waiting) = &mut *waiting() {
+        waiting.add(text);
+        return;
     }
+    // Nobody else may have to wait while this does, for a pipe that is full.
+    write(text);
 }
 
 fn write(text: &str) {
@@ -104,7 +110,24 @@ fn printable_lines(message: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn nobody_waits_for_what_is_said_to_a_full_pipe() {
+        let (done, is_done) = mpsc::channel();
+        let other = || {
+            thread::spawn(move || {
+                latest();
+                let _ = done.send(());
+            });
+            is_done.recv_timeout(Duration::from_secs(20)).expect("another thread waits");
+        };
+        say_by(|_| other(), "text");
+    }
 
     #[test]
     fn the_log_keeps_its_lines_and_steers_no_terminal() {

@@ -47,7 +47,7 @@ pub(super) fn watch() -> io::Result<Arc<Notify>> {
 /// The exit code is that of a process that the signal has ended, as a shell reports it.
 fn leave(signal: Signal) -> ! {
     store::discard_all();
-    top::restore();
+    top::give_back();
     // SAFETY: it only ends the process, and what the process would still have to do has been done.
     unsafe { libc::_exit(128 + signal as i32) }
 }

@@ -4,6 +4,7 @@
 //! was; of other tools' profiles it takes what there is ([`read`]).
 
 mod comments;
+mod elements;
 mod error;
 mod frame;
 mod limits;

@@ -12,8 +12,9 @@ use jjleak_common::stack::StackStatus;
 use prost::Message;
 
 use super::comments::Comments;
+use super::elements::{self, MAX_ELEMENT_BYTES};
 use super::error::{Error, Malformed};
-use super::limits::{Budget, MAX_BYTES, MAX_ENTRIES, MAX_FRAME_BYTES, check_entries, decompressed};
+use super::limits::{Budget, MAX_BYTES, MAX_FRAME_BYTES, decompressed};
 use super::proto::{self, Sample, SampleDetail};
 use super::tables::Tables;
 use super::{SAMPLE_TYPES, verdicts};
@@ -35,7 +36,7 @@ pub struct Reading {
 /// When it is no profile of memory, or larger than any that is worth reading.
 pub fn read(file: &[u8]) -> Result<Reading, Error> {
     let message = decompressed(file, MAX_BYTES)?;
-    check_entries(&message, MAX_ENTRIES)?;
+    elements::check(&message, MAX_ELEMENT_BYTES)?;
     let message = proto::Profile::decode(message.as_slice()).map_err(Error::NotPprof)?;
     let mut tables = Tables::of(&message);
     let comments = message.comment.iter().map(|&comment| tables.string(comment));
@@ -64,6 +65,10 @@ pub fn read(file: &[u8]) -> Result<Reading, Error> {
     }
     if let Some(memory) = &message.memory {
         profile.memory = verdicts::read_memory(memory, &tables)?;
+    }
+    if profile.verdicts.is_empty() && profile.live().bytes > 0 && !profile.coverage.settle.is_zero() {
+        // Whatever lives had a verdict: another tool has left them out.
+        profile.unjudge();
     }
     Ok(Reading { profile, remarks })
 }

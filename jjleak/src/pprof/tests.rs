@@ -332,6 +332,25 @@ fn a_go_heap_profile_is_read_with_all_its_figures() {
 }
 
 #[test]
+fn a_file_that_another_tool_has_left_the_verdicts_out_of_claims_nothing() {
+    let mut message = round_trip(&sample::judged());
+    assert!(read(&message.encode_to_vec()).unwrap().profile.is_judged());
+    message.verdict.clear();
+    assert!(!read(&message.encode_to_vec()).unwrap().profile.is_judged());
+}
+
+#[test]
+fn verdicts_of_several_processes_read_back() {
+    let one = sample::judged();
+    let mut other = one.clone();
+    other.process.pid += 1;
+    let merged = Profile::merge([&one, &other].into_iter());
+    let reading = read(&written(&merged)).unwrap();
+    assert_eq!(reading.profile.verdicts, merged.verdicts);
+    assert!(crate::render::headline(&reading.profile).contains("2 call sites leak"));
+}
+
+#[test]
 fn of_other_sample_types_bytes_are_taken_for_what_lives() {
     let live = |types: &[(&str, &str)], value: &[i64]| {
         read(&foreign(types, value).encode_to_vec()).map(|reading| reading.profile.stacks[0].live)

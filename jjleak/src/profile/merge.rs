@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jjleak_common::counter::Counter;
 
-use super::{Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, StackProfile, Totals};
+use super::{
+    Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, StackProfile, Totals, Verdict, VerdictKind,
+};
 
 impl Profile {
-    /// One profile of several: each process is a frame below which its stacks stand. A single one stays as it is.
+    /// One profile of several: each process is a frame below which its stacks and verdicts stand. A single one stays as it is.
+    /// That nothing leaks is told of those alone that have all been judged; a leak in one of them is told in any case.
     pub fn merge<'a>(profiles: impl ExactSizeIterator<Item = &'a Self>) -> Self {
         let number = profiles.len();
         let mut profiles = profiles.peekable();
@@ -24,6 +28,7 @@ impl Profile {
         };
         merged.process.comm = format!("{number} processes");
         let mut history = BTreeMap::<_, Vec<Totals>>::new();
+        let (mut judged, mut settle) = (0, None::<Duration>);
         for profile in profiles {
             for moment in &profile.history {
                 // Profiles of one report share its instant.
@@ -39,7 +44,29 @@ impl Profile {
                     *sum = if name == Counter::ProcessTableFull.name() { *count } else { *sum + count };
                 }
             }
-            merged.stacks.extend(profile.stacks.iter().map(|stack| below(&profile.process, stack)));
+            if profile.is_judged() {
+                judged += 1;
+                settle = Some(settle.unwrap_or(Duration::MAX).min(profile.coverage.settle));
+            }
+            let root = root(&profile.process);
+            merged.stacks.extend(
+                profile
+                    .stacks
+                    .iter()
+                    .map(|stack| StackProfile { frames: below(&root, &stack.frames), ..stack.clone() }),
+            );
+            merged.verdicts.extend(
+                profile
+                    .verdicts
+                    .iter()
+                    .map(|verdict| Verdict { frames: below(&root, &verdict.frames), ..verdict.clone() }),
+            );
+        }
+        merged.verdicts.sort_by(Verdict::worst_first);
+        let leaks = merged.verdicts.first().is_some_and(|worst| worst.kind == VerdictKind::Leaking);
+        match settle {
+            Some(settle) if judged == number || leaks => merged.coverage.settle = settle,
+            _ => merged.unjudge(),
         }
         let sums = history.into_iter().map(|(at, live)| Moment { at, live: live.into_iter().sum() });
         merged.history = sums.collect();
@@ -73,16 +100,18 @@ impl Profile {
     }
 }
 
-fn below(process: &ProcessInfo, stack: &StackProfile) -> StackProfile {
-    let symbol = format!("{} (pid {})", process.comm, process.pid);
-    let root = Frame { symbol, ..Frame::default() };
-    let frames: Arc<[Frame]> = stack.frames.iter().cloned().chain([root]).collect();
-    StackProfile { frames, ..stack.clone() }
+/// Stands for a process among frames.
+fn root(process: &ProcessInfo) -> Frame {
+    Frame { symbol: format!("{} (pid {})", process.comm, process.pid), ..Frame::default() }
+}
+
+fn below(root: &Frame, frames: &[Frame]) -> Arc<[Frame]> {
+    frames.iter().chain([root]).cloned().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::profile::{Profile, Totals};
+    use crate::profile::{Profile, Totals, VerdictKind};
     use crate::render::sample;
 
     #[test]
@@ -99,6 +128,29 @@ mod tests {
             merged.stacks.iter().map(|stack| stack.frames.last().unwrap().symbol.clone()).collect();
         assert_eq!(roots.len(), 2);
         assert_eq!(merged.unknown_frees, 2 * one.unknown_frees);
+    }
+
+    #[test]
+    fn verdicts_stand_below_their_processes_worst_first() {
+        let one = sample::judged();
+        let mut other = one.clone();
+        other.process.pid = one.process.pid + 1;
+        let merged = Profile::merge([&one, &other].into_iter());
+        assert!(merged.is_judged());
+        let kinds: Vec<_> = merged.verdicts.iter().map(|verdict| verdict.kind).collect();
+        assert_eq!(kinds, VerdictKind::ALL.map(|kind| [kind; 2]).concat());
+        let roots = merged.verdicts[..2].iter().map(|verdict| verdict.frames.last().unwrap().symbol.as_str());
+        assert_eq!(roots.collect::<Vec<_>>(), ["leaky (pid 4242)", "leaky (pid 4243)"]);
+    }
+
+    #[test]
+    fn that_nothing_leaks_is_told_only_of_processes_that_have_all_been_judged() {
+        let nothing = Profile { verdicts: Vec::new(), ..sample::judged() };
+        assert!(Profile::merge([&nothing, &nothing].into_iter()).is_judged());
+        let unjudged = sample::profile();
+        assert!(!Profile::merge([&nothing, &unjudged].into_iter()).is_judged());
+        let leaks = Profile::merge([&unjudged, &sample::judged()].into_iter());
+        assert!(leaks.is_judged() && leaks.verdicts[0].kind == VerdictKind::Leaking);
     }
 
     #[test]

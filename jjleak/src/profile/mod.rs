@@ -88,6 +88,19 @@ impl Profile {
         self.coverage.settle * JUDGED_SPANS
     }
 
+    /// Whether the process has been watched for long enough to judge its call sites: without verdicts, none then leaks. A
+    /// profile that nothing was judged in is not ([`Self::unjudge`]).
+    #[must_use]
+    pub fn is_judged(&self) -> bool {
+        !self.coverage.settle.is_zero() && self.elapsed() >= self.judged_from()
+    }
+
+    /// Claims nothing of call sites any more, neither that they leak nor that they do not.
+    pub fn unjudge(&mut self) {
+        self.verdicts.clear();
+        self.coverage.settle = Duration::ZERO;
+    }
+
     /// How long accounting has run.
     #[must_use]
     pub fn elapsed(&self) -> Duration {

@@ -1,5 +1,6 @@
 //! What is to be thought of a call site. Pure data; [`crate::analyze`] comes to it.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,18 @@ pub enum VerdictKind {
     StartUp,
     /// What it allocates is freed.
     SteadyChurn,
+}
+
+impl Verdict {
+    /// What is worst first: by kind, then what grows by how fast, the rest by what it holds.
+    #[must_use]
+    pub fn worst_first(&self, other: &Self) -> Ordering {
+        let rate = |verdict: &Self| verdict.rate.map_or(0., |rate| rate.per_second);
+        let grows = self.kind <= VerdictKind::Growing;
+        let pace = if grows { rate(other).total_cmp(&rate(self)) } else { Ordering::Equal };
+        let held = other.live.bytes.cmp(&self.live.bytes);
+        self.kind.cmp(&other.kind).then(pace).then(held).then(self.site.cmp(&other.site))
+    }
 }
 
 impl VerdictKind {

@@ -1,11 +1,12 @@
 //! What of a profile a reader wants to see.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use regex::Regex;
 
-use super::{Frame, FrameKind, Profile, StackProfile};
+use super::{Frame, FrameKind, Profile, StackProfile, Verdict};
 
 /// Which stacks to keep, and which of their frames. The default keeps everything.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +55,10 @@ impl View {
             }
             profile.stacks.retain(|stack| !stack.frames.is_empty());
         }
+        if !self.is_everything() {
+            let kept: HashMap<_, _> = profile.stacks.iter().map(|stack| (stack.id, stack)).collect();
+            profile.verdicts.retain_mut(|verdict| narrow(verdict, &kept));
+        }
         let of = Amount { stacks: profile.stacks.len(), live_bytes: profile.live().bytes };
         (profile, Shown { of, all: Amount { stacks, live_bytes } })
     }
@@ -62,6 +67,25 @@ impl View {
         let matches = |regex: &Regex| stack.frames.iter().any(|frame| is_in(regex, frame));
         self.focus.as_ref().is_none_or(matches) && !self.ignore.as_ref().is_some_and(matches)
     }
+}
+
+/// Leaves a verdict the stacks that are kept; whether there are any. What became of allocations, and how fast, stays that of
+/// the whole call site.
+fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
+    let all = verdict.stacks.len();
+    verdict.stacks.retain(|id| kept.contains_key(id));
+    let stacks = || verdict.stacks.iter().map(|id| kept[id]);
+    let Some(largest) = stacks().max_by_key(|stack| stack.live.bytes) else { return false };
+    if verdict.stacks.len() < all {
+        verdict.live = stacks().map(|stack| stack.live).sum();
+        verdict.allocated = stacks().map(|stack| stack.allocated).sum();
+    }
+    // The frame that it is called by may not be shown: then it is the next that calls it.
+    let callers = verdict.frames.iter().skip(verdict.caller);
+    let place = |caller: &Frame| largest.frames.iter().position(|frame| frame == caller);
+    verdict.caller = callers.filter_map(place).next().unwrap_or(largest.frames.len().saturating_sub(1));
+    verdict.frames = Arc::clone(&largest.frames);
+    true
 }
 
 /// Whether the frame's function, source file or module matches.
@@ -163,5 +187,52 @@ mod tests {
             "C".parse::<Kinds>().unwrap_err().to_string(),
             "unknown kind `C`: frames are native, java, jvm, kernel or unknown"
         );
+    }
+
+    #[test]
+    fn verdicts_are_those_on_what_is_kept() {
+        let judged = sample::judged();
+        let view = View { focus: Some(regex("^list_")), ..View::default() };
+        let (profile, _) = view.apply(judged.clone());
+        let sites: Vec<_> = profile.verdicts.iter().flat_map(|verdict| verdict.stacks.clone()).collect();
+        assert_eq!(sites, [0x1ea4]);
+        let nothing = View { focus: Some(regex("no such function")), ..View::default() };
+        assert!(nothing.apply(judged.clone()).0.verdicts.is_empty());
+        assert_eq!(View::default().apply(judged.clone()).0, judged);
+    }
+
+    #[test]
+    fn a_verdict_on_several_stacks_is_left_those_that_are_kept() {
+        let mut judged = sample::judged();
+        let [one, other] = [0, 1].map(|index| judged.stacks[index].clone());
+        judged.verdicts.truncate(1);
+        let verdict = &mut judged.verdicts[0];
+        verdict.stacks = vec![one.id, other.id];
+        verdict.frames = Arc::clone(&other.frames);
+        verdict.caller = other.frames.len() - 1;
+        let view = View { ignore: Some(regex("^list_")), ..View::default() };
+        let (profile, _) = view.apply(judged);
+        let verdict = &profile.verdicts[0];
+        assert_eq!(
+            (&verdict.stacks[..], verdict.live, &verdict.frames),
+            (&[one.id][..], one.live, &one.frames)
+        );
+    }
+
+    #[test]
+    fn a_verdicts_caller_is_the_first_that_is_shown() {
+        let mut judged = sample::judged();
+        judged.verdicts.truncate(4);
+        judged.verdicts.drain(..3);
+        let verdict = judged.verdicts[0].clone();
+        let frame = verdict.frames[verdict.caller].clone();
+        let view = View { kinds: vec![Kinds::Unknown], ..View::default() };
+        let (profile, _) = view.apply(judged);
+        if let [verdict] = &profile.verdicts[..] {
+            assert!(verdict.frames.iter().all(|frame| frame.kind == FrameKind::Unknown));
+            assert_eq!(verdict.frames[verdict.caller], frame);
+        } else {
+            panic!("{:?}", profile.verdicts);
+        }
     }
 }

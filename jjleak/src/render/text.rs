@@ -10,7 +10,7 @@ use jjleak_common::stack::StackStatus;
 
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
-use super::verdicts::{advice, evidence, headline, is_judged, is_watched, others, site};
+use super::verdicts::{advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site};
 use super::{Options, units};
 use crate::analyze::SortBy;
 use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
@@ -22,7 +22,8 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     let lists = contents.outstanding || !judges || !is_judged(profile);
     if judges {
         let time = profile.taken_at.to_zoned(time_zone.clone()).strftime("%H:%M:%S");
-        writeln!(out, "[{time}] {}, {}", printable(&profile.process.to_string()), headline(profile))?;
+        let headline = of_what_is_shown(&headline(profile), &options.view);
+        writeln!(out, "[{time}] {}, {headline}", printable(&profile.process.to_string()))?;
         if is_judged(profile) {
             write_verdicts(profile, selection.top, out)?;
         }
@@ -33,7 +34,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     }
     write_walks(profile, out)?;
     write_counters(profile, out)?;
-    if judges { writeln!(out, "{}", advice(profile)) } else { Ok(()) }
+    if judges { writeln!(out, "{}", of_what_is_shown(&advice(profile), &options.view)) } else { Ok(()) }
 }
 
 /// What leaks and what grows, each with its evidence and a stack; the rest in a line for each kind.
@@ -294,6 +295,11 @@ mod tests {
         let mut profile = sample::judged();
         profile.verdicts.clear();
         assert!(judged(&profile).contains(", watched for 4 min 12 s: nothing leaks\n"));
+        let options = Options { view: "0 of 6 stacks".to_owned(), ..sample::options() };
+        let mut text = Vec::new();
+        write(&profile, &options, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(", of what is shown: watched for 4 min 12 s: nothing leaks\n"), "{text}");
         profile.coverage.settle = Duration::ZERO;
         assert!(judged(&profile).starts_with("leaky (pid 4242) over"));
     }

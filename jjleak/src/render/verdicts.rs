@@ -153,11 +153,16 @@ pub(super) fn is_watched(profile: &Profile) -> bool {
 
 /// Whether the process has been watched for long enough to judge its call sites.
 pub(super) fn is_judged(profile: &Profile) -> bool {
-    is_watched(profile) && profile.elapsed() >= profile.judged_from()
+    profile.is_judged()
 }
 
 fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdict> + Clone {
     profile.verdicts.iter().filter(move |verdict| verdict.kind == kind)
+}
+
+/// What is said, of the part of a profile that is shown; no words for the whole.
+pub(super) fn of_what_is_shown(said: &str, view: &str) -> String {
+    if view.is_empty() { said.to_owned() } else { format!("of what is shown: {said}") }
 }
 
 /// What the report begins with: the verdict on the process.

@@ -17,7 +17,7 @@ use crate::top::{About, Colors};
 
 pub(super) use args::TopArgs;
 pub(super) use live::LiveView;
-pub(super) use terminal::restore;
+pub(super) use terminal::{give_back, restore};
 
 /// Shows what the arguments name.
 pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {

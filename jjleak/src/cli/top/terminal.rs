@@ -87,11 +87,18 @@ impl Drop for Terminal {
     }
 }
 
-/// Gives the terminal back if the view has it, and says what had to wait. For any thread: whoever draws may be stuck, and
-/// holds stdout then.
+/// Gives the terminal back if the view has it, and says what had to wait.
 pub(in crate::cli) fn restore() {
+    if give_back() {
+        notices::release();
+    }
+}
+
+/// Gives the terminal back if the view has it, and waits for nobody, neither for the terminal nor for who reads stderr.
+/// Returns whether the view had it. For any thread: whoever draws may be stuck, and holds stdout then.
+pub(in crate::cli) fn give_back() -> bool {
     if !TAKEN.swap(false, Ordering::SeqCst) {
-        return;
+        return false;
     }
     // A terminal that is gone needs no modes.
     let _ = disable_raw_mode();
@@ -101,7 +108,7 @@ pub(in crate::cli) fn restore() {
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|number| number > 0) {
         let _ = rustix::io::write(stdout.as_fd(), GIVE_BACK);
     }
-    notices::release();
+    true
 }
 
 /// Has the terminal given back before a panic is told of.
@@ -121,6 +128,8 @@ mod tests {
     use std::env;
     use std::process::{Command, Stdio};
 
+    use nix::libc;
+
     use super::*;
 
     #[test]
@@ -128,6 +137,36 @@ mod tests {
     fn panics() {
         let _terminal = Terminal::take().unwrap();
         panic!("on purpose");
+    }
+
+    #[test]
+    #[ignore = "stops a terminal of its own: for the test below"]
+    fn leaves() {
+        let terminal = Terminal::take().unwrap();
+        (0..200).for_each(|_| notices::tell("waits"));
+        let flow = |action| {
+            // SAFETY: it reads no memory.
+            let result = unsafe { libc::tcflow(libc::STDOUT_FILENO, action) };
+            assert_eq!(result, 0);
+        };
+        flow(libc::TCOOFF);
+        assert!(give_back());
+        flow(libc::TCOON);
+        println!("has left");
+        drop(terminal);
+    }
+
+    #[test]
+    fn the_terminal_is_given_back_at_once_though_it_takes_nothing() {
+        let program = env::current_exe().unwrap();
+        let leaves = format!("{}::leaves", module_path!().split_once("::").unwrap().1);
+        let program = program.to_str().unwrap();
+        let run =
+            format!("timeout --foreground 20 {program} --ignored --nocapture --exact {leaves}; stty -a");
+        let mut script = Command::new("script");
+        let shown = script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::null()).output().unwrap().stdout;
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(shown.contains("has left") && shown.contains(" icanon"), "{shown:?}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn page(profile: &Profile, options: &Options, data: &str) -> Result<String, fmt:
     head(profile, options, &mut page)?;
     page.push_str("<main>\n");
     sections::cards(profile, &mut page)?;
-    sections::verdicts(profile, &mut page)?;
+    sections::verdicts(profile, options, &mut page)?;
     if let Some(chart) = chart::draw(profile, &options.time_zone) {
         writeln!(page, "<section id=\"history\"><h2>Live bytes over time</h2>{chart}</section>")?;
     }

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use super::super::counters::{Counted, losses, notes};
 use super::super::label::{NO_STACK, label, module, printable};
+use super::super::verdicts::of_what_is_shown;
 use super::super::{Options, svg::escape, units};
 use crate::profile::{Frame, FrameKind, Profile, Sampling, StackProfile, Totals};
 use jjleak_common::stack::StackStatus;
@@ -58,11 +59,15 @@ fn card(name: &str, big: &str, exact: &str, class: &str, out: &mut String) -> fm
 }
 
 /// What is to be thought of call sites, what is worst first, and what to do; nothing when there are no verdicts.
-pub(super) fn verdicts(profile: &Profile, out: &mut String) -> fmt::Result {
+pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -> fmt::Result {
     if profile.verdicts.is_empty() {
         return Ok(());
     }
-    write!(out, "<section id=\"verdicts\"><h2>{}</h2>", text(&super::super::headline(profile)))?;
+    write!(
+        out,
+        "<section id=\"verdicts\"><h2>{}</h2>",
+        text(&of_what_is_shown(&super::super::headline(profile), &options.view))
+    )?;
     out.push_str(
         "<table><thead><tr><th>verdict</th><th class=\"number\">live bytes</th><th>over time</th>\
          <th>allocated by</th></tr></thead><tbody>",
@@ -86,7 +91,11 @@ pub(super) fn verdicts(profile: &Profile, out: &mut String) -> fmt::Result {
         }
         out.push_str("</td></tr>");
     }
-    write!(out, "</tbody></table><p class=\"note\">{}</p></section>", text(&super::super::advice(profile)))
+    write!(
+        out,
+        "</tbody></table><p class=\"note\">{}</p></section>",
+        text(&of_what_is_shown(&super::super::advice(profile), &options.view))
+    )
 }
 
 /// The call sites that hold the most, with their stacks.
