@@ -63,6 +63,21 @@ fn a_snapshot_of_busy_threads_is_of_one_instant() {
 }
 
 #[test]
+fn probes_that_go_one_by_one_count_each_block_once_after_they_are_bound_anew() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let mut attached = Attached::to(ledger.pid(), Settings { one_by_one: true, ..settings() });
+
+    ledger.run("sizes");
+    attached.rebind(ledger.pid());
+    ledger.run("sizes");
+
+    let snapshot = attached.snapshot(EVERY_BLOCK);
+    assert_eq!(blocks(&snapshot).count(), 200);
+    assert_eq!(snapshot.counters[&Counter::StalePending], 0);
+}
+
+#[test]
 fn only_blocks_of_the_age_asked_for_are_in_a_snapshot() {
     require_bpf!();
     let mut ledger = Ledger::start();

@@ -58,6 +58,8 @@ pub struct Settings {
     pub trace: bool,
     /// Whether its messages go to the log.
     pub kernel_log: bool,
+    /// Whether probes are perf events, as on kernels without uprobe-multi links, to test that.
+    pub one_by_one: bool,
 }
 
 impl Settings {
@@ -74,6 +76,7 @@ impl Settings {
             combined: false,
             trace: false,
             kernel_log: false,
+            one_by_one: false,
         }
     }
 }
@@ -106,7 +109,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     if OBJECT.is_empty() {
         return Err(Error::NoObject);
     }
-    let Settings { capacity, programs, sizes, following, mappings, kernel_log, .. } = settings;
+    let Settings { capacity, programs, sizes, following, mappings, kernel_log, one_by_one, .. } = settings;
     let tables = Tables::of(&settings);
     let log_level = if kernel_log { u8::MAX } else { 0 };
     let follow_forks = u8::from(following != Following::Nobody);
@@ -166,7 +169,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("TASK_SIGNAL", &offsets.signal, true)
         .override_global("SIGNAL_LIVE", &offsets.signal_live, true);
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
-    let probes = Probes::load(OBJECT, &mut ebpf, programs)?;
+    let probes = Probes::load(OBJECT, &mut ebpf, programs, one_by_one)?;
     // Now: what is loaded needs every map, and some are taken out soon.
     if mappings {
         mapping_events::follow(&mut ebpf)?;

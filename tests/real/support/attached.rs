@@ -10,6 +10,8 @@ use jjleak_common::process::ImageId;
 pub(crate) struct Attached {
     attachment: Attachment,
     collector: Collector,
+    /// Keep the files open that the probes' paths lead to.
+    _modules: ModuleTable,
     image: ImageId,
 }
 
@@ -41,7 +43,12 @@ impl Attached {
         attachment.set_code(image, &code, seen).unwrap();
         let collector = Collector::new(&mut attachment).unwrap();
         attachment.processes().arm(image).unwrap();
-        Self { attachment, collector, image }
+        Self { attachment, collector, _modules: modules, image }
+    }
+
+    /// Binds the probes to a thread.
+    pub(crate) fn rebind(&mut self, thread: u32) {
+        self.attachment.rebind(self.image.slot(), Pid::new(thread).unwrap()).unwrap();
     }
 
     pub(crate) fn snapshot(&mut self, view: View) -> Snapshot {

@@ -7,6 +7,7 @@ mod perf;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -48,16 +49,23 @@ struct Group {
 
 enum Links {
     Multi(OwnedFd),
-    /// One for each site.
+    /// One for each site; none after a link was taken away that no other could take the place of.
     PerfEvents(Vec<UProbeLinkId>),
 }
 
 impl Probes {
     /// Loads the programs; every map must still be in `ebpf`.
-    pub(super) fn load(object: &[u8], ebpf: &mut Ebpf, programs: Programs) -> Result<Self, Error> {
-        let multi = MultiPrograms::load(object, ebpf, programs.names())?;
+    pub(super) fn load(
+        object: &[u8],
+        ebpf: &mut Ebpf,
+        programs: Programs,
+        one_by_one: bool,
+    ) -> Result<Self, Error> {
+        let multi = if one_by_one { None } else { MultiPrograms::load(object, ebpf, programs.names())? };
         if multi.is_none() {
-            tracing::info!("this kernel has no uprobe-multi links: probes are attached one by one");
+            if !one_by_one {
+                tracing::info!("this kernel has no uprobe-multi links: probes are attached one by one");
+            }
             perf::load(ebpf, programs.names())?;
         }
         Ok(Self { programs, multi, placed: Vec::new() })
@@ -70,24 +78,53 @@ impl Probes {
 
     /// Attaches probes: those at returns first, so that no entry goes without one.
     pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
-        for group in self.programs.group(targets) {
-            self.place(ebpf, scope, group)?;
+        let Self { programs, multi, placed } = self;
+        for group in programs.group(targets) {
+            let links = Links::attach(*programs, multi.as_ref(), ebpf, scope, &group)?;
+            placed.push(Placed { group, scope, links });
         }
         Ok(())
     }
 
-    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended. Nothing is
-    /// counted twice: the old ones go first.
+    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended. When that
+    /// fails, it can be tried again.
+    ///
+    /// Links go before others take their place, for they fire on while the main thread waits for the last to end, and
+    /// nothing may be counted twice. Perf events go afterwards: they do not fire any more, and many take seconds to go, in
+    /// which all frees would be missed.
     pub(super) fn rebind(&mut self, ebpf: &mut Ebpf, slot: ProcessSlot, scope: Scope) -> Result<(), Error> {
+        let Self { programs, multi, placed } = self;
         let is_bound =
-            |placed: &Placed| matches!(placed.scope, Scope::Process { slot: of, .. } if of == slot);
-        let groups = self.remove(ebpf, is_bound)?;
-        groups.into_iter().try_for_each(|group| self.place(ebpf, scope, group))
+            |placed: &&mut Placed| matches!(placed.scope, Scope::Process { slot: of, .. } if of == slot);
+        multi::close(
+            placed.iter_mut().filter(is_bound).filter_map(|placed| placed.links.take_multi()).collect(),
+        );
+        let mut replaced = Vec::new();
+        let outcome = placed.iter_mut().filter(is_bound).try_for_each(|placed| {
+            let links = Links::attach(*programs, multi.as_ref(), ebpf, scope, &placed.group)?;
+            replaced.push((placed.group.program, mem::replace(&mut placed.links, links)));
+            placed.scope = scope;
+            Ok(())
+        });
+        for (program, links) in replaced {
+            if let Links::PerfEvents(links) = links {
+                perf::detach(ebpf, program, links)?;
+            }
+        }
+        outcome
     }
 
     /// Detaches the probes that were attached to a file by this path.
     pub(super) fn detach(&mut self, ebpf: &mut Ebpf, file: &Path) -> Result<(), Error> {
-        self.remove(ebpf, |placed| placed.group.file == file).map(drop)
+        let mut multi = Vec::new();
+        for Placed { group, links, .. } in self.placed.extract_if(.., |placed| placed.group.file == file) {
+            match links {
+                Links::Multi(link) => multi.push(link),
+                Links::PerfEvents(links) => perf::detach(ebpf, group.program, links)?,
+            }
+        }
+        multi::close(multi);
+        Ok(())
     }
 
     /// Takes the probes out of processes that nobody has bound them to. When a probe goes, the kernel looks at all
@@ -114,47 +151,50 @@ impl Probes {
         }
         multi::close(links);
     }
+}
 
-    fn remove(&mut self, ebpf: &mut Ebpf, is_meant: impl Fn(&Placed) -> bool) -> Result<Vec<Group>, Error> {
-        let mut multi = Vec::new();
-        let mut groups = Vec::new();
-        for Placed { group, links, .. } in self.placed.extract_if(.., |placed| is_meant(placed)) {
-            match links {
-                Links::Multi(link) => multi.push(link),
-                Links::PerfEvents(links) => perf::detach(ebpf, group.program, links)?,
-            }
-            groups.push(group);
-        }
-        multi::close(multi);
-        Ok(groups)
-    }
-
-    fn place(&mut self, ebpf: &mut Ebpf, scope: Scope, group: Group) -> Result<(), Error> {
-        let links = match self.link(scope, &group) {
-            Some(Ok(link)) => Links::Multi(link),
+impl Links {
+    /// Attaches what is probed together.
+    fn attach(
+        programs: Programs,
+        multi: Option<&MultiPrograms>,
+        ebpf: &mut Ebpf,
+        scope: Scope,
+        group: &Group,
+    ) -> Result<Self, Error> {
+        match multi.map(|multi| link(multi, scope, group)) {
+            Some(Ok(link)) => Ok(Self::Multi(link)),
             Some(Err(error)) if !(is_bound(scope) && error.raw_os_error() == Some(ESRCH)) => {
-                return Err(Error::attach(scope, &group.sites, error));
+                Err(Error::attach(scope, &group.sites, error))
             }
             // No uprobe-multi, or no main thread, or no process.
             Some(Err(_)) | None => {
-                perf::load(ebpf, self.programs.names())?;
-                Links::PerfEvents(perf::attach(ebpf, scope, &group)?)
+                perf::load(ebpf, programs.names())?;
+                Ok(Self::PerfEvents(perf::attach(ebpf, scope, group)?))
             }
-        };
-        self.placed.push(Placed { group, scope, links });
-        Ok(())
+        }
     }
 
-    fn link(&self, scope: Scope, group: &Group) -> Option<io::Result<OwnedFd>> {
-        let process = match scope {
-            Scope::Process { thread, .. } => thread.number().get(),
-            Scope::File => 0,
-        };
-        let sites: Vec<_> =
-            group.sites.iter().map(|site| (site.offset(), cookie(scope, site).encode())).collect();
-        let multi = self.multi.as_ref()?;
-        Some(multi.attach(group.program, &group.file, process, group.at_return, &sites))
+    /// Takes the uprobe-multi link, if it is one.
+    fn take_multi(&mut self) -> Option<OwnedFd> {
+        match mem::replace(self, Self::PerfEvents(Vec::new())) {
+            Self::Multi(link) => Some(link),
+            events @ Self::PerfEvents(_) => {
+                *self = events;
+                None
+            }
+        }
     }
+}
+
+fn link(multi: &MultiPrograms, scope: Scope, group: &Group) -> io::Result<OwnedFd> {
+    let process = match scope {
+        Scope::Process { thread, .. } => thread.number().get(),
+        Scope::File => 0,
+    };
+    let sites: Vec<_> =
+        group.sites.iter().map(|site| (site.offset(), cookie(scope, site).encode())).collect();
+    multi.attach(group.program, &group.file, process, group.at_return, &sites)
 }
 
 impl Drop for Probes {

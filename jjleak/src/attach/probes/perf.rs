@@ -21,21 +21,31 @@ pub(super) fn load(ebpf: &mut Ebpf, names: &'static [&'static str]) -> Result<()
     Ok(())
 }
 
-/// Attaches a probe to each site.
+/// Attaches a probe to each site, or to none.
 pub(super) fn attach(ebpf: &mut Ebpf, scope: Scope, group: &Group) -> Result<Vec<UProbeLinkId>, Error> {
     let probed = match scope {
         Scope::Process { thread, .. } => UProbeScope::OneProcess(thread.number()),
         Scope::File => UProbeScope::AllProcesses,
     };
     let program = uprobe(ebpf, group.program)?;
-    let attach = |site: &ProbeSite| {
+    let mut attach = |site: &ProbeSite| {
         let location = UProbeAttachLocation::AbsoluteOffset(site.offset());
         let point = UProbeAttachPoint { location, cookie: Some(cookie(scope, site).encode()) };
         program
             .attach(point, &group.file, probed)
             .map_err(|source| Error::attach(scope, std::slice::from_ref(site), source))
     };
-    group.sites.iter().map(attach).collect()
+    let mut links = Vec::new();
+    for site in &group.sites {
+        match attach(site) {
+            Ok(link) => links.push(link),
+            Err(error) => {
+                detach(ebpf, group.program, links)?;
+                return Err(error);
+            }
+        }
+    }
+    Ok(links)
 }
 
 /// Detaches probes.

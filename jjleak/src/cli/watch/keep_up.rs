@@ -61,11 +61,7 @@ impl Watch {
             // These are another image's mappings already, or were the last one's: there is a hint to look again.
             return Ok(is_new);
         }
-        if let Err(failure) = self.keep_bound(watched, thread) {
-            // A process that ends meanwhile needs no probes.
-            let is_over = failure.is_missing_target() && living_thread(watched.pid()).is_none();
-            return if is_over { Ok(is_new) } else { Err(failure) };
-        }
+        self.keep_bound(watched, thread);
         let is_same = executable(&look.mappings).eq(&watched.code);
         if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
             return self.keep_generated(watched, thread, &look);
@@ -144,23 +140,39 @@ impl Watch {
     }
 
     /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
-    /// or another one has called `exec`, which ends all others.
-    fn keep_bound(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
-        let Some(bound_to) = watched.bound_to else { return Ok(()) };
+    /// or another one has called `exec`, which ends all others. If that fails, as when `thread` has just ended too, the
+    /// next look tries again.
+    fn keep_bound(&mut self, watched: &mut Watched, thread: Pid) {
+        let Some(bound_to) = watched.bound_to else { return };
         let counters = self.collector.counters(watched.slot());
         let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
         let ended = !is_alive(watched.pid(), bound_to);
-        if replaced == watched.times_replaced && !ended {
-            return Ok(());
+        let is_gone = replaced != watched.times_replaced || ended;
+        if !is_gone && !watched.is_unbound {
+            return;
         }
         watched.times_replaced = replaced;
-        watched.times_unbound += u64::from(ended);
+        watched.times_unbound += u64::from(ended && !watched.is_unbound);
         watched.bound_to = Some(thread);
-        self.attachment.rebind(watched.slot(), thread)?;
         let pid = watched.pid();
-        tracing::warn!(
-            "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
-        );
-        Ok(())
+        match self.attachment.rebind(watched.slot(), thread) {
+            Ok(()) => {
+                watched.is_unbound = false;
+                tracing::warn!(
+                    "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
+                );
+            }
+            Err(error) => {
+                // Once is enough, and a process that ends meanwhile needs no probes.
+                if watched.is_unbound || living_thread(pid).is_none() {
+                    tracing::debug!(%error, "process {pid} is without probes");
+                } else {
+                    tracing::warn!(
+                        "process {pid} is not counted until its probes can be bound again: {error}"
+                    );
+                }
+                watched.is_unbound = true;
+            }
+        }
     }
 }

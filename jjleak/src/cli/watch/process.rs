@@ -46,6 +46,8 @@ pub(super) struct Watched {
     pub(super) bound_to: Option<Pid>,
     pub(super) times_unbound: u64,
     pub(super) times_replaced: u64,
+    /// Whether its probes could not be bound to another one yet.
+    pub(super) is_unbound: bool,
     /// How often it had forked when its children were last looked after.
     pub(super) times_forked: u64,
 }
@@ -69,6 +71,7 @@ impl Watched {
             bound_to: None,
             times_unbound: 0,
             times_replaced: 0,
+            is_unbound: false,
             times_forked: 0,
         }
     }
