@@ -63,19 +63,18 @@ fn a_snapshot_of_busy_threads_is_of_one_instant() {
 }
 
 #[test]
-fn no_free_is_missed_while_probes_that_go_one_by_one_are_bound_anew() {
+fn probes_that_go_one_by_one_count_each_block_once_after_they_are_bound_anew() {
     require_bpf!();
     let mut ledger = Ledger::start();
-    ledger.set_up("steady");
     let mut attached = Attached::to(ledger.pid(), Settings { one_by_one: true, ..settings() });
-    ledger.run("steady");
 
+    ledger.run("sizes");
     attached.rebind(ledger.pid());
-    let snapshot = attached.snapshot(EVERY_BLOCK);
-    ledger.run("steady_stop");
+    ledger.run("sizes");
 
-    let swapped = blocks(&snapshot).filter(|block| block.size == SWAPPED_SIZE).count();
-    assert!(swapped <= SWAPPERS * (HELD + 1), "{swapped} blocks");
+    let snapshot = attached.snapshot(EVERY_BLOCK);
+    assert_eq!(blocks(&snapshot).count(), 200);
+    assert_eq!(snapshot.counters[&Counter::StalePending], 0);
 }
 
 #[test]
