@@ -81,9 +81,9 @@ fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
         verdict.allocated = stacks().map(|stack| stack.allocated).sum();
     }
     // The frame that it is called by may not be shown: then it is the next that calls it.
-    let callers = verdict.frames.iter().skip(verdict.caller);
+    let mut callers = verdict.frames.iter().skip(verdict.caller);
     let place = |caller: &Frame| largest.frames.iter().position(|frame| frame == caller);
-    verdict.caller = callers.filter_map(place).next().unwrap_or(largest.frames.len().saturating_sub(1));
+    verdict.caller = callers.find_map(place).unwrap_or(largest.frames.len().saturating_sub(1));
     verdict.frames = Arc::clone(&largest.frames);
     true
 }

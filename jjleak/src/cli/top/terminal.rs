@@ -152,7 +152,7 @@ mod tests {
         flow(libc::TCOOFF);
         assert!(give_back());
         flow(libc::TCOON);
-        println!("has left");
+        io::Write::write_all(&mut io::stdout(), b"has left\n").unwrap();
         drop(terminal);
     }
 
