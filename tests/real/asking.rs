@@ -7,10 +7,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::unistd::{Uid, chown, mkfifo};
+use nix::unistd::{Pid, Uid, chown, mkfifo};
 use tempfile::TempDir;
 
+use crate::support::bounded::{SOON, until};
 use crate::support::java::{Java, classes, java_frames};
 use crate::support::jjleak::Jjleak;
 use crate::support::privilege::require_program;
@@ -187,6 +189,62 @@ fn a_jvm_that_never_answers_is_given_up() {
 
     assert!(said.ends_with("it has not answered in time"), "{said}");
     drop(silent);
+    assert_unharmed(&mut java);
+}
+
+#[test]
+fn a_jvm_that_is_stopped_does_not_get_the_signal() {
+    require_program!("javac");
+    let mut java = Java::start(Path::new("java"), &[]);
+    let places = Places::of(&java);
+    let pid = Pid::from_raw(i32::try_from(java.pid()).unwrap());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let mut jjleak = asking(&java.pid().to_string());
+    let said = failure(&mut jjleak);
+    jjleak.interrupt().assert_done();
+    kill(pid, Signal::SIGCONT).unwrap();
+
+    assert!(said.ends_with("it does not listen, and is not sent SIGQUIT: it is stopped"), "{said}");
+    assert_unharmed(&mut java);
+    assert!(!places.socket.exists());
+}
+
+/// A JVM that cannot create its socket, and the folder it runs in.
+fn deaf() -> (Java, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "mount --bind \"$0\" /mnt && cd \"$1\" && mount -t tmpfs -o ro tmpfs /tmp && \
+        exec java -XX:-UsePerfData -cp /mnt Leak";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(classes()).arg(folder.path());
+    (Java::spawn(&mut command), folder)
+}
+
+#[test]
+fn the_file_stays_for_a_jvm_that_has_not_answered_the_signal() {
+    require_program!("javac");
+    let (mut java, folder) = deaf();
+    let mut jjleak = asking(&java.pid().to_string());
+    let said = failure(&mut jjleak);
+    jjleak.interrupt().assert_done();
+
+    let file = format!(".attach_pid{}", java.pid());
+    assert!(said.contains(&format!("{file} in its working directory stays there")), "{said}");
+    assert!(folder.path().join(file).exists());
+    assert_unharmed(&mut java);
+}
+
+#[test]
+fn a_request_that_is_not_waited_for_tells_what_it_leaves() {
+    require_program!("javac");
+    let (mut java, folder) = deaf();
+    let file = folder.path().join(format!(".attach_pid{}", java.pid()));
+    let jjleak = asking(&java.pid().to_string());
+    until(SOON, "the JVM is being asked", || file.exists());
+    let ended = jjleak.interrupt().assert_done();
+
+    let said = ended.stderr.iter().find(|line| line.contains("not waited for any longer"));
+    assert!(said.is_some_and(|line| line.contains("stays there")), "{:#?}", ended.stderr);
+    assert!(file.exists());
     assert_unharmed(&mut java);
 }
 

@@ -2,23 +2,25 @@
 //! the JVM has a part in.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Stdin, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::signal::{SigSet, Signal as Caught};
 use nix::sys::stat::Mode;
 use nix::unistd::{
     Gid, Uid, UnlinkatFlags, chdir, chroot, fchdir, setgroups, setresgid, setresuid, unlinkat,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::halted::Progress;
 use super::signal::catches_sigquit;
 use crate::perf_map::PerfMap;
 use crate::processes::{Credentials, Pid, Process};
@@ -30,14 +32,19 @@ pub const VERB: &str = "refresh-perf-map";
 const LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a JVM listens. Its own tools look as often.
 const PAUSE: Duration = Duration::from_millis(20);
+/// A JVM that has been sent SIGQUIT is given so long when there is no time left: it answers within milliseconds.
+const GRACE: Duration = Duration::from_millis(500);
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 64 << 10;
 /// Version of the protocol, command, and its three arguments, each with a 0 at its end.
 const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
 
-/// Asks the JVM that the arguments name, and says on stdout what went wrong, if something did; whether nothing did.
+/// Asks the JVM that the arguments name, and says on stdout what went wrong, if something did; whether nothing did. It stops
+/// when nobody has its stdin open for writing any more, and says nothing then, if there is nothing to be told.
 #[must_use]
 pub fn run(arguments: &[String]) -> bool {
+    // It ends by itself soon, and must not leave its file behind.
+    let _ = SigSet::from(Caught::SIGTERM).thread_block();
     let outcome = parse(arguments).ok_or_else(|| "its arguments make no sense".to_owned());
     let outcome = outcome.and_then(|(pid, start_time, may_signal)| ask(pid, start_time, may_signal));
     if let Err(why) = &outcome {
@@ -60,10 +67,10 @@ fn ask(pid: Pid, start_time: u64, may_signal: bool) -> Result<(), String> {
     let socket = PathBuf::from(format!("/tmp/.java_pid{}", target.own_pid));
     let stream = match connect(&socket, target.credentials)? {
         Some(stream) => stream,
-        None if may_signal => target.wake(&socket, deadline)?,
+        None if may_signal => target.wake(&socket, deadline, &io::stdin())?,
         None => return Err("it does not listen, and must not be sent SIGQUIT".to_owned()),
     };
-    talk(stream, deadline)
+    talk(stream, deadline, io::stdin())
 }
 
 /// The JVM, held by descriptors that stay its own.
@@ -76,6 +83,7 @@ struct Target {
     folder: File,
     /// Its `/proc/PID/status`, which says what is so whenever it is read.
     status: File,
+    progress: Progress,
 }
 
 impl Target {
@@ -105,6 +113,7 @@ impl Target {
             root: folder("root")?,
             folder: folder("cwd")?,
             status: File::open(pid.proc_file("status")).map_err(|error| error.to_string())?,
+            progress: Progress::of(pid).map_err(|error| error.to_string())?,
         })
     }
 
@@ -123,25 +132,44 @@ impl Target {
     }
 
     /// Has the JVM listen, which it does when it gets SIGQUIT and finds a file of its user with this name.
-    fn wake(&self, socket: &Path, deadline: Instant) -> Result<UnixStream, String> {
+    fn wake(&self, socket: &Path, mut deadline: Instant, stop: &Stdin) -> Result<UnixStream, String> {
+        // It would get the signal when it runs again, and nobody knows when.
+        if let Some(obstacle) = self.progress.obstacle() {
+            return Err(format!("it does not listen, and is not sent SIGQUIT: {obstacle}"));
+        }
         let trigger = Trigger::create(self)?;
         // Before it has taken over its signals, this one would end it.
         if !catches_sigquit(&self.status).map_err(|error| error.to_string())? {
             return Err("it does not catch SIGQUIT, which would end it".to_owned());
         }
         pidfd_send_signal(self.process.as_fd(), Signal::QUIT).map_err(|error| format!("SIGQUIT: {error}"))?;
-        let stream = loop {
-            if let Some(stream) = connect(socket, self.credentials)? {
-                break stream;
+        let mut is_told = false;
+        let outcome = loop {
+            match connect(socket, self.credentials) {
+                Ok(None) if Instant::now() < deadline => {}
+                Ok(None) => break Err("it does not listen, although it was told to".to_owned()),
+                Ok(Some(stream)) => break Ok(stream),
+                Err(why) => break Err(why),
             }
-            if Instant::now() > deadline {
-                return Err("it does not listen, although it was told to".to_owned());
+            if is_told {
+                poll_for(&mut [], PAUSE);
+            } else if poll_for(&mut [PollFd::new(stop, PollFlags::IN)], PAUSE) {
+                is_told = true;
+                deadline = deadline.min(Instant::now() + GRACE);
             }
-            sleep(PAUSE);
         };
-        drop(trigger);
-        Ok(stream)
+        // Without the file, a JVM that gets to the signal only later prints all threads' stacks.
+        outcome.map_err(|why| match trigger.map(Trigger::leave) {
+            Some(path) => format!("{why}; {path} stays there until it is removed, for SIGQUIT has been sent"),
+            None => why,
+        })
     }
+}
+
+/// Whether something has come within some time.
+fn poll_for(what: &mut [PollFd<'_>], time: Duration) -> bool {
+    let time = Timespec::try_from(time).ok();
+    poll(what, time.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 /// The file by which a JVM knows what SIGQUIT is for. It is removed when this is dropped.
@@ -167,6 +195,13 @@ impl<'a> Trigger<'a> {
             }
         }
         Err(format!("{name} cannot be created: {outcome}"))
+    }
+
+    /// Leaves it where it is, and tells where that is.
+    fn leave(self) -> String {
+        let path = self.path.display().to_string();
+        std::mem::forget(self);
+        if path.starts_with('/') { path } else { format!("{path} in its working directory") }
     }
 }
 
@@ -203,7 +238,7 @@ fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, 
 }
 
 /// Asks, and reads the answer: a line with a number, 0 for success, and text.
-fn talk(mut stream: UnixStream, deadline: Instant) -> Result<(), String> {
+fn talk(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result<(), String> {
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "it has not answered in time".to_owned(),
         _ => error.to_string(),
@@ -219,6 +254,11 @@ fn talk(mut stream: UnixStream, deadline: Instant) -> Result<(), String> {
     let mut part = [0; 4096];
     while Instant::now() < deadline && (answer.len() as u64) < MAX_ANSWER {
         limit(&stream).map_err(failed)?;
+        let mut both = [PollFd::new(&stream, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+        poll_for(&mut both, deadline.saturating_duration_since(Instant::now()));
+        if !both[1].revents().is_empty() {
+            return Err(String::new());
+        }
         let length = stream.read(&mut part).map_err(failed)?;
         if length == 0 {
             return success(&answer);
@@ -253,8 +293,18 @@ mod tests {
     #[test]
     fn a_jvm_that_never_answers_is_left_alone_at_the_deadline() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let outcome = talk(ours, Instant::now() + Duration::from_millis(20));
+        let (stop, parent) = UnixStream::pair().unwrap();
+        let outcome = talk(ours, Instant::now() + Duration::from_millis(20), stop);
         assert_eq!(outcome, Err("it has not answered in time".to_owned()));
+        drop((theirs, parent));
+    }
+
+    #[test]
+    fn nothing_is_waited_for_when_nobody_wants_to_know() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (stop, parent) = UnixStream::pair().unwrap();
+        drop(parent);
+        assert_eq!(talk(ours, Instant::now() + LIMIT, stop), Err(String::new()));
         drop(theirs);
     }
 
@@ -262,7 +312,9 @@ mod tests {
     fn a_jvm_that_never_stops_to_answer_is_not_listened_to_for_ever() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let babble = std::thread::spawn(move || while theirs.write_all(&[b'0'; 4096]).is_ok() {});
-        assert!(talk(ours, Instant::now() + LIMIT).is_err());
+        let (stop, parent) = UnixStream::pair().unwrap();
+        assert!(talk(ours, Instant::now() + LIMIT, stop).is_err());
+        drop(parent);
         babble.join().unwrap();
     }
 

@@ -8,6 +8,7 @@
 //! privileges, with the user and the files of the JVM ([`run`]).
 
 mod child;
+mod halted;
 mod request;
 mod signal;
 

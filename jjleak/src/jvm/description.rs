@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::memory::Paged;
 use super::structs::{Field, Structs};
 use super::{Error, Memory, symbols};
 
@@ -43,7 +44,9 @@ impl<M: Memory> Description<M> {
 
     /// `symbol` tells where exported variables are.
     fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
-        let structs = Structs::read(&memory, symbol)?;
+        let paged = Paged::new(&memory);
+        let structs = Structs::read(&paged, symbol)?;
+        let flags = flags(&paged, &structs).unwrap_or_default();
         let text = |name| {
             let at = structs.address(&[("Abstract_VM_Version", name)]).ok()?;
             memory.text(memory.pointer(at)?)
@@ -52,7 +55,7 @@ impl<M: Memory> Description<M> {
             version: structs.version(&memory),
             release: text("_s_vm_release").unwrap_or_default(),
             build: text("_s_internal_vm_info_string").unwrap_or_default(),
-            flags: flags(&memory, &structs).unwrap_or_default(),
+            flags,
             memory,
         })
     }

@@ -16,6 +16,9 @@ use crate::processes::Process;
 const COMPARED: u64 = 4096;
 /// A look may take so large a part of the time since the last one, as its inverse.
 const REST: u32 = 20;
+/// After a look that took so long, nobody looks before it has rested, however much it is needed: a map of the largest size
+/// that is written anew all the time is read in about this time.
+const LONG: Duration = Duration::from_secs(1);
 /// Bytes that are read at a time.
 const BUFFER: usize = 128 << 10;
 
@@ -92,9 +95,10 @@ impl PerfMap {
         &self.names
     }
 
-    /// Looks whether there is more, unless so much time has gone into that lately that it can wait, if it may.
+    /// Looks whether there is more, unless so much time has gone into that lately that it can wait: if it may, or if a
+    /// look takes long.
     pub fn look(&mut self, process: &Process, may_wait: bool) -> Outcome {
-        if may_wait && self.last.is_some_and(|(at, took)| at.elapsed() < took * REST) {
+        if self.last.is_some_and(|(at, took)| rests(at.elapsed(), took, may_wait)) {
             return Outcome::Resting;
         }
         let begun = Instant::now();
@@ -163,6 +167,11 @@ impl PerfMap {
             self.names.add_text(&line);
         }
     }
+}
+
+/// Whether a map is left alone that was looked at so long ago, which took so long.
+pub(super) fn rests(ago: Duration, took: Duration, may_wait: bool) -> bool {
+    (may_wait || took > LONG) && ago < took * REST
 }
 
 /// Whether what was read of a file is still there, so that only what follows is new.

@@ -19,7 +19,7 @@ pub struct NamedRanges {
     ranges: BTreeMap<u64, (u64, Rc<str>)>,
     /// Lines that make no sense.
     bad_lines: u64,
-    /// Lines for which there was no room.
+    /// Ranges for which there was no room.
     left_out: u64,
 }
 
@@ -60,7 +60,7 @@ impl NamedRanges {
         self.bad_lines
     }
 
-    /// Lines for which there was no room.
+    /// Ranges for which there was no room.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out
@@ -68,10 +68,6 @@ impl NamedRanges {
 
     /// Gives a range a name, and takes it away from what was named there before.
     fn insert(&mut self, Range { start, end }: Range<u64>, name: &str) {
-        if self.ranges.len() >= MAX_RANGES {
-            self.left_out += 1;
-            return;
-        }
         // What begins before and reaches into it keeps what is before and behind.
         if let Some((_, before)) = self.ranges.range_mut(..start).next_back()
             && before.0 > start
@@ -79,16 +75,25 @@ impl NamedRanges {
             let behind = (before.0 > end).then(|| before.clone());
             before.0 = start;
             if let Some(behind) = behind {
-                self.ranges.insert(end, behind);
+                self.put(end, behind);
             }
         }
         while let Some((&at, (until, _))) = self.ranges.range(start..end).next() {
             let until = *until;
             if let Some((_, covered)) = self.ranges.remove_entry(&at).filter(|_| until > end) {
-                self.ranges.insert(end, covered);
+                self.put(end, covered);
             }
         }
-        self.ranges.insert(start, (end, Rc::from(name)));
+        self.put(start, (end, Rc::from(name)));
+    }
+
+    /// Keeps a range that overlaps no other, if there is room: one without a name is better than one with an old name.
+    fn put(&mut self, start: u64, named: (u64, Rc<str>)) {
+        if self.ranges.len() < MAX_RANGES {
+            self.ranges.insert(start, named);
+        } else {
+            self.left_out += 1;
+        }
     }
 }
 
@@ -96,4 +101,23 @@ impl NamedRanges {
 fn name(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.get(..MAX_NAME).unwrap_or(bytes));
     text.into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_used_again_lose_their_old_name_when_there_is_no_room() {
+        let old: Rc<str> = Rc::from("old");
+        let ranges =
+            (0..MAX_RANGES as u64).map(|index| (index * 0x100, (index * 0x100 + 0x80, Rc::clone(&old))));
+        let mut names = NamedRanges { ranges: ranges.collect(), ..NamedRanges::default() };
+        // Within one, in the place of one, and where nothing was.
+        names.add_text(b"110 10 within\n200 80 instead\n2f0 8 beside\n");
+        let at = |address| names.find(address).map(AsRef::as_ref);
+        assert_eq!([0x100, 0x110, 0x120].map(at), [Some("old"), None, None]);
+        assert_eq!([0x200, 0x2f0, 0x300].map(at), [Some("instead"), None, Some("old")]);
+        assert_eq!((names.len(), names.left_out()), (MAX_RANGES, 3));
+    }
 }

@@ -2,6 +2,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, chown, mkfifo};
@@ -9,6 +10,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::file::open_as;
+use super::follow::rests;
 use super::{MAX_BYTES, MAX_NAME, NamedRanges, Outcome, PerfMap, Refusal, parse};
 use crate::processes::{Pid, Process, Root};
 
@@ -174,6 +176,14 @@ fn a_map_that_is_written_anew_is_read_anew() {
     map.append("5000 10 fifth\n");
     map.look();
     assert_eq!((map.name_at(0x1000), map.name_at(0x5000)), (None, Some("fifth")));
+}
+
+#[test]
+fn a_map_that_takes_long_to_read_rests_even_when_names_are_needed() {
+    let [short, long, soon, late] = [100, 3000, 10, 90_000].map(Duration::from_millis);
+    assert!(rests(soon, short, true) && !rests(soon, short, false));
+    assert!(rests(soon, long, true) && rests(soon, long, false));
+    assert!(!rests(late, long, true) && !rests(late, long, false));
 }
 
 #[test]

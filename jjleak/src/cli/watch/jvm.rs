@@ -30,11 +30,6 @@ impl WatchedJvm {
         self.jvm.is_some()
     }
 
-    /// Whether an address is one of its generated code.
-    pub(super) fn has_code_at(&self, address: u64) -> bool {
-        self.heaps.iter().any(|heap| (heap.begin..heap.end).contains(&address))
-    }
-
     /// Frames that could not be named.
     pub(super) const fn unnamed(&self) -> u64 {
         self.names.unnamed

@@ -14,7 +14,8 @@ use crate::perf_map::{Outcome, PerfMap};
 use crate::processes::{Mapping, ModuleTable, Pid, Process};
 use crate::symbolize::{JitNames, StackNames};
 
-/// Most stacks of a process whose code waits for a name to be written down; those beyond are named by what is there.
+/// Most stacks of a process whose code waits for a name to be written down; those beyond are named
+/// by what is there when they come.
 const MAX_WAITING: usize = 4096;
 /// How the path of a file begins that is nothing but memory (`memfd_create(2)`): .NET keeps the code that it generates in one.
 const MEMORY_FILE: &[u8] = b"/memfd:";
@@ -48,6 +49,33 @@ impl WatchedPerfMap {
         self.asked.is_running(process)
     }
 
+    /// Takes in stacks that lack names. Those for which there is no room do not wait, and are returned.
+    fn add(&mut self, rows: impl Iterator<Item = u32>) -> Vec<u32> {
+        let mut beyond = Vec::new();
+        for row in rows {
+            if self.new.len() + self.waiting.len() < MAX_WAITING {
+                self.new.insert(row);
+            } else {
+                beyond.push(row);
+            }
+        }
+        beyond
+    }
+
+    /// Looks whether there are more names, unless that can wait.
+    fn look(&mut self, process: &Process, urgency: Urgency) -> Outcome {
+        let outcome = self.map.look(process, urgency == Urgency::Soon);
+        match &outcome {
+            Outcome::Changed => tell(process.pid, &self.map),
+            Outcome::Refused(why) => {
+                let (pid, path) = (process.pid, PerfMap::path(process));
+                tracing::warn!("{} of process {pid} is not read: {why}", path.display());
+            }
+            Outcome::Resting | Outcome::Same => {}
+        }
+        outcome
+    }
+
     fn lacks_names(&self) -> bool {
         !(self.new.is_empty() && self.waiting.is_empty())
     }
@@ -77,53 +105,49 @@ pub(super) fn name_by_perf_map(
     new: &[u32],
     urgency: Urgency,
 ) {
-    let Watched { code, jvm, modules, perf_map, process, .. } = watched;
+    let Watched { code, modules, perf_map, process, .. } = watched;
     if !generates(code) && !perf_map.lacks_names() {
         return;
     }
-    let is_jit = |frame: StackFrame| {
-        let is_read_otherwise = InterpretedFrame::unpack(frame).is_some() || jvm.has_code_at(frame.address());
-        !is_read_otherwise && is_generated(frame, modules)
-    };
     let lacks_name = |names: &StackNames, row: u32, stack: &RawStack| {
-        stack.frames.iter().any(|frame| is_jit(*frame) && !names.has_kept(row, *frame))
+        stack.frames.iter().any(|frame| is_jit(*frame, modules) && !names.has_kept(row, *frame))
     };
     // What has been reported stays as it is.
     perf_map.waiting.retain(|row| !names.is_named(*row));
-    for row in new {
-        let has_room = perf_map.new.len() + perf_map.waiting.len() < MAX_WAITING;
-        if has_room && collector.stack(*row).is_some_and(|stack| lacks_name(names, *row, stack)) {
-            perf_map.new.insert(*row);
-        }
-    }
+    let unnamed = new.iter().copied();
+    let unnamed =
+        unnamed.filter(|row| collector.stack(*row).is_some_and(|stack| lacks_name(names, *row, stack)));
+    let beyond = perf_map.add(unnamed);
     if !perf_map.lacks_names() {
         return;
     }
-    let has_changed = match perf_map.map.look(process, urgency == Urgency::Soon) {
-        Outcome::Resting => return,
-        Outcome::Same => false,
-        Outcome::Changed => {
-            tell(process.pid, &perf_map.map);
-            true
-        }
-        Outcome::Refused(why) => {
-            let (pid, path) = (process.pid, PerfMap::path(process));
-            tracing::warn!("{} of process {pid} is not read: {why}", path.display());
-            false
-        }
-    };
+    let looked = perf_map.look(process, urgency);
     let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(&module.path));
     let known = JitNames::new(&perf_map.map, is_jvm);
-    let mut rows = std::mem::take(&mut perf_map.new);
-    if has_changed {
+    // Those that are new wait for the next look at the map.
+    let can_wait = looked == Outcome::Resting && urgency == Urgency::Soon;
+    let mut rows = if can_wait { BTreeSet::new() } else { std::mem::take(&mut perf_map.new) };
+    if looked == Outcome::Changed {
         rows.append(&mut perf_map.waiting);
     }
-    rows.retain(|row| {
+    let mut still_lacks_name = |row: &u32| {
         let Some(stack) = collector.stack(*row) else { return false };
-        names.keep_generated(*row, stack, |frame| known.frames(frame).filter(|_| is_jit(frame)));
+        names.keep_generated(*row, stack, |frame| known.frames(frame).filter(|_| is_jit(frame, modules)));
         lacks_name(names, *row, stack)
-    });
+    };
+    for row in &beyond {
+        still_lacks_name(row);
+    }
+    rows.retain(still_lacks_name);
     perf_map.waiting.append(&mut rows);
+}
+
+/// Whether the code of a frame can only have a name from a perf map: it is in no file, and the unwinder has not told which
+/// of a JVM's code it is, by which that would have been named.
+fn is_jit(frame: StackFrame, modules: &ModuleTable) -> bool {
+    let is_java = (layer::GENERATED..layer::INTERPRETED).contains(&frame.layer())
+        || InterpretedFrame::unpack(frame).is_some();
+    !is_java && is_generated(frame, modules)
 }
 
 /// Whether a process with this code generates some of it.
@@ -149,5 +173,32 @@ fn tell(pid: Pid, map: &PerfMap) {
     }
     if names.left_out() > 0 {
         tracing::warn!("the perf map of process {pid} has {} names too many", names.left_out());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_for_which_there_is_no_room_are_named_at_once() {
+        let most = u32::try_from(MAX_WAITING).unwrap();
+        let mut map = WatchedPerfMap::default();
+        assert_eq!(map.add(0..most - 1), [0; 0]);
+        map.waiting.append(&mut map.new);
+        assert_eq!(map.add(most..most + 3), [most + 1, most + 2]);
+        map.forget(&BTreeSet::from([0, most]));
+        assert_eq!(map.add(most + 3..most + 5), [0; 0]);
+    }
+
+    #[test]
+    fn only_what_the_unwinder_has_told_to_be_a_jvms_code_has_no_name_from_a_perf_map() {
+        let modules = ModuleTable::default();
+        let is_jit = |frame| is_jit(frame, &modules);
+        // Of a JVM whose code is laid out in an unknown way, or was not known yet.
+        assert!(is_jit(StackFrame::new(0x7f00_1234, layer::NO_FILE)));
+        assert!(!is_jit(StackFrame::new(0x7f00_1234, layer::GENERATED)));
+        assert!(!is_jit(StackFrame::new(0x7f00_1234, layer::INTERPRETED - 1)));
+        assert!(!is_jit(InterpretedFrame::pack(0x7f00_1238, 7)));
     }
 }
