@@ -8,6 +8,7 @@
 //! All spans of time are in proportion to how long the site has been watched, but for one: how old an allocation must be to be
 //! judged at all.
 
+mod before;
 mod survivors;
 mod total;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use super::statistics::{Batch, figure, real};
 use crate::profile::{JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
+pub(super) use before::Before;
 pub(super) use survivors::Earlier;
 
 /// See [`JUDGED_SPANS`].
