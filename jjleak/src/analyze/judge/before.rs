@@ -92,3 +92,21 @@ fn kept(verdict: &Verdict) -> f64 {
         _ => a_second(verdict.live.objects, verdict.watched.as_secs_f64()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::sample;
+
+    #[test]
+    fn what_a_parent_had_counts_as_before_and_what_was_left_out_or_lost_does_not() {
+        let mut profile = sample::empty_profile();
+        profile.unknown_frees = 10;
+        assert_eq!(of_before(&profile), 10);
+        profile.notes.insert("inherited_free".to_owned(), 5);
+        profile.lost.insert("live_table_full".to_owned(), 3);
+        assert_eq!(of_before(&profile), 12);
+        profile.coverage.some_sizes = true;
+        assert_eq!(of_before(&profile), 0);
+    }
+}
