@@ -86,7 +86,7 @@ fn kept(verdict: &Verdict) -> f64 {
     let a_second = |objects: u64, seconds: f64| figure(objects) / seconds.max(f64::MIN_POSITIVE);
     match verdict.survival {
         Some(survival) if verdict.watched > survival.older_than => {
-            let seconds = (verdict.watched - survival.older_than).as_secs_f64();
+            let seconds = verdict.watched.saturating_sub(survival.older_than).as_secs_f64();
             a_second(survival.live.objects, seconds)
         }
         _ => a_second(verdict.live.objects, verdict.watched.as_secs_f64()),

@@ -125,7 +125,9 @@ impl Run {
             .map(|block| (block.dies, block.count))
             .collect();
         before.sort_by(|a, b| a.0.total_cmp(&b.0));
-        sites.iter_mut().for_each(|blocks| blocks.retain(|block| block.born >= 0.));
+        for blocks in &mut sites {
+            blocks.retain(|block| block.born >= 0.);
+        }
         let mut stacks: Vec<_> = (1..).zip(&sites).map(|(id, blocks)| Stack::new(id, blocks)).collect();
         let mut time = self.interval;
         while time <= self.duration + self.interval / 2. {
