@@ -9,8 +9,11 @@ use crate::{
     workspace,
 };
 
-/// The test that judges them and prints the table.
-const TEST: &str = "analyze::labelled::verdicts_on_labelled_pasts_are_precise_and_complete";
+/// The tests that judge them and print the tables: with ages, and without.
+const TESTS: [&str; 2] = [
+    "analyze::labelled::verdicts_on_labelled_pasts_are_precise_and_complete",
+    "analyze::labelled::leaks_on_labelled_pasts_are_leaks_without_ages_too",
+];
 
 /// How many of each kind it judges.
 const SEEDS_VARIABLE: &str = "JJLEAK_VERDICT_SEEDS";
@@ -20,7 +23,7 @@ pub(crate) fn verdicts(seeds: u32) -> Result<ExitCode> {
     let mut cargo = host_cargo();
     cargo.current_dir(workspace::root()).env(SEEDS_VARIABLE, seeds.to_string());
     cargo.args(["test", "--quiet", "--package", "jjleak", "--lib", "--"]);
-    cargo.args(["--exact", "--nocapture", TEST]);
+    cargo.args(["--exact", "--nocapture", "--test-threads=1"]).args(TESTS);
     run(&mut cargo).context("a precision or recall is below what is required")?;
     Ok(ExitCode::SUCCESS)
 }

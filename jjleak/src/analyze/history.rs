@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::judge::{Earlier, OLD, Past};
+use super::judge::{Before, Earlier, OLD, Past};
 use super::site;
 use crate::collect::Timeline;
 use crate::profile::{Point, Profile, Sampling, StackProfile, Totals, Verdict};
@@ -25,6 +25,8 @@ pub struct History {
     /// When accounting began, likewise.
     began_ns: u64,
     sites: HashMap<u64, Series>,
+    /// Frees of what was allocated before.
+    before: Before,
     /// The call sites of stacks.
     of_stacks: HashMap<u64, u64>,
     /// When survivors were last marked, since accounting began; the latest last.
@@ -88,12 +90,14 @@ impl History {
             // What belonged to an instant that is gone belongs to the next one.
             let next = |instant: &u64| kept.partition_point(|kept| kept < instant);
             let map: Vec<_> = self.instants_ns.iter().map(next).collect();
+            self.before.thin(&map, kept.len() + 1);
             self.sites.values_mut().for_each(|series| series.thin(&map, kept.len() + 1));
         } else {
             self.sites.values_mut().for_each(|series| series.extend(kept.len() + 1));
         }
         self.instants_ns = kept;
         self.instants_ns.push(now_ns);
+        self.before.enter(profile, self.instants_ns.len());
         instants_ns
     }
 
@@ -182,6 +186,7 @@ impl History {
             .iter()
             .filter_map(|(id, now)| self.verdict(profile, now, self.sites.get(id)?, &ends))
             .collect();
+        self.before.doubt(&mut verdicts, &ends);
         verdicts.sort_by(Verdict::worst_first);
         verdicts
     }
@@ -225,6 +230,7 @@ impl History {
             allocation_rate,
             free_rate,
             freed_when_old: judged.freed_when_old,
+            freed_from_before: None,
             flat_for: judged.flat_for.map(seconds),
             series: points(ends, &series.live),
         })

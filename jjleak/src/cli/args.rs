@@ -302,7 +302,9 @@ impl Args {
             sampling: self.sampling(),
             combined: self.combined_only,
             blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
-            settle: self.settle,
+            // What is younger is not in the figures, and may not be judged.
+            settle: self.settle.max(Duration::from_millis(self.older)),
+            some_sizes: self.min_size > 0 || self.max_size < u64::MAX,
         })
     }
 
@@ -371,6 +373,15 @@ mod tests {
         let settings = settings(&parse("jjleak -p 42 -C -t --max-live 1000").unwrap());
         assert!(settings.combined && settings.trace);
         assert_eq!(settings.capacity, Capacity { blocks: 1000, ..Capacity::default() });
+    }
+
+    #[test]
+    fn what_is_too_young_to_be_shown_is_too_young_to_be_judged() {
+        let coverage =
+            |options: &str| parse(&format!("jjleak -p 42{options}")).unwrap().coverage().unwrap_or_default();
+        let settle = |options: &str| coverage(options).settle.as_secs();
+        assert_eq!([" -o 60000", " -o 60000 --settle 90", " -o 5000"].map(settle), [60, 90, 15]);
+        assert_eq!([" -z 64", " -Z 64", ""].map(|options| coverage(options).some_sizes), [true, true, false]);
     }
 
     #[test]

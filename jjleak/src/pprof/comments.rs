@@ -28,6 +28,7 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     add("ended", profile.ended.clone());
     add("older_ns", (!coverage.older.is_zero()).then(|| coverage.older.as_nanos().to_string()));
     add("settle_ns", (!coverage.settle.is_zero()).then(|| coverage.settle.as_nanos().to_string()));
+    add("some_sizes", coverage.some_sizes.then(String::new));
     add("combined", coverage.combined.then(|| "true".to_owned()));
     add("blocks_per_stack", (coverage.blocks_per_stack > 0).then(|| coverage.blocks_per_stack.to_string()));
     match coverage.sampling {
@@ -107,6 +108,7 @@ impl<'a> Comments<'a> {
         Coverage {
             older: Duration::from_nanos(self.number("older_ns").unwrap_or_default()),
             settle: Duration::from_nanos(self.number("settle_ns").unwrap_or_default()),
+            some_sizes: self.values.contains_key("some_sizes"),
             sampling,
             combined: self.values.contains_key("combined"),
             blocks_per_stack: self.number("blocks_per_stack").unwrap_or_default(),

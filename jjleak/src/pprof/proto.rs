@@ -79,6 +79,8 @@ pub(super) struct VerdictDetail {
     pub(super) flat_for: Option<u64>,
     #[prost(message, repeated, tag = "17")]
     pub(super) point: Vec<PointDetail>,
+    #[prost(double, optional, tag = "18")]
+    pub(super) freed_from_before: Option<f64>,
 }
 
 /// Bytes a second.

@@ -186,6 +186,7 @@ fn any_coverage() -> impl Strategy<Value = Coverage> {
         |(older, sampling, combined, blocks_per_stack)| Coverage {
             older: Duration::from_nanos(older),
             settle: Duration::from_nanos(older / 2),
+            some_sizes: combined,
             sampling,
             combined,
             blocks_per_stack,
@@ -265,6 +266,7 @@ fn verdict(stack: &StackProfile) -> Verdict {
         allocation_rate: 0.1,
         free_rate: 1e9,
         freed_when_old: odd.then_some(0.0),
+        freed_from_before: odd.then_some(0.75),
         flat_for: odd.then_some(half),
         series: vec![Point { at: half, bytes: stack.live.bytes }],
     }

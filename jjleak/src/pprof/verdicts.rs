@@ -30,6 +30,7 @@ pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> Verd
         allocation_rate: verdict.allocation_rate,
         free_rate: verdict.free_rate,
         freed_when_old: verdict.freed_when_old,
+        freed_from_before: verdict.freed_from_before,
         flat_for: verdict.flat_for.map(nanoseconds),
         point: verdict
             .series
@@ -69,6 +70,7 @@ pub(super) fn read(
         allocation_rate: detail.allocation_rate,
         free_rate: detail.free_rate,
         freed_when_old: detail.freed_when_old,
+        freed_from_before: detail.freed_from_before,
         flat_for: detail.flat_for.map(Duration::from_nanos),
         series: detail
             .point

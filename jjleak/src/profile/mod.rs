@@ -131,6 +131,8 @@ pub struct Coverage {
     pub blocks_per_stack: usize,
     /// Younger allocations are not judged.
     pub settle: Duration,
+    /// Blocks of some sizes are left out: freeing them counts among [`Profile::unknown_frees`].
+    pub some_sizes: bool,
 }
 
 /// Who a process is.

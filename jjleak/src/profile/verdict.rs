@@ -44,6 +44,9 @@ pub struct Verdict {
     pub free_rate: f64,
     /// Of what was old already when it was looked at before, the share that has been freed since.
     pub freed_when_old: Option<f64>,
+    /// How many blocks from before accounting began are freed for each that seems to be kept, in the whole process, when they
+    /// are so many that this may be no leak: what is kept may only take their place.
+    pub freed_from_before: Option<f64>,
     /// For how long it has not grown, when it has before.
     pub flat_for: Option<Duration>,
     /// Live bytes over time, oldest first; evenly thinned out.

@@ -71,6 +71,9 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
         Some(freed) => evidence.push(format!("of what was old, {} has been freed since", percent(freed))),
         None => {}
     }
+    if let Some(freed) = verdict.freed_from_before {
+        evidence.push(replaced(freed));
+    }
     if let Some(flat) = verdict.flat_for {
         evidence.push(format!("flat for {}", units::duration(flat)));
     }
@@ -79,6 +82,14 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
         evidence.push(format!("{allocated} allocated, {freed} freed"));
     }
     evidence
+}
+
+/// What speaks against a leak: what is kept may only take the place of blocks that jjleak has not seen allocated.
+fn replaced(freed: f64) -> String {
+    let many = if freed < 0.95 { "nearly as many" } else { "as many or more" };
+    format!(
+        "no leak yet: for what is kept, {many} blocks from before jjleak attached are freed, as a full cache does"
+    )
 }
 
 /// `+4.1 MiB/min (95 % CI 3.9 to 4.3), 5.8 GiB a day`.
@@ -283,6 +294,18 @@ mod tests {
             "+10 bytes/min (95 % CI 9 to 11), 14.1 KiB a day"
         );
         assert_eq!(pace(rate(1. / 600., 0., 0.)), "+6.0 bytes/h");
+    }
+
+    #[test]
+    fn blocks_from_before_the_attach_are_told_of_as_what_speaks_against_a_leak() {
+        let profile = crate::render::sample::profile();
+        let mut verdict = profile.verdicts[0].clone();
+        assert!(!evidence(&verdict).iter().any(|sentence| sentence.contains("attached")));
+        verdict.freed_from_before = Some(1.2);
+        let told =
+            "no leak yet: for what is kept, as many or more blocks from before jjleak attached are freed";
+        assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(told)));
+        assert!(replaced(0.7).contains("nearly as many"));
     }
 
     #[test]

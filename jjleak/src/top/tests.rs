@@ -81,6 +81,7 @@ fn site(
         allocation_rate: 70_000.,
         free_rate: 48_000.,
         freed_when_old: None,
+        freed_from_before: None,
         flat_for: (kind == VerdictKind::CacheLike).then_some(Duration::from_secs(200)),
         series: series(kind, live.bytes),
     };

@@ -8,6 +8,7 @@
 //! All spans of time are in proportion to how long the site has been watched, but for one: how old an allocation must be to be
 //! judged at all.
 
+mod before;
 mod survivors;
 mod total;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use super::statistics::{Batch, figure, real};
 use crate::profile::{JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
+pub(super) use before::Before;
 pub(super) use survivors::Earlier;
 
 /// See [`JUDGED_SPANS`].
@@ -26,6 +28,12 @@ pub(super) const OLD: f64 = 0.125;
 
 /// Intervals that have to be there before anything is called a leak or flat.
 const MIN_INTERVALS: usize = 6;
+
+/// What was allocated within this share of the time was allocated at once.
+const AT_ONCE: f64 = 0.15;
+
+/// If it was this share of all.
+const NEARLY_ALL: f64 = 0.9;
 
 /// Batches that growth is looked at in: enough for a spread, and few enough that each is long.
 const BATCHES: usize = 8;
@@ -112,7 +120,7 @@ impl Past<'_> {
         } else if let Some(survivors) = self.survivors {
             survivors::judge(self, survivors, &total, &mut judgement);
         } else {
-            total.judge(&mut judgement);
+            total.judge(self, &mut judgement);
         }
         judgement
     }

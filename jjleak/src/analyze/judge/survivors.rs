@@ -1,7 +1,10 @@
 //! What became of what was allocated.
 
 use super::total::Total;
-use super::{BATCHES, Judgement, MIN_INTERVALS, OLD, Past, SPANS, batches, bytes, duration, totals};
+use super::{
+    AT_ONCE, BATCHES, Judgement, MIN_INTERVALS, NEARLY_ALL, OLD, Past, SPANS, batches, bytes, duration,
+    totals,
+};
 use crate::analyze::statistics::{Batch, decline, figure, growth, real};
 use crate::profile::{Rate, Survival, Totals, VerdictKind};
 
@@ -26,8 +29,6 @@ const TELLING: f64 = 0.1;
 const LATE: f64 = 0.3;
 /// Before it began, what was old must not have been more than this share of what is old now: else it only came back.
 const CAME_BACK: f64 = 0.2;
-/// What was allocated within this share of the time was allocated at once.
-const AT_ONCE: f64 = 0.15;
 
 /// What lived of each interval's allocations at an earlier instant.
 #[derive(Debug, Clone, Copy, Default)]
@@ -166,7 +167,7 @@ fn steady(grown: &[Grown], weight: f64) -> Option<Leak> {
 }
 
 /// Whether figures become less.
-fn slows_down(figures: &[f64]) -> bool {
+pub(super) fn slows_down(figures: &[f64]) -> bool {
     let half = figures.len() / 2;
     let mean = |figures: &[f64]| figures.iter().sum::<f64>() / real(figures.len().max(1));
     let pace = mean(&figures[figures.len() - half..]) / mean(&figures[..half]).max(f64::MIN_POSITIVE);
@@ -244,7 +245,7 @@ impl Past<'_> {
         old.clone().any(|first| {
             let is_near = |last: &usize| *last == first || self.ends[*last] - self.begin(first) <= within;
             let at_once = old.clone().skip_while(|interval| *interval < first).take_while(is_near);
-            at_once.map(|interval| bytes(survivors[interval])).sum::<f64>() >= 0.9 * all
+            at_once.map(|interval| bytes(survivors[interval])).sum::<f64>() >= NEARLY_ALL * all
         })
     }
 }

@@ -1,6 +1,7 @@
 //! How the sum of what lives went.
 
-use super::{BATCHES, Judgement, Past, batches};
+use super::survivors::slows_down;
+use super::{AT_ONCE, BATCHES, Judgement, NEARLY_ALL, Past, batches};
 use crate::analyze::statistics::{Batch, growth, trend};
 use crate::profile::{Rate, VerdictKind};
 
@@ -10,6 +11,8 @@ const UPWARDS: f64 = 0.5;
 const RISE: f64 = 0.1;
 /// What stays within this share of its maximum is flat.
 const FLAT: f64 = 0.05;
+/// Of what is allocated, a queue that fills keeps a share between these: a leak keeps nearly all, or a small part of much.
+const OF_QUEUES: std::ops::Range<f64> = 0.15..0.9;
 /// What never falls below this share of its peak in the latter half keeps what it has.
 const KEPT: f64 = 0.5;
 
@@ -18,6 +21,8 @@ const KEPT: f64 = 0.5;
 pub(super) struct Total {
     /// It grows: what is left of it at its lowest becomes more and more.
     pub(super) grows: bool,
+    /// It grows less and less.
+    pub(super) slows: bool,
     /// It never came close to nothing in the latter half.
     pub(super) keeps: bool,
     /// By how much its troughs grow.
@@ -48,6 +53,7 @@ impl Total {
             .map(|(duration, pair)| Batch { duration, growth: pair[1] - pair[0] })
             .collect();
         let rate = growth(&steps);
+        let paces: Vec<_> = steps.iter().map(|step| step.rate()).collect();
         let last = troughs.last().copied().unwrap_or_default();
         let half = troughs.get(troughs.len() / 2).copied().unwrap_or_default();
         let later = &past.live[past.live.len() - (past.live.len() - from).div_ceil(2)..];
@@ -55,6 +61,7 @@ impl Total {
         let low = later.iter().copied().fold(f32::INFINITY, f32::min);
         Self {
             grows: trend(&troughs) >= UPWARDS && last - half > RISE * last,
+            slows: slows_down(&paces),
             keeps: f64::from(low) >= KEPT * f64::from(peak) && peak > 0.,
             rate: rate.filter(|rate| rate.per_second.is_finite()),
             flat_for: flat_for(past),
@@ -62,17 +69,38 @@ impl Total {
     }
 
     /// Judges by the sum alone.
-    pub(super) fn judge(&self, judgement: &mut Judgement) {
-        let certain = self.rate.is_some_and(|rate| rate.low > 0.);
+    pub(super) fn judge(&self, past: &Past<'_>, judgement: &mut Judgement) {
+        let certain = self.rate.is_some_and(|rate| rate.low > 0.) && self.flat_for.is_none();
+        let is_even = !self.slows && !may_be_queue(past);
         (judgement.kind, judgement.confidence) = match self {
-            // Without ages, a cache that fills looks the same.
-            Self { grows: true, .. } if certain && self.flat_for.is_none() => (VerdictKind::Leaking, 0.7),
+            // Without ages, a cache that fills evenly looks the same.
+            Self { grows: true, .. } if certain && is_even => (VerdictKind::Leaking, 0.7),
             Self { grows: true, .. } => (VerdictKind::Growing, 0.6),
+            Self { keeps: true, .. } if was_at_once(past) => (VerdictKind::StartUp, 0.7),
             Self { keeps: true, .. } => (VerdictKind::CacheLike, 0.7),
             _ => (VerdictKind::SteadyChurn, 0.8),
         };
         judgement.rate = self.rate.filter(|_| self.grows);
     }
+}
+
+/// Whether so much of what was allocated lives as of a queue that is emptied too slowly.
+fn may_be_queue(past: &Past<'_>) -> bool {
+    let allocated: f64 = past.allocated.iter().map(|bytes| f64::from(*bytes)).sum();
+    let live = past.live.last().map_or(0., |bytes| f64::from(*bytes));
+    OF_QUEUES.contains(&(live / allocated.max(1.)))
+}
+
+/// Whether nearly all was allocated at once.
+fn was_at_once(past: &Past<'_>) -> bool {
+    let all: f64 = past.allocated.iter().map(|bytes| f64::from(*bytes)).sum();
+    let within = AT_ONCE * past.watched();
+    (past.first..past.ends.len()).any(|first| {
+        let begin = past.begin(first);
+        let is_near = |last: &usize| *last == first || past.ends[*last] - begin <= within;
+        let at_once = (first..past.ends.len()).take_while(is_near);
+        at_once.map(|interval| f64::from(past.allocated[interval])).sum::<f64>() >= NEARLY_ALL * all
+    })
 }
 
 /// How long ago the sum was last clearly below what it has been at most; `None` if it is so all the time, or never was.

@@ -16,18 +16,20 @@ pub(super) struct Kind {
     pub(super) span: Range<f64>,
     /// Its blocks within so many seconds.
     pub(super) blocks: fn(&mut Draw, f64) -> Vec<Block>,
+    /// Those of another call site of the process.
+    pub(super) beside: fn(&mut Draw, f64) -> Vec<Block>,
 }
 
 const NEVER: f64 = f64::INFINITY;
 /// Long enough to say something: from a minute and a half to six hours.
-const LONG: Range<f64> = 6. ..1440.;
+pub(super) const LONG: Range<f64> = 6. ..1440.;
 /// Too short to say anything.
 const SHORT: Range<f64> = 1. ..3.5;
 
 macro_rules! kinds {
     ($($name:literal, $labels:expr, $span:expr, $blocks:expr;)*) => {
         pub(super) const KINDS: &[Kind] =
-            &[$(Kind { name: $name, labels: &$labels, span: $span, blocks: $blocks }),*];
+            &[$(Kind { name: $name, labels: &$labels, span: $span, blocks: $blocks, beside: |_, _| Vec::new() }),*];
     };
 }
 
@@ -184,7 +186,7 @@ kinds! {
 }
 
 /// Blocks that are never freed, so many in all, one or several at a time.
-fn leak(draw: &mut Draw, span: Range<f64>, count: Range<f64>) -> Vec<Block> {
+pub(super) fn leak(draw: &mut Draw, span: Range<f64>, count: Range<f64>) -> Vec<Block> {
     let (count, size) = (draw.scale(count), draw.size());
     let regular = draw.unit() < 0.3;
     let duration = span.end - span.start;

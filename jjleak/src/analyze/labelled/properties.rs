@@ -9,7 +9,7 @@ use crate::profile::{Cohort, Profile, StackProfile, Totals, VerdictKind};
 use crate::render::sample;
 
 fn run() -> Run {
-    Run { duration: 600., interval: 10., settle: 15. }
+    Run { duration: 600., interval: 10., settle: 15., combined: false }
 }
 
 /// The blocks of one of the kinds.
@@ -57,8 +57,8 @@ proptest! {
         // Powers of two, so that no time is rounded to the other side of an instant.
         factor in prop::sample::select(vec![0.25, 0.5, 2., 8., 64., 1024.]),
     ) {
-        let Run { duration, interval, settle } = run();
-        let slow = Run { duration: duration * factor, interval: interval * factor, settle: settle * factor };
+        let Run { duration, interval, settle, .. } = run();
+        let slow = Run { duration: duration * factor, interval: interval * factor, settle: settle * factor, combined: false };
         let (as_is, stretched) = (run().verdict(blocks.clone()), slow.verdict(stretched(&blocks, factor)));
         prop_assert_eq!(as_is.is_some(), stretched.is_some());
         if let (Some(as_is), Some(stretched)) = (as_is, stretched) {
@@ -147,7 +147,7 @@ fn ten_thousand_call_sites() {
             (0..50).map(block).collect()
         })
         .collect();
-    let run = Run { duration: 600., interval: 10., settle: 15. };
+    let run = Run { duration: 600., interval: 10., settle: 15., combined: false };
     let (verdicts, spent) = run.timed(sites);
     println!("{} verdicts, {:?} a profile", verdicts.len(), spent / 60);
 }

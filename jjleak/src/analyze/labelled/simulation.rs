@@ -14,6 +14,7 @@ use crate::render::sample;
 /// Blocks that are allocated at once and freed at once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
+    /// Before 0: nothing is known of them but that they are freed.
     pub(super) born: f64,
     /// Infinite when it is never freed.
     pub(super) dies: f64,
@@ -81,6 +82,8 @@ pub(super) struct Run {
     pub(super) duration: f64,
     pub(super) interval: f64,
     pub(super) settle: f64,
+    /// No ages are known.
+    pub(super) combined: bool,
 }
 
 impl Run {
@@ -88,12 +91,17 @@ impl Run {
     pub(super) fn drawn(span: Range<f64>, draw: &mut Draw) -> Self {
         let settle = 15.;
         let duration = settle * draw.scale(span);
-        Self { duration, interval: (duration / draw.within(20. ..200.)).max(1.), settle }
+        Self { duration, interval: (duration / draw.within(20. ..200.)).max(1.), settle, combined: false }
     }
 
     /// The verdict on a call site that allocates these blocks; `None` when it holds nothing.
     pub(super) fn verdict(&self, blocks: Vec<Block>) -> Option<Verdict> {
         self.verdicts(vec![blocks]).pop()
+    }
+
+    /// The verdict on a call site beside another one.
+    pub(super) fn verdict_beside(&self, blocks: Vec<Block>, other: Vec<Block>) -> Option<Verdict> {
+        self.verdicts(vec![blocks, other]).into_iter().find(|verdict| verdict.stacks == [1])
     }
 
     /// The verdicts on several call sites at the end of the run.
@@ -110,12 +118,24 @@ impl Run {
         for blocks in &mut sites {
             blocks.sort_by(|a, b| a.born.total_cmp(&b.born));
         }
+        let mut before: Vec<_> = sites
+            .iter()
+            .flatten()
+            .filter(|block| block.born < 0.)
+            .map(|block| (block.dies, block.count))
+            .collect();
+        before.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for blocks in &mut sites {
+            blocks.retain(|block| block.born >= 0.);
+        }
         let mut stacks: Vec<_> = (1..).zip(&sites).map(|(id, blocks)| Stack::new(id, blocks)).collect();
         let mut time = self.interval;
         while time <= self.duration + self.interval / 2. {
             timeline.cut(nanoseconds(time));
             let stacks = stacks.iter_mut().map(|stack| stack.at(time, timeline.instants_ns())).collect();
-            let profile = self.profile(time, timeline.instants_ns(), stacks);
+            let mut profile = self.profile(time, timeline.instants_ns(), stacks);
+            let freed = before.iter().take_while(|(dies, _)| (0. ..=time).contains(&dies.max(0.)));
+            profile.unknown_frees = freed.filter(|(dies, _)| *dies >= 0.).map(|(_, count)| count).sum();
             let begin = Instant::now();
             verdicts = history.observe(&profile);
             spent += begin.elapsed();
@@ -127,11 +147,12 @@ impl Run {
     fn profile(&self, time: f64, instants_ns: &[u64], stacks: Vec<StackProfile>) -> Profile {
         let started_at: Timestamp = "2026-01-15T09:00:00Z".parse().unwrap();
         let elapsed = SignedDuration::from_nanos(nanoseconds(time).cast_signed());
-        let coverage = Coverage { settle: Duration::from_secs_f64(self.settle), ..Coverage::default() };
+        let settle = Duration::from_secs_f64(self.settle);
+        let coverage = Coverage { settle, combined: self.combined, ..Coverage::default() };
         Profile {
             started_at,
             taken_at: started_at + elapsed,
-            instants_ns: instants_ns.into(),
+            instants_ns: if self.combined { [].into() } else { instants_ns.into() },
             coverage,
             stacks,
             ..sample::empty_profile()

@@ -326,6 +326,7 @@ mod tests {
             combined: false,
             blocks_per_stack: 10,
             settle: Duration::from_secs(15),
+            some_sizes: false,
         };
         profile.stacks[0].live_error = Some(Totals { bytes: 30, objects: 4 });
         profile.stacks[0].blocks = vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];

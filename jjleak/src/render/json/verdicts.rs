@@ -55,6 +55,10 @@ pub struct VerdictDocument {
     /// Of what was old at an earlier report, the share that has been freed since; absent when it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freed_when_old: Option<f64>,
+    /// Blocks from before accounting began that are freed for each that seems to be kept, in the whole process; present when
+    /// there are so many that what is kept may only take their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freed_from_before: Option<f64>,
     /// Seconds for which it has not grown, when it has before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flat_for_s: Option<f64>,
@@ -113,6 +117,7 @@ impl From<&Verdict> for VerdictDocument {
             allocated_bytes_per_s: verdict.allocation_rate,
             freed_bytes_per_s: verdict.free_rate,
             freed_when_old: verdict.freed_when_old,
+            freed_from_before: verdict.freed_from_before,
             flat_for_s: verdict.flat_for.map(|flat| Duration::as_secs_f64(&flat)),
             series: series.map(|point| (point.at.as_secs_f64(), point.bytes)).collect(),
         }
