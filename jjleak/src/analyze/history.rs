@@ -10,7 +10,7 @@ use crate::collect::Timeline;
 use crate::profile::{Point, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
 
 /// Call sites that are remembered of a process, at less than 1 KiB each: more than programs have. Beyond, those go first that
-/// hold the least.
+/// cannot be leaks: see [`History::bound`]. The others are counted as not judged.
 const MAX_SITES: usize = 10_000;
 
 /// From one look back at what is old to the next, the time watched grows by this factor: of the last two, one is always
@@ -25,6 +25,11 @@ pub struct History {
     /// When accounting began, likewise.
     began_ns: u64,
     sites: HashMap<u64, Series>,
+    /// What call sites without a past had allocated at the last look: only what they allocate from then on counts when they
+    /// are taken in again.
+    forgotten: HashMap<u64, Totals>,
+    /// Call sites that hold something and of which no past is remembered.
+    unjudged: u64,
     /// The call sites of stacks.
     of_stacks: HashMap<u64, u64>,
     /// When survivors were last marked, since accounting began; the latest last.
@@ -48,6 +53,9 @@ struct Series {
     total: Totals,
     /// What lives, to tell which sites matter.
     holds: u64,
+    /// Looks since it was taken in, and what lived then.
+    looks: u32,
+    held_at_first: u64,
 }
 
 /// What a profile says of a call site.
@@ -149,25 +157,50 @@ impl History {
         let old =
             self.instants_ns.partition_point(|instant| self.seconds(*instant) <= elapsed - age.max(settle));
         for (id, now) in sites {
-            let series = self.sites.entry(*id).or_default();
+            if let Some(before) = self.forgotten.get_mut(id) {
+                // What allocates nothing does not leak, and what holds nothing neither.
+                if now.allocated.bytes == before.bytes || now.live.bytes == 0 {
+                    *before = now.allocated;
+                    continue;
+                }
+            }
+            let forgotten = &mut self.forgotten;
+            let series = self.sites.entry(*id).or_insert_with(|| Series::since(forgotten.remove(id)));
             series.extend(intervals);
             series.enter(now, old);
         }
         for (id, series) in &mut self.sites {
+            let now = sites.get(id);
+            series.holds = now.map_or(0, |now| now.live.bytes);
             if mark {
-                series.mark(sites.get(id));
+                series.mark(now);
             }
         }
-        self.bound();
+        self.forgotten.retain(|id, _| sites.contains_key(id));
+        self.bound(MAX_SITES);
+        let is_unjudged = |id: &u64, now: &Now<'_>| now.live.bytes > 0 && !self.sites.contains_key(id);
+        self.unjudged = sites.iter().map(|(id, now)| u64::from(is_unjudged(id, now))).sum();
     }
 
-    /// Forgets call sites that hold the least, if there are too many.
-    fn bound(&mut self) {
-        if self.sites.len() > MAX_SITES {
-            let mut held: Vec<_> = self.sites.iter().map(|(id, series)| (series.holds, *id)).collect();
-            held.sort_unstable();
-            for (_, id) in &held[..held.len() - MAX_SITES] {
-                self.sites.remove(id);
+    /// Forgets call sites, if there are too many: first those that hold nothing, then those that have not grown since they were
+    /// taken in, then those that are new. A leak holds little for long, but it grows: what has a past and has grown goes
+    /// last, that with the shortest past first.
+    fn bound(&mut self, most: usize) {
+        let too_many = self.sites.len().saturating_sub(most);
+        if too_many == 0 {
+            return;
+        }
+        let worth = |series: &Series| match series.holds {
+            0 => (0, 0, 0),
+            holds if series.looks < 2 => (2, 0, holds),
+            holds if holds > series.held_at_first => (3, series.looks, holds),
+            holds => (1, 0, holds),
+        };
+        let mut all: Vec<_> = self.sites.iter().map(|(id, series)| (worth(series), *id)).collect();
+        all.sort_unstable();
+        for (_, id) in &all[..too_many] {
+            if let Some(series) = self.sites.remove(id) {
+                self.forgotten.insert(*id, series.total);
             }
         }
     }
@@ -264,6 +297,11 @@ fn weight(sampling: Sampling, live: Totals) -> f64 {
 }
 
 impl Series {
+    /// Of a call site that had allocated so much when it was last looked at without being remembered.
+    fn since(total: Option<Totals>) -> Self {
+        Self { total: total.unwrap_or_default(), ..Self::default() }
+    }
+
     /// Makes room for so many instants.
     fn extend(&mut self, instants: usize) {
         self.allocated.resize(instants, 0.);
@@ -309,7 +347,10 @@ impl Series {
         self.live[last] = now.live.bytes as f32;
         self.old[last] = now.survivors.iter().take(old).map(|survivors| survivors.bytes as f32).sum();
         self.total = now.allocated;
-        self.holds = now.live.bytes;
+        if self.looks == 0 {
+            self.held_at_first = now.live.bytes;
+        }
+        self.looks = self.looks.saturating_add(1);
     }
 
     #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 24 bits")]
@@ -336,10 +377,105 @@ impl Histories {
     pub fn judge(&mut self, profile: &mut Profile) {
         let history = self.of.entry((profile.process.pid, profile.process.start_time)).or_default();
         profile.verdicts = history.observe(profile);
+        profile.looks = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
+        profile.unjudged_sites = history.unjudged;
     }
 
     /// The profile was the last one of its process.
     pub fn forget(&mut self, profile: &Profile) {
         self.of.remove(&(profile.process.pid, profile.process.start_time));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Cohort, Frame};
+    use crate::render::sample;
+    use jiff::{SignedDuration, Timestamp};
+
+    const LOOKS: u64 = 20;
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A stack of its own call site that allocated so many bytes in each of the intervals so far, of which none was freed.
+    fn stack(id: u64, allocated: &[u64]) -> StackProfile {
+        let totals = |bytes: u64| Totals { bytes, objects: u64::from(bytes > 0) };
+        let cohorts = (0..).zip(allocated).filter(|(_, bytes)| **bytes > 0);
+        let frame = Frame { symbol: format!("site {id}"), ..Frame::default() };
+        let all = allocated.iter().copied().map(totals).sum();
+        StackProfile {
+            id,
+            live: all,
+            allocated: all,
+            cohorts: cohorts.map(|(interval, bytes)| Cohort { interval, live: totals(*bytes) }).collect(),
+            frames: vec![frame].into(),
+            ..sample::empty_stack()
+        }
+    }
+
+    fn profile(look: u64, stacks: Vec<StackProfile>) -> Profile {
+        let elapsed = SignedDuration::from_secs((look * 10).cast_signed());
+        let mut profile = sample::empty_profile();
+        profile.started_at = Timestamp::UNIX_EPOCH;
+        profile.taken_at = Timestamp::UNIX_EPOCH + elapsed;
+        profile.instants_ns = (1..=look).map(|look| look * 10 * SECOND).collect();
+        profile.coverage.settle = Duration::from_secs(15);
+        profile.stacks = stacks;
+        profile
+    }
+
+    #[test]
+    fn a_slow_leak_is_found_beside_more_call_sites_than_are_remembered_and_others_are_counted() {
+        const LEAK: u64 = 1 << 40;
+        let mut histories = Histories::default();
+        let mut last = None;
+        for look in 1..=LOOKS {
+            let mut held = vec![0; usize::try_from(look).unwrap()];
+            held[0] = 1_000_000;
+            let mut stacks: Vec<_> = (0..MAX_SITES as u64 + 50).map(|id| stack(id, &held)).collect();
+            stacks.push(stack(LEAK, &vec![16; held.len()]));
+            let mut profile = profile(look, stacks);
+            histories.judge(&mut profile);
+            assert_eq!((u64::from(profile.looks), profile.unjudged_sites), (look, 51));
+            last = Some(profile);
+        }
+        let verdicts = last.unwrap().verdicts;
+        assert_eq!(verdicts.len(), MAX_SITES);
+        let kinds = verdicts.iter().map(|verdict| (verdict.kind, verdict.live.bytes));
+        let leaks: Vec<_> = kinds.filter(|(kind, _)| *kind <= VerdictKind::Growing).collect();
+        assert_eq!(leaks, [(VerdictKind::Leaking, 16 * LOOKS)]);
+    }
+
+    #[test]
+    fn what_holds_nothing_is_forgotten_first_and_what_has_grown_for_long_last() {
+        let series =
+            |holds, held_at_first, looks| Series { holds, held_at_first, looks, ..Series::default() };
+        let worst_last = [
+            (1, series(0, 0, 90)),
+            (2, series(500, 500, 90)),
+            (3, series(9000, 9000, 90)),
+            (4, series(10, 10, 1)),
+            (5, series(30, 10, 5)),
+            (6, series(20, 10, 50)),
+        ];
+        let mut history = History { sites: worst_last.into(), ..History::default() };
+        for left in (0..6).rev() {
+            history.bound(left);
+            let mut sites: Vec<_> = history.sites.keys().copied().collect();
+            sites.sort_unstable();
+            assert_eq!(sites, (7 - left as u64..=6).collect::<Vec<_>>());
+        }
+        assert_eq!(history.forgotten.len(), 6);
+    }
+
+    #[test]
+    fn a_call_site_that_is_taken_in_again_has_allocated_only_what_it_has_since() {
+        let mut history = History::default();
+        history.observe(&profile(1, vec![stack(1, &[5000])]));
+        history.bound(0);
+        history.observe(&profile(2, vec![stack(1, &[5000, 0])]));
+        assert!(history.sites.is_empty());
+        history.observe(&profile(3, vec![stack(1, &[5000, 0, 20])]));
+        assert_eq!(history.sites.values().next().unwrap().allocated, [0., 0., 20.]);
     }
 }

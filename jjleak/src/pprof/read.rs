@@ -91,6 +91,8 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         instants_ns: Arc::default(),
         memory: None,
         verdicts: Vec::new(),
+        looks: 0,
+        unjudged_sites: 0,
     }
 }
 

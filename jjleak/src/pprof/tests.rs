@@ -146,6 +146,8 @@ fn anything() -> impl Strategy<Value = Profile> {
                 move |(taken, elapsed, ended, unknown_frees)| {
                     let time = |nanos: i64| jiff::Timestamp::from_nanosecond(nanos.into()).unwrap();
                     Profile {
+                        looks: 0,
+                        unjudged_sites: 0,
                         started_at: time(taken - elapsed),
                         taken_at: time(taken),
                         process: process.clone(),

@@ -69,6 +69,8 @@ impl Profile {
             instants_ns: Arc::default(),
             memory: None,
             verdicts: Vec::new(),
+            looks: 0,
+            unjudged_sites: 0,
         }
     }
 }

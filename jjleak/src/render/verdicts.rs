@@ -151,9 +151,9 @@ pub(super) fn is_watched(profile: &Profile) -> bool {
     !profile.coverage.settle.is_zero()
 }
 
-/// Whether the process has been watched for long enough to judge its call sites.
+/// Whether the process has been watched for long enough, and looked at often enough, to judge its call sites.
 pub(super) fn is_judged(profile: &Profile) -> bool {
-    is_watched(profile) && profile.elapsed() >= profile.judged_from()
+    is_watched(profile) && profile.judged_in().is_zero()
 }
 
 fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdict> + Clone {
@@ -164,13 +164,26 @@ fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdic
 #[must_use]
 pub fn headline(profile: &Profile) -> String {
     let watched = units::duration(profile.elapsed());
-    if !is_judged(profile) {
-        let growing = of_kind(profile, VerdictKind::Growing).count();
-        return match growing {
-            0 => format!("watched for {watched}: too early to say what leaks"),
-            _ => format!("watched for {watched}: {}, too early to say what leaks", do_so(growing, "grow")),
-        };
+    let judged = if is_judged(profile) { leaks_and_grows(profile) } else { early(profile) };
+    let unjudged = match profile.unjudged_sites {
+        0 => String::new(),
+        1 => "; 1 call site is not judged: there are too many".to_owned(),
+        count => format!("; {count} call sites are not judged: there are too many"),
+    };
+    format!("watched for {watched}: {judged}{unjudged}")
+}
+
+/// What can be said before anything is called a leak. What has been looked at once holds something or not, but has not grown.
+fn early(profile: &Profile) -> String {
+    match of_kind(profile, VerdictKind::Growing).count() {
+        growing if growing > 0 && profile.looks > 1 => {
+            format!("{}, too early to say what leaks", do_so(growing, "grow"))
+        }
+        _ => "too early to say what leaks".to_owned(),
     }
+}
+
+fn leaks_and_grows(profile: &Profile) -> String {
     let [leaking, growing] =
         [VerdictKind::Leaking, VerdictKind::Growing].map(|kind| of_kind(profile, kind).count());
     let rate: f64 = of_kind(profile, VerdictKind::Leaking)
@@ -180,11 +193,11 @@ pub fn headline(profile: &Profile) -> String {
     let growing =
         if growing > 0 { format!(", {}, too early to say", do_so(growing, "grow")) } else { String::new() };
     if leaking == 0 {
-        return format!("watched for {watched}: nothing leaks{growing}");
+        return format!("nothing leaks{growing}");
     }
     let all = if leaking > 1 { " in all" } else { "" };
     let rate = pace(Rate { per_second: rate, low: rate, high: rate });
-    format!("watched for {watched}: {}, {rate}{all}{growing}", do_so(leaking, "leak"))
+    format!("{}, {rate}{all}{growing}", do_so(leaking, "leak"))
 }
 
 /// `1 call site leaks`, `2 call sites leak`.
@@ -210,7 +223,7 @@ pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Opti
 /// What to do now, in a sentence.
 #[must_use]
 pub fn advice(profile: &Profile) -> String {
-    let missing = profile.judged_from().saturating_sub(profile.elapsed());
+    let missing = profile.judged_in();
     if profile.ended.is_none() && !missing.is_zero() {
         let more = units::duration(missing.max(Duration::from_secs(1)));
         return format!("Let it run for another {more}: then what leaks is told from what only grows.");
@@ -260,6 +273,7 @@ fn until_full(profile: &Profile, per_second: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::JUDGED_LOOKS;
 
     fn rate(per_second: f64, low: f64, high: f64) -> Rate {
         Rate { per_second, low, high }
@@ -278,6 +292,24 @@ mod tests {
             "+10 bytes/min (95 % CI 9 to 11), 14.1 KiB a day"
         );
         assert_eq!(pace(rate(1. / 600., 0., 0.)), "+6.0 bytes/h");
+    }
+
+    #[test]
+    fn few_looks_are_too_early_however_long_it_was_watched_and_what_is_not_judged_is_told() {
+        let mut profile = crate::render::sample::judged();
+        profile.taken_at = profile.started_at + Duration::from_secs(600);
+        profile.coverage.settle = Duration::from_secs(15);
+        profile.looks = JUDGED_LOOKS;
+        assert!(is_judged(&profile) && headline(&profile).contains("leak"));
+        profile.looks = JUDGED_LOOKS - 1;
+        assert!(!is_judged(&profile));
+        assert!(headline(&profile).ends_with("1 call site grows, too early to say what leaks"));
+        assert!(advice(&profile).starts_with("Let it run for another 2 min"), "{}", advice(&profile));
+        profile.looks = 1;
+        profile.unjudged_sites = 12;
+        let told = headline(&profile);
+        let end = "too early to say what leaks; 12 call sites are not judged: there are too many";
+        assert!(told.ends_with(end) && !told.contains("grow"), "{told}");
     }
 
     #[test]

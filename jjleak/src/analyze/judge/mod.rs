@@ -14,7 +14,7 @@ mod total;
 use std::time::Duration;
 
 use super::statistics::{Batch, figure, real};
-use crate::profile::{JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
+use crate::profile::{JUDGED_LOOKS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
 pub(super) use survivors::Earlier;
 
@@ -24,8 +24,8 @@ const SPANS: f64 = JUDGED_SPANS as f64;
 /// The least share of the time watched beyond which allocations count as old.
 pub(super) const OLD: f64 = 0.125;
 
-/// Intervals that have to be there before anything is called a leak or flat.
-const MIN_INTERVALS: usize = 6;
+/// See [`JUDGED_LOOKS`].
+const MIN_INTERVALS: usize = JUDGED_LOOKS as usize;
 
 /// Batches that growth is looked at in: enough for a spread, and few enough that each is long.
 const BATCHES: usize = 8;
