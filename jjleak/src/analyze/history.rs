@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn what_holds_nothing_is_forgotten_first_and_what_has_grown_for_long_last() {
         let series =
-            |holds, held_at_first, looks| Series { holds, held_at_first, looks, ..Series::default() };
+            |holds, held_at_first, looks| Series { holds, looks, held_at_first, ..Series::default() };
         let worst_last = [
             (1, series(0, 0, 90)),
             (2, series(500, 500, 90)),

@@ -9,7 +9,7 @@ use jjleak_common::process::ImageId;
 
 pub(crate) struct Attached {
     attachment: Attachment,
-    collector: Collector,
+    pub(crate) collector: Collector,
     image: ImageId,
 }
 
