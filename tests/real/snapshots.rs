@@ -104,6 +104,24 @@ fn only_blocks_of_the_age_asked_for_are_in_a_snapshot() {
 }
 
 #[test]
+fn only_instants_that_are_kept_divide_the_blocks_of_later_snapshots() {
+    require_bpf!();
+    let ledger = Ledger::start();
+    let mut attached = Attached::to(ledger.pid(), settings());
+    // As of processes that end: however many, they drive out no instant that others are judged by.
+    for _ in 0..3 {
+        let snapshot = attached.snapshot(View::default());
+        assert_eq!(*snapshot.instants_ns, [snapshot.taken_ns]);
+    }
+    let kept = attached.snapshot(View::default()).taken_ns;
+    attached.collector.divide_at(kept);
+    for _ in 0..3 {
+        let snapshot = attached.snapshot(View::default());
+        assert_eq!(*snapshot.instants_ns, [kept, snapshot.taken_ns]);
+    }
+}
+
+#[test]
 fn a_million_blocks_of_ten_thousand_stacks_are_read() {
     require_bpf!();
     let mut ledger = Ledger::start();

@@ -10,7 +10,7 @@ use crate::collect::Timeline;
 use crate::profile::{Point, Profile, Sampling, StackProfile, Totals, Verdict};
 
 /// Call sites that are remembered of a process, at less than 1 KiB each: more than programs have. Beyond, those go first that
-/// hold the least.
+/// cannot be leaks: see [`History::bound`]. The others are counted as not judged.
 const MAX_SITES: usize = 10_000;
 
 /// From one look back at what is old to the next, the time watched grows by this factor: of the last two, one is always
@@ -27,6 +27,11 @@ pub struct History {
     sites: HashMap<u64, Series>,
     /// Frees of what was allocated before.
     before: Before,
+    /// What call sites without a past had allocated at the last look: only what they allocate from then on counts when they
+    /// are taken in again.
+    forgotten: HashMap<u64, Totals>,
+    /// Call sites that hold something and of which no past is remembered.
+    unjudged: u64,
     /// The call sites of stacks.
     of_stacks: HashMap<u64, u64>,
     /// When survivors were last marked, since accounting began; the latest last.
@@ -50,6 +55,9 @@ struct Series {
     total: Totals,
     /// What lives, to tell which sites matter.
     holds: u64,
+    /// Looks since it was taken in, and what lived then.
+    looks: u32,
+    held_at_first: u64,
 }
 
 /// What a profile says of a call site.
@@ -153,25 +161,50 @@ impl History {
         let old =
             self.instants_ns.partition_point(|instant| self.seconds(*instant) <= elapsed - age.max(settle));
         for (id, now) in sites {
-            let series = self.sites.entry(*id).or_default();
+            if let Some(before) = self.forgotten.get_mut(id) {
+                // What allocates nothing does not leak, and what holds nothing neither.
+                if now.allocated.bytes == before.bytes || now.live.bytes == 0 {
+                    *before = now.allocated;
+                    continue;
+                }
+            }
+            let forgotten = &mut self.forgotten;
+            let series = self.sites.entry(*id).or_insert_with(|| Series::since(forgotten.remove(id)));
             series.extend(intervals);
             series.enter(now, old);
         }
         for (id, series) in &mut self.sites {
+            let now = sites.get(id);
+            series.holds = now.map_or(0, |now| now.live.bytes);
             if mark {
-                series.mark(sites.get(id));
+                series.mark(now);
             }
         }
-        self.bound();
+        self.forgotten.retain(|id, _| sites.contains_key(id));
+        self.bound(MAX_SITES);
+        let is_unjudged = |id: &u64, now: &Now<'_>| now.live.bytes > 0 && !self.sites.contains_key(id);
+        self.unjudged = sites.iter().map(|(id, now)| u64::from(is_unjudged(id, now))).sum();
     }
 
-    /// Forgets call sites that hold the least, if there are too many.
-    fn bound(&mut self) {
-        if self.sites.len() > MAX_SITES {
-            let mut held: Vec<_> = self.sites.iter().map(|(id, series)| (series.holds, *id)).collect();
-            held.sort_unstable();
-            for (_, id) in &held[..held.len() - MAX_SITES] {
-                self.sites.remove(id);
+    /// Forgets call sites, if there are too many: first those that hold nothing, then those that have not grown since they were
+    /// taken in, then those that are new. A leak holds little for long, but it grows: what has a past and has grown goes
+    /// last, that with the shortest past first.
+    fn bound(&mut self, most: usize) {
+        let too_many = self.sites.len().saturating_sub(most);
+        if too_many == 0 {
+            return;
+        }
+        let worth = |series: &Series| match series.holds {
+            0 => (0, 0, 0),
+            holds if series.looks < 2 => (2, 0, holds),
+            holds if holds > series.held_at_first => (3, series.looks, holds),
+            holds => (1, 0, holds),
+        };
+        let mut all: Vec<_> = self.sites.iter().map(|(id, series)| (worth(series), *id)).collect();
+        all.sort_unstable();
+        for (_, id) in &all[..too_many] {
+            if let Some(series) = self.sites.remove(id) {
+                self.forgotten.insert(*id, series.total);
             }
         }
     }
@@ -264,6 +297,11 @@ fn weight(sampling: Sampling, live: Totals) -> f64 {
 }
 
 impl Series {
+    /// Of a call site that had allocated so much when it was last looked at without being remembered.
+    fn since(total: Option<Totals>) -> Self {
+        Self { total: total.unwrap_or_default(), ..Self::default() }
+    }
+
     /// Makes room for so many instants.
     fn extend(&mut self, instants: usize) {
         self.allocated.resize(instants, 0.);
@@ -309,7 +347,10 @@ impl Series {
         self.live[last] = now.live.bytes as f32;
         self.old[last] = now.survivors.iter().take(old).map(|survivors| survivors.bytes as f32).sum();
         self.total = now.allocated;
-        self.holds = now.live.bytes;
+        if self.looks == 0 {
+            self.held_at_first = now.live.bytes;
+        }
+        self.looks = self.looks.saturating_add(1);
     }
 
     #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 24 bits")]
@@ -336,6 +377,8 @@ impl Histories {
     pub fn judge(&mut self, profile: &mut Profile) {
         let history = self.of.entry((profile.process.pid, profile.process.start_time)).or_default();
         profile.verdicts = history.observe(profile);
+        profile.looks = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
+        profile.unjudged_sites = history.unjudged;
     }
 
     /// The profile was the last one of its process.
@@ -343,3 +386,6 @@ impl Histories {
         self.of.remove(&(profile.process.pid, profile.process.start_time));
     }
 }
+
+#[cfg(test)]
+mod tests;

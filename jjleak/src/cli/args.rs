@@ -258,6 +258,12 @@ impl Args {
         Contents { verdicts: self.verdicts || !outstanding, outstanding }
     }
 
+    /// Whether anything that is written has verdicts.
+    pub(super) fn wants_verdicts(&self) -> bool {
+        let has_verdicts = |format: &Format| *format != Format::Text || self.contents().verdicts;
+        !self.trace && self.format.iter().any(has_verdicts)
+    }
+
     /// Has the kernel side do what the arguments ask for.
     pub(super) fn apply(&self, settings: &mut Settings) {
         // Each process has stacks of its own, and one that has ended keeps them for a while.

@@ -32,6 +32,12 @@ use crate::profile::Profile;
 
 /// How often jjleak looks at what the processes map, so that their files stay known when they end.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Looks at what lives, in the time at which allocations are old enough to be judged.
+const LOOKS_IN_SETTLE: u32 = 2;
+/// Beneath this, looks cost more than they tell.
+const SHORTEST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// After a look that no report asks for, so many times as long goes by without another: they take 2 % of a core at most.
+const LEAST_REST: u32 = 50;
 /// From `-vv` on, the kernel side's messages are shown.
 const KERNEL_LOG_VERBOSITY: u8 = 2;
 /// Profiles of ended processes that are kept for the files at the end; those with the most live bytes.
@@ -188,6 +194,10 @@ impl Session {
     /// Reports at every interval until something ends the run.
     async fn run(&mut self, args: &Args, interrupt: &Notify) -> Result<(), Failure> {
         let mut reports = every(args.interval);
+        // Verdicts need more looks than rare reports are.
+        let between_looks = (args.settle / LOOKS_IN_SETTLE).max(SHORTEST_BETWEEN_LOOKS);
+        let has_looks = args.wants_verdicts() && args.interval > between_looks;
+        let mut looks = every(between_looks);
         let mut housekeeping = every(HOUSEKEEPING);
         let mut left = args.count.unwrap_or(u64::MAX);
         let frames = readable(self.watch.collector_mut().frames_waiting())?;
@@ -220,6 +230,12 @@ impl Session {
                     if let Some(pause) = self.audience.pause() {
                         reports.reset_after(pause);
                     }
+                }
+                _ = looks.tick(), if has_looks => {
+                    let begin = Instant::now();
+                    self.catch_up()?;
+                    let spacing = self.watch.look_at_past()?;
+                    looks.reset_after(spacing.max(between_looks).max(begin.elapsed() * LEAST_REST));
                 }
                 () = self.watch.next_ending() => {
                     self.catch_up()?;

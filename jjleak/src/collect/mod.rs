@@ -16,6 +16,7 @@ mod timeline;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -49,7 +50,7 @@ pub use timeline::{MAX_INSTANTS, Timeline};
 pub struct Snapshot {
     /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
     pub taken_ns: u64,
-    /// Instants of earlier snapshots that divide the blocks into cohorts; the last is this one's.
+    /// Instants that divide the blocks into cohorts; the last is this one's. See [`Collector::divide_at`].
     pub instants_ns: Arc<[u64]>,
     /// Blocks allocated after this are not shown.
     pub youngest_ns: u64,
@@ -131,6 +132,19 @@ impl Collector {
         })
     }
 
+    /// Has snapshots from now on divide blocks at the instant of the one that was taken last, of all processes: what their
+    /// pasts are told by. Snapshots of some of them, which come at any rate, leave no trace: their instants would
+    /// drive out those that the others were looked at.
+    pub fn divide_at(&mut self, taken_ns: u64) {
+        self.timeline.cut(taken_ns);
+    }
+
+    /// How far apart instants are that blocks are divided at; nothing until there are many.
+    #[must_use]
+    pub const fn spacing(&self) -> Duration {
+        self.timeline.spacing()
+    }
+
     /// Takes a snapshot of each of these images, all of the same instant.
     pub fn snapshots(
         &mut self,
@@ -138,10 +152,9 @@ impl Collector {
         images: &[ImageId],
         view: View,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
-        let AtInstant { taken_ns, allocated, sums } = if self.combined {
+        let AtInstant { taken_ns, timeline, allocated, sums } = if self.combined {
             let taken_ns = now_ns();
-            self.timeline.cut(taken_ns);
-            AtInstant { taken_ns, ..AtInstant::default() }
+            AtInstant { taken_ns, timeline: self.timeline.up_to(taken_ns), ..AtInstant::default() }
         } else {
             self.at_instant(attachment, images, view)?
         };
@@ -171,7 +184,7 @@ impl Collector {
             stacks.retain(|_, used| used.allocated_objects > 0);
         }
         self.receive_frames();
-        let instants_ns: Arc<[u64]> = self.timeline.instants_ns().into();
+        let instants_ns: Arc<[u64]> = timeline.instants_ns().into();
         let snapshot = |(image, stacks)| {
             let counters = counters::read(&self.counters, image);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
@@ -199,8 +212,8 @@ impl Collector {
         let mut sums = vec![Sum::default(); self.stacks.len()];
         let instant_ns = freed::begin(&self.freed);
         let allocated = stacks::allocated(&self.stacks, self.sampling);
-        self.timeline.cut(instant_ns);
-        let intervals = self.timeline.intervals();
+        let timeline = self.timeline.up_to(instant_ns);
+        let intervals = timeline.intervals();
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
         let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
             let shown = record.time_ns <= youngest_ns && wanted.contains(&key.image());
@@ -218,7 +231,7 @@ impl Collector {
                 of_images[place].insert(row, sum);
             }
         }
-        Ok(AtInstant { taken_ns: instant_ns, allocated, sums: of_images })
+        Ok(AtInstant { taken_ns: instant_ns, timeline, allocated, sums: of_images })
     }
 
     /// The addresses of the stack in a row of the kernel's table; `None` when they were not kept or are just
@@ -281,6 +294,7 @@ impl Collector {
 #[derive(Default)]
 struct AtInstant {
     taken_ns: u64,
+    timeline: Timeline,
     /// Objects and bytes allocated, by row of the stack table.
     allocated: Vec<(u64, u64)>,
     /// The blocks of each image, by row.

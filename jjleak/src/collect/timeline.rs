@@ -1,5 +1,7 @@
 //! The instants that divide what lives into cohorts: blocks that were allocated between the same two of them.
 
+use std::time::Duration;
+
 /// Most instants that are kept. Half as many are there at least once so many snapshots have been taken, which is enough to
 /// tell a line from a curve; the cohorts of each stack take 16 bytes each.
 pub const MAX_INSTANTS: usize = 48;
@@ -7,7 +9,7 @@ pub const MAX_INSTANTS: usize = 48;
 /// Buckets of the lookup table: some twenty for each interval, so that most blocks find their interval at once.
 const BUCKETS: usize = 1024;
 
-/// Instants of snapshots, the last one always the latest, evenly thinned out as time goes by.
+/// Instants at which processes were looked at, the last one always the latest, evenly thinned out as time goes by.
 ///
 /// A thinned timeline only leaves instants out, so that the cohorts of a longer interval are the sums of those that it was
 /// made of.
@@ -19,7 +21,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Adds the instant of a new snapshot.
+    /// Adds a later instant.
     pub fn cut(&mut self, now_ns: u64) {
         let instants = &mut self.instants_ns;
         if let [.., before, last] = instants[..]
@@ -33,6 +35,20 @@ impl Timeline {
         if instants.len() > MAX_INSTANTS {
             self.thin();
         }
+    }
+
+    /// The timeline as it would be with another instant.
+    #[must_use]
+    pub(super) fn up_to(&self, now_ns: u64) -> Self {
+        let mut timeline = self.clone();
+        timeline.cut(now_ns);
+        timeline
+    }
+
+    /// How far apart its instants are; nothing until they have become many.
+    #[must_use]
+    pub const fn spacing(&self) -> Duration {
+        Duration::from_nanos(self.spacing_ns)
     }
 
     /// Leaves out about every second instant.

@@ -28,6 +28,8 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     add("ended", profile.ended.clone());
     add("older_ns", (!coverage.older.is_zero()).then(|| coverage.older.as_nanos().to_string()));
     add("settle_ns", (!coverage.settle.is_zero()).then(|| coverage.settle.as_nanos().to_string()));
+    add("looks", (profile.looks > 0).then(|| profile.looks.to_string()));
+    add("unjudged_sites", (profile.unjudged_sites > 0).then(|| profile.unjudged_sites.to_string()));
     add("some_sizes", coverage.some_sizes.then(String::new));
     add("combined", coverage.combined.then(|| "true".to_owned()));
     add("blocks_per_stack", (coverage.blocks_per_stack > 0).then(|| coverage.blocks_per_stack.to_string()));
@@ -97,6 +99,14 @@ impl<'a> Comments<'a> {
             forked_from: self.number("forked_from"),
             container_pid: self.number("container_pid"),
         }
+    }
+
+    pub(super) fn looks(&self) -> u32 {
+        self.number("looks").unwrap_or_default()
+    }
+
+    pub(super) fn unjudged_sites(&self) -> u64 {
+        self.number("unjudged_sites").unwrap_or_default()
     }
 
     pub(super) fn coverage(&self) -> Coverage {

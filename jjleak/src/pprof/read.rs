@@ -96,6 +96,8 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         instants_ns: Arc::default(),
         memory: None,
         verdicts: Vec::new(),
+        looks: comments.looks(),
+        unjudged_sites: comments.unjudged_sites(),
     }
 }
 

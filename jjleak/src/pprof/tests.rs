@@ -146,6 +146,8 @@ fn anything() -> impl Strategy<Value = Profile> {
                 move |(taken, elapsed, ended, unknown_frees)| {
                     let time = |nanos: i64| jiff::Timestamp::from_nanosecond(nanos.into()).unwrap();
                     Profile {
+                        looks: (unknown_frees >> 40) as u32,
+                        unjudged_sites: unknown_frees >> 50,
                         started_at: time(taken - elapsed),
                         taken_at: time(taken),
                         process: process.clone(),

@@ -54,7 +54,16 @@ fn of_cgroup(folder: &Path) -> Option<MemoryLimit> {
     // Version 2, then version 1, whose "no limit" is a number next to the largest there is.
     let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
-    (limit < 1 << 60).then(|| MemoryLimit { is_cgroup: true, limit, available: limit.saturating_sub(used) })
+    // Pages of files that nobody has used lately: the kernel takes them back before it runs out.
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let field = |name: &str| {
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok();
+        stat.lines().find_map(value)
+    };
+    // Version 1 has the sum over the groups below by another name.
+    let reclaimable = field("total_inactive_file").or_else(|| field("inactive_file")).unwrap_or_default();
+    let available = limit.saturating_sub(used.saturating_sub(reclaimable));
+    (limit < 1 << 60).then_some(MemoryLimit { is_cgroup: true, limit, available })
 }
 
 fn of_machine(meminfo: &str) -> Option<MemoryLimit> {
@@ -94,6 +103,22 @@ mod tests {
         fs::remove_file(group.join("memory.current")).unwrap();
         assert_eq!(of_cgroups(root.path(), Path::new("outer/inner")).len(), 2);
         assert_eq!(of_cgroups(root.path(), Path::new("../outer")), []);
+    }
+
+    #[test]
+    fn pages_of_files_that_can_be_taken_back_are_left_of_a_limit() {
+        let group = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(group.path().join(name), text).unwrap();
+        let available = || of_cgroup(group.path()).unwrap().available;
+        write("memory.max", "1000\n");
+        write("memory.current", "900\n");
+        assert_eq!(available(), 100);
+        write("memory.stat", "file 700\ninactive_file_x 1\nactive_file 100\ninactive_file 600\n");
+        assert_eq!(available(), 700);
+        write("memory.stat", "inactive_file 5\ntotal_inactive_file 300\n");
+        assert_eq!(available(), 400);
+        write("memory.stat", "inactive_file 5000\n");
+        assert_eq!(available(), 1000);
     }
 
     #[test]

@@ -41,6 +41,8 @@ impl Profile {
             instants_ns: Arc::clone(&snapshot.instants_ns),
             memory: None,
             verdicts: Vec::new(),
+            looks: 0,
+            unjudged_sites: 0,
         }
     }
 }

@@ -37,6 +37,7 @@ impl Profile {
             merged.started_at = merged.started_at.min(profile.started_at);
             merged.taken_at = merged.taken_at.max(profile.taken_at);
             merged.unknown_frees += profile.unknown_frees;
+            merged.unjudged_sites += profile.unjudged_sites;
             for (counts, more) in [(&mut merged.lost, &profile.lost), (&mut merged.notes, &profile.notes)] {
                 for (name, count) in more {
                     let sum = counts.entry(name.clone()).or_default();
@@ -46,6 +47,7 @@ impl Profile {
             }
             if profile.is_judged() {
                 judged += 1;
+                merged.looks = if judged == 1 { profile.looks } else { merged.looks.min(profile.looks) };
                 settle = Some(settle.unwrap_or(Duration::MAX).min(profile.coverage.settle));
             }
             let root = root(&profile.process);
@@ -96,6 +98,8 @@ impl Profile {
             instants_ns: Arc::default(),
             memory: None,
             verdicts: Vec::new(),
+            looks: 0,
+            unjudged_sites: 0,
         }
     }
 }

@@ -25,7 +25,9 @@ pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 
 /// Stands for the frames of a stack that was not kept, where people read it.
 pub const NO_STACK: &str = "[no stack]";
-pub use verdict::{JUDGED_SPANS, Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind};
+pub use verdict::{
+    JUDGED_LOOKS, JUDGED_SPANS, Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind,
+};
 
 /// A profile of one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +59,11 @@ pub struct Profile {
     pub memory: Option<Memory>,
     /// What is to be thought of each call site, what is worst first; see [`crate::analyze::History`].
     pub verdicts: Vec<Verdict>,
+    /// How many looks at the process the verdicts are drawn from, this one among them; those that tell nothing more than
+    /// others do not count.
+    pub looks: u32,
+    /// Call sites that hold something and are not judged: there are more than are remembered.
+    pub unjudged_sites: u64,
 }
 
 impl Profile {
@@ -82,17 +89,23 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.allocated).sum()
     }
 
-    /// For how long a process has to be watched before its call sites are judged; until then, they only grow or do not.
+    /// For how much longer the process has to be watched before its call sites are judged; until then, they only grow or do
+    /// not. Nothing when they are.
     #[must_use]
-    pub fn judged_from(&self) -> Duration {
-        self.coverage.settle * JUDGED_SPANS
+    pub fn judged_in(&self) -> Duration {
+        if self.coverage.settle.is_zero() {
+            return Duration::ZERO;
+        }
+        let missing_time = (self.coverage.settle * JUDGED_SPANS).saturating_sub(self.elapsed());
+        let missing_looks = JUDGED_LOOKS.saturating_sub(self.looks);
+        missing_time.max(self.elapsed() / self.looks.max(1) * missing_looks)
     }
 
     /// Whether the process has been watched for long enough to judge its call sites: without verdicts, none then leaks. A
     /// profile that nothing was judged in is not ([`Self::unjudge`]).
     #[must_use]
     pub fn is_judged(&self) -> bool {
-        !self.coverage.settle.is_zero() && self.elapsed() >= self.judged_from()
+        !self.coverage.settle.is_zero() && self.judged_in().is_zero()
     }
 
     /// Claims nothing of call sites any more, neither that they leak nor that they do not.

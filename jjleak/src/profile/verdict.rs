@@ -10,6 +10,9 @@ use super::{Frame, Totals};
 /// between what is young and what is old.
 pub const JUDGED_SPANS: u32 = 4;
 
+/// A call site must have been looked at so many times: what is between two looks cannot be told apart.
+pub const JUDGED_LOOKS: u32 = 6;
+
 /// What is to be thought of the allocations of a call site, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
-    Ages, Coverage, Frame, FrameKind, Memory, MemoryKind, Point, ProcessInfo, ProcessKind, Profile, Rate,
-    StackProfile, Survival, Totals, Verdict, VerdictKind,
+    Ages, Coverage, Frame, FrameKind, JUDGED_LOOKS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
+    Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -59,6 +59,8 @@ pub(crate) fn empty_profile() -> Profile {
         instants_ns: Arc::default(),
         memory: None,
         verdicts: Vec::new(),
+        looks: 0,
+        unjudged_sites: 0,
     }
 }
 
@@ -105,6 +107,7 @@ pub(crate) fn judged() -> Profile {
     let mut profile = profile();
     profile.coverage.settle = Duration::from_secs(15);
     profile.memory = Some(Memory { kind: MemoryKind::Cgroup, limit: 1 << 30, available: 400 << 20 });
+    profile.looks = JUDGED_LOOKS;
     profile.verdicts = VerdictKind::ALL.into_iter().zip(&profile.stacks).map(verdict).collect();
     profile
 }

@@ -162,7 +162,7 @@ pub(super) fn is_watched(profile: &Profile) -> bool {
     !profile.coverage.settle.is_zero()
 }
 
-/// Whether the process has been watched for long enough to judge its call sites.
+/// Whether the process has been watched for long enough, and looked at often enough, to judge its call sites.
 pub(super) fn is_judged(profile: &Profile) -> bool {
     profile.is_judged()
 }
@@ -180,13 +180,26 @@ pub(super) fn of_what_is_shown(said: &str, view: &str) -> String {
 #[must_use]
 pub fn headline(profile: &Profile) -> String {
     let watched = units::duration(profile.elapsed());
-    if !is_judged(profile) {
-        let growing = of_kind(profile, VerdictKind::Growing).count();
-        return match growing {
-            0 => format!("watched for {watched}: too early to say what leaks"),
-            _ => format!("watched for {watched}: {}, too early to say what leaks", do_so(growing, "grow")),
-        };
+    let judged = if is_judged(profile) { leaks_and_grows(profile) } else { early(profile) };
+    let unjudged = match profile.unjudged_sites {
+        0 => String::new(),
+        1 => "; 1 call site is not judged: there are too many".to_owned(),
+        count => format!("; {count} call sites are not judged: there are too many"),
+    };
+    format!("watched for {watched}: {judged}{unjudged}")
+}
+
+/// What can be said before anything is called a leak. What has been looked at once holds something or not, but has not grown.
+fn early(profile: &Profile) -> String {
+    match of_kind(profile, VerdictKind::Growing).count() {
+        growing if growing > 0 && profile.looks > 1 => {
+            format!("{}, too early to say what leaks", do_so(growing, "grow"))
+        }
+        _ => "too early to say what leaks".to_owned(),
     }
+}
+
+fn leaks_and_grows(profile: &Profile) -> String {
     let [leaking, growing] =
         [VerdictKind::Leaking, VerdictKind::Growing].map(|kind| of_kind(profile, kind).count());
     let rate: f64 = of_kind(profile, VerdictKind::Leaking)
@@ -196,11 +209,11 @@ pub fn headline(profile: &Profile) -> String {
     let growing =
         if growing > 0 { format!(", {}, too early to say", do_so(growing, "grow")) } else { String::new() };
     if leaking == 0 {
-        return format!("watched for {watched}: nothing leaks{growing}");
+        return format!("nothing leaks{growing}");
     }
     let all = if leaking > 1 { " in all" } else { "" };
     let rate = pace(Rate { per_second: rate, low: rate, high: rate });
-    format!("watched for {watched}: {}, {rate}{all}{growing}", do_so(leaking, "leak"))
+    format!("{}, {rate}{all}{growing}", do_so(leaking, "leak"))
 }
 
 /// `1 call site leaks`, `2 call sites leak`.
@@ -226,7 +239,7 @@ pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Opti
 /// What to do now, in a sentence.
 #[must_use]
 pub fn advice(profile: &Profile) -> String {
-    let missing = profile.judged_from().saturating_sub(profile.elapsed());
+    let missing = profile.judged_in();
     if profile.ended.is_none() && !missing.is_zero() {
         let more = units::duration(missing.max(Duration::from_secs(1)));
         return format!("Let it run for another {more}: then what leaks is told from what only grows.");
@@ -276,6 +289,7 @@ fn until_full(profile: &Profile, per_second: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::JUDGED_LOOKS;
 
     fn rate(per_second: f64, low: f64, high: f64) -> Rate {
         Rate { per_second, low, high }
@@ -298,7 +312,7 @@ mod tests {
 
     #[test]
     fn blocks_from_before_the_attach_are_told_of_as_what_speaks_against_a_leak() {
-        let profile = crate::render::sample::profile();
+        let profile = crate::render::sample::judged();
         let mut verdict = profile.verdicts[0].clone();
         assert!(!evidence(&verdict).iter().any(|sentence| sentence.contains("attached")));
         verdict.freed_from_before = Some(1.2);
@@ -306,6 +320,24 @@ mod tests {
             "no leak yet: for what is kept, as many or more blocks from before jjleak attached are freed";
         assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(told)));
         assert!(replaced(0.7).contains("nearly as many"));
+    }
+
+    #[test]
+    fn few_looks_are_too_early_however_long_it_was_watched_and_what_is_not_judged_is_told() {
+        let mut profile = crate::render::sample::judged();
+        profile.taken_at = profile.started_at + Duration::from_secs(600);
+        profile.coverage.settle = Duration::from_secs(15);
+        profile.looks = JUDGED_LOOKS;
+        assert!(is_judged(&profile) && headline(&profile).contains("leak"));
+        profile.looks = JUDGED_LOOKS - 1;
+        assert!(!is_judged(&profile));
+        assert!(headline(&profile).ends_with("1 call site grows, too early to say what leaks"));
+        assert!(advice(&profile).starts_with("Let it run for another 2 min"), "{}", advice(&profile));
+        profile.looks = 1;
+        profile.unjudged_sites = 12;
+        let told = headline(&profile);
+        let end = "too early to say what leaks; 12 call sites are not judged: there are too many";
+        assert!(told.ends_with(end) && !told.contains("grow"), "{told}");
     }
 
     #[test]

@@ -139,6 +139,7 @@ fn leaking() -> Profile {
         (20_000, 1),
         [frame("漢字\u{1b}[2J\u{202e}evil", "/opt/plugin.so", "", 0)],
     );
+    profile.looks = crate::profile::JUDGED_LOOKS;
     profile.verdicts = vec![leak, growing, cache, start, churn];
     profile.stacks = vec![leak_stack, growing_stack, cache_stack, start_stack, churn_stack];
     let gib = 1 << 30;

@@ -9,7 +9,7 @@ use jjleak_common::process::ImageId;
 
 pub(crate) struct Attached {
     attachment: Attachment,
-    collector: Collector,
+    pub(crate) collector: Collector,
     /// Keep the files open that the probes' paths lead to.
     _modules: ModuleTable,
     image: ImageId,

@@ -15,7 +15,7 @@ mod total;
 use std::time::Duration;
 
 use super::statistics::{Batch, figure, real};
-use crate::profile::{JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
+use crate::profile::{JUDGED_LOOKS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
 pub(super) use before::Before;
 pub(super) use survivors::Earlier;
@@ -26,8 +26,8 @@ const SPANS: f64 = JUDGED_SPANS as f64;
 /// The least share of the time watched beyond which allocations count as old.
 pub(super) const OLD: f64 = 0.125;
 
-/// Intervals that have to be there before anything is called a leak or flat.
-const MIN_INTERVALS: usize = 6;
+/// See [`JUDGED_LOOKS`].
+const MIN_INTERVALS: usize = JUDGED_LOOKS as usize;
 
 /// What was allocated within this share of the time was allocated at once.
 const AT_ONCE: f64 = 0.15;

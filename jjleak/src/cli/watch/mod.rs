@@ -17,6 +17,7 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jjleak_common::process::{ImageId, ProcessSlot};
@@ -26,7 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Failure;
 use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
-use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told};
+use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
 use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, Memory, MemoryKind, Profile};
@@ -196,9 +197,28 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes profiles of all processes. An `exec` in between would leave stacks of the new program to the names of the
-    /// old one's files: then they are taken again.
+    /// Takes profiles of all processes.
     pub(super) fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
+        let mut profiles = self.take_all()?;
+        for profile in &mut profiles {
+            self.growth.measure(profile);
+            self.histories.judge(profile);
+        }
+        Ok(profiles)
+    }
+
+    /// Looks at what lives in all processes, for the sake of later verdicts. Returns after what time another look is of use:
+    /// never sooner than the past is told apart.
+    pub(super) fn look_at_past(&mut self) -> Result<Duration, Failure> {
+        for mut profile in self.take_all()? {
+            self.histories.judge(&mut profile);
+        }
+        Ok(self.collector.spacing())
+    }
+
+    /// An `exec` in between would leave stacks of the new program to the names of the old one's files: then profiles are
+    /// taken again.
+    fn take_all(&mut self) -> Result<Vec<Profile>, Failure> {
         const ATTEMPTS: u32 = 3;
         self.look_at_all()?;
         self.await_perf_maps();
@@ -210,9 +230,8 @@ impl Watch {
             self.look_at_all()?;
             profiles = self.take(|_| true)?;
         }
-        for profile in &mut profiles {
-            self.growth.measure(profile);
-            self.histories.judge(profile);
+        if let Some(taken_ns) = profiles.first().and_then(|profile| profile.instants_ns.last()) {
+            self.collector.divide_at(*taken_ns);
         }
         Ok(profiles)
     }
@@ -247,7 +266,7 @@ impl Watch {
         let images: Vec<ImageId> =
             processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
         let mut snapshots = collector.snapshots(attachment, &images, view(*coverage))?;
-        let now = Timestamp::now();
+        let now = (Timestamp::now(), now_ns());
         let profiles = processes.values_mut().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
             let exe = &watched.process.exe;
@@ -256,8 +275,13 @@ impl Watch {
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
-            let mut profile =
-                Profile::build(&snapshot, watched.info(), (watched.since, now), *coverage, name);
+            let mut profile = Profile::build(
+                &snapshot,
+                watched.info(),
+                watched.span(snapshot.taken_ns, now),
+                *coverage,
+                name,
+            );
             profile.ended.clone_from(&watched.ended);
             profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -12,7 +13,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use super::allocators::known_families;
 use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
-use crate::attach::Tracked;
+use crate::attach::{Tracked, now_ns};
 use crate::cli::Failure;
 use crate::cli::choice::Choice;
 use crate::cli::failure::{OTHER, allowance};
@@ -33,7 +34,8 @@ pub(super) struct Watched {
     pub(super) jvm: WatchedJvm,
     /// The names that it writes down for other code that it generates.
     pub(super) perf_map: WatchedPerfMap,
-    pub(super) since: Timestamp,
+    /// When accounting began, in nanoseconds of `CLOCK_MONOTONIC`: the wall clock is set and steps.
+    pub(super) since_ns: u64,
     /// Whether it was counted before its allocators were looked for, and how many of them were found then.
     pub(super) is_armed: bool,
     pub(super) late_probes: u64,
@@ -63,7 +65,7 @@ impl Watched {
             code: Vec::new(),
             jvm: WatchedJvm::default(),
             perf_map: WatchedPerfMap::default(),
-            since: Timestamp::now(),
+            since_ns: now_ns(),
             is_armed: false,
             late_probes: 0,
             exit: None,
@@ -82,6 +84,16 @@ impl Watched {
 
     pub(super) const fn pid(&self) -> Pid {
         self.process.pid
+    }
+
+    /// When accounting began and when a snapshot was taken, by the wall clock, of which it is known what it shows now and
+    /// when that is. What is between them is as long as it was, however the clock is set meanwhile.
+    pub(super) fn span(&self, taken_ns: u64, (now, at_ns): (Timestamp, u64)) -> (Timestamp, Timestamp) {
+        let before = |time: Timestamp, duration_ns: u64| {
+            time.saturating_sub(Duration::from_nanos(duration_ns)).unwrap_or(Timestamp::MIN)
+        };
+        let taken_at = before(now, at_ns.saturating_sub(taken_ns));
+        (before(taken_at, taken_ns.saturating_sub(self.since_ns)), taken_at)
     }
 
     /// The process runs another program: what it mapped before is gone.
@@ -162,6 +174,21 @@ impl Watched {
 mod tests {
     use super::*;
     use crate::processes::{FileId, ModuleFiles};
+
+    #[test]
+    fn a_clock_that_is_set_changes_neither_how_long_a_process_was_watched_nor_when_it_was_looked_at() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
+        watched.since_ns = 5_000_000_000;
+        let at = |second| Timestamp::from_second(second).unwrap();
+        // The reading was 2 s after the snapshot.
+        for now in [1_000_000, 900_000, 2_000_000] {
+            let span = watched.span(65_000_000_000, (at(now), 67_000_000_000));
+            assert_eq!(span, (at(now - 62), at(now - 2)));
+        }
+        // Only just taken in.
+        assert_eq!(watched.span(4_000_000_000, (at(10), 4_000_000_000)), (at(10), at(10)));
+    }
 
     #[test]
     fn a_process_without_an_allocator_is_told_from_one_whose_files_cannot_be_opened() {

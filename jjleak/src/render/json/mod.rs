@@ -68,6 +68,12 @@ pub struct Document {
     /// What is to be thought of each call site that holds something or has done so, what is worst first.
     #[serde(default)]
     pub verdicts: Vec<VerdictDocument>,
+    /// How many looks at the process verdicts are drawn from.
+    #[serde(default)]
+    pub looks: u32,
+    /// Call sites that hold something and have no verdict, for there are more than are remembered.
+    #[serde(default)]
+    pub unjudged_sites: u64,
     /// Every stack that allocated, also those of which nothing lives, in the order asked for.
     pub stacks: Vec<StackDocument>,
 }
@@ -208,6 +214,8 @@ impl Document {
             settle_s: profile.coverage.settle.as_secs_f64(),
             memory: profile.memory.map(Into::into),
             verdicts: profile.verdicts.iter().map(Into::into).collect(),
+            looks: profile.looks,
+            unjudged_sites: profile.unjudged_sites,
             stacks: order
                 .order(profile)
                 .into_iter()

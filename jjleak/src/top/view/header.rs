@@ -161,8 +161,7 @@ pub(super) const fn short(kind: VerdictKind) -> &'static str {
 
 /// Says so while nothing can be called a leak yet.
 fn early<'a>(profiles: impl Iterator<Item = &'a Profile>) -> String {
-    let left = |profile: &Profile| profile.judged_from().saturating_sub(profile.elapsed());
-    match profiles.map(left).min() {
+    match profiles.map(Profile::judged_in).min() {
         None | Some(Duration::ZERO) => String::new(),
         Some(left) => format!("leaks can be told in {}", counted(left.as_secs() + 1, "second")),
     }

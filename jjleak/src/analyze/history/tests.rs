@@ -1,0 +1,88 @@
+use super::*;
+use crate::profile::{Cohort, Frame, VerdictKind};
+use crate::render::sample;
+use jiff::{SignedDuration, Timestamp};
+
+const LOOKS: u64 = 20;
+const SECOND: u64 = 1_000_000_000;
+
+/// A stack of its own call site that allocated so many bytes in each of the intervals so far, of which none was freed.
+fn stack(id: u64, allocated: &[u64]) -> StackProfile {
+    let totals = |bytes: u64| Totals { bytes, objects: u64::from(bytes > 0) };
+    let cohorts = (0..).zip(allocated).filter(|(_, bytes)| **bytes > 0);
+    let frame = Frame { symbol: format!("site {id}"), ..Frame::default() };
+    let all = allocated.iter().copied().map(totals).sum();
+    StackProfile {
+        id,
+        live: all,
+        allocated: all,
+        cohorts: cohorts.map(|(interval, bytes)| Cohort { interval, live: totals(*bytes) }).collect(),
+        frames: vec![frame].into(),
+        ..sample::empty_stack()
+    }
+}
+
+fn profile(look: u64, stacks: Vec<StackProfile>) -> Profile {
+    let elapsed = SignedDuration::from_secs((look * 10).cast_signed());
+    let mut profile = sample::empty_profile();
+    profile.started_at = Timestamp::UNIX_EPOCH;
+    profile.taken_at = Timestamp::UNIX_EPOCH + elapsed;
+    profile.instants_ns = (1..=look).map(|look| look * 10 * SECOND).collect();
+    profile.coverage.settle = Duration::from_secs(15);
+    profile.stacks = stacks;
+    profile
+}
+
+#[test]
+fn a_slow_leak_is_found_beside_more_call_sites_than_are_remembered_and_others_are_counted() {
+    const LEAK: u64 = 1 << 40;
+    let mut histories = Histories::default();
+    let mut last = None;
+    for look in 1..=LOOKS {
+        let mut held = vec![0; usize::try_from(look).unwrap()];
+        held[0] = 1_000_000;
+        let mut stacks: Vec<_> = (0..MAX_SITES as u64 + 50).map(|id| stack(id, &held)).collect();
+        stacks.push(stack(LEAK, &vec![16; held.len()]));
+        let mut profile = profile(look, stacks);
+        histories.judge(&mut profile);
+        assert_eq!((u64::from(profile.looks), profile.unjudged_sites), (look, 51));
+        last = Some(profile);
+    }
+    let verdicts = last.unwrap().verdicts;
+    assert_eq!(verdicts.len(), MAX_SITES);
+    let kinds = verdicts.iter().map(|verdict| (verdict.kind, verdict.live.bytes));
+    let leaks: Vec<_> = kinds.filter(|(kind, _)| *kind <= VerdictKind::Growing).collect();
+    assert_eq!(leaks, [(VerdictKind::Leaking, 16 * LOOKS)]);
+}
+
+#[test]
+fn what_holds_nothing_is_forgotten_first_and_what_has_grown_for_long_last() {
+    let series = |holds, held_at_first, looks| Series { holds, looks, held_at_first, ..Series::default() };
+    let worst_last = [
+        (1, series(0, 0, 90)),
+        (2, series(500, 500, 90)),
+        (3, series(9000, 9000, 90)),
+        (4, series(10, 10, 1)),
+        (5, series(30, 10, 5)),
+        (6, series(20, 10, 50)),
+    ];
+    let mut history = History { sites: worst_last.into(), ..History::default() };
+    for left in (0..6).rev() {
+        history.bound(left);
+        let mut sites: Vec<_> = history.sites.keys().copied().collect();
+        sites.sort_unstable();
+        assert_eq!(sites, (7 - left as u64..=6).collect::<Vec<_>>());
+    }
+    assert_eq!(history.forgotten.len(), 6);
+}
+
+#[test]
+fn a_call_site_that_is_taken_in_again_has_allocated_only_what_it_has_since() {
+    let mut history = History::default();
+    history.observe(&profile(1, vec![stack(1, &[5000])]));
+    history.bound(0);
+    history.observe(&profile(2, vec![stack(1, &[5000, 0])]));
+    assert!(history.sites.is_empty());
+    history.observe(&profile(3, vec![stack(1, &[5000, 0, 20])]));
+    assert_eq!(history.sites.values().next().unwrap().allocated, [0., 0., 20.]);
+}
