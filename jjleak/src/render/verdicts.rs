@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn blocks_from_before_the_attach_are_told_of_as_what_speaks_against_a_leak() {
-        let profile = crate::render::sample::profile();
+        let profile = crate::render::sample::judged();
         let mut verdict = profile.verdicts[0].clone();
         assert!(!evidence(&verdict).iter().any(|sentence| sentence.contains("attached")));
         verdict.freed_from_before = Some(1.2);
