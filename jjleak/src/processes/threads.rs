@@ -16,14 +16,34 @@ pub fn living_thread(pid: Pid) -> Option<Pid> {
         .find(|thread| is_alive(pid, *thread))
 }
 
-/// Whether a thread runs; an ended one stays as a zombie while it is the main thread and others run.
+/// Whether a thread runs, and will run on; an ended one stays as a zombie while it is the main thread and others run. When a
+/// process ends, its threads do one after the other: those that are about to do not run any more.
 #[must_use]
 pub fn is_alive(pid: Pid, thread: Pid) -> bool {
-    let stat = fs::read(pid.proc_file(&format!("task/{thread}/stat"))).unwrap_or_default();
+    let read = |file| fs::read(pid.proc_file(&format!("task/{thread}/{file}"))).unwrap_or_default();
+    !is_ending(&read("stat")) && !is_killed(&read("status"))
+}
+
+/// Whether a thread has ended or is doing so, by its `stat` (proc(5)): the state is the field after the name, the kernel's
+/// flags are the sixth after that.
+fn is_ending(stat: &[u8]) -> bool {
+    /// `include/linux/sched.h`.
+    const PF_EXITING: u64 = 4;
     let after_name = stat.iter().rposition(|byte| *byte == b')').map(|at| &stat[at + 1..]);
-    // The state is the field after the name (proc(5)).
-    let state = after_name.and_then(|rest| rest.iter().find(|byte| **byte != b' '));
-    state.is_some_and(|state| !matches!(state, b'Z' | b'X'))
+    let rest = String::from_utf8_lossy(after_name.unwrap_or_default());
+    let mut fields = rest.split_ascii_whitespace();
+    let is_over = fields.next().is_none_or(|state| matches!(state, "Z" | "X"));
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or_default();
+    is_over || flags & PF_EXITING != 0
+}
+
+/// Whether a thread is about to be killed, by its `status`: so are all others when one ends the process.
+fn is_killed(status: &[u8]) -> bool {
+    const SIGKILL: u64 = 1 << (9 - 1);
+    let status = String::from_utf8_lossy(status);
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    pending.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok()).unwrap_or_default() & SIGKILL
+        != 0
 }
 
 #[cfg(test)]
@@ -34,6 +54,17 @@ mod tests {
     fn a_running_process_lives_in_its_main_thread() {
         let pid = Pid::new(std::process::id()).unwrap();
         assert_eq!(living_thread(pid), Some(pid));
+    }
+
+    #[test]
+    fn a_thread_that_is_about_to_end_does_not_run() {
+        let stat = |state, flags| format!("42 (a) b) {state} 1 42 42 0 -1 {flags} 7 0 0");
+        assert!(!is_ending(stat("R", 4_194_304).as_bytes()) && !is_ending(stat("D", 64).as_bytes()));
+        assert!(is_ending(stat("Z", 0).as_bytes()) && is_ending(stat("R", 4_194_308).as_bytes()));
+        assert!(is_ending(b"") && is_ending(b"noise"));
+        let status = |pending| format!("Name:\ta\nSigPnd:\t{pending}\nShdPnd:\t0000000000000000\n");
+        assert!(is_killed(status("0000000000000100").as_bytes()));
+        assert!(!is_killed(status("0000000000000200").as_bytes()) && !is_killed(b""));
     }
 
     #[test]
