@@ -19,6 +19,13 @@ fn jit() -> Jit {
     Jit::start(&mut Command::new(compile::jit()))
 }
 
+/// The program after it has generated a function and written down its name.
+fn with_function(mut jit: Jit) -> Jit {
+    jit.ask("compile function 0");
+    jit.ask("map function");
+    jit
+}
+
 /// The stack of the blocks of this size.
 fn stack(report: &Document, size: u64) -> &StackDocument {
     let is_of_size = |stack: &&StackDocument| stack.live.bytes == size * stack.live.objects;
@@ -35,9 +42,7 @@ fn symbols(stack: &StackDocument) -> Vec<&str> {
 #[test]
 fn generated_code_has_the_names_of_the_perf_map_and_stacks_lead_through_it() {
     require_bpf!();
-    let mut jit = jit();
-    jit.ask("compile function 0");
-    jit.ask("map function");
+    let mut jit = with_function(jit());
     let jjleak = jit.attach(0);
     jit.ask("call 100 1000");
     let report = jjleak.interrupt().assert_done().report();
@@ -55,9 +60,7 @@ fn generated_code_has_the_names_of_the_perf_map_and_stacks_lead_through_it() {
 #[test]
 fn generated_code_in_memory_that_has_a_file_has_names_too() {
     require_bpf!();
-    let mut jit = Jit::start(Command::new(compile::jit()).arg("memfd"));
-    jit.ask("compile function 0");
-    jit.ask("map function");
+    let mut jit = with_function(Jit::start(Command::new(compile::jit()).arg("memfd")));
     let jjleak = jit.attach(0);
     jit.ask("call 100 1000");
     let report = jjleak.interrupt().assert_done().report();
@@ -100,9 +103,7 @@ fn names_that_are_written_down_later_are_found_until_the_stack_is_reported() {
 #[test]
 fn what_a_program_has_written_down_names_its_stacks_when_it_is_over() {
     require_bpf!();
-    let mut jit = jit();
-    jit.ask("compile function 0");
-    jit.ask("map function");
+    let mut jit = with_function(jit());
     let jjleak = jit.attach(0);
     jit.ask("call 100 1000");
     jit.kill();

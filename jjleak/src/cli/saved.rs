@@ -5,10 +5,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::Failure;
+use super::args::Args;
 use super::failure::{OTHER, USAGE, chain};
 use super::notices::tell;
 use super::progress::Progress;
+use crate::analyze::{Baseline, Matching};
 use crate::pprof::{self, Reading};
+use crate::processes::{Pid, Process};
 use crate::profile::Profile;
 
 /// Largest file that is read; a compressed profile is much smaller than what is in it.
@@ -37,6 +40,24 @@ pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
         profile.process.comm = name.to_string_lossy().into_owned();
     }
     Ok(profile)
+}
+
+/// What reports leave out.
+pub(super) fn baseline(args: &Args) -> Result<Option<Baseline>, Failure> {
+    let Some(file) = &args.baseline else { return Ok(None) };
+    let baseline = Baseline::of(&open(file)?, Matching::default());
+    for pid in args.pid.iter().filter_map(|pid| Pid::new(*pid)) {
+        let process = Process::open(pid)?;
+        if baseline.is_of(pid.number().get(), process.start_time) {
+            let what = format!(
+                "--baseline: {} is of this very process, of which only what comes from now on is accounted for",
+                file.display()
+            );
+            let remedy = "leave --baseline out: it is for another run of the program";
+            return Err(Failure::new(USAGE, what, remedy));
+        }
+    }
+    Ok(Some(baseline))
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -22,6 +22,7 @@ use super::failure::{LOSS, OTHER};
 use super::notices::tell;
 use super::outputs::{Outputs, Written};
 use super::progress::Progress;
+use super::saved;
 use super::signals;
 use super::trace::Trace;
 use super::watch::{Wanted, Watch};
@@ -48,7 +49,7 @@ pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Fail
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
-    let baseline = args.baseline()?;
+    let baseline = saved::baseline(args)?;
     args.coverage()?;
     attach::preflight().map_err(attach::Error::from)?;
     if settings.following != Following::Nobody {
