@@ -90,7 +90,8 @@ impl Terminal {
 
     /// Waits until jjleak has ended with this status, and fails unless the terminal is as it was before.
     pub(crate) fn assert_ended(&self, status: i32) -> String {
-        let screen = self.until_so("the state of the terminal", |screen| screen.contains("lnext"));
+        // The last word of stty: before it, the screen shows a part of the state only.
+        let screen = self.until("extproc");
         assert!(screen.contains(&format!("status={status}\n")), "{screen}");
         let has = |mode: &str| screen.split_whitespace().any(|word| word == mode);
         assert!(["icanon", "echo", "isig", "opost"].into_iter().all(has), "not as before:\n{screen}");
