@@ -16,6 +16,7 @@ mod support;
 mod asking;
 mod bcc;
 mod calls;
+mod capabilities;
 mod completeness;
 mod containers;
 mod depths;

@@ -7,6 +7,7 @@
 //! | [`run`], [`demo`], [`ledger`] | run jjleak, by default on a bundled program that leaks |
 //! | [`mod@test`], [`tally`] | run every test and count the results |
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
+//! | [`caps`] | which capabilities jjleak needs |
 //! | [`vm`] | jjleak on another kernel |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
@@ -20,6 +21,7 @@
 mod apt;
 mod bench;
 mod build;
+mod caps;
 mod check;
 mod command;
 mod demo;
@@ -74,6 +76,8 @@ enum Verb {
     },
     /// Write down how much the kernel's verifier has to follow in each BPF program
     Verifier,
+    /// Take each capability that jjleak needs away in turn, and see what it says
+    Caps,
     /// Test jjleak on Debian's kernel, in a virtual machine
     VmTest,
     /// Write man pages and shell completions into deploy/
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         Verb::Run { args } => run::run(&args),
         Verb::Test { long, args } => test::test(long, &args),
         Verb::Verifier => verifier::verifier(),
+        Verb::Caps => caps::caps(),
         Verb::VmTest => vm::test(),
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),

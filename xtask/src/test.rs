@@ -19,11 +19,25 @@ use crate::{
 };
 
 /// Makes a test that cannot run on this kernel fail instead of skipping itself.
-const REQUIRE_BPF: &str = "JJLEAK_REQUIRE_BPF";
+pub(crate) const REQUIRE_BPF: &str = "JJLEAK_REQUIRE_BPF";
 /// The file in which a test that skips itself leaves a line with its name and reason.
 const SKIPPED: &str = "JJLEAK_SKIPPED";
 /// Turns on the tests that take minutes.
 const LONG: &str = "JJLEAK_LONG";
+
+/// Runs the tests on the kernel that have this in their names, and lets them talk.
+pub(crate) fn on_kernel(filter: &str, variable: (&str, &str), reason: &str) -> Result<()> {
+    let object = build::object()?;
+    let root = Root::obtain(reason)?;
+    let mut cargo = host_cargo();
+    cargo
+        .current_dir(workspace::root())
+        .args(["test", "--quiet", "--package", "jjleak", "--test", "real", "--", filter, "--nocapture"])
+        .env(OBJECT_VARIABLE, object)
+        .env(variable.0, variable.1);
+    set_runner(&mut cargo, root)?;
+    command::run(&mut cargo)
+}
 
 /// `cargo xtask test [--long] [-- ARGS]`.
 pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {

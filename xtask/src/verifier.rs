@@ -4,28 +4,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::{
-    build::{self, OBJECT_VARIABLE},
-    command::{host_cargo, run},
-    sudo::Root,
-    test::set_runner,
-    workspace,
-};
+use crate::test;
 
 /// Makes the test that reads the numbers write them down.
-const KEEP: &str = "JJLEAK_KEEP_VERIFIED";
+const KEEP: (&str, &str) = ("JJLEAK_KEEP_VERIFIED", "1");
 
 /// `cargo xtask verifier`.
 pub(crate) fn verifier() -> Result<ExitCode> {
-    let object = build::object()?;
-    let root = Root::obtain("load jjleak's BPF programs")?;
-    let mut cargo = host_cargo();
-    cargo
-        .current_dir(workspace::root())
-        .args(["test", "--quiet", "--package", "jjleak", "--test", "real", "--", "verifier::", "--nocapture"])
-        .env(OBJECT_VARIABLE, object)
-        .env(KEEP, "1");
-    set_runner(&mut cargo, root)?;
-    run(&mut cargo).context("the programs could not be verified")?;
+    test::on_kernel("verifier::", KEEP, "load jjleak's BPF programs")
+        .context("the programs could not be verified")?;
     Ok(ExitCode::SUCCESS)
 }

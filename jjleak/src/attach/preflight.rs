@@ -8,16 +8,29 @@ use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported};
 
 /// Capability numbers of linux/capability.h.
+const CAP_DAC_READ_SEARCH: u32 = 2;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// Something the job needs and this host does not give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// Not allowed to load BPF programs and attach them: the kernel lets no less than `CAP_SYS_ADMIN` place uprobes
-    /// (`perf_uprobe_event_init` in kernel/events/core.c), whatever `CAP_BPF` and `CAP_PERFMON` allow.
-    #[error("not allowed to load BPF programs and attach uprobes: this needs root or CAP_SYS_ADMIN")]
+    /// Not allowed to load BPF programs and attach them.
+    #[error("not allowed to load BPF programs: this needs root, or CAP_BPF and CAP_PERFMON")]
     BpfPrivilege,
+    /// Not allowed to attach probes one by one: the kernel lets no less than `CAP_SYS_ADMIN` place a uprobe by a perf event
+    /// (`perf_uprobe_event_init` in kernel/events/core.c), while uprobe-multi links need only what programs need.
+    #[error("not allowed to attach uprobes one by one: this needs root or CAP_SYS_ADMIN")]
+    PerfEventPrivilege,
+    /// Not allowed to read what belongs to other users.
+    #[error("not allowed to read other users' memory and files: this needs root or CAP_DAC_READ_SEARCH")]
+    ReadPrivilege,
+    /// Not allowed to open deleted files that are still mapped (`proc_map_files_get_link` in fs/proc/base.c).
+    #[error("not allowed to open deleted files that are mapped: this needs root or CAP_CHECKPOINT_RESTORE")]
+    MappedFilePrivilege,
     /// Not allowed to look into other processes.
     #[error("not allowed to look into other processes: this needs root or CAP_SYS_PTRACE")]
     PtracePrivilege,
@@ -46,8 +59,12 @@ impl Missing {
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
-            Self::BpfPrivilege | Self::PtracePrivilege => {
-                "run it with sudo; in a container, run it on the host or add CAP_SYS_ADMIN and CAP_SYS_PTRACE"
+            Self::BpfPrivilege | Self::PtracePrivilege | Self::ReadPrivilege | Self::MappedFilePrivilege => {
+                "run it with sudo; in a container, run it on the host or add CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
+                 CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE"
+            }
+            Self::PerfEventPrivilege => {
+                "run it with sudo; on Linux 6.10 or newer, this is only needed for processes whose main thread has ended"
             }
             Self::Btf => "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)",
             Self::Uprobes => {
@@ -107,8 +124,17 @@ impl Host {
             .into_iter()
             .map(|(name, check)| Check { name, is_required: true, outcome: check(self) })
             .collect();
-        let name = "several processes: --follow, --name, --system-wide";
-        checks.push(Check { name, is_required: false, outcome: self.check_following() });
+        let optional: [(_, Look); 3] = [
+            ("privilege to read the vDSO and the JVMs of other users", |host| {
+                host.check_capability(CAP_DAC_READ_SEARCH, Missing::ReadPrivilege)
+            }),
+            ("privilege to open deleted files that are mapped", |host| {
+                host.check_capability(CAP_CHECKPOINT_RESTORE, Missing::MappedFilePrivilege)
+            }),
+            ("several processes: --follow, --name, --system-wide", Self::check_following),
+        ];
+        let look = |(name, look): (_, Look)| Check { name, is_required: false, outcome: look(self) };
+        checks.extend(optional.map(look));
         checks
     }
 
@@ -120,13 +146,25 @@ impl Host {
         require(own.is_ok_and(|inode| inode == INITIAL), Missing::PidNamespace)
     }
 
+    /// Whether probes may be attached by perf events, where uprobe-multi links cannot be had.
+    pub(super) fn check_perf_events(&self) -> Result<(), Missing> {
+        self.check_capability(CAP_SYS_ADMIN, Missing::PerfEventPrivilege)
+    }
+
     fn check_privileges(&self) -> Result<(), Missing> {
+        self.check_capability(CAP_BPF, Missing::BpfPrivilege)?;
+        self.check_capability(CAP_PERFMON, Missing::BpfPrivilege)?;
+        self.check_capability(CAP_SYS_PTRACE, Missing::PtracePrivilege)
+    }
+
+    fn check_capability(&self, capability: u32, missing: Missing) -> Result<(), Missing> {
         // Unreadable means unknown: then the kernel itself will say no.
         let status = fs::read_to_string(&self.status).unwrap_or_default();
         let Some(capabilities) = effective_capabilities(&status) else { return Ok(()) };
         let has = |capability: u32| capabilities >> capability & 1 == 1;
-        require(has(CAP_SYS_ADMIN), Missing::BpfPrivilege)?;
-        require(has(CAP_SYS_PTRACE), Missing::PtracePrivilege)
+        // What was split off from it, it still allows (linux/capability.h).
+        let is_part = [CAP_BPF, CAP_PERFMON, CAP_CHECKPOINT_RESTORE].contains(&capability);
+        require(has(capability) || is_part && has(CAP_SYS_ADMIN), missing)
     }
 }
 
@@ -191,11 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn neither_bpf_and_perfmon_nor_administration_without_ptrace_is_enough() {
-        const BPF_AND_PERFMON: u64 = 1 << 39 | 1 << 38;
-        let check = |capabilities| host(capabilities, &[BTF, UPROBES]).1.check();
-        assert_eq!(check(BPF_AND_PERFMON | 1 << CAP_SYS_PTRACE), Err(Missing::BpfPrivilege));
-        assert_eq!(check(1 << CAP_SYS_ADMIN), Err(Missing::PtracePrivilege));
+    fn bpf_and_perfmon_are_enough_to_load_and_administration_includes_them() {
+        let check = |capabilities: &[u32]| {
+            let mask = capabilities.iter().fold(0, |mask, capability| mask | 1 << capability);
+            host(mask, &[BTF, UPROBES]).1.check_privileges()
+        };
+        assert_eq!(check(&[CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE]), Ok(()));
+        assert_eq!(check(&[CAP_SYS_ADMIN, CAP_SYS_PTRACE]), Ok(()));
+        assert_eq!(check(&[CAP_PERFMON, CAP_SYS_PTRACE]), Err(Missing::BpfPrivilege));
+        assert_eq!(check(&[CAP_BPF, CAP_SYS_PTRACE]), Err(Missing::BpfPrivilege));
+        assert_eq!(check(&[CAP_SYS_ADMIN]), Err(Missing::PtracePrivilege));
+    }
+
+    #[test]
+    fn perf_events_need_administration() {
+        let check = |capabilities| host(capabilities, &[]).1.check_perf_events();
+        assert_eq!(check(1 << CAP_BPF | 1 << CAP_PERFMON), Err(Missing::PerfEventPrivilege));
+        assert_eq!(check(1 << CAP_SYS_ADMIN), Ok(()));
     }
 
     #[test]

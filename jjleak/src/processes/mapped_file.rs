@@ -14,12 +14,19 @@ use super::{FileId, Mapping, Pid};
 /// Opens the mapped file itself; where that is not allowed, the file that its path leads to in the process's root, if
 /// it is the same one.
 pub(super) fn open(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
-    open_regular(&mapping.map_file(pid)).or_else(|_| {
-        let mut path = pid.proc_file("root").into_os_string();
-        path.push(&mapping.path);
-        let file = open_regular(Path::new(&path))?;
-        if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path leads to another file now")) }
+    open_regular(&mapping.map_file(pid)).or_else(|mapped| {
+        let named = |error| {
+            io::Error::new(mapped.kind(), format!("{mapped} (as it is mapped); {error} (by its path)"))
+        };
+        open_by_path(pid, id, mapping).map_err(named)
     })
+}
+
+fn open_by_path(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
+    let mut path = pid.proc_file("root").into_os_string();
+    path.push(&mapping.path);
+    let file = open_regular(Path::new(&path))?;
+    if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path leads to another file now")) }
 }
 
 /// Opens a file that has an end and does not act on being opened.

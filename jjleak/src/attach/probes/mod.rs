@@ -17,7 +17,7 @@ use jjleak_common::cookie::Cookie;
 use jjleak_common::process::ProcessSlot;
 use nix::libc::ESRCH;
 
-use super::{Error, Programs, Scope, Target};
+use super::{Error, Host, Programs, Scope, Target};
 use crate::allocators::{ProbeSite, Role};
 use multi::MultiPrograms;
 
@@ -66,6 +66,7 @@ impl Probes {
             if !one_by_one {
                 tracing::info!("this kernel has no uprobe-multi links: probes are attached one by one");
             }
+            Host::this().check_perf_events()?;
             perf::load(ebpf, programs.names())?;
         }
         Ok(Self { programs, multi, placed: Vec::new() })
@@ -169,6 +170,7 @@ impl Links {
             }
             // No uprobe-multi, or no main thread, or no process.
             Some(Err(_)) | None => {
+                Host::this().check_perf_events()?;
                 perf::load(ebpf, programs.names())?;
                 Ok(Self::PerfEvents(perf::attach(ebpf, scope, group)?))
             }

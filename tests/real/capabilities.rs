@@ -1,0 +1,158 @@
+//! The smallest set of capabilities that does the whole job, and what is said without each of them.
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::support::books::assert_nothing_lost;
+use crate::support::bounded::SOON;
+use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
+use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
+use crate::support::privilege::require_program;
+use crate::support::process::Process;
+
+/// What SECURITY.md and the service unit name.
+const ENOUGH: [&str; 5] = ["bpf", "perfmon", "sys_ptrace", "dac_read_search", "checkpoint_restore"];
+
+/// Two users: neither is root, and neither may read what is the other's.
+const USER: &str = "65534";
+const TARGETS_USER: &str = "4711";
+
+/// jjleak, where other users can execute it, and a folder that its user may write to.
+struct Installed {
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Installed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile::copy(Path::new(PROGRAM), folder.path());
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        Self { folder, program }
+    }
+
+    /// Runs jjleak as a user who is not root, with these capabilities and no others.
+    fn run(&self, capabilities: &[&str], arguments: &[&str]) -> Jjleak {
+        let set = capabilities.iter().fold("-all".to_owned(), |set, capability| set + ",+" + capability);
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()]);
+        command
+            .args(["--inh-caps", "--ambient-caps", "--bounding-set"].map(|which| format!("{which}={set}")));
+        command.arg(&self.program).args(arguments).stdout(Stdio::piped());
+        command.env("XDG_CACHE_HOME", self.folder.path());
+        Jjleak::start(command)
+    }
+}
+
+/// The ledger program, run by a user who is neither root nor jjleak's. It and a library of it have been deleted since.
+fn target(folder: &Path) -> Ledger {
+    let program = compile::copy(compile::ledger(), folder);
+    let library = compile::copy(compile::stacks_library(), folder);
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={TARGETS_USER}"), format!("--regid={TARGETS_USER}")]);
+    let ledger = Ledger::spawn(command.arg("--clear-groups").arg(&program).env("LD_PRELOAD", &library));
+    fs::remove_file(program).unwrap();
+    fs::remove_file(library).unwrap();
+    ledger
+}
+
+/// The capabilities but this one.
+fn without(one: &str) -> Vec<&'static str> {
+    ENOUGH.into_iter().filter(|capability| *capability != one).collect()
+}
+
+fn warnings(ended: &Ended) -> Vec<&str> {
+    ended.stderr.iter().map(String::as_str).filter(|line| line.starts_with(" WARN")).collect()
+}
+
+#[test]
+fn five_capabilities_are_enough_for_another_users_process() {
+    require_program!("setpriv");
+    let installed = Installed::new();
+    let mut ledger = target(installed.folder.path());
+    let pid = ledger.pid().to_string();
+
+    let jjleak = installed.run(&ENOUGH, &["-p", &pid, "--format", "json"]).until_attached();
+    ledger.open_books();
+    ledger.run("malloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    let report = ended.report();
+    ledger.books().assert_reported(&report);
+    assert_nothing_lost(&report);
+    assert_eq!(warnings(&ended), [""; 0]);
+}
+
+#[test]
+fn without_one_that_everything_needs_jjleak_says_which() {
+    require_program!("setpriv");
+    let installed = Installed::new();
+    let ledger = target(installed.folder.path());
+    let pid = ledger.pid().to_string();
+
+    for (missing, what) in [
+        ("bpf", "needs root, or CAP_BPF and CAP_PERFMON"),
+        ("perfmon", "needs root, or CAP_BPF and CAP_PERFMON"),
+        ("sys_ptrace", "needs root or CAP_SYS_PTRACE"),
+    ] {
+        let ended = installed.run(&without(missing), &["-p", &pid]).end();
+        ended.assert_failed(3, what, "CAP_SYS_PTRACE");
+    }
+}
+
+#[test]
+fn without_one_that_little_needs_jjleak_says_what_is_worse() {
+    require_program!("setpriv");
+    let installed = Installed::new();
+    let ledger = target(installed.folder.path());
+    let pid = ledger.pid().to_string();
+
+    for (missing, what) in [
+        ("dac_read_search", "[vdso]: its code is unwound by frame pointers: Permission denied"),
+        ("checkpoint_restore", "Operation not permitted (os error 1) (as it is mapped)"),
+    ] {
+        let jjleak = installed.run(&without(missing), &["-p", &pid, "--format", "json"]).until_attached();
+        let ended = jjleak.interrupt().assert_done();
+        let said = warnings(&ended);
+        assert!(said.iter().any(|line| line.contains(what)), "{missing}: {said:#?}");
+    }
+}
+
+#[test]
+fn a_process_without_its_main_thread_needs_more_and_jjleak_says_so() {
+    require_program!("setpriv");
+    let installed = Installed::new();
+    let mut program =
+        Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut output = Lines::of("headless", program.stdout.take().unwrap());
+    let mut input = program.stdin.take().unwrap();
+    output.skip_to("ready", SOON);
+    let arguments = ["-p", &program.id().to_string(), "3600", "--format", "json"];
+    let mut jjleak = installed.run(&ENOUGH, &arguments).until_attached();
+
+    input.write_all(b"1").unwrap();
+
+    let said = jjleak.wait_for(" WARN");
+    assert!(said.contains("attach uprobes one by one: this needs root or CAP_SYS_ADMIN"), "{said}");
+    assert_eq!(jjleak.interrupt().report().lost["probes_unbound"], 1);
+}
+
+#[test]
+fn doctor_lists_what_is_missing() {
+    require_program!("setpriv");
+    let installed = Installed::new();
+    for missing in ENOUGH {
+        let ended = installed.run(&without(missing), &["doctor"]).end();
+        let name = format!("CAP_{}", missing.to_uppercase());
+        assert!(ended.stdout.contains(&name), "{missing}: {}", ended.stdout);
+    }
+    let ended = installed.run(&ENOUGH, &["doctor"]).end().assert_done();
+    assert!(!ended.stdout.contains("CAP_"), "{}", ended.stdout);
+}
