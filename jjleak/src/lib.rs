@@ -22,6 +22,7 @@
 //! | [`top`] | profiles, one after the other, and keys | the cells of a terminal |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |
+//! | [`push`] | files of profiles | what a store of profiles elsewhere takes |
 //!
 //! [`cli`] alone wires the stages together.
 
@@ -38,6 +39,7 @@ pub mod perf_map;
 pub mod pprof;
 pub mod processes;
 pub mod profile;
+pub mod push;
 pub mod render;
 pub mod store;
 pub mod symbolize;

@@ -24,6 +24,9 @@ const ALLOWED: &[&str] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[
     // Draws the flame graphs. Its copyleft covers its own files, which jjleak uses as they are.
     ("inferno", "CDDL-1.0"),
+    // Mozilla's list of certificate authorities: data, which may be passed on as it is.
+    ("webpki-root-certs", "CDLA-Permissive-2.0"),
+    ("webpki-roots", "CDLA-Permissive-2.0"),
 ];
 
 /// Checks every package of the lock file, for all platforms; returns how many there are.

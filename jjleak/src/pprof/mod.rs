@@ -8,6 +8,7 @@ mod elements;
 mod error;
 mod frame;
 mod limits;
+mod otlp;
 mod proto;
 mod read;
 mod tables;
@@ -15,6 +16,7 @@ mod verdicts;
 mod write;
 
 pub use error::{Error, Malformed};
+pub use otlp::otlp;
 pub use read::{Reading, read};
 pub use write::write;
 

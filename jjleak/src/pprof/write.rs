@@ -28,7 +28,7 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn encode(profile: &Profile) -> proto::Profile {
+pub(super) fn encode(profile: &Profile) -> proto::Profile {
     let mut tables = Tables::default();
     tables.string("");
     // Viewers take the first mapping for the main program.
