@@ -148,15 +148,16 @@ impl Sender {
                 Ok(request) => self.send(request),
                 Err(error) => Outcome::Refused(format!("it is damaged: {}", with_cause(&error))),
             };
-            match self.book(number, outcome) {
-                None => pause = FIRST_PAUSE,
-                Some(wanted) => {
-                    let wait = wanted.unwrap_or_else(|| jittered(pause)).min(LONGEST_PAUSE);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                    if !self.sleep(wait) {
-                        return;
-                    }
+            if let Outcome::Failed(_, wanted) = &outcome {
+                let wait = wanted.unwrap_or_else(|| jittered(pause)).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                self.book(number, outcome);
+                if !self.sleep(wait) {
+                    return;
                 }
+            } else {
+                pause = FIRST_PAUSE;
+                self.book(number, outcome);
             }
         }
     }
@@ -174,8 +175,8 @@ impl Sender {
         }
     }
 
-    /// Writes down how an attempt has ended; after a failure, how long the other side wants to be left alone.
-    fn book(&self, number: u64, outcome: Outcome) -> Option<Option<Duration>> {
+    /// Writes down how an attempt has ended.
+    fn book(&self, number: u64, outcome: Outcome) {
         let Shared { queue, status } = &mut *lock(&self.shared);
         match outcome {
             Outcome::Taken => {
@@ -187,17 +188,16 @@ impl Sender {
                 status.refused += 1;
                 status.last_error = Some(reason);
             }
-            Outcome::Failed(reason, wanted) => {
+            Outcome::Failed(reason, _) => {
                 if status.last_error.as_ref() != Some(&reason) {
                     tracing::warn!("profiles wait: {} cannot take them: {reason}", self.destination.url);
                 }
                 status.failures += 1;
                 status.last_error = Some(reason);
-                return Some(wanted);
+                return;
             }
         }
         queue.remove(number);
-        None
     }
 
     fn send(&self, request: Request) -> Outcome {
