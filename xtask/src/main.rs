@@ -8,6 +8,7 @@
 //! | [`mod@test`], [`tally`] | run every test and count the results |
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
 //! | [`vm`] | jjleak on another kernel |
+//! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts |
@@ -23,6 +24,7 @@ mod build;
 mod check;
 mod command;
 mod demo;
+mod jdks;
 mod ledger;
 mod licences;
 mod manual;
@@ -76,6 +78,8 @@ enum Verb {
     Verifier,
     /// Test jjleak on Debian's kernel, in a virtual machine
     VmTest,
+    /// Write down how many Java stacks are whole, on every JDK, in every mode and with every collector
+    Jdks,
     /// Write man pages and shell completions into deploy/
     Manual,
     /// Check formatting, lints, documentation and licences
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Verb::Test { long, args } => test::test(long, &args),
         Verb::Verifier => verifier::verifier(),
         Verb::VmTest => vm::test(),
+        Verb::Jdks => jdks::jdks(),
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),

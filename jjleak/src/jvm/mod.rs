@@ -38,8 +38,11 @@ pub use library::{is_library, library};
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
 
-/// The file that HotSpot is in.
-pub const LIBRARY: &str = "libjvm.so";
+/// The file that HotSpot is in, unless somebody has put it elsewhere.
+const LIBRARY: &str = "libjvm.so";
+
+/// The variable that leads to what HotSpot tells of its structures.
+const STRUCTS: &str = "gHotSpotVMStructs";
 
 /// Why a JVM's code cannot be told apart.
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +71,8 @@ pub struct Jvm<M> {
 }
 
 impl<M: Memory> Jvm<M> {
-    /// Reads what the JVM says of itself: `library` is the content of its [`LIBRARY`], which is mapped `bias` bytes above
-    /// the addresses in it.
+    /// Reads what the JVM says of itself: `library` is the content of the file that it is in, which is mapped `bias` bytes
+    /// above the addresses in it.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
         Self::described(memory, symbols(library, bias)?)
     }

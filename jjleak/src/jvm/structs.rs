@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Error, Memory};
+use super::{Error, Memory, STRUCTS};
 
 /// Most entries of a table that are read; the JDKs from 11 to 25 have up to 840.
 const MAX_ENTRIES: u64 = 4096;
@@ -72,7 +72,7 @@ impl Structs {
             Some(())
         })?;
         let table = Table {
-            at: value("gHotSpotVMStructs")?,
+            at: value(STRUCTS)?,
             stride: value("gHotSpotVMStructEntryArrayStride")?,
             name: value("gHotSpotVMStructEntryTypeNameOffset")?,
         };
