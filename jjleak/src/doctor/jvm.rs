@@ -35,8 +35,8 @@ pub struct ExaminedJvm {
 pub enum Names {
     /// From the JVM's own structures, with inlined methods and lines.
     All,
-    /// From the JVM's own structures, without inlined methods and lines: its version is not known well.
-    WithoutInlined,
+    /// From the JVM's own structures, but without these: its version is not known well.
+    Without(&'static str),
     /// From nowhere but a perf map; why.
     Unreadable(String),
 }
@@ -108,8 +108,7 @@ fn names(pid: Pid, library: &Module, bias: u64) -> Names {
         .map_err(|error| error.to_string())
         .and_then(|(memory, library)| Jvm::open(memory, &library, bias).map_err(|error| error.to_string()));
     match opened {
-        Ok(jvm) if jvm.knows_inlining() => Names::All,
-        Ok(_) => Names::WithoutInlined,
+        Ok(jvm) => jvm.lacks().map_or(Names::All, Names::Without),
         Err(error) => Names::Unreadable(error),
     }
 }

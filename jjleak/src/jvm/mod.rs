@@ -83,7 +83,7 @@ impl<M: Memory> Jvm<M> {
         let version = structs.version(&memory);
         Ok(Self {
             code_cache: CodeCacheLayout::of(&structs)?,
-            methods: MethodLayout::of(&structs)?,
+            methods: MethodLayout::of(&structs, version)?,
             scopes: ScopeLayout::of(&structs, version).ok(),
             version,
             memory,
@@ -97,9 +97,18 @@ impl<M: Memory> Jvm<M> {
     }
 
     /// Whether inlined methods and lines can be told for this version.
-    #[must_use]
-    pub const fn knows_inlining(&self) -> bool {
+    const fn knows_inlining(&self) -> bool {
         self.scopes.is_some()
+    }
+
+    /// What of its names cannot be told for this version, if anything.
+    #[must_use]
+    pub const fn lacks(&self) -> Option<&'static str> {
+        match (self.knows_inlining(), self.methods.knows_bytecode()) {
+            (true, true) => None,
+            (true, false) => Some("lines of interpreted methods"),
+            (false, _) => Some("inlined methods and lines"),
+        }
     }
 
     /// Where code is and can come to be, once there is any.
