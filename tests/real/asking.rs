@@ -255,13 +255,13 @@ fn a_jvm_in_a_container_is_asked_there_as_its_own_user() {
         exec setpriv --reuid=4711 --regid=4712 --clear-groups java -cp /mnt Leak";
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]).arg(classes());
-    let mut java = Java::spawn(&mut command);
-    let pid = fs::read_to_string(format!("/proc/{0}/task/{0}/children", java.pid())).unwrap();
-    let mut jjleak = asking(pid.trim());
+    let mut java = Java::spawn_below(&mut command);
+    let pid = java.pid().to_string();
+    let mut jjleak = asking(&pid);
     jjleak.wait_for(" INFO process");
     jjleak.interrupt().assert_done();
 
-    let root = PathBuf::from(format!("/proc/{}/root/tmp", pid.trim()));
+    let root = PathBuf::from(format!("/proc/{pid}/root/tmp"));
     let names = fs::read_to_string(root.join("perf-1.map")).unwrap();
     assert!(names.contains("Interpreter"), "{names}");
     // The trigger could be in no other place, for / is not this user's.

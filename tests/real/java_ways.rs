@@ -6,11 +6,8 @@ use std::path::Path;
 use jjleak::render::json::{Document, StackDocument};
 
 use crate::support::books::assert_nothing_lost;
-use crate::support::java::{Java, Sites, WAYS, java_frames, jdk_from, jdks, live_by_size, size_of};
+use crate::support::java::{Java, Sites, WAYS, java_frames, javas, jdk_from, live_by_size, size_of};
 use crate::support::privilege::{is_long, require, require_program};
-
-const MODES: [&[&str]; 4] =
-    [&[], &["-Xint"], &["-XX:TieredStopAtLevel=1"], &["-XX:-TieredCompilation", "-Xbatch"]];
 
 /// Fails unless every site has the bytes and objects that the program has booked.
 fn assert_books(report: &Document, sites: &Sites) {
@@ -37,7 +34,8 @@ fn assert_whole(report: &Document, sites: &Sites) {
     assert_eq!(report.notes.get("unnamed_code").copied().unwrap_or_default(), 0);
 }
 
-fn assert_ways(java: &Path, options: &[&str]) {
+/// Goes through all ways, and compares. The report.
+pub(crate) fn assert_ways(java: &Path, options: &[&str]) -> Document {
     let mut java = Java::start_ways(java, options);
     let jjleak = java.attach_to(WAYS);
     java.ask("keep 300");
@@ -53,22 +51,13 @@ fn assert_ways(java: &Path, options: &[&str]) {
         let stack = of_sites(&report).find(|stack| size_of(stack) == Some(size)).unwrap();
         assert!(stack.frames.iter().any(|frame| frame.symbol == function), "{stack:#?}");
     }
+    report
 }
 
 #[test]
 fn direct_buffers_native_methods_inlined_and_deep_calls_are_whole_from_the_first_one_on() {
     require_program!("javac");
     assert_ways(Path::new("java"), &[]);
-    if is_long() {
-        for home in jdks() {
-            for mode in MODES {
-                for collector in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC"] {
-                    println!("{} {mode:?} {collector}", home.display());
-                    assert_ways(&home.join("bin/java"), &[mode, &[collector]].concat());
-                }
-            }
-        }
-    }
 }
 
 #[test]
@@ -77,27 +66,96 @@ fn no_option_that_closes_other_doors_closes_this_one() {
     assert_ways(Path::new("java"), &["-XX:+DisableAttachMechanism", "-Xrs", "-XX:-UsePerfData"]);
 }
 
-#[test]
-fn deflaters_that_are_never_ended_stand_where_they_were_made() {
-    require_program!("javac");
-    let mut java = Java::start_ways(Path::new("java"), &[]);
-    // Libraries that the JVM loads when it needs them are another matter.
-    java.ask("deflate 1");
-    let jjleak = java.attach_to_all();
-    java.ask("deflate 100");
-    let report = jjleak.interrupt().assert_done().report();
+fn is_in(stack: &StackDocument, function: &str) -> bool {
+    stack.frames.iter().any(|frame| frame.symbol == function)
+}
 
-    let is_in = |stack: &StackDocument, method: &str| stack.frames.iter().any(|frame| frame.symbol == method);
-    let of = |method| report.stacks.iter().filter(move |stack| is_in(stack, method));
-    // The JVM allocates there for itself, too, when it first gets there.
-    let init = || of("java.util.zip.Deflater.init").filter(|stack| is_in(stack, "deflateInit2_"));
-    assert!(init().all(|stack| stack.status == "complete"));
-    let live = |method: &str| -> u64 {
-        init().filter(|stack| is_in(stack, method)).map(|stack| stack.live.objects).sum()
-    };
-    // zlib takes several blocks for each.
-    assert!(live("Ways.deflaters") >= 400 && live("Ways.deflaters").is_multiple_of(100));
-    assert_eq!(live("Ways.ended"), 0);
+/// Whether it is a system call that maps memory, whichever of its names the C library has symbols for.
+fn maps(stack: &&StackDocument) -> bool {
+    stack.frames[0].symbol.contains("mmap")
+}
+
+#[test]
+fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
+    require_program!("javac");
+    for java in javas() {
+        let mut java = Java::start_ways(&java, &[]);
+        // Libraries that the JVM loads when it needs them are another matter.
+        java.ask("deflate 1");
+        let jjleak = java.attach_to_all();
+        java.ask("deflate 100");
+        let report = jjleak.interrupt().assert_done().report();
+
+        for (class, maker, init) in
+            [("Deflater", "Ways.deflaters", "deflateInit2_"), ("Inflater", "Ways.inflaters", "inflateInit2_")]
+        {
+            let method = format!("java.util.zip.{class}.init");
+            // The JVM allocates there for itself, too, when it first gets there.
+            let made = || report.stacks.iter().filter(|stack| is_in(stack, &method) && is_in(stack, init));
+            assert!(made().all(|stack| stack.status == "complete"));
+            let live = |method: &str| -> u64 {
+                made().filter(|stack| is_in(stack, method)).map(|stack| stack.live.objects).sum()
+            };
+            // zlib takes one or more blocks for each.
+            assert!(live(maker) >= 100 && live(maker).is_multiple_of(100), "{} of {class}", live(maker));
+            assert_eq!(live("Ways.ended"), 0);
+        }
+    }
+}
+
+#[test]
+fn files_stay_mapped_where_they_were_mapped_until_their_buffer_is_collected() {
+    require_program!("javac");
+    for java in javas() {
+        let mut java = Java::start_ways(&java, &[]);
+        // Libraries and classes that the JVM needs for it.
+        java.ask("map 1");
+        let before = java.books();
+        let jjleak = java.attach_to_mappings();
+        java.ask("map 100");
+        let sites = java.books();
+        let report = jjleak.interrupt().assert_done().report();
+
+        assert_nothing_lost(&report);
+        assert_eq!(sites.len(), 2);
+        for (size, site) in sites {
+            let made = site.objects - before[&size].objects;
+            // The code on the way is compiled at some time, and is another stack then.
+            let here = report.stacks.iter().filter(|stack| java_frames(stack).ends_with(&site.path));
+            let mapped: Vec<_> =
+                here.filter(maps).filter(|stack| is_in(stack, "sun.nio.ch.FileChannelImpl.map0")).collect();
+            assert!(mapped.iter().all(|stack| stack.status == "complete"));
+            let sum = |of: fn(&StackDocument) -> u64| mapped.iter().map(|stack| of(stack)).sum::<u64>();
+            assert_eq!((sum(|stack| stack.live.objects), sum(|stack| stack.live.bytes)), (made, made * size));
+            let allocated = (sum(|stack| stack.allocated.objects), sum(|stack| stack.allocated.bytes));
+            assert_eq!(allocated, (100, 100 * size));
+        }
+    }
+}
+
+/// Besides its stack, a thread has what the JVM keeps of it.
+#[test]
+fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
+    require_program!("javac");
+    for java in javas() {
+        let mut java = Java::start_ways(&java, &[]);
+        java.ask("threads 1");
+        let jjleak = java.attach_to_mappings();
+        java.ask("threads 20");
+        let report = jjleak.interrupt().assert_done().report();
+
+        assert_nothing_lost(&report);
+        let started = || report.stacks.iter().filter(|stack| is_in(stack, "Ways.threads"));
+        let stacks: Vec<_> = started().filter(maps).collect();
+        let [stack] = stacks[..] else { panic!("{stacks:#?}") };
+        assert_eq!((stack.live.objects, &*stack.status), (20, "complete"));
+        assert!((20 * (7 << 20)..20 * (8 << 20)).contains(&stack.allocated.bytes), "{:?}", stack.allocated);
+        // The JVM maps the pages anew that it guards a stack's end with.
+        assert!(stack.live.bytes > stack.allocated.bytes / 10 * 9, "{:?}", stack.live);
+        let kept = started().filter(|stack| is_in(stack, "JVM_StartThread") && is_in(stack, "malloc"));
+        assert!(kept.clone().all(|stack| stack.status == "complete"));
+        assert!(kept.clone().any(|stack| stack.live.objects == 20), "{:#?}", kept.collect::<Vec<_>>());
+    }
 }
 
 /// Hidden classes are defined, compiled and unloaded faster than a small code cache has room for them.
@@ -127,9 +185,9 @@ fn a_stack_of_a_virtual_thread_is_whole_or_says_that_its_frames_are_in_the_heap(
     require_program!("javac");
     let lack = || jdk_from(21).is_none().then(|| "no JDK with virtual threads is installed".to_owned());
     require!(lack());
-    let Some(home) = jdk_from(21) else { return };
+    let Some(jdk) = jdk_from(21) else { return };
     for options in [&[][..], &["-Xint"]] {
-        let mut java = Java::start_ways(&home.join("bin/java"), options);
+        let mut java = Java::start_ways(&jdk.java(), options);
         let jjleak = java.attach_to(WAYS);
         java.ask("virtual 300");
         let sites = java.books();

@@ -9,6 +9,7 @@
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
 //! | [`caps`] | which capabilities jjleak needs |
 //! | [`vm`] | jjleak on another kernel |
+//! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts |
@@ -25,6 +26,7 @@ mod caps;
 mod check;
 mod command;
 mod demo;
+mod jdks;
 mod ledger;
 mod licences;
 mod manual;
@@ -80,6 +82,8 @@ enum Verb {
     Caps,
     /// Test jjleak on Debian's kernel, in a virtual machine
     VmTest,
+    /// Write down how many Java stacks are whole, on every JDK, in every mode and with every collector
+    Jdks,
     /// Write man pages and shell completions into deploy/
     Manual,
     /// Check formatting, lints, documentation and licences
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Verb::Verifier => verifier::verifier(),
         Verb::Caps => caps::caps(),
         Verb::VmTest => vm::test(),
+        Verb::Jdks => jdks::jdks(),
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),

@@ -65,8 +65,8 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("redis-benchmark", "redis-tools"),
 ];
 
-/// What only tests that take minutes need: it takes as much room as all of the above.
-const FOR_LONG_TESTS: &[Prerequisite] = &[program("node", "nodejs")];
+/// What only tests that take minutes need: Node.js takes as much room as all of the above, and pip fetches JDKs.
+const FOR_LONG_TESTS: &[Prerequisite] = &[program("node", "nodejs"), program("pip3", "python3-pip")];
 
 /// Installs what the tests need and is missing.
 pub(crate) fn for_tests(long: bool) -> Result<()> {

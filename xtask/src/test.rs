@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, OBJECT_VARIABLE},
     command::{self, announce, host_cargo, shown},
-    prerequisites,
+    jdks, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace,
@@ -23,7 +23,7 @@ pub(crate) const REQUIRE_BPF: &str = "JJLEAK_REQUIRE_BPF";
 /// The file in which a test that skips itself leaves a line with its name and reason.
 const SKIPPED: &str = "JJLEAK_SKIPPED";
 /// Turns on the tests that take minutes.
-const LONG: &str = "JJLEAK_LONG";
+pub(crate) const LONG: &str = "JJLEAK_LONG";
 
 /// Runs the tests on the kernel that have this in their names, and lets them talk.
 pub(crate) fn on_kernel(filter: &str, variable: (&str, &str), reason: &str) -> Result<()> {
@@ -54,7 +54,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
         cargo.arg("--").args(args);
     }
     if long {
-        cargo.env(LONG, "1");
+        cargo.env(LONG, "1").env(jdks::HOMES, jdks::homes()?);
     }
     let root = Root::obtain("load jjleak's BPF programs");
     match &root {

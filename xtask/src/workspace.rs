@@ -1,6 +1,9 @@
 //! Where the workspace and its build output lie.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use cargo_metadata::MetadataCommand;
@@ -19,4 +22,16 @@ pub(crate) fn target() -> Result<PathBuf> {
         .exec()
         .context("cannot ask cargo where it puts its output")?;
     Ok(metadata.target_directory.into_std_path_buf())
+}
+
+/// Where what took long to build or to fetch is kept, for all workspaces of this user.
+pub(crate) fn cache() -> Result<PathBuf> {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .context(
+            "neither XDG_CACHE_HOME nor HOME is set: set one, so that there is a place to keep things in",
+        )?;
+    Ok(cache.join("jjleak"))
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::jcmd::{self, Unfit, Way};
-use crate::jvm::{self, Description, Jvm, LIBRARY, Origin, ProcessMemory};
+use crate::jvm::{self, Description, Jvm, Origin, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
 use crate::render::humane_bytes;
 
@@ -35,8 +35,8 @@ pub struct ExaminedJvm {
 pub enum Names {
     /// From the JVM's own structures, with inlined methods and lines.
     All,
-    /// From the JVM's own structures, without inlined methods and lines: its version is not known well.
-    WithoutInlined,
+    /// From the JVM's own structures, but without these: its version is not known well.
+    Without(&'static str),
     /// From nowhere but a perf map; why.
     Unreadable(String),
 }
@@ -73,20 +73,24 @@ const SWITCHES: [&str; 5] =
 /// Longest file that is read to know who has made a JVM; they have two kilobytes.
 const MAX_RELEASE_BYTES: u64 = 64 << 10;
 
+/// Folders from the library's own to the JVM's, at most: `jre/lib/amd64/server` in JDK 8.
+const MAX_DEPTH: usize = 5;
+
 impl ExaminedJvm {
     /// Looks at the JVM in a process, if there is one.
     pub(super) fn find(pid: Pid, mappings: &[Mapping], modules: &ModuleTable) -> Option<Self> {
         let (library, bias) = jvm::library(mappings, modules)?;
         let described = describe(pid, library, bias);
         let known = described.as_ref().ok();
+        let home = home(pid, &library.path);
         Some(Self {
             release: described.as_ref().map(|known| known.release().to_owned()).map_err(Clone::clone),
-            vendor: vendor(pid, &library.path).unwrap_or_default(),
+            vendor: home.as_ref().and_then(|(_, release)| vendor(release)).unwrap_or_default(),
             collector: known.map(collector).unwrap_or_default(),
             names: names(pid, library, bias),
             flags: known.map(flags).unwrap_or_default(),
             tracking: known.map_or(Tracking::Unknown, tracking),
-            libraries: foreign(modules, &library.path),
+            libraries: foreign(modules, home.map_or(&library.path, |(home, _)| home)),
             asking: jcmd::way(known),
         })
     }
@@ -104,8 +108,7 @@ fn names(pid: Pid, library: &Module, bias: u64) -> Names {
         .map_err(|error| error.to_string())
         .and_then(|(memory, library)| Jvm::open(memory, &library, bias).map_err(|error| error.to_string()));
     match opened {
-        Ok(jvm) if jvm.knows_inlining() => Names::All,
-        Ok(_) => Names::WithoutInlined,
+        Ok(jvm) => jvm.lacks().map_or(Names::All, Names::Without),
         Err(error) => Names::Unreadable(error),
     }
 }
@@ -137,25 +140,33 @@ fn tracking(known: &Description<ProcessMemory>) -> Tracking {
     }
 }
 
-/// Who has made a JVM, as the file says that lies in its folder (`IMPLEMENTOR`).
-fn vendor(pid: Pid, library: &Path) -> Option<String> {
-    let home = library.ancestors().nth(3)?;
-    let file: File = Root::of(pid).and_then(|root| root.open(&home.join("release"))).ok()?;
-    let mut text = Vec::new();
-    file.take(MAX_RELEASE_BYTES).read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let value = text.lines().find_map(|line| line.strip_prefix("IMPLEMENTOR="))?;
+/// The folder of a JVM, and the text of the file that lies in it and tells of its release. The library is a few folders
+/// deeper, as many as the JDK's version and the launcher have it.
+fn home(pid: Pid, library: &Path) -> Option<(&Path, String)> {
+    let root = Root::of(pid).ok()?;
+    library.ancestors().skip(1).take(MAX_DEPTH).find_map(|home| {
+        let file: File = root.open(&home.join("release")).ok()?;
+        let mut text = Vec::new();
+        file.take(MAX_RELEASE_BYTES).read_to_end(&mut text).ok()?;
+        Some((home, String::from_utf8_lossy(&text).into_owned()))
+    })
+}
+
+/// Who has made a JVM (`IMPLEMENTOR`).
+fn vendor(release: &str) -> Option<String> {
+    let value = release.lines().find_map(|line| line.strip_prefix("IMPLEMENTOR="))?;
     Some(value.trim().trim_matches('"').to_owned())
 }
 
 /// Libraries from elsewhere than the JVM's folder, but for those of the C and C++ runtimes.
-fn foreign(modules: &ModuleTable, library: &Path) -> Vec<PathBuf> {
+fn foreign(modules: &ModuleTable, home: &Path) -> Vec<PathBuf> {
     const RUNTIME: [&str; 8] =
         ["ld-", "libc.", "libdl.", "libgcc_s.", "libm.", "libpthread.", "librt.", "libstdc++."];
-    let home = library.ancestors().nth(3).unwrap_or(library);
-    let is_foreign = |path: &&PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        !path.starts_with(home) && name != LIBRARY && !RUNTIME.iter().any(|known| name.starts_with(known))
+    let is_foreign = |module: &Module| {
+        let name = module.path.file_name().unwrap_or_default().to_string_lossy();
+        let is_runtime = RUNTIME.iter().any(|known| name.starts_with(known));
+        !is_runtime && !module.path.starts_with(home) && !jvm::is_library(module)
     };
-    modules.iter().map(|(_, module)| &module.path).filter(is_foreign).cloned().collect()
+    let foreign = modules.iter().filter(|(_, module)| is_foreign(module));
+    foreign.map(|(_, module)| module.path.clone()).collect()
 }

@@ -89,7 +89,7 @@ fn generated(out: &mut String, generated: &Generated, jvm: Option<&ExaminedJvm>)
     let (kib, map) = (generated.bytes >> 10, printable(&generated.perf_map));
     let _ = write!(out, "  -    {kib} KiB of generated code: ");
     let _ = match (jvm.map(|jvm| &jvm.names), &generated.names) {
-        (Some(Names::All | Names::WithoutInlined), _) => writeln!(out, "the JVM's, see below"),
+        (Some(Names::All | Names::Without(_)), _) => writeln!(out, "the JVM's, see below"),
         (_, NamesFrom::Nowhere) => {
             writeln!(out, "unwound by frame pointers, without names: there is no {map}")
         }
@@ -127,10 +127,10 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
                 "  yes  methods, inlined ones and lines: from the JVM's own structures; no option is needed"
             )
         }
-        Names::WithoutInlined => writeln!(
+        Names::Without(lacking) => writeln!(
             out,
-            "  yes  methods: from the JVM's own structures; no option is needed\n  NO   inlined methods and lines: \
-             this version is not known well"
+            "  yes  methods: from the JVM's own structures; no option is needed\n  NO   {lacking}: this version is not \
+             known well"
         ),
         Names::Unreadable(error) => {
             writeln!(

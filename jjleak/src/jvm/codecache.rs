@@ -26,9 +26,7 @@ const KERNEL_WORD: u64 = 4;
 /// Where things are in the code cache.
 #[derive(Debug)]
 pub(super) struct CodeCacheLayout {
-    heaps: u64,
-    length: Field,
-    data: Field,
+    heaps: Heaps,
     low: u64,
     end: u64,
     segment_map: u64,
@@ -36,6 +34,15 @@ pub(super) struct CodeCacheLayout {
     block_bytes: u64,
     block_used: Field,
     pub(super) blob: BlobLayout,
+}
+
+/// Where pointers to the heaps are.
+#[derive(Debug)]
+enum Heaps {
+    /// In an array.
+    Many { array: u64, length: Field, data: Field },
+    /// There is one; until JDK 8.
+    One { pointer: u64 },
 }
 
 /// Where things are in a blob.
@@ -73,9 +80,7 @@ impl CodeCacheLayout {
             Ok::<_, Error>(Field { offset: header.wrapping_add(field.offset), ..field })
         };
         Ok(Self {
-            heaps: structs.address(&[("CodeCache", "_heaps")])?,
-            length: structs.field(&[("GrowableArrayBase", "_len"), ("GenericGrowableArray", "_len")])?,
-            data: field("GrowableArray<int>", "_data")?,
+            heaps: Heaps::of(structs)?,
             low: memory.wrapping_add(low),
             end: memory.wrapping_add(field("VirtualSpace", "_high_boundary")?.offset),
             segment_map: field("CodeHeap", "_segmap")?.offset.wrapping_add(low),
@@ -84,6 +89,30 @@ impl CodeCacheLayout {
             block_used: in_header("_used")?,
             blob: BlobLayout::of(structs)?,
         })
+    }
+}
+
+impl Heaps {
+    fn of(structs: &Structs) -> Result<Self, Error> {
+        if let Ok(pointer) = structs.address(&[("CodeCache", "_heap")]) {
+            return Ok(Self::One { pointer });
+        }
+        Ok(Self::Many {
+            array: structs.address(&[("CodeCache", "_heaps")])?,
+            length: structs.field(&[("GrowableArrayBase", "_len"), ("GenericGrowableArray", "_len")])?,
+            data: structs.field(&[("GrowableArray<int>", "_data")])?,
+        })
+    }
+
+    /// Where the first of the pointers is, and how many there are. `None` before there are any.
+    fn read(&self, memory: &impl Memory) -> Option<(u64, u64)> {
+        match self {
+            Self::Many { array, length, data } => {
+                let array = memory.pointer(*array).filter(|array| *array != 0)?;
+                Some((data.read(memory, array)?, length.read(memory, array)?.min(MAX_HEAPS as u64)))
+            }
+            Self::One { pointer } => Some((*pointer, 1)),
+        }
     }
 }
 
@@ -209,11 +238,7 @@ impl BlobKind {
 
 /// Where the code heaps are, of which there is at least one.
 pub(super) fn heaps(memory: &impl Memory, layout: &CodeCacheLayout) -> Result<Vec<CodeHeap>, Error> {
-    let array = memory.pointer(layout.heaps).filter(|array| *array != 0);
-    let place = array.and_then(|array| {
-        Some((layout.data.read(memory, array)?, layout.length.read(memory, array)?.min(MAX_HEAPS as u64)))
-    });
-    let (data, count) = place.ok_or(Error::Unreadable("its code heaps"))?;
+    let (data, count) = layout.heaps.read(memory).ok_or(Error::Unreadable("its code heaps"))?;
     let mut heaps: Vec<CodeHeap> = Vec::new();
     for index in 0..count {
         let heap = memory.pointer(data.wrapping_add(WORD * index));

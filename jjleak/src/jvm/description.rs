@@ -51,9 +51,16 @@ impl<M: Memory> Description<M> {
             let at = structs.address(&[("Abstract_VM_Version", name)]).ok()?;
             memory.text(memory.pointer(at)?)
         };
+        let version = structs.version(&memory);
+        let release = text("_s_vm_release").unwrap_or_default();
         Ok(Self {
-            version: structs.version(&memory),
-            release: text("_s_vm_release").unwrap_or_default(),
+            version,
+            // Until JDK 8, it is the JVM's own.
+            release: if (1..=8).contains(&version) {
+                format!("{version} (HotSpot {release})")
+            } else {
+                release
+            },
             build: text("_s_internal_vm_info_string").unwrap_or_default(),
             flags,
             memory,
@@ -66,7 +73,7 @@ impl<M: Memory> Description<M> {
         self.version
     }
 
-    /// Its full version, such as `17.0.15+6-Debian-1deb12u1`.
+    /// Its full version, such as `17.0.15+6-Debian-1deb12u1`, or `8 (HotSpot 25.402-b06)`.
     #[must_use]
     pub fn release(&self) -> &str {
         &self.release

@@ -1,21 +1,30 @@
 //! Where a JVM's library is.
 
-use std::path::Path;
-
-use super::LIBRARY;
+use super::{LIBRARY, STRUCTS};
 use crate::processes::{Mapping, Module, ModuleTable};
 
-/// Whether a file is HotSpot's, or takes its place in another JVM.
+/// Whether a file has HotSpot in it, whatever its name is: a launcher can be linked with all of it. Or it takes HotSpot's
+/// place in another JVM, and has its name.
 #[must_use]
-pub fn is_library(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == LIBRARY)
+pub fn is_library(module: &Module) -> bool {
+    has_name(module) || module.exports_word(STRUCTS)
 }
 
 /// The JVM's library, and how far above its own addresses it is mapped.
 #[must_use]
 pub fn library<'a>(mappings: &[Mapping], modules: &'a ModuleTable) -> Option<(&'a Module, u64)> {
-    let mapping = mappings.iter().find(|mapping| mapping.executable && is_library(&mapping.path))?;
-    let (id, offset) = modules.find(mapping.addresses.start)?;
-    let module = modules.get(id);
-    Some((module, mapping.addresses.start.wrapping_sub(module.address_of(offset)?)))
+    let mut libraries = mappings.iter().filter(|mapping| mapping.executable).filter_map(|mapping| {
+        let (id, offset) = modules.find(mapping.addresses.start)?;
+        let module = modules.get(id);
+        let address = is_library(module).then(|| module.address_of(offset))??;
+        Some((&**module, mapping.addresses.start.wrapping_sub(address)))
+    });
+    let first = libraries.next()?;
+    // OpenJ9 has a libjvm.so, too, which only leads to the JVM.
+    let describes_itself = |(module, _): &(&Module, u64)| module.exports_word(STRUCTS);
+    Some([first].into_iter().chain(libraries).find(describes_itself).unwrap_or(first))
+}
+
+fn has_name(module: &Module) -> bool {
+    module.path.file_name().is_some_and(|name| name == LIBRARY)
 }

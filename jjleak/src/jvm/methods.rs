@@ -17,6 +17,8 @@ const MAX_LINE_BYTES: u64 = 128 << 10;
 /// Bytes of a `ConstMethod` before the bytecode, at most; the JDKs from 11 to 25 have up to 64.
 const MAX_FIXED_BYTES: usize = 256;
 const WORD: u64 = 8;
+/// Since this version, a frame of the interpreter keeps the method's class, too, and the bytecode a word further down.
+const FRAMES_OF_JDK_9: u64 = 9;
 
 /// Where things are in a method and what it refers to.
 #[derive(Debug)]
@@ -35,6 +37,7 @@ pub(super) struct MethodLayout {
     class_name: Field,
     symbol_length: Field,
     symbol_body: Field,
+    knows_bytecode: bool,
 }
 
 /// Which structure knows the index of the source file's name.
@@ -46,7 +49,7 @@ enum Source {
 }
 
 impl MethodLayout {
-    pub(super) fn of(structs: &Structs) -> Result<Self, Error> {
+    pub(super) fn of(structs: &Structs, version: u64) -> Result<Self, Error> {
         let field = |structure, name| structs.field(&[(structure, name)]);
         let source = match field("ConstantPool", "_source_file_name_index") {
             Ok(field) => Source::Pool(field),
@@ -69,7 +72,13 @@ impl MethodLayout {
             class_name: field("Klass", "_name")?,
             symbol_length: field("Symbol", "_length")?,
             symbol_body: field("Symbol", "_body")?,
+            knows_bytecode: version >= FRAMES_OF_JDK_9,
         })
+    }
+
+    /// Whether the kernel side finds the bytecode of interpreted frames where it looks.
+    pub(super) const fn knows_bytecode(&self) -> bool {
+        self.knows_bytecode
     }
 
     fn method(&self, memory: &impl Memory, at: u64) -> Option<Method> {
@@ -198,7 +207,8 @@ impl<'a, M: Memory> Methods<'a, M> {
         let known = self.method(method)?;
         #[expect(clippy::cast_possible_truncation, reason = "the lowest bits are what is compared")]
         let index = u64::from(low_bits.wrapping_sub(known.code as u16));
-        let bytecode_index = u32::try_from(index).ok().filter(|_| index < known.code_size);
+        let is_inside = self.layout.knows_bytecode && index < known.code_size;
+        let bytecode_index = u32::try_from(index).ok().filter(|_| is_inside);
         Some(self.at(&known, bytecode_index))
     }
 

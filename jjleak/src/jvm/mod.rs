@@ -38,8 +38,11 @@ pub use library::{is_library, library};
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
 
-/// The file that HotSpot is in.
-pub const LIBRARY: &str = "libjvm.so";
+/// The file that HotSpot is in, unless somebody has put it elsewhere.
+const LIBRARY: &str = "libjvm.so";
+
+/// The variable that leads to what HotSpot tells of its structures.
+const STRUCTS: &str = "gHotSpotVMStructs";
 
 /// Why a JVM's code cannot be told apart.
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +71,8 @@ pub struct Jvm<M> {
 }
 
 impl<M: Memory> Jvm<M> {
-    /// Reads what the JVM says of itself: `library` is the content of its [`LIBRARY`], which is mapped `bias` bytes above
-    /// the addresses in it.
+    /// Reads what the JVM says of itself: `library` is the content of the file that it is in, which is mapped `bias` bytes
+    /// above the addresses in it.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
         Self::described(memory, symbols(library, bias)?)
     }
@@ -80,7 +83,7 @@ impl<M: Memory> Jvm<M> {
         let version = structs.version(&memory);
         Ok(Self {
             code_cache: CodeCacheLayout::of(&structs)?,
-            methods: MethodLayout::of(&structs)?,
+            methods: MethodLayout::of(&structs, version)?,
             scopes: ScopeLayout::of(&structs, version).ok(),
             version,
             memory,
@@ -94,9 +97,18 @@ impl<M: Memory> Jvm<M> {
     }
 
     /// Whether inlined methods and lines can be told for this version.
-    #[must_use]
-    pub const fn knows_inlining(&self) -> bool {
+    const fn knows_inlining(&self) -> bool {
         self.scopes.is_some()
+    }
+
+    /// What of its names cannot be told for this version, if anything.
+    #[must_use]
+    pub const fn lacks(&self) -> Option<&'static str> {
+        match (self.knows_inlining(), self.methods.knows_bytecode()) {
+            (true, true) => None,
+            (true, false) => Some("lines of interpreted methods"),
+            (false, _) => Some("inlined methods and lines"),
+        }
     }
 
     /// Where code is and can come to be, once there is any.

@@ -27,8 +27,8 @@ pub(super) struct ScopeLayout {
 
 #[derive(Debug)]
 enum Tables {
-    /// In the blob itself: distances from its start, and the address of the scopes, which the places follow. Until JDK 22.
-    Inside { metadata: Field, scopes: Field, places: Field, places_end: Field },
+    /// In the blob itself: distances from its start, but for the scopes, which the places follow. Until JDK 22.
+    Inside { metadata: Field, scopes: Scopes, places: Field, places_end: Field },
     /// In memory of their own: metadata after the relocations, and distances from the start of what does not change. Since
     /// JDK 25.
     Outside {
@@ -39,6 +39,24 @@ enum Tables {
         places: Field,
         scopes: Field,
     },
+}
+
+/// How a blob says where its scopes are.
+#[derive(Debug)]
+enum Scopes {
+    Address(Field),
+    /// By their distance from its start; until JDK 8.
+    Offset(Field),
+}
+
+impl Scopes {
+    /// `None` where they are in memory of their own.
+    fn of(structs: &Structs) -> Option<Self> {
+        let address = structs.field(&[("CompiledMethod", "_scopes_data_begin")]).map(Self::Address);
+        let offset = || structs.field(&[("nmethod", "_scopes_data_offset")]).map(Self::Offset);
+        let is_inside = structs.field(&[("nmethod", "_immutable_data")]).is_err();
+        address.ok().or_else(|| offset().ok().filter(|_| is_inside))
+    }
 }
 
 /// A method at a place in its bytecode.
@@ -59,14 +77,14 @@ struct Located {
 impl ScopeLayout {
     pub(super) fn of(structs: &Structs, version: u64) -> Result<Self, Error> {
         let nmethod = |name| structs.field(&[("nmethod", name)]);
-        let tables = match structs.field(&[("CompiledMethod", "_scopes_data_begin")]) {
-            Ok(scopes) => Tables::Inside {
+        let tables = match Scopes::of(structs) {
+            Some(scopes) => Tables::Inside {
                 metadata: nmethod("_metadata_offset")?,
                 scopes,
                 places: nmethod("_scopes_pcs_offset")?,
                 places_end: nmethod("_dependencies_offset")?,
             },
-            Err(_) => Tables::Outside {
+            None => Tables::Outside {
                 mutable: structs.field(&[("CodeBlob", "_mutable_data")])?,
                 relocations: structs.field(&[("CodeBlob", "_relocation_size")])?,
                 fixed: nmethod("_immutable_data")?,
@@ -152,7 +170,11 @@ impl Tables {
         match self {
             Self::Inside { metadata, scopes, places, places_end } => {
                 let from_start = |field| Some(blob.at.wrapping_add(read(field)?));
-                let (scopes, places) = (read(scopes)?, from_start(places)?);
+                let scopes = match scopes {
+                    Scopes::Address(field) => read(field)?,
+                    Scopes::Offset(field) => from_start(field)?,
+                };
+                let places = from_start(places)?;
                 Some(Located {
                     places: places..from_start(places_end)?,
                     scopes: scopes..places,

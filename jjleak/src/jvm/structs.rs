@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::{Error, Memory};
+use super::{Error, Memory, STRUCTS};
 
 /// Most entries of a table that are read; the JDKs from 11 to 25 have up to 840.
 const MAX_ENTRIES: u64 = 4096;
 /// Longest entry of a table; they have up to 56 bytes.
 const MAX_STRIDE: usize = 256;
+
+/// The JVM's own version in JDK 8.
+const HOTSPOT_25: u64 = 25;
 
 /// A field: its distance from the start of its structure, and its width in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +75,7 @@ impl Structs {
             Some(())
         })?;
         let table = Table {
-            at: value("gHotSpotVMStructs")?,
+            at: value(STRUCTS)?,
             stride: value("gHotSpotVMStructEntryArrayStride")?,
             name: value("gHotSpotVMStructEntryTypeNameOffset")?,
         };
@@ -112,7 +115,10 @@ impl Structs {
     /// The JDK's major version; 0 when it is not told.
     pub(super) fn version(&self, memory: &impl Memory) -> u64 {
         let address = self.address(&[("Abstract_VM_Version", "_vm_major_version")]);
-        address.ok().and_then(|address| memory.number(address, 4)).unwrap_or_default()
+        let major = address.ok().and_then(|address| memory.number(address, 4)).unwrap_or_default();
+        // Until JDK 8, the JVM counts its own versions, of which 25 is the one in JDK 8; it has one code heap only.
+        let is_old = self.address(&[("CodeCache", "_heap")]).is_ok();
+        if is_old { major.saturating_sub(HOTSPOT_25 - 8) } else { major }
     }
 
     /// Bytes of a field of this type. What is no number of up to 8 bytes is a structure, of which the first word is meant.

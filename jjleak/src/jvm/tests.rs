@@ -31,6 +31,7 @@ const SYMBOLS: u64 = 0x1000;
 const TEXTS: u64 = 0x8000;
 const TABLES: u64 = 0x2_0000;
 const HEAPS: u64 = 0x4_0000;
+const VERSION: u64 = 0x4_8000;
 const SEGMENT_MAP: u64 = 0x5_0000;
 const HEAP: u64 = 0x10_0000;
 const HEAP_BYTES: u64 = 0x1_0000;
@@ -223,8 +224,14 @@ const SIZES: &[(&str, u64)] = &[
 
 /// A JVM with one code heap: the interpreter, a compiled method `outer` that has `inner` inlined at pc 0x20, and a stub.
 fn image() -> Image {
+    image_of(17, FIELDS, ("CodeCache", "_heaps", HEAPS))
+}
+
+/// The same with this version, these fields, and these heaps.
+fn image_of(version: u32, fields: &[(&str, &str, &str, u64)], heaps: (&str, &str, u64)) -> Image {
     let mut image = Image::new();
-    image.describe(FIELDS, &[("CodeCache", "_heaps", HEAPS)], SIZES);
+    image.describe(fields, &[heaps, ("Abstract_VM_Version", "_vm_major_version", VERSION)], SIZES);
+    image.int(VERSION, version);
     image.word(HEAPS, HEAPS + 0x10);
     image.int(HEAPS + 0x10, 1);
     image.word(HEAPS + 0x18, HEAPS + 0x30);
@@ -255,6 +262,40 @@ fn image() -> Image {
         image.int(place + 4, scope);
     }
     image
+}
+
+/// The same as JDK 8 describes it: one heap, distances instead of addresses, and the JVM's own version.
+fn image_of_jdk_8() -> Image {
+    const GONE: [&str; 3] = ["GrowableArrayBase", "GrowableArray<int>", "CompiledMethod"];
+    let kept = FIELDS.iter().filter(|(of, name, ..)| !GONE.contains(of) && !name.starts_with("_code_"));
+    let own = [
+        ("CodeBlob", "_code_offset", "int", 16),
+        ("CodeBlob", "_data_offset", "int", 20),
+        ("nmethod", "_scopes_data_offset", "int", 48),
+    ];
+    let fields: Vec<_> = kept.copied().chain([("ConstMethod", "_code_size", "u2", 16)]).chain(own).collect();
+    let mut image = image_of(25, &fields, ("CodeCache", "_heap", HEAPS + 0x30));
+    for step in 0..4 {
+        let blob = HEAP + step * STEP + 16;
+        image.int(blob + 16, u32::try_from(BLOB_HEADER).unwrap());
+        image.int(blob + 20, u32::try_from(BLOB_HEADER + CODE_BYTES).unwrap());
+    }
+    image.int(HEAP + STEP + 16 + 48, 0x410);
+    image
+}
+
+#[test]
+fn what_jdk_8_describes_is_known_and_what_it_does_not_is_said() {
+    let jvm = open(image_of_jdk_8());
+    assert_eq!((jvm.version(), jvm.lacks()), (8, Some("lines of interpreted methods")));
+    let frame = |name: &str, line| (format!("a.B.{name}"), "B.java".to_owned(), line);
+    assert_eq!(names(&jvm, CODE + 0x20), [frame("inner", 12), frame("outer", 10)]);
+    let heaps = jvm.heaps().unwrap();
+    let told = jvm.code_cache(&heaps).unwrap();
+    assert_eq!((told.heaps[0].begin, told.is_relative, told.code_begin, told.code_end), (HEAP, 1, 8, 9));
+    let bytecode = u16::try_from((METHODS + 0x100 + 32) & 0xffff).unwrap();
+    let interpreted = interpreted(&jvm, METHODS, bytecode).unwrap();
+    assert_eq!((&*interpreted.name, interpreted.line), ("a.B.outer", 0));
 }
 
 fn open(image: Image) -> Jvm<Image> {

@@ -6,6 +6,7 @@
 mod debug_file;
 mod error;
 mod exit;
+mod exports;
 mod headers;
 mod identity;
 mod launch;

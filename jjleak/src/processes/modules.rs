@@ -1,5 +1,6 @@
 //! The files a process maps for execution, remembered while their addresses may need names.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -14,7 +15,7 @@ use object::ReadCache;
 
 use super::headers::Headers;
 use super::regions::Regions;
-use super::{FileId, FileVersion, Mapping, Pid, debug_file, mapped_file};
+use super::{FileId, FileVersion, Mapping, Pid, debug_file, exports, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
 /// what a hostile target maps can say that it is of any size.
@@ -32,6 +33,8 @@ pub struct Module {
     headers: Headers,
     /// A process that maps it.
     mapped_by: Pid,
+    /// Whether it exports the variables that somebody has asked for.
+    exported: RefCell<BTreeMap<&'static str, bool>>,
 }
 
 impl Module {
@@ -40,7 +43,14 @@ impl Module {
         let metadata = file.metadata()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         let version = FileVersion { file: file_id, changed };
-        Ok(Self { version, path: mapping.path.clone(), headers: Headers::read(&file), file, mapped_by: pid })
+        Ok(Self {
+            version,
+            path: mapping.path.clone(),
+            headers: Headers::read(&file),
+            file,
+            mapped_by: pid,
+            exported: RefCell::default(),
+        })
     }
 
     /// Whether the file is another one now than when it was opened: somebody has written to it.
@@ -65,6 +75,13 @@ impl Module {
     #[must_use]
     pub fn build_id(&self) -> &str {
         &self.headers.build_id
+    }
+
+    /// Whether it exports a variable of this name that is as large as a pointer. It is looked at once.
+    #[must_use]
+    pub fn exports_word(&self, name: &'static str) -> bool {
+        let look = || self.file().is_ok_and(|file| exports::exports_word(file, name));
+        *self.exported.borrow_mut().entry(name).or_insert_with(look)
     }
 
     /// The bytes of the separate debug file that belongs to this file, whose bytes are `elf`.

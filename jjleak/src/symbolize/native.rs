@@ -92,13 +92,9 @@ fn frame_in(module: &Module) -> Frame {
     Frame {
         module: module.path.to_string_lossy().into_owned(),
         build_id: module.build_id().to_owned(),
-        kind: if is_jvm(module) { FrameKind::Jvm } else { FrameKind::Native },
+        kind: if jvm::is_library(module) { FrameKind::Jvm } else { FrameKind::Native },
         ..Frame::default()
     }
-}
-
-fn is_jvm(module: &Module) -> bool {
-    module.path.file_name().is_some_and(|name| name == jvm::LIBRARY)
 }
 
 fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Option<Sym<'a>> {

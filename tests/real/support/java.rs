@@ -1,6 +1,6 @@
 //! The Java program that leaks on request, and what it says of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -11,11 +11,13 @@ use jjleak::render::json::{Document, StackDocument};
 use super::bounded::{LONG, SOON};
 use super::jjleak::Jjleak;
 use super::lines::Lines;
+use super::privilege::is_long;
 use super::process::Process;
 
 /// A running JVM.
 pub(crate) struct Java {
     process: Process,
+    pid: u32,
     stdin: ChildStdin,
     stdout: Lines,
 }
@@ -55,16 +57,35 @@ impl Java {
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let mut stdout = Lines::of("the Java program", stdout);
         assert_eq!(stdout.next(SOON), "ready");
-        Self { process, stdin, stdout }
+        Self { pid: process.id(), process, stdin, stdout }
     }
 
+    /// Starts a command whose only child is the JVM, as [`Self::spawn`] does.
+    pub(crate) fn spawn_below(command: &mut Command) -> Self {
+        let parent = Self::spawn(command);
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", parent.pid)).unwrap();
+        Self { pid: children.trim().parse().unwrap(), ..parent }
+    }
+
+    /// The JVM's.
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
+    }
+
+    /// Asks for something that it does not come back from, and waits for its end.
+    pub(crate) fn ask_at_last(mut self, what: &str) {
+        writeln!(self.stdin, "{what}").unwrap();
+        self.process.end(LONG);
     }
 
     /// Attaches jjleak, which is to count blocks of all sizes.
     pub(crate) fn attach_to_all(&self) -> Jjleak {
-        Jjleak::attached(["-p", &self.process.id().to_string(), "3600", "--format", "json"])
+        Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json"])
+    }
+
+    /// Attaches jjleak, which is to count mappings, too.
+    pub(crate) fn attach_to_mappings(&self) -> Jjleak {
+        Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json", "--mmap"])
     }
 
     /// Attaches jjleak, which is to count blocks of the sites' sizes only.
@@ -74,7 +95,7 @@ impl Java {
 
     /// Attaches jjleak, which is to count blocks of sizes from the first to the second only.
     pub(crate) fn attach_to(&self, sizes: [u64; 2]) -> Jjleak {
-        let pid = self.process.id().to_string();
+        let pid = self.pid.to_string();
         let [smallest, largest] = sizes.map(|size| size.to_string());
         Jjleak::attached(["-p", &pid, "3600", "--format", "json", "-z", &smallest, "-Z", &largest])
     }
@@ -130,23 +151,63 @@ pub(crate) fn java_frames(stack: &StackDocument) -> Vec<String> {
     frames.map(|frame| format!("{}:{}", frame.symbol, frame.line)).collect()
 }
 
-/// The JDKs that `JJLEAK_JDKS` names, separated by colons, and those that are installed.
-pub(crate) fn jdks() -> Vec<PathBuf> {
+/// A JDK, or a JRE.
+#[derive(Debug, Clone)]
+pub(crate) struct Jdk {
+    pub(crate) home: PathBuf,
+    /// Its major version.
+    pub(crate) version: u32,
+    /// Its full version, as it says it.
+    pub(crate) release: String,
+}
+
+impl Jdk {
+    /// What a folder holds, as the file says that every JDK has.
+    fn at(home: PathBuf) -> Option<Self> {
+        let text = std::fs::read_to_string(home.join("release")).ok()?;
+        let value = |key: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+            Some(value.trim_matches('"').to_owned())
+        };
+        let full = value("JAVA_VERSION")?;
+        let version = full.split(['.', '-', '+']).next()?.parse().ok()?;
+        let release = value("JAVA_RUNTIME_VERSION").unwrap_or(full);
+        home.join("bin/java").exists().then_some(Self { home, version, release })
+    }
+
+    pub(crate) fn java(&self) -> PathBuf {
+        self.home.join("bin/java")
+    }
+
+    /// Whether it takes these options without a word.
+    pub(crate) fn takes(&self, options: &[&str]) -> bool {
+        let output = Command::new(self.java()).args(options).arg("-version").output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        output.status.success() && !said.contains("warning")
+    }
+}
+
+/// The JDKs that `JJLEAK_JDKS` names, separated by colons, and those that are installed. Each once.
+pub(crate) fn jdks() -> Vec<Jdk> {
     let named = std::env::var("JJLEAK_JDKS").unwrap_or_default();
     let installed =
         std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
     let homes = named.split(':').filter(|home| !home.is_empty()).map(PathBuf::from).chain(installed);
-    homes.filter(|home| home.join("bin/java").exists() && home.join("release").exists()).collect()
+    let homes: BTreeSet<_> = homes.filter_map(|home| std::fs::canonicalize(home).ok()).collect();
+    let mut jdks: Vec<_> = homes.into_iter().filter_map(Jdk::at).collect();
+    jdks.sort_by(|one, other| (one.version, &one.release).cmp(&(other.version, &other.release)));
+    jdks
+}
+
+/// The installed one, and all others if there is time.
+pub(crate) fn javas() -> Vec<PathBuf> {
+    let others = if is_long() { jdks() } else { Vec::new() };
+    [PathBuf::from("java")].into_iter().chain(others.iter().map(Jdk::java)).collect()
 }
 
 /// A JDK of this version or a later one.
-pub(crate) fn jdk_from(oldest: u32) -> Option<PathBuf> {
-    let version = |home: &PathBuf| {
-        let release = std::fs::read_to_string(home.join("release")).unwrap_or_default();
-        let line = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION=\""))?;
-        line.split(['.', '"', '-', '+']).next()?.parse::<u32>().ok()
-    };
-    jdks().into_iter().find(|home| version(home).is_some_and(|version| version >= oldest))
+pub(crate) fn jdk_from(oldest: u32) -> Option<Jdk> {
+    jdks().into_iter().find(|jdk| jdk.version >= oldest)
 }
 
 /// The native methods, compiled without frame pointers but for the one that is to have one.

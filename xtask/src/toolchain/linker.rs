@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    env, fs,
+    fs,
     fs::File,
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     apt,
     command::{announce, host_cargo, on_path, run, succeeds},
+    workspace,
 };
 
 /// The release that is known to build this workspace's BPF programs, and the LLVM majors that it builds against.
@@ -69,13 +70,8 @@ fn pinned_version(major: u32) -> Option<&'static str> {
 
 /// The folder of the linker that xtask builds for LLVM `major`.
 fn folder(major: u32) -> Result<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
-        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME is set: set one, so that bpf-linker can be kept there")?;
     let version = pinned_version(major).unwrap_or("newest");
-    Ok(cache.join("jjleak").join(format!("{PROGRAM}-{version}-llvm{major}")))
+    Ok(workspace::cache()?.join(format!("{PROGRAM}-{version}-llvm{major}")))
 }
 
 fn runs(linker: &Path) -> bool {

@@ -93,7 +93,7 @@ impl Watch {
             return;
         }
         for watched in self.processes.values_mut().filter(|watched| watched.ended.is_none()) {
-            let is_jvm = watched.modules.iter().any(|(_, module)| jvm::is_library(&module.path));
+            let is_jvm = watched.modules.iter().any(|(_, module)| jvm::is_library(module));
             if is_jvm {
                 watched.perf_map.ask(&watched.process, &watched.code, &watched.modules);
             }

@@ -70,10 +70,8 @@ impl WatchedJvm {
         match opened {
             Ok(jvm) => {
                 let version = jvm.version();
-                if !jvm.knows_inlining() {
-                    tracing::warn!(
-                        "JDK {version} is not known well: its inlined methods and lines are not shown"
-                    );
+                if let Some(lacking) = jvm.lacks() {
+                    tracing::warn!("JDK {version} is not known well: {lacking} are not shown");
                 }
                 tracing::info!("Java methods of JDK {version} are named");
                 self.jvm = Some(jvm);

@@ -122,7 +122,7 @@ pub(super) fn name_by_perf_map(
         return;
     }
     let looked = perf_map.look(process, urgency);
-    let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(&module.path));
+    let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(module));
     let known = JitNames::new(&perf_map.map, is_jvm);
     // Those that are new wait for the next look at the map.
     let can_wait = looked == Outcome::Resting && urgency == Urgency::Soon;

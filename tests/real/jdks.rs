@@ -1,0 +1,166 @@
+//! Every JDK in every mode and with every collector: stacks are whole, methods are the ones that the JVM's own stack walker
+//! names, and bytes are the ones that the program has booked.
+
+use std::fmt::Write;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::thread;
+
+use jjleak::render::json::Document;
+
+use crate::java_ways::assert_ways;
+use crate::jvm::assert_as_the_jvm_says;
+use crate::support::java::{Jdk, jdks};
+use crate::support::privilege::{is_long, require, require_program};
+
+/// The versions that are supported.
+const VERSIONS: [u32; 4] = [11, 17, 21, 25];
+
+/// How code is run: the interpreter, the first compiler alone, the second alone, and all of them.
+const MODES: [(&str, &[&str]); 4] = [
+    ("`-Xint`", &["-Xint"]),
+    ("`-XX:TieredStopAtLevel=1`", &["-XX:TieredStopAtLevel=1"]),
+    ("`-XX:-TieredCompilation`", &["-XX:-TieredCompilation"]),
+    ("no option", &[]),
+];
+
+/// Collectors differ in the barriers that they have in compiled code, and in how they arm and throw away such code.
+const COLLECTORS: [(&str, &[&str]); 6] = [
+    ("G1", &["-XX:+UseG1GC"]),
+    ("Serial", &["-XX:+UseSerialGC"]),
+    ("Parallel", &["-XX:+UseParallelGC"]),
+    ("ZGC", &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseZGC"]),
+    ("ZGC, generational", &["-XX:+UseZGC", "-XX:+ZGenerational"]),
+    ("Shenandoah", &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseShenandoahGC"]),
+];
+
+/// JVMs that are run at once: each takes more than a gigabyte, and waits for jjleak as long as jjleak waits for it.
+const AT_ONCE: usize = 2;
+
+/// What is kept in the repository.
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/jdks.md");
+
+/// Allocations, and those of them with a complete stack.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    all: u64,
+    complete: u64,
+}
+
+impl Counted {
+    fn of(reports: &[Document]) -> Self {
+        let stacks = || reports.iter().flat_map(|report| &report.stacks);
+        let complete = stacks().filter(|stack| stack.status == "complete");
+        Self {
+            all: stacks().map(|stack| stack.allocated.objects).sum(),
+            complete: complete.map(|stack| stack.allocated.objects).sum(),
+        }
+    }
+
+    /// Rounded down: what is not all does not look as if it were.
+    fn share(self) -> String {
+        let hundredths = self.complete * 10_000 / self.all.max(1);
+        match hundredths % 100 {
+            0 => format!("{} %", hundredths / 100),
+            rest => format!("{}.{rest:02} %", hundredths / 100),
+        }
+    }
+}
+
+/// One way to run a JVM, and what came of it: a panic's message, if something was not as it should be.
+struct Cell {
+    mode: &'static str,
+    collector: &'static str,
+    outcome: Result<Counted, String>,
+}
+
+/// Runs both programs, and fails unless all is as it should be.
+fn measure(jdk: &Jdk, options: &[&str]) -> Counted {
+    let reports = [assert_as_the_jvm_says(&jdk.java(), options), assert_ways(&jdk.java(), options)];
+    let counted = Counted::of(&reports);
+    assert!(counted.complete * 1000 >= counted.all * 999, "{counted:?} are complete");
+    counted
+}
+
+fn cell(jdk: &Jdk, mode: (&'static str, &[&str]), collector: (&'static str, &[&str])) -> Cell {
+    let options = [mode.1, collector.1].concat();
+    let outcome = catch_unwind(AssertUnwindSafe(|| measure(jdk, &options)));
+    let outcome = outcome.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
+    });
+    println!("{} {} {}: {outcome:?}", jdk.release, mode.0, collector.0);
+    Cell { mode: mode.0, collector: collector.0, outcome }
+}
+
+/// All of a JDK's cells, or one that stands for them.
+fn cells(jdk: &Jdk) -> Vec<Cell> {
+    if !is_long() {
+        return vec![cell(jdk, MODES[3], COLLECTORS[0])];
+    }
+    let collectors: Vec<_> = COLLECTORS.into_iter().filter(|(_, options)| jdk.takes(options)).collect();
+    let ways = MODES.iter().flat_map(|mode| collectors.iter().map(move |collector| (*mode, *collector)));
+    ways.map(|(mode, collector)| cell(jdk, mode, collector)).collect()
+}
+
+/// The page that is kept, of what every cell counted.
+fn page(measured: &[(Jdk, Vec<Cell>)]) -> String {
+    let mut page = HEAD.to_owned();
+    let names = COLLECTORS.map(|(name, _)| name);
+    writeln!(page, "\n| JDK | mode | {} |\n|---|---|{}", names.join(" | "), "---|".repeat(names.len()))
+        .unwrap();
+    for (jdk, cells) in measured {
+        for (mode, _) in MODES {
+            write!(page, "| {} | {mode} |", jdk.release).unwrap();
+            for collector in names {
+                let cell = cells.iter().find(|cell| (cell.mode, cell.collector) == (mode, collector));
+                let counted = cell.and_then(|cell| cell.outcome.as_ref().ok());
+                let said = counted
+                    .map_or("-".to_owned(), |counted| format!("{} of {}", counted.share(), counted.all));
+                write!(page, " {said} |").unwrap();
+            }
+            writeln!(page).unwrap();
+        }
+    }
+    page
+}
+
+const HEAD: &str = "\
+# Java stacks, by JDK
+
+Two programs take native memory in the ways that [Java](../jvm.md) lists. Of each allocation: whether its stack is complete.
+Of each call site: whether its methods, inlined ones included, and their lines are the ones that the JVM's own `StackWalker`
+names, and whether bytes and objects are the ones that the program has booked. A cell says how many of the allocations have a
+complete stack; it stands here only if all the rest is equal. `-`: this JDK has no such collector.
+
+`cargo xtask jdks` fetches the JDKs, and writes this page anew. It takes a quarter of an hour.
+";
+
+#[test]
+fn every_jdk_says_the_same_in_every_mode_and_with_every_collector() {
+    require_program!("javac");
+    let jdks = jdks();
+    let lacking = VERSIONS.iter().find(|version| jdks.iter().all(|jdk| jdk.version != **version));
+    let lack = || lacking.filter(|_| is_long()).map(|version| format!("JDK {version} is not installed"));
+    require!(lack());
+
+    let mut measured = Vec::new();
+    for jdks in jdks.chunks(AT_ONCE) {
+        thread::scope(|scope| {
+            let threads: Vec<_> = jdks.iter().map(|jdk| scope.spawn(|| (jdk.clone(), cells(jdk)))).collect();
+            measured.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
+        });
+    }
+
+    let cells = || measured.iter().flat_map(|(jdk, cells)| cells.iter().map(move |cell| (jdk, cell)));
+    let failed: Vec<_> = cells()
+        .filter_map(|(jdk, cell)| {
+            Some((&jdk.release, cell.mode, cell.collector, cell.outcome.as_ref().err()?))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    if is_long() && std::env::var("JJLEAK_KEEP_JDKS").is_ok_and(|value| value == "1") {
+        fs::write(Path::new(TABLE), page(&measured)).unwrap();
+    }
+}
