@@ -139,14 +139,14 @@ pub(crate) fn jdks() -> Vec<PathBuf> {
     homes.filter(|home| home.join("bin/java").exists() && home.join("release").exists()).collect()
 }
 
-/// A JDK of this version or a later one.
-pub(crate) fn jdk_from(oldest: u32) -> Option<PathBuf> {
+/// The JDKs of this version and later ones.
+pub(crate) fn jdks_from(oldest: u32) -> Vec<PathBuf> {
     let version = |home: &PathBuf| {
         let release = std::fs::read_to_string(home.join("release")).unwrap_or_default();
         let line = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION=\""))?;
         line.split(['.', '"', '-', '+']).next()?.parse::<u32>().ok()
     };
-    jdks().into_iter().find(|home| version(home).is_some_and(|version| version >= oldest))
+    jdks().into_iter().filter(|home| version(home).is_some_and(|version| version >= oldest)).collect()
 }
 
 /// The native methods, compiled without frame pointers but for the one that is to have one.
