@@ -58,6 +58,60 @@ pub struct CodeCache {
     pub is_relative: u32,
     /// Number of the compilation.
     pub compile_id: u32,
+    /// Where the frames of virtual threads are that are on no stack.
+    pub continuations: Continuations,
+}
+
+/// The frames of virtual threads that are on no stack. When a virtual thread runs on, the JVM puts back a few of its frames
+/// only. The others stay in the Java heap, in objects of the class `StackChunk`, each as it would be on a stack, but that
+/// pointers into the frames are distances. The last frame on the stack returns to a barrier, and above it is what HotSpot
+/// notes of the continuation (`src/hotspot/share/runtime/continuationEntry.hpp` in the JDK), with the `Continuation`, which knows the
+/// innermost chunk. All 0 while that is not known. Places in objects are counted in words of 4 bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Continuations {
+    /// What the word of 8 bytes at [`klass_at`](Self::klass_at) is in a chunk, as far as this mask goes; never 0 when it is known.
+    pub klass: u64,
+    /// See [`Self::klass`].
+    pub klass_mask: u64,
+    /// References are such a part of a word of 8 bytes,
+    pub reference_mask: u64,
+    /// to be shifted to the left by this,
+    pub reference_shift: u32,
+    /// See [`Self::klass`].
+    pub klass_at: u32,
+    /// and added to this.
+    pub reference_base: u64,
+    /// Address of the variable that holds the return address into the code that entered the continuation.
+    pub return_address: u64,
+    /// In a `Continuation`: reference to its innermost chunk.
+    pub tail: u32,
+    /// In a chunk: reference to the one further out; none in the last.
+    pub parent: u32,
+    /// In a chunk: the size of the memory for its frames, in words of 8 bytes,
+    pub size: u32,
+    /// how many of them are before the frames,
+    pub stack_pointer: u32,
+    /// and before the end of the frames.
+    pub bottom: u32,
+    /// Where that memory begins.
+    pub stack: u32,
+}
+
+impl Continuations {
+    /// Bytes from the innermost end of what HotSpot notes of a continuation on the stack to the reference to the `Continuation`:
+    /// an empty structure, and a pointer.
+    pub const CONTINUATION_AT: u64 = 16;
+
+    /// The address that a word of 8 bytes with a reference in it refers to; 0 when to none.
+    #[inline(always)]
+    #[must_use]
+    pub const fn referred(&self, word: u64) -> u64 {
+        match word & self.reference_mask {
+            0 => 0,
+            reference => self.reference_base.wrapping_add(reference << (self.reference_shift & 63)),
+        }
+    }
 }
 
 /// The start of the names by which HotSpot tells kinds of code apart, as little-endian words.
@@ -93,7 +147,11 @@ pub const fn frame_of(compile_id: u32) -> u32 {
     (layer::GENERATED | id_in_frame(compile_id)) as u32 | (compile_id >> COMPILE_ID_BITS) << u16::BITS
 }
 
-const _: () = assert!(size_of::<CodeHeap>() == 32 && size_of::<CodeCache>() == 32 * MAX_HEAPS + 40);
+const _: () = assert!(
+    size_of::<CodeHeap>() == 32
+        && size_of::<Continuations>() == 72
+        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 112
+);
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
 
 #[cfg(test)]

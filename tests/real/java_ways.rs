@@ -1,13 +1,16 @@
 //! JVMs that are attached to before any of the code that is profiled has run: whatever is loaded, compiled and thrown away
 //! then, stacks are whole and have the names of the code that they were taken in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jjleak::render::json::{Document, StackDocument};
 
 use crate::support::books::assert_nothing_lost;
-use crate::support::java::{Java, Sites, WAYS, java_frames, javas, jdk_from, live_by_size, size_of};
+use crate::support::java::{Java, Jdk, Sites, WAYS, java_frames, javas, jdks_from, live_by_size, size_of};
 use crate::support::privilege::{is_long, require, require_program};
+
+const MODES: [&[&str]; 4] =
+    [&[], &["-Xint"], &["-XX:TieredStopAtLevel=1"], &["-XX:-TieredCompilation", "-Xbatch"]];
 
 /// Fails unless every site has the bytes and objects that the program has booked.
 fn assert_books(report: &Document, sites: &Sites) {
@@ -180,32 +183,67 @@ fn code_that_takes_the_place_of_other_code_all_the_time_has_its_own_name() {
     }
 }
 
-#[test]
-fn a_stack_of_a_virtual_thread_is_whole_or_says_that_its_frames_are_in_the_heap() {
-    require_program!("javac");
-    let lack = || jdk_from(21).is_none().then(|| "no JDK with virtual threads is installed".to_owned());
-    require!(lack());
-    let Some(jdk) = jdk_from(21) else { return };
-    for options in [&[][..], &["-Xint"]] {
-        let mut java = Java::start_ways(&jdk.java(), options);
-        let jjleak = java.attach_to(WAYS);
-        java.ask("virtual 300");
-        let sites = java.books();
-        let report = jjleak.interrupt().assert_done().report();
+/// Runs virtual threads that wait several times while garbage is collected, and compares how their stacks end, and with which
+/// frames, with what the program says.
+fn assert_virtual(java: &Path, options: &[&str]) {
+    println!("{} {options:?}", java.display());
+    let mut java = Java::start_ways(java, options);
+    let jjleak = java.attach_to(WAYS);
+    java.ask("virtual 300");
+    let sites = java.books();
+    let report = jjleak.interrupt().assert_done().report();
 
-        assert_eq!(sites.len(), 2);
+    assert_eq!(sites.len(), 2);
+    let moves = options.contains(&"-XX:+UseZGC");
+    // That collector allocates blocks of these sizes, too.
+    if !moves {
         assert_books(&report, &sites);
-        for stack in of_sites(&report) {
-            let path = &sites[&size_of(stack).unwrap()].path;
-            let frames = java_frames(stack);
-            let first =
-                frames.iter().position(|frame| *frame == path[0]).unwrap_or_else(|| panic!("{stack:#?}"));
-            let common = path.iter().zip(&frames[first..]).take_while(|(one, other)| one == other).count();
-            match &*stack.status {
-                "complete" => assert_eq!(common, path.len(), "{path:#?}\n{stack:#?}"),
-                "in_heap" => assert_eq!(common, frames.len() - first, "{path:#?}\n{stack:#?}"),
-                _ => panic!("{stack:#?}"),
+    }
+    for stack in of_sites(&report) {
+        let frames = java_frames(stack);
+        if moves && !frames.iter().any(|frame| frame.starts_with("Ways.sleeps")) {
+            continue;
+        }
+        let path = &sites[&size_of(stack).unwrap()].path;
+        let first = frames.iter().position(|frame| *frame == path[0]).unwrap_or_else(|| panic!("{stack:#?}"));
+        let common = path.iter().zip(&frames[first..]).take_while(|(one, other)| one == other).count();
+        match &*stack.status {
+            "complete" => assert_eq!(common, path.len(), "{path:#?}\n{stack:#?}"),
+            "in_heap" if moves => assert_eq!(common, frames.len() - first, "{path:#?}\n{stack:#?}"),
+            _ => panic!("{stack:#?}"),
+        }
+    }
+}
+
+fn with_virtual_threads() -> Vec<PathBuf> {
+    jdks_from(21).iter().map(Jdk::java).collect()
+}
+
+fn lack_of_virtual_threads() -> Option<String> {
+    with_virtual_threads().is_empty().then(|| "no JDK with virtual threads is installed".to_owned())
+}
+
+#[test]
+fn a_stack_of_a_virtual_thread_is_whole_wherever_its_frames_are() {
+    require_program!("javac");
+    require!(lack_of_virtual_threads());
+    let collectors: [&[&str]; 4] =
+        [&[], &["-XX:+UseSerialGC"], &["-XX:+UseParallelGC"], &["-XX:-UseCompressedOops"]];
+    for java in with_virtual_threads() {
+        for mode in MODES {
+            for collector in if is_long() { &collectors[..] } else { &collectors[..1] } {
+                assert_virtual(&java, &[mode, collector].concat());
             }
         }
+    }
+}
+
+/// The Z garbage collector moves objects while the program runs on.
+#[test]
+fn a_stack_of_a_virtual_thread_that_cannot_be_followed_into_the_heap_says_so() {
+    require_program!("javac");
+    require!(lack_of_virtual_threads());
+    for java in with_virtual_threads() {
+        assert_virtual(&java, &["-XX:+UseZGC"]);
     }
 }

@@ -237,7 +237,7 @@ fn kind_of(at: u64) -> Option<u64> {
 /// # Safety
 /// The scratch is ours while claimed.
 #[inline(always)]
-unsafe fn int_at(scratch: *mut Scratch, place: u32) -> u32 {
+pub(super) unsafe fn int_at(scratch: *mut Scratch, place: u32) -> u32 {
     // SAFETY: as promised by the caller; the index is in bounds.
     unsafe { *addr_of!((*scratch).header).cast::<u32>().add(place as usize & (HEADER_WORDS - 1)) }
 }
@@ -247,7 +247,7 @@ unsafe fn int_at(scratch: *mut Scratch, place: u32) -> u32 {
 /// # Safety
 /// The scratch is ours while claimed.
 #[inline(always)]
-unsafe fn address_at(scratch: *mut Scratch, place: u32) -> u64 {
+pub(super) unsafe fn address_at(scratch: *mut Scratch, place: u32) -> u64 {
     // SAFETY: as promised by the caller.
     unsafe { int_at(scratch, place) as u64 | (int_at(scratch, place.wrapping_add(1)) as u64) << 32 }
 }

@@ -3,6 +3,7 @@
 //! - `walk`: from frame to frame.
 //! - `rows`: the rule for a frame.
 //! - `generated`: the rule for code that a JVM generates.
+//! - `heap`: frames of virtual threads that are in the Java heap.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
@@ -11,6 +12,7 @@
 
 mod code;
 mod generated;
+mod heap;
 mod intern;
 mod replay;
 mod rows;
@@ -101,6 +103,7 @@ struct Walk {
     by_frame_pointer: u64,
     hash: StackHash,
     frame_count: u64,
+    heap: heap::Place,
     /// 1 once a frame was one of a JVM's: its name is known for a short time only.
     is_java: u64,
     status: u64,

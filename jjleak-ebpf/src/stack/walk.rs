@@ -18,7 +18,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, Walk, Walked, code, generated,
+    Scratch, Walk, Walked, code, generated, heap,
     replay::{self, Start},
     rows::{self, Tables},
     trampoline,
@@ -108,6 +108,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.frame_count = 0;
     walk.found_count = 0;
     walk.is_java = 0;
+    walk.heap.begin();
     forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
     // Nothing is kept of a walk but by `replay::find`.
@@ -136,7 +137,7 @@ fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     let walk = unsafe { &mut (*scratch).walk };
     walk.image = image;
     let mut context = Loop { scratch, tables };
-    let steps = MAX_FRAMES as u32 + MAX_LOOKUPS;
+    let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
     // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
     unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
     if !context.tables.are_unchanged() {
@@ -201,7 +202,9 @@ extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
         Ok(()) => CONTINUE,
         Err(status) => {
             // SAFETY: `scratch` is a map value that is ours while claimed.
-            unsafe { (*context.scratch).walk.status = status as u64 };
+            let walk = unsafe { &mut (*context.scratch).walk };
+            let in_heap = walk.heap.is_entered();
+            walk.status = if in_heap { heap::end(context.scratch, status) } else { status } as u64;
             STOP
         }
     }
@@ -212,8 +215,12 @@ extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
 fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
+    if walk.heap.is_on_the_way() {
+        return heap::go_on(scratch);
+    }
     let row = match rows::find(tables, walk.instruction_pointer.wrapping_sub(walk.after_call)) {
         Some(row) => row,
+        None if walk.heap.is_entered() => return Err(StackStatus::InHeap),
         None => {
             replay::spoil(walk);
             trampoline::resolve(walk);
@@ -232,6 +239,9 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         replay::spoil(walk);
         let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
         let row = generated::row(scratch, row, tables.scope, address)?;
+        if row.kind() == RowKind::Continuation as u64 {
+            return heap::enter(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
+        }
         // Another compilation's code at the same address is another frame.
         walk.hash = walk.hash.push((row.address() >> 16) as u64);
         row
@@ -239,6 +249,9 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         row
     };
     let kind = row.kind();
+    if walk.heap.is_entered() {
+        return heap::leave_frame(scratch, row);
+    }
     if kind == RowKind::Interpreter as u64 {
         return leave_interpreted_frame(scratch);
     }
@@ -248,9 +261,6 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
     if kind == RowKind::End as u64 {
         return Err(finished(walk));
-    }
-    if kind == RowKind::Continuation as u64 {
-        return Err(StackStatus::InHeap);
     }
     if kind == RowKind::Signal as u64 {
         return leave_signal_frame(scratch);
@@ -362,23 +372,32 @@ fn leave_signal_frame(scratch: *mut Scratch) -> Step {
     Ok(())
 }
 
+/// How many bytes below its frame pointer things are in a frame of HotSpot's interpreter (src/hotspot/cpu/x86/frame_x86.hpp in
+/// the JDK).
+pub(super) mod interpreter {
+    /// The stack pointer that the caller had: its arguments have become locals since.
+    pub(crate) const SENDER_STACK_POINTER: u64 = 8;
+    /// The `Method`.
+    pub(crate) const METHOD: u64 = 3 * 8;
+    /// Its first local variable, the outermost one.
+    pub(crate) const LOCALS: u64 = 7 * 8;
+    /// The bytecode that is running.
+    pub(crate) const BYTECODE: u64 = 8 * 8;
+}
+
 /// Adds a frame of HotSpot's interpreter and goes to its caller's. At the frame pointer are the caller's and the return
-/// address; below it, the stack pointer that the caller had (its arguments have become locals since), the method, and the
-/// bytecode (src/hotspot/cpu/x86/frame_x86.hpp in the JDK).
+/// address.
 #[inline(always)]
 fn leave_interpreted_frame(scratch: *mut Scratch) -> Step {
-    const BYTECODE: u64 = 8 * 8;
-    const METHOD: u64 = 3 * 8;
-    const SENDER_STACK_POINTER: u64 = 8;
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     let frame = walk.frame_pointer;
     if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
         return Err(StackStatus::BadFrame);
     }
-    let bytecode = word(scratch, frame.wrapping_sub(BYTECODE)).ok_or(StackStatus::Fault)?;
-    let method = word(scratch, frame - METHOD).ok_or(StackStatus::Fault)?;
-    let sender = word(scratch, frame - SENDER_STACK_POINTER).ok_or(StackStatus::Fault)?;
+    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::Fault)?;
+    let method = word(scratch, frame - interpreter::METHOD).ok_or(StackStatus::Fault)?;
+    let sender = word(scratch, frame - interpreter::SENDER_STACK_POINTER).ok_or(StackStatus::Fault)?;
     if !InterpretedFrame::can_be(method)
         || sender & 7 != 0
         || sender.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES
@@ -404,7 +423,7 @@ fn finished(walk: &Walk) -> StackStatus {
 
 /// Adds a frame.
 #[inline(always)]
-fn push(scratch: *mut Scratch, frame: StackFrame) {
+pub(super) fn push(scratch: *mut Scratch, frame: StackFrame) {
     // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
     unsafe {
         let walk = &mut (*scratch).walk;

@@ -152,8 +152,14 @@ impl UnwindTables {
     /// Says where a process generates code. It counts from the next [`Self::write`] on.
     pub(super) fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
         if let Some(row) = self.jvms.get(usize::from(slot.0)) {
+            let mut unfinished = *code;
+            // By this, a walk knows that it may rely on all else that is said of continuations.
+            unfinished.continuations.klass = 0;
             // SAFETY: the row is mapped for writing. A walk that reads it meanwhile finds no code, or some that it checks.
-            unsafe { write_volatile(row, *code) };
+            unsafe { write_volatile(row, unfinished) };
+            fence(Ordering::SeqCst);
+            // SAFETY: as above.
+            unsafe { write_volatile(addr_of_mut!((*row).continuations.klass), code.continuations.klass) };
         }
         self.generated.insert(slot, code.heaps.iter().map(|heap| heap.begin..heap.end).collect());
     }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use jjleak_common::jvm::{CodeCache, CodeHeap, MAX_HEADER_BYTES, MAX_HEAPS};
+use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations, MAX_HEADER_BYTES, MAX_HEAPS};
 
 use super::structs::{Field, Structs};
 use super::{Error, Memory};
@@ -293,6 +293,7 @@ impl CodeCacheLayout {
             code_end,
             is_relative,
             compile_id: sized(self.blob.compile_id, 4)?,
+            continuations: Continuations::default(),
         };
         known.heaps.iter_mut().zip(heaps).for_each(|(to, heap)| *to = *heap);
         Some(known)

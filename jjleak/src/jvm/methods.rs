@@ -81,11 +81,16 @@ impl MethodLayout {
         self.knows_bytecode
     }
 
+    /// The name of a class, as HotSpot has it.
+    pub(super) fn class_name(&self, memory: &impl Memory, class: u64) -> Option<String> {
+        self.symbol(memory, self.class_name.read(memory, class)?)
+    }
+
     fn method(&self, memory: &impl Memory, at: u64) -> Option<Method> {
         let fixed = self.fixed.read(memory, at)?;
         let pool = self.pool.read(memory, fixed)?;
         let class = self.holder.read(memory, pool)?;
-        let class_name = self.symbol(memory, self.class_name.read(memory, class)?)?;
+        let class_name = self.class_name(memory, class)?;
         let name = self.pooled(memory, pool, self.name.read(memory, fixed)?)?;
         let source = match self.source {
             Source::Pool(index) => index.read(memory, pool),

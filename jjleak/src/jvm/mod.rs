@@ -7,6 +7,7 @@
 //! nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is the target's.
 
 mod codecache;
+mod continuations;
 mod description;
 mod library;
 mod lines;
@@ -26,7 +27,8 @@ use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSymbol};
 
 use codecache::CodeCacheLayout;
-use jjleak_common::jvm::{CodeCache, CodeHeap};
+use continuations::{ContinuationLayout, variable};
+use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 use memory::Paged;
 use methods::MethodLayout;
 use scopes::ScopeLayout;
@@ -67,6 +69,8 @@ pub struct Jvm<M> {
     methods: MethodLayout,
     /// `None` where the structures of inlining are not described as they are known.
     scopes: Option<ScopeLayout>,
+    /// `None` where there are no virtual threads, or nothing is known of their frames.
+    continuations: Option<ContinuationLayout>,
     version: u64,
 }
 
@@ -79,12 +83,15 @@ impl<M: Memory> Jvm<M> {
 
     /// `symbol` tells where exported variables are.
     fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
-        let structs = Structs::read(&Paged::new(&memory), symbol)?;
+        let paged = Paged::new(&memory);
+        let structs = Structs::read(&paged, &symbol)?;
         let version = structs.version(&memory);
+        let continuations = ContinuationLayout::of(&paged, &structs, symbol);
         Ok(Self {
             code_cache: CodeCacheLayout::of(&structs)?,
             methods: MethodLayout::of(&structs, version)?,
             scopes: ScopeLayout::of(&structs, version).ok(),
+            continuations,
             version,
             memory,
         })
@@ -122,6 +129,14 @@ impl<M: Memory> Jvm<M> {
         self.code_cache.for_kernel(heaps).ok_or_else(unknown)
     }
 
+    /// Where frames of virtual threads are that are on no stack; `None` before the JVM knows, where it does not tell, and where its
+    /// collector does not allow to look.
+    #[must_use]
+    pub fn continuations(&self) -> Option<Continuations> {
+        let class_name = |class| self.methods.class_name(&self.memory, class);
+        self.continuations.as_ref()?.read(&self.memory, class_name)
+    }
+
     /// The code that there is in front of a return address now.
     #[must_use]
     pub fn find(&self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
@@ -135,13 +150,18 @@ impl<M: Memory> Jvm<M> {
     }
 }
 
-/// Where the symbols by which HotSpot describes itself are.
+/// Where the symbols by which HotSpot describes itself are, and the variables that it does not describe.
 fn symbols(library: &[u8], bias: u64) -> Result<impl Fn(&str) -> Option<u64>, Error> {
     let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
-    let named = elf.dynamic_symbols().filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())));
-    let symbols: HashMap<_, _> = named
-        .filter(|(name, _)| name.starts_with("gHotSpotVM"))
-        .map(|(name, address)| (name.to_owned(), address.wrapping_add(bias)))
+    let exported = elf
+        .dynamic_symbols()
+        .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
+    let hidden = elf.symbols().filter(|symbol| {
+        symbol.name_bytes().is_ok_and(|name| variable::ALL.iter().any(|known| known.as_bytes() == name))
+    });
+    let symbols: HashMap<_, _> = exported
+        .chain(hidden)
+        .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address().wrapping_add(bias))))
         .collect();
     if symbols.is_empty() {
         return Err(Error::NoStructs);

@@ -205,9 +205,9 @@ pub(crate) fn javas() -> Vec<PathBuf> {
     [PathBuf::from("java")].into_iter().chain(others.iter().map(Jdk::java)).collect()
 }
 
-/// A JDK of this version or a later one.
-pub(crate) fn jdk_from(oldest: u32) -> Option<Jdk> {
-    jdks().into_iter().find(|jdk| jdk.version >= oldest)
+/// The JDKs of this version and later ones.
+pub(crate) fn jdks_from(oldest: u32) -> Vec<Jdk> {
+    jdks().into_iter().filter(|jdk| jdk.version >= oldest).collect()
 }
 
 /// The native methods, compiled without frame pointers but for the one that is to have one.

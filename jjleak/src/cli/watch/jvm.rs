@@ -1,6 +1,6 @@
 //! JVMs: where they generate code, and what it is.
 
-use jjleak_common::jvm::{CodeCache, CodeHeap};
+use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 
 use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
@@ -21,6 +21,8 @@ pub(super) struct WatchedJvm {
     attempts: u32,
     /// Where its code is; empty before it has any.
     heaps: Vec<CodeHeap>,
+    /// What the kernel side has been told of it.
+    told: CodeCache,
     names: KnownJava,
 }
 
@@ -42,7 +44,7 @@ impl WatchedJvm {
         let no_code = |error: &jvm::Error| tracing::debug!(%error, "a JVM has no code yet");
         let heaps = jvm.heaps().inspect_err(no_code).ok()?;
         if heaps == self.heaps {
-            return None;
+            return self.continuations();
         }
         let cache = jvm.code_cache(&heaps);
         self.heaps = heaps;
@@ -51,7 +53,18 @@ impl WatchedJvm {
                 "Java code is unwound by frame pointers, since this JVM lays it out in another way: {error}"
             );
         };
-        cache.inspect_err(unknown).ok()
+        self.told = cache.inspect_err(unknown).ok()?;
+        Some(self.continuations().unwrap_or(self.told))
+    }
+
+    /// The same with where frames of virtual threads are, if that has come to be known: the JVM settles it after it has made
+    /// the code cache.
+    fn continuations(&mut self) -> Option<CodeCache> {
+        if self.told == CodeCache::default() || self.told.continuations != Continuations::default() {
+            return None;
+        }
+        self.told.continuations = self.jvm.as_ref()?.continuations()?;
+        Some(self.told)
     }
 
     /// Finds out how the JVM's structures are laid out, once there is one.
@@ -103,6 +116,9 @@ impl Watch {
     pub(in crate::cli) fn name_new(&mut self) {
         self.collector.receive_frames();
         for watched in self.processes.values_mut() {
+            if let Some(code) = watched.jvm.continuations() {
+                self.attachment.set_generated(watched.slot(), &code);
+            }
             name_generated(&mut self.names, &mut self.collector, watched, Urgency::Soon);
         }
     }

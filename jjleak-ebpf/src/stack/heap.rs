@@ -1,0 +1,363 @@
+//! The frames of a virtual thread that are in the Java heap: see `jjleak_common::jvm::Continuations`.
+//!
+//! The last frame on the stack returns to a barrier. From there the walk goes on in the chunks of the continuation, and from
+//! the end of the last one in the frame in which the continuation was entered, on its carrier's stack.
+//!
+//! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
+//! come exactly to the end of each chunk's, and when the way to the chunks is at the end what it was at the beginning: memory
+//! is given to others only after all references to it have been changed. Otherwise the stack ends at the barrier, as if
+//! nothing had been looked for.
+
+use core::{
+    ffi::c_void,
+    ptr::{addr_of, addr_of_mut, read_volatile},
+};
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use jjleak_common::{
+    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES},
+    stack::{InterpretedFrame, StackFrame, StackHash, StackStatus},
+    unwind::{Row, RowKind},
+};
+
+use super::{
+    Scratch,
+    generated::{address_at, int_at},
+    walk::{interpreter, push},
+    window::word,
+};
+use crate::{maps::JVMS, memory::read_user_word};
+
+/// Most chunks of a continuation that are followed: a new one is made when the old one is too small, or too old.
+const MAX_CHUNKS: u64 = 4;
+
+/// The largest chunk, in words. A virtual thread's stack is as large as another's at most.
+const MAX_WORDS: u32 = 1 << 27;
+
+/// Words between the last frame on the stack and what is noted of the continuation: those arguments of the frame that are not
+/// in registers, and some to align it.
+const MAX_PASSED: u64 = 16;
+
+/// Where a walk is in the heap.
+#[repr(C)]
+pub(super) struct Place {
+    /// What is to be done in the next step: a [`task`].
+    task: u64,
+    /// Words that have been passed to find what is noted of the continuation.
+    passed: u64,
+    /// The chunk that it is in, how many there have been, and what they were.
+    chunk: u64,
+    count: u64,
+    trace: u64,
+    /// Where the chunk's frames end, and where its memory does.
+    end: u64,
+    limit: u64,
+    /// Where the frame in which the continuation was entered begins on the stack.
+    entry: u64,
+    /// What the walk was at the barrier.
+    barrier: StackFrame,
+    frame_count: u64,
+    hash: StackHash,
+}
+
+/// What a walk has to do in the heap. Each is a step of its own, so that the verifier follows it once.
+mod task {
+    /// The walk is not in the heap.
+    pub(super) const NONE: u64 = 0;
+    /// Find out whether the continuation is noted here.
+    pub(super) const SEARCH: u64 = 1;
+    /// Go to the innermost frame of the chunk.
+    pub(super) const OPEN: u64 = 2;
+    /// Leave a frame.
+    pub(super) const FRAME: u64 = 3;
+    /// Go to the next chunk, or back to the stack.
+    pub(super) const LEAVE: u64 = 4;
+}
+
+/// Steps of a walk that add no frame, and one to find that there are too many.
+pub(super) const MAX_STEPS: u32 = (MAX_PASSED + 2 * MAX_CHUNKS + 1) as u32;
+
+impl Place {
+    /// Nothing has been looked for in the heap.
+    #[inline(always)]
+    pub(super) fn begin(&mut self) {
+        self.task = task::NONE;
+    }
+
+    /// Whether the walk is in the heap.
+    #[inline(always)]
+    pub(super) fn is_entered(&self) -> bool {
+        self.task != task::NONE
+    }
+
+    /// Whether there is something to do before there is a frame again: [`go_on`].
+    #[inline(always)]
+    pub(super) fn is_on_the_way(&self) -> bool {
+        self.task != task::NONE && self.task != task::FRAME
+    }
+}
+
+/// Goes to the callers of the frame that returned to the barrier.
+#[inline(always)]
+pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let is_known = with(walk.image.slot().0, |known| known.klass != 0)?;
+    walk.heap.task = task::SEARCH;
+    walk.heap.passed = 0;
+    walk.heap.count = 0;
+    walk.heap.trace = 0;
+    walk.heap.barrier = barrier;
+    walk.heap.frame_count = walk.frame_count;
+    walk.heap.hash = walk.hash;
+    if is_known { Ok(()) } else { Err(StackStatus::InHeap) }
+}
+
+/// Does what is to be done before there is a frame again.
+#[inline(always)]
+pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let task = unsafe { (*scratch).walk.heap.task };
+    if task == task::SEARCH {
+        search(scratch)
+    } else if task == task::OPEN {
+        open(scratch)
+    } else {
+        leave_chunk(scratch)
+    }
+}
+
+/// Looks whether the continuation is noted so many words above the last frame.
+#[inline(always)]
+fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    if walk.heap.passed >= MAX_PASSED {
+        return Err(StackStatus::InHeap);
+    }
+    walk.heap.entry = walk.stack_pointer.wrapping_add(walk.heap.passed << 3);
+    walk.heap.chunk = first_chunk(slot, walk.heap.entry).unwrap_or(0);
+    walk.heap.passed += 1;
+    if is_chunk(slot, walk.heap.chunk) {
+        walk.heap.task = task::OPEN;
+    }
+    Ok(())
+}
+
+/// Whether there is a chunk at an address.
+#[inline(always)]
+fn is_chunk(slot: u16, chunk: u64) -> bool {
+    let Ok(place) = with(slot, |known| known.klass_at) else { return false };
+    let Some(word) = read_user_word(chunk.wrapping_add((place as u64) << 2)) else { return false };
+    with(slot, |known| word & known.klass_mask == known.klass).unwrap_or(false)
+}
+
+/// What is known of a process's virtual threads.
+#[inline(always)]
+fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, StackStatus> {
+    let jvm: *const CodeCache = JVMS.get_ptr(slot as u32).ok_or(StackStatus::InHeap)?;
+    // SAFETY: points into a map value.
+    Ok(what(unsafe { &*addr_of!((*jvm).continuations) }))
+}
+
+/// The innermost chunk of the continuation that was entered in this frame.
+#[inline(always)]
+fn first_chunk(slot: u16, entry: u64) -> Result<u64, StackStatus> {
+    let continuation = read_user_word(entry.wrapping_add(Continuations::CONTINUATION_AT));
+    let continuation = continuation.ok_or(StackStatus::InHeap)?;
+    let place = with(slot, |known| known.tail)?;
+    reference(slot, continuation, place)
+}
+
+/// The object that one refers to; an error when there is none.
+#[inline(always)]
+fn reference(slot: u16, object: u64, place: u32) -> Result<u64, StackStatus> {
+    let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
+    with(slot, |known| known.referred(word))
+}
+
+/// Goes to the innermost frame of the chunk.
+#[inline(always)]
+fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let chunk = walk.heap.chunk;
+    if chunk == 0 || walk.heap.count >= MAX_CHUNKS {
+        return Err(StackStatus::InHeap);
+    }
+    walk.heap.count += 1;
+    walk.heap.trace = traced(walk.heap.trace, chunk);
+    let known: *const Continuations = with(slot, |known| &raw const *known)?;
+    // SAFETY: `known` points into a map value, `scratch` into one that is ours; the size is bounded by that of the buffer.
+    let (size, stack_pointer, bottom, begin, is_chunk) = unsafe {
+        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
+        let places = (*known).stack & (HEADER_WORDS as u32 - 1);
+        let bytes = places << 2 & (MAX_HEADER_BYTES as u32 - 1);
+        if bpf_probe_read_user(header, bytes, chunk as *const c_void) != 0 {
+            return Err(StackStatus::InHeap);
+        }
+        let klass = address_at(scratch, (*known).klass_at) & (*known).klass_mask;
+        (
+            int_at(scratch, (*known).size),
+            int_at(scratch, (*known).stack_pointer),
+            int_at(scratch, (*known).bottom),
+            chunk.wrapping_add(bytes as u64),
+            klass == (*known).klass,
+        )
+    };
+    if !is_chunk || size > MAX_WORDS || bottom > size || stack_pointer > bottom || begin & 7 != 0 {
+        return Err(StackStatus::InHeap);
+    }
+    walk.heap.end = begin.wrapping_add((bottom as u64) << 3);
+    walk.heap.limit = begin.wrapping_add((size as u64) << 3);
+    if stack_pointer == bottom {
+        walk.heap.task = task::LEAVE;
+        return Ok(());
+    }
+    walk.heap.task = task::FRAME;
+    arrive(scratch, begin.wrapping_add((stack_pointer as u64) << 3))
+}
+
+/// What stands for a chain of chunks.
+#[inline(always)]
+fn traced(trace: u64, chunk: u64) -> u64 {
+    (trace ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+/// Adds the current frame, whose code has this row, and goes to its caller's.
+#[inline(always)]
+pub(super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if row.kind() == RowKind::Interpreter as u64 {
+        return leave_interpreted_frame(scratch);
+    }
+    // All others have given back the way to their callers before they were put here.
+    if row.kind() != RowKind::Sp as u64 {
+        return Err(StackStatus::InHeap);
+    }
+    push(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
+    let caller = walk.stack_pointer.wrapping_add(row.offset_bytes());
+    if caller == walk.heap.end {
+        walk.heap.task = task::LEAVE;
+        return Ok(());
+    }
+    if caller > walk.heap.end || caller <= walk.stack_pointer {
+        return Err(StackStatus::InHeap);
+    }
+    arrive(scratch, caller)
+}
+
+/// Goes to the frame of this stack pointer, to which the one below it returns. If it is the interpreter's, its frame pointer is
+/// kept there as a distance from the place where it is kept.
+#[inline(always)]
+fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let link = stack_pointer.wrapping_sub(16);
+    let distance = word(scratch, link).ok_or(StackStatus::InHeap)?;
+    walk.frame_pointer = link.wrapping_add(distance << 3);
+    walk.instruction_pointer = word(scratch, link.wrapping_add(8)).ok_or(StackStatus::InHeap)?;
+    walk.stack_pointer = stack_pointer;
+    walk.after_call = 1;
+    walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
+    Ok(())
+}
+
+/// Adds a frame of the interpreter and goes to its caller's.
+#[inline(always)]
+fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let frame = walk.frame_pointer;
+    let (begin, end) = (walk.stack_pointer, walk.heap.end);
+    if frame < begin || frame >= end {
+        return Err(StackStatus::InHeap);
+    }
+    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::InHeap)?;
+    let locals = word(scratch, frame.wrapping_sub(interpreter::LOCALS)).ok_or(StackStatus::InHeap)?;
+    let method = word(scratch, frame.wrapping_sub(interpreter::METHOD)).ok_or(StackStatus::InHeap)?;
+    let sender = word(scratch, frame.wrapping_sub(interpreter::SENDER_STACK_POINTER));
+    let sender = frame.wrapping_add(sender.ok_or(StackStatus::InHeap)? << 3);
+    if !InterpretedFrame::can_be(method) {
+        return Err(StackStatus::InHeap);
+    }
+    push(scratch, InterpretedFrame::pack(method, bytecode));
+    // What a method is called with is the end of its frame, and in the outermost one lies behind the end of the frames.
+    let frame_end = frame.wrapping_add(locals << 3).wrapping_add(8);
+    if frame_end >= end && frame_end <= walk.heap.limit {
+        walk.heap.task = task::LEAVE;
+        return Ok(());
+    }
+    if frame_end <= frame || frame_end > end || sender <= begin || sender >= end {
+        return Err(StackStatus::InHeap);
+    }
+    arrive(scratch, frame.wrapping_add(16))?;
+    walk.stack_pointer = sender;
+    Ok(())
+}
+
+/// Goes to the next chunk, or to the frame in which the continuation was entered.
+#[inline(always)]
+fn leave_chunk(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let place = with(slot, |known| known.parent)?;
+    walk.heap.chunk = reference(slot, walk.heap.chunk, place)?;
+    if walk.heap.chunk != 0 {
+        walk.heap.task = task::OPEN;
+        return Ok(());
+    }
+    if !is_where_it_was(scratch) {
+        return Err(StackStatus::InHeap);
+    }
+    let return_address = read_user_word(with(slot, |known| known.return_address)?);
+    walk.instruction_pointer = return_address.ok_or(StackStatus::InHeap)?;
+    walk.stack_pointer = walk.heap.entry;
+    // Of no use there, and nothing that could be taken for one.
+    walk.frame_pointer = 0;
+    walk.after_call = 1;
+    walk.heap.task = task::NONE;
+    Ok(())
+}
+
+/// Whether the chunks that the walk has passed are where they were.
+#[inline(always)]
+fn is_where_it_was(scratch: *mut Scratch) -> bool {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let Ok(place) = with(slot, |known| known.parent) else { return false };
+    let Ok(mut chunk) = first_chunk(slot, walk.heap.entry) else { return false };
+    // SAFETY: as above. Read anew in each round, for the verifier follows each value that it knows.
+    let count = unsafe { read_volatile(addr_of!((*scratch).walk.heap.count)) };
+    let mut trace = 0;
+    let mut passed = 0;
+    while passed < MAX_CHUNKS {
+        if passed >= count {
+            break;
+        }
+        trace = traced(trace, chunk);
+        chunk = reference(slot, chunk, place).unwrap_or(0);
+        passed += 1;
+    }
+    trace == walk.heap.trace
+}
+
+/// The walk has ended in the heap; how. Its frames there count if it has only become too long.
+#[inline(always)]
+pub(super) fn end(scratch: *mut Scratch, status: StackStatus) -> StackStatus {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if status as u64 == StackStatus::TooDeep as u64 && is_where_it_was(scratch) {
+        return status;
+    }
+    walk.frame_count = walk.heap.frame_count;
+    walk.hash = walk.heap.hash;
+    push(scratch, walk.heap.barrier);
+    StackStatus::InHeap
+}

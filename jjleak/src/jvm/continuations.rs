@@ -1,0 +1,147 @@
+//! Where the frames of virtual threads are in the Java heap (`src/hotspot/share/oops/stackChunkOop.hpp` in the JDK): see
+//! [`jjleak_common::jvm::Continuations`].
+//!
+//! Where the fields of Java objects are, HotSpot settles when it starts, and keeps in variables that it does not describe. They
+//! are found by their names in the library's table of symbols, if it has one.
+
+use jjleak_common::jvm::{Continuations, MAX_HEADER_BYTES};
+
+use super::Memory;
+use super::description::flags;
+use super::structs::{Field, Structs};
+
+/// The class of the objects that frames are in.
+const CHUNK: &str = "jdk/internal/vm/StackChunk";
+/// Classes that HotSpot knows by number; the JDKs from 21 to 25 have up to 118.
+const MAX_CLASSES: u64 = 256;
+/// Collectors that change references while threads run, in ways that the kernel side does not follow.
+const MOVING: [&str; 2] = ["UseZGC", "UseShenandoahGC"];
+/// Where a header of eight bytes begins to be that of the class (`markWord::klass_shift` in JDK 25).
+const COMPACT_SHIFT: u32 = 42;
+const WORD: u64 = 8;
+
+/// Variables that are found by their symbols.
+pub(super) mod variable {
+    pub(crate) const TAIL: &str = "_ZN28jdk_internal_vm_Continuation12_tail_offsetE";
+    pub(crate) const PARENT: &str = "_ZN26jdk_internal_vm_StackChunk14_parent_offsetE";
+    pub(crate) const SIZE: &str = "_ZN26jdk_internal_vm_StackChunk12_size_offsetE";
+    pub(crate) const STACK_POINTER: &str = "_ZN26jdk_internal_vm_StackChunk10_sp_offsetE";
+    pub(crate) const BOTTOM: &str = "_ZN26jdk_internal_vm_StackChunk14_bottom_offsetE";
+    pub(crate) const STACK: &str = "_ZN23InstanceStackChunkKlass16_offset_of_stackE";
+    pub(crate) const RETURN_ADDRESS: &str = "_ZN17ContinuationEntry10_return_pcE";
+    pub(crate) const CLASSES: &str = "_ZN9vmClasses8_klassesE";
+    pub(crate) const ALL: [&str; 8] =
+        [TAIL, PARENT, SIZE, STACK_POINTER, BOTTOM, STACK, RETURN_ADDRESS, CLASSES];
+}
+
+/// Addresses of the variables that tell.
+#[derive(Debug)]
+pub(super) struct ContinuationLayout {
+    places: [u64; 6],
+    return_address: u64,
+    classes: u64,
+    klass: Field,
+    reference: Shifted,
+    narrow_klass: Shifted,
+    /// Flags that are on or off; 0 for those that there are not.
+    compressed: u64,
+    compressed_classes: u64,
+    compact: u64,
+    moving: [u64; 2],
+}
+
+/// Addresses of what is to be added to a compressed pointer, and of how far it is to be shifted before.
+#[derive(Debug)]
+struct Shifted {
+    base: u64,
+    shift: u64,
+}
+
+impl Shifted {
+    fn of(structs: &Structs, structure: &str, before: &str) -> Option<Self> {
+        let address = |name: &str| {
+            let nested = format!("{before}.{name}");
+            structs.address(&[(structure, name), (structure, &nested)]).ok()
+        };
+        Some(Self { base: address("_base")?, shift: address("_shift")? })
+    }
+
+    fn read(&self, memory: &impl Memory) -> Option<(u64, u32)> {
+        let shift = u32::try_from(memory.number(self.shift, 4)?).ok().filter(|shift| *shift < u64::BITS)?;
+        Some((memory.pointer(self.base)?, shift))
+    }
+}
+
+impl ContinuationLayout {
+    /// `None` for a JVM without virtual threads, and for one whose library has no symbols.
+    pub(super) fn of(
+        memory: &impl Memory,
+        structs: &Structs,
+        symbol: impl Fn(&str) -> Option<u64>,
+    ) -> Option<Self> {
+        let flags = flags(memory, structs)?;
+        let flag = |name: &str| flags.get(name).map_or(0, |(at, _)| *at);
+        let [tail, parent, size, stack_pointer, bottom, stack, return_address, classes] =
+            variable::ALL.map(symbol);
+        Some(Self {
+            places: [tail?, parent?, size?, stack_pointer?, bottom?, stack?],
+            return_address: return_address?,
+            classes: classes?,
+            klass: structs.field(&[("oopDesc", "_metadata._klass")]).ok()?,
+            reference: Shifted::of(structs, "CompressedOops", "_narrow_oop")?,
+            narrow_klass: Shifted::of(structs, "CompressedKlassPointers", "_narrow_klass")?,
+            compressed: flag("UseCompressedOops"),
+            compressed_classes: flag("UseCompressedClassPointers"),
+            compact: flag("UseCompactObjectHeaders"),
+            moving: MOVING.map(flag),
+        })
+    }
+
+    /// What they say once the JVM has its classes; `None` before, and when its collector is one of [`MOVING`]. `class_name`
+    /// tells the name of the class at an address.
+    pub(super) fn read(
+        &self,
+        memory: &impl Memory,
+        class_name: impl Fn(u64) -> Option<String>,
+    ) -> Option<Continuations> {
+        let is_on = |flag: u64| flag != 0 && memory.number(flag, 1).is_some_and(|value| value != 0);
+        if self.moving.into_iter().any(is_on) {
+            return None;
+        }
+        let classes = (0..MAX_CLASSES).filter_map(|index| memory.pointer(self.classes + WORD * index));
+        let klass = { classes }.find(|class| *class != 0 && class_name(*class).as_deref() == Some(CHUNK))?;
+        let [tail, parent, size, stack_pointer, bottom, stack] = self.places.map(|place| {
+            let bytes = memory.number(place, 4)?;
+            let is_place = bytes.is_multiple_of(4) && (1..MAX_HEADER_BYTES as u64).contains(&bytes);
+            u32::try_from(bytes / 4).ok().filter(|_| is_place)
+        });
+        let (reference_base, reference_shift) =
+            if is_on(self.compressed) { self.reference.read(memory)? } else { (0, 0) };
+        let reference_mask = if is_on(self.compressed) { u64::from(u32::MAX) } else { u64::MAX };
+        let is_compressed = is_on(self.compressed_classes) || is_on(self.compact);
+        let (klass_base, klass_shift) = if is_compressed { self.narrow_klass.read(memory)? } else { (0, 0) };
+        let narrow = klass.wrapping_sub(klass_base) >> klass_shift;
+        let (klass, klass_mask, klass_at) = if is_on(self.compact) {
+            (narrow << COMPACT_SHIFT, u64::MAX << COMPACT_SHIFT, 0)
+        } else {
+            let mask = if is_compressed { u64::from(u32::MAX) } else { u64::MAX };
+            (narrow & mask, mask, u32::try_from(self.klass.offset / 4).ok()?)
+        };
+        let known = Continuations {
+            klass,
+            klass_mask,
+            reference_mask,
+            reference_shift,
+            klass_at,
+            reference_base,
+            return_address: self.return_address,
+            tail: tail?,
+            parent: parent?,
+            size: size?,
+            stack_pointer: stack_pointer?,
+            bottom: bottom?,
+            stack: stack?,
+        };
+        (klass != 0 && u64::from(known.klass_at) < MAX_HEADER_BYTES as u64 / 4).then_some(known)
+    }
+}
