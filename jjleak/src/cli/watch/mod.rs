@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
 
 use jiff::Timestamp;
+use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::CodeSeen;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -287,6 +288,10 @@ impl Watch {
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
+            if !allocators.are_c_libraries(&watched.modules, &watched.process.exe) {
+                // Whoever freed these may have been the program.
+                snapshot.counters.remove(&Counter::FreedByCLibrary);
+            }
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile = Profile::build(
                 &snapshot,
