@@ -418,5 +418,8 @@ fn free_absent(books: &Books, hit: &Hit) {
             return;
         }
     }
+    if books.is_freed_by_allocator(hit.cfa()) {
+        books.count(Counter::FreedByCLibrary);
+    }
     books.count_unknown_free();
 }

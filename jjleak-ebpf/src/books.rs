@@ -111,6 +111,16 @@ impl Books {
         allocator < MAX_ALLOCATORS as u8 && (!pending.ends_at_exits() || allocator == pending.allocator)
     }
 
+    /// Whether the function with this CFA was called by the code of the file that holds an allocator, and that is known.
+    #[inline(always)]
+    pub(crate) fn is_freed_by_allocator(&self, cfa: u64) -> bool {
+        if !self.knows_allocators() {
+            return false;
+        }
+        let Some(caller) = read_user_word(cfa - 8) else { return false };
+        self.allocator_at(caller) < MAX_ALLOCATORS as u8
+    }
+
     #[inline(always)]
     pub(crate) fn knows_allocators(&self) -> bool {
         // SAFETY: points into a map value.

@@ -7,9 +7,11 @@ use std::process::Command;
 use jjleak::render::json::Document;
 
 use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::bounded::SOON;
 use crate::support::compile;
-use crate::support::jjleak::{Ended, Jjleak};
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 
 /// The report must equal what a forked child has booked: what it frees of its parent's is inherited.
@@ -79,6 +81,29 @@ fn a_followed_child_has_books_of_its_own_and_knows_what_it_inherited() {
     assert_reported_of_child(&of_child, &ended.report_on(child));
     of_parent.assert_reported(&ended.report_on(parent));
     assert_eq!(ended.report_on(child).process.forked_from, Some(parent));
+}
+
+#[test]
+fn a_child_of_a_process_that_has_been_watched_for_long_is_looked_at_closely_from_its_beginning() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let parent = ledger.pid();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--follow", "-p", &parent.to_string(), "--format", "json", "0.02"]).stdout(writer);
+    let jjleak = Jjleak::start(command).until_attached();
+    let mut lines = Lines::of("jjleak's reports", reader);
+    let mut looks_at = |pid: u32, number: usize| -> Vec<u32> {
+        let reports = std::iter::repeat_with(|| serde_json::from_str::<Document>(&lines.next(SOON)).unwrap());
+        reports.filter(|report| report.process.pid == pid).map(|report| report.looks).take(number).collect()
+    };
+    // So many that instants have become rare.
+    let of_parent = looks_at(parent, 200);
+    assert!(of_parent[199] < 50, "{of_parent:?}");
+    let child = ledger.fork();
+    assert_eq!(looks_at(child, 20), (1..=20).collect::<Vec<_>>());
+    ledger.end_child();
+    jjleak.interrupt().assert_done();
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn only_instants_that_are_kept_divide_the_blocks_of_later_snapshots() {
         assert_eq!(*snapshot.instants_ns, [snapshot.taken_ns]);
     }
     let kept = attached.snapshot(View::default()).taken_ns;
-    attached.collector.divide_at(kept);
+    attached.collector.divide_at(&[attached.image], kept);
     for _ in 0..3 {
         let snapshot = attached.snapshot(View::default());
         assert_eq!(*snapshot.instants_ns, [kept, snapshot.taken_ns]);

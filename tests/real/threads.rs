@@ -37,5 +37,6 @@ fn blocks_of_threads_that_ended_are_still_counted() {
     assert_nothing_lost(&report);
     // At a thread's end the C library passes its cache of free blocks to `free`: the only frees not in the books.
     assert!(report.unknown_frees > 0);
+    assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
     assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
 }

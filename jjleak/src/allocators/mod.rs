@@ -93,6 +93,12 @@ impl ProfiledAllocator {
 }
 
 impl ProfiledAllocator {
+    /// Whether it is the C library's: what its file frees, it has kept for itself.
+    #[must_use]
+    pub fn is_c_library(&self) -> bool {
+        families::is_c_library(&self.family)
+    }
+
     /// The sites at which functions are called.
     pub fn functions(&self) -> impl Iterator<Item = &ProbeSite> {
         self.sites.iter().filter(|site| site.role != Role::Exit)

@@ -75,10 +75,15 @@ impl History {
     /// Takes in the next profile of the process. Returns what is to be thought of each call site that holds something or has
     /// done so, what is worst first.
     pub fn observe(&mut self, profile: &Profile) -> Vec<Verdict> {
+        let now = self.take_in(profile);
+        self.judge(profile, &now)
+    }
+
+    fn take_in<'a>(&mut self, profile: &'a Profile) -> HashMap<u64, Now<'a>> {
         let instants_ns = self.advance(profile);
         let now = self.sites_of(profile, &instants_ns);
         self.remember(&now, profile.coverage.settle);
-        self.judge(profile, &now)
+        now
     }
 
     /// Adds the profile's instant, and forgets those that it does not know of any more. Returns the instants of the profile.
@@ -375,10 +380,19 @@ pub struct Histories {
 impl Histories {
     /// Takes in the next profile of a process, and says in it what is to be thought of its call sites.
     pub fn judge(&mut self, profile: &mut Profile) {
-        let history = self.of.entry((profile.process.pid, profile.process.start_time)).or_default();
+        let history = self.of(profile);
         profile.verdicts = history.observe(profile);
         profile.looks = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
         profile.unjudged_sites = history.unjudged;
+    }
+
+    /// Takes in the next profile of a process for the sake of later ones.
+    pub fn remember(&mut self, profile: &Profile) {
+        self.of(profile).take_in(profile);
+    }
+
+    fn of(&mut self, profile: &Profile) -> &mut History {
+        self.of.entry((profile.process.pid, profile.process.start_time)).or_default()
     }
 
     /// The profile was the last one of its process.

@@ -235,8 +235,9 @@ impl Session {
                 _ = looks.tick(), if has_looks => {
                     let begin = Instant::now();
                     self.catch_up()?;
-                    let spacing = self.watch.look_at_past()?;
-                    looks.reset_after(spacing.max(between_looks).max(begin.elapsed() * LEAST_REST));
+                    if self.watch.look_at_past()? {
+                        looks.reset_after(between_looks.max(begin.elapsed() * LEAST_REST));
+                    }
                 }
                 () = self.watch.next_ending() => {
                     self.catch_up()?;

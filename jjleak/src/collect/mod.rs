@@ -12,11 +12,11 @@ mod spill;
 mod stacks;
 mod sums;
 mod timeline;
+mod timelines;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -32,6 +32,7 @@ use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
 use frames::Frames;
 use live::Blocks;
 use sums::Sum;
+use timelines::{Places, Timelines};
 
 pub use sums::{Block, Cohort, LiveBlocks};
 pub use timeline::{MAX_INSTANTS, Timeline};
@@ -50,7 +51,7 @@ pub use timeline::{MAX_INSTANTS, Timeline};
 pub struct Snapshot {
     /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
     pub taken_ns: u64,
-    /// Instants that divide the blocks into cohorts; the last is this one's. See [`Collector::divide_at`].
+    /// Instants that divide the blocks into cohorts, the image's own; the last is this one's. See [`Collector::divide_at`].
     pub instants_ns: Arc<[u64]>,
     /// Blocks allocated after this are not shown.
     pub youngest_ns: u64,
@@ -112,7 +113,7 @@ pub struct Collector {
     frames: Frames,
     sampling: Sampling,
     combined: bool,
-    timeline: Timeline,
+    timelines: Timelines,
 }
 
 impl Collector {
@@ -124,7 +125,7 @@ impl Collector {
             totals: Mapped::writable(attachment.map(names::TOTALS)?)?,
             sampling,
             combined,
-            timeline: Timeline::default(),
+            timelines: Timelines::default(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -132,17 +133,22 @@ impl Collector {
         })
     }
 
-    /// Has snapshots from now on divide blocks at the instant of the one that was taken last, of all processes: what their
-    /// pasts are told by. Snapshots of some of them, which come at any rate, leave no trace: their instants would
-    /// drive out those that the others were looked at.
-    pub fn divide_at(&mut self, taken_ns: u64) {
-        self.timeline.cut(taken_ns);
+    /// Has snapshots of these images from now on divide blocks at the instant of the one that was taken last: what their pasts
+    /// are told by. Snapshots after which this is not called leave no trace.
+    pub fn divide_at(&mut self, images: &[ImageId], taken_ns: u64) {
+        self.timelines.cut(images, taken_ns);
     }
 
-    /// How far apart instants are that blocks are divided at; nothing until there are many.
+    /// Forgets at which instants blocks of other images are divided.
+    pub fn keep_timelines(&mut self, images: &[ImageId]) {
+        self.timelines.keep(images);
+    }
+
+    /// Whether it would tell more of an image's past to divide its blocks now. Instants are the farther apart the longer it has
+    /// been looked at.
     #[must_use]
-    pub const fn spacing(&self) -> Duration {
-        self.timeline.spacing()
+    pub fn is_due(&self, image: ImageId, now_ns: u64) -> bool {
+        self.timelines.is_due(image, now_ns)
     }
 
     /// Takes a snapshot of each of these images, all of the same instant.
@@ -152,9 +158,10 @@ impl Collector {
         images: &[ImageId],
         view: View,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
-        let AtInstant { taken_ns, timeline, allocated, sums } = if self.combined {
+        let AtInstant { taken_ns, timelines, allocated, sums } = if self.combined {
             let taken_ns = now_ns();
-            AtInstant { taken_ns, timeline: self.timeline.up_to(taken_ns), ..AtInstant::default() }
+            let timelines = self.timelines.up_to(images, taken_ns);
+            AtInstant { taken_ns, timelines, ..AtInstant::default() }
         } else {
             self.at_instant(attachment, images, view)?
         };
@@ -184,19 +191,19 @@ impl Collector {
             stacks.retain(|_, used| used.allocated_objects > 0);
         }
         self.receive_frames();
-        let instants_ns: Arc<[u64]> = timeline.instants_ns().into();
-        let snapshot = |(image, stacks)| {
+        let snapshot = |(image, timeline): (&ImageId, &Timeline)| {
+            let (image, stacks) = stacks.remove_entry(image)?;
             let counters = counters::read(&self.counters, image);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;
-            let instants_ns = Arc::clone(&instants_ns);
-            (
+            let instants_ns = timeline.instants_ns().into();
+            Some((
                 image,
                 Snapshot { taken_ns, instants_ns, youngest_ns, blocks_per_stack, image, stacks, counters },
-            )
+            ))
         };
-        Ok(stacks.into_iter().map(snapshot).collect())
+        Ok(images.iter().zip(&timelines).filter_map(snapshot).collect())
     }
 
     /// The blocks of these images at one instant, summed for each row of the stack table.
@@ -207,18 +214,17 @@ impl Collector {
         view: View,
     ) -> Result<AtInstant, Error> {
         let spill = attachment.map(names::SPILL)?;
-        let wanted: BTreeSet<_> = images.iter().collect();
         // A row is of one image: by row, a sum is found without searching.
         let mut sums = vec![Sum::default(); self.stacks.len()];
         let instant_ns = freed::begin(&self.freed);
         let allocated = stacks::allocated(&self.stacks, self.sampling);
-        let timeline = self.timeline.up_to(instant_ns);
-        let intervals = timeline.intervals();
+        let timelines = self.timelines.up_to(images, instant_ns);
+        let places = Places::new(images, &timelines);
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
         let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
-            let shown = record.time_ns <= youngest_ns && wanted.contains(&key.image());
-            if let (true, Some(sum)) = (shown, sums.get_mut(record.stack as usize)) {
-                sum.add(key, record, &intervals, self.sampling, view.blocks_per_stack);
+            let Some(intervals) = places.intervals(key.image()) else { return };
+            if let (true, Some(sum)) = (record.time_ns <= youngest_ns, sums.get_mut(record.stack as usize)) {
+                sum.add(key, record, intervals, self.sampling, view.blocks_per_stack);
             }
         });
         let spilled = spill::read(spill);
@@ -226,12 +232,11 @@ impl Collector {
         blocks.add(&spilled?, &freed);
         let mut of_images = vec![HashMap::new(); images.len()];
         for (row, sum) in (0..).zip(sums) {
-            let place = sum.image().and_then(|image| images.iter().position(|wanted| *wanted == image));
-            if let Some(place) = place {
+            if let Some(place) = sum.image().and_then(|image| places.of(image)) {
                 of_images[place].insert(row, sum);
             }
         }
-        Ok(AtInstant { taken_ns: instant_ns, timeline, allocated, sums: of_images })
+        Ok(AtInstant { taken_ns: instant_ns, timelines, allocated, sums: of_images })
     }
 
     /// The addresses of the stack in a row of the kernel's table; `None` when they were not kept or are just
@@ -294,7 +299,8 @@ impl Collector {
 #[derive(Default)]
 struct AtInstant {
     taken_ns: u64,
-    timeline: Timeline,
+    /// Of each image.
+    timelines: Vec<Timeline>,
     /// Objects and bytes allocated, by row of the stack table.
     allocated: Vec<(u64, u64)>,
     /// The blocks of each image, by row.

@@ -1,7 +1,5 @@
 //! The instants that divide what lives into cohorts: blocks that were allocated between the same two of them.
 
-use std::time::Duration;
-
 /// Most instants that are kept. Half as many are there at least once so many snapshots have been taken, which is enough to
 /// tell a line from a curve; the cohorts of each stack take 16 bytes each.
 pub const MAX_INSTANTS: usize = 48;
@@ -45,10 +43,14 @@ impl Timeline {
         timeline
     }
 
-    /// How far apart its instants are; nothing until they have become many.
-    #[must_use]
-    pub const fn spacing(&self) -> Duration {
-        Duration::from_nanos(self.spacing_ns)
+    /// Whether another instant would stay: others are soon driven out by the next.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        let last_to_stay = match self.instants_ns[..] {
+            [.., before, last] if last.saturating_sub(before) < self.spacing_ns => before,
+            [.., last] => last,
+            [] => return true,
+        };
+        now_ns.saturating_sub(last_to_stay) >= self.spacing_ns
     }
 
     /// Leaves out about every second instant.
@@ -77,10 +79,15 @@ impl Timeline {
         let first = instants_ns.first().copied().unwrap_or_default();
         let span = instants_ns.last().map_or(0, |last| last - first);
         let shift = (span / BUCKETS as u64).checked_ilog2().map_or(0, |log2| log2 + 1);
-        let start =
-            |bucket: usize| instants_ns.partition_point(|at| *at < first + ((bucket as u64) << shift));
-        let first_of = (0..BUCKETS).map(|bucket| u8::try_from(start(bucket)).unwrap_or(u8::MAX)).collect();
-        Intervals { instants_ns, first, shift, first_of }
+        let mut interval = 0;
+        let first_of = (0..BUCKETS as u64).map(|bucket| {
+            let begin = first + (bucket << shift);
+            while instants_ns.get(interval).is_some_and(|end| *end < begin) {
+                interval += 1;
+            }
+            u8::try_from(interval).unwrap_or(u8::MAX)
+        });
+        Intervals { instants_ns, first, shift, first_of: first_of.collect() }
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Attached {
     pub(crate) collector: Collector,
     /// Keep the files open that the probes' paths lead to.
     _modules: ModuleTable,
-    image: ImageId,
+    pub(crate) image: ImageId,
 }
 
 impl Attached {

@@ -134,7 +134,7 @@ pub(crate) fn leaky() -> &'static Path {
 /// The program with leaks, caches and churn.
 pub(crate) fn verdicts() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| compile("verdicts", &["verdicts.c".to_owned()], &["-std=c11", "-g"]))
+    PATH.get_or_init(|| compile("verdicts", &["verdicts.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
 }
 
 /// The program whose threads allocate at random and write down what they do.

@@ -76,9 +76,11 @@ fn of_before(profile: &Profile) -> u64 {
     let count = |counters: &std::collections::BTreeMap<String, u64>, name: &str| {
         counters.get(name).copied().unwrap_or_default()
     };
-    // A forked child begins with what its parent has. A block that was lost is freed as one from before.
+    // A forked child begins with what its parent has. A block that was lost is freed as one from before. What the C library
+    // has kept for a thread is free already, or was never the program's: threads that end replace nothing.
     let frees = profile.unknown_frees.saturating_add(count(&profile.notes, "inherited_free"));
-    frees.saturating_sub(count(&profile.lost, "live_table_full"))
+    let by_library = count(&profile.notes, "freed_by_c_library");
+    frees.saturating_sub(by_library).saturating_sub(count(&profile.lost, "live_table_full"))
 }
 
 /// How many blocks a call site keeps a second.
@@ -99,13 +101,15 @@ mod tests {
     use crate::render::sample;
 
     #[test]
-    fn what_a_parent_had_counts_as_before_and_what_was_left_out_or_lost_does_not() {
+    fn what_a_parent_had_counts_as_before_and_what_was_left_out_or_lost_or_kept_for_threads_does_not() {
         let mut profile = sample::empty_profile();
         profile.unknown_frees = 10;
         assert_eq!(of_before(&profile), 10);
         profile.notes.insert("inherited_free".to_owned(), 5);
         profile.lost.insert("live_table_full".to_owned(), 3);
         assert_eq!(of_before(&profile), 12);
+        profile.notes.insert("freed_by_c_library".to_owned(), 4);
+        assert_eq!(of_before(&profile), 8);
         profile.coverage.some_sizes = true;
         assert_eq!(of_before(&profile), 0);
     }

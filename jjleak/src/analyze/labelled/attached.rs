@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kinds::{Kind, LONG, leak};
+use super::kinds::{Kind, LONG, churn, leak};
 use super::simulation::{Block, Draw};
 use crate::profile::VerdictKind::{CacheLike, Growing, Leaking, SteadyChurn};
 
@@ -17,6 +17,7 @@ pub(super) const ATTACHED: &[Kind] = &[
         span: LONG,
         blocks: |draw, end| full(draw, end, 1.05..8., 0. ..0.001),
         beside: none,
+        threads: |_| 0.,
     },
     Kind {
         name: "cache, least recently used goes, full likewise",
@@ -24,6 +25,7 @@ pub(super) const ATTACHED: &[Kind] = &[
         span: LONG,
         blocks: |draw, end| full(draw, end, 1.4..8., 0.05..0.3),
         beside: none,
+        threads: |_| 0.,
     },
     Kind {
         name: "cache, full likewise, replaced since",
@@ -31,6 +33,7 @@ pub(super) const ATTACHED: &[Kind] = &[
         span: LONG,
         blocks: |draw, end| full(draw, end, 0.05..0.3, 0. ..0.1),
         beside: none,
+        threads: |_| 0.,
     },
     Kind {
         name: "leak beside such a cache",
@@ -38,6 +41,7 @@ pub(super) const ATTACHED: &[Kind] = &[
         span: LONG,
         blocks: |draw, end| leak(draw, 0. ..end, 50. ..2000.),
         beside: |draw, end| full(draw, end, 0.05..0.4, 0. ..0.1),
+        threads: |_| 0.,
     },
     Kind {
         name: "leak beside a cache that replaces less",
@@ -49,6 +53,7 @@ pub(super) const ATTACHED: &[Kind] = &[
             let fewer = draw.within(50. ..300.);
             replaced(draw, end, residence, fewer, 0.1)
         },
+        threads: |_| 0.,
     },
     Kind {
         name: "leak beside a full cache that replaces more",
@@ -56,6 +61,31 @@ pub(super) const ATTACHED: &[Kind] = &[
         span: LONG,
         blocks: |draw, end| leak(draw, 0. ..end, 50. ..500.),
         beside: |draw, end| full(draw, end, 1.4..4., 0. ..0.1),
+        threads: |_| 0.,
+    },
+    Kind {
+        name: "slow leak where threads end all the time",
+        labels: &[Leaking],
+        span: LONG,
+        blocks: |draw, end| leak(draw, 0. ..end, 20. ..200.),
+        beside: none,
+        threads: |draw| draw.scale(100. ..10_000.),
+    },
+    Kind {
+        name: "churn where threads end all the time",
+        labels: &[SteadyChurn],
+        span: LONG,
+        blocks: |draw, end| churn(draw, 0. ..end, 2., 1000),
+        beside: none,
+        threads: |draw| draw.scale(100. ..10_000.),
+    },
+    Kind {
+        name: "cache, full when attached, where threads end",
+        labels: &[Growing],
+        span: LONG,
+        blocks: |draw, end| full(draw, end, 1.05..8., 0. ..0.001),
+        beside: none,
+        threads: |draw| draw.scale(100. ..10_000.),
     },
 ];
 

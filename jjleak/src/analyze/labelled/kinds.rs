@@ -18,6 +18,8 @@ pub(super) struct Kind {
     pub(super) blocks: fn(&mut Draw, f64) -> Vec<Block>,
     /// Those of another call site of the process.
     pub(super) beside: fn(&mut Draw, f64) -> Vec<Block>,
+    /// How many threads end within so many seconds: see [`super::simulation::Run::threads`].
+    pub(super) threads: fn(&mut Draw) -> f64,
 }
 
 const NEVER: f64 = f64::INFINITY;
@@ -29,7 +31,7 @@ const SHORT: Range<f64> = 1. ..3.5;
 macro_rules! kinds {
     ($($name:literal, $labels:expr, $span:expr, $blocks:expr;)*) => {
         pub(super) const KINDS: &[Kind] =
-            &[$(Kind { name: $name, labels: &$labels, span: $span, blocks: $blocks, beside: |_, _| Vec::new() }),*];
+            &[$(Kind { name: $name, labels: &$labels, span: $span, blocks: $blocks, beside: |_, _| Vec::new(), threads: |_| 0. }),*];
     };
 }
 
@@ -206,7 +208,7 @@ pub(super) fn leak(draw: &mut Draw, span: Range<f64>, count: Range<f64>) -> Vec<
 }
 
 /// Blocks that live for some seconds, on average.
-fn churn(draw: &mut Draw, span: Range<f64>, mean: f64, most: u64) -> Vec<Block> {
+pub(super) fn churn(draw: &mut Draw, span: Range<f64>, mean: f64, most: u64) -> Vec<Block> {
     let (size, count) = (draw.size(), draw.scale(1. ..most as f64) as u64 + 1);
     let times = draw.times(span, 3000.);
     times.into_iter().map(|born| Block { born, dies: born + draw.wait(mean), size, count }).collect()

@@ -32,6 +32,7 @@ const REQUIRED: f64 = 0.95;
 fn judge(kind: &Kind, seed: u64, combined: bool) -> VerdictKind {
     let mut draw = Draw::new(seed, kind.name);
     let run = Run { combined, ..Run::drawn(kind.span.clone(), &mut draw) };
+    let run = Run { threads: (kind.threads)(&mut draw), ..run };
     let blocks = (kind.blocks)(&mut draw, run.duration);
     let beside = (kind.beside)(&mut draw, run.duration);
     run.verdict_beside(blocks, beside).map_or(VerdictKind::SteadyChurn, |verdict| verdict.kind)

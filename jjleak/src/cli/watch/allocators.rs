@@ -92,6 +92,16 @@ impl Allocators {
         self.found.get(&module.version).is_some_and(|found| !found.is_empty())
     }
 
+    /// Whether the files with allocators that a process maps are C libraries, and none is its executable: then the program's own
+    /// code is in none of them.
+    pub(super) fn are_c_libraries(&self, modules: &ModuleTable, exe: &Path) -> bool {
+        let is_c_library = |module: &Module| {
+            let found = self.found.get(&module.version).map_or(&[][..], |found| found);
+            found.is_empty() || module.path != exe && found.iter().all(ProfiledAllocator::is_c_library)
+        };
+        modules.iter().all(|(_, module)| is_c_library(module))
+    }
+
     /// Whether a stack of a process goes through an allocator. The kernel side knows of allocation calls in progress; this
     /// is for others that map memory: `free`, which makes a heap for a thread whose first call it is, and functions that
     /// cannot be followed.

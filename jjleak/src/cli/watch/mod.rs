@@ -17,9 +17,9 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
-use std::time::Duration;
 
 use jiff::Timestamp;
+use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::CodeSeen;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -199,7 +199,9 @@ impl Watch {
 
     /// Takes profiles of all processes.
     pub(super) fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
-        let mut profiles = self.take_all()?;
+        let mut profiles = self.take_but(&BTreeSet::new())?;
+        let images = self.images(|_| true);
+        self.collector.keep_timelines(&images);
         for profile in &mut profiles {
             self.growth.measure(profile);
             self.histories.judge(profile);
@@ -207,33 +209,46 @@ impl Watch {
         Ok(profiles)
     }
 
-    /// Looks at what lives in all processes, for the sake of later verdicts. Returns after what time another look is of use:
-    /// never sooner than the past is told apart.
-    pub(super) fn look_at_past(&mut self) -> Result<Duration, Failure> {
-        for mut profile in self.take_all()? {
-            self.histories.judge(&mut profile);
+    /// Looks at what lives, for the sake of later verdicts, in processes whose past is told apart by that; whether there were
+    /// any. The longer a process has been watched, the rarer that is.
+    pub(super) fn look_at_past(&mut self) -> Result<bool, Failure> {
+        let now_ns = now_ns();
+        let known: BTreeSet<_> = self.images(|_| true).into_iter().collect();
+        let (due, resting): (BTreeSet<_>, _) =
+            known.into_iter().partition(|image| self.collector.is_due(*image, now_ns));
+        if due.is_empty() {
+            return Ok(false);
         }
-        Ok(self.collector.spacing())
+        for profile in self.take_but(&resting)? {
+            self.histories.remember(&profile);
+        }
+        Ok(true)
     }
 
-    /// An `exec` in between would leave stacks of the new program to the names of the old one's files: then profiles are
-    /// taken again.
-    fn take_all(&mut self) -> Result<Vec<Profile>, Failure> {
+    /// Takes profiles of all but these images, at an instant that their pasts are told by. An `exec` in between would leave
+    /// stacks of the new program to the names of the old one's files: then profiles are taken again.
+    fn take_but(&mut self, resting: &BTreeSet<ImageId>) -> Result<Vec<Profile>, Failure> {
         const ATTEMPTS: u32 = 3;
         self.look_at_all()?;
         self.await_perf_maps();
-        let mut profiles = self.take(|_| true)?;
+        let is_wanted = |watched: &Watched| !resting.contains(&watched.image);
+        let mut profiles = self.take(is_wanted)?;
         for _ in 1..ATTEMPTS {
             if self.processes.values().all(|watched| self.is_current(watched)) {
                 break;
             }
             self.look_at_all()?;
-            profiles = self.take(|_| true)?;
+            profiles = self.take(is_wanted)?;
         }
         if let Some(taken_ns) = profiles.first().and_then(|profile| profile.instants_ns.last()) {
-            self.collector.divide_at(*taken_ns);
+            let images = self.images(is_wanted);
+            self.collector.divide_at(&images, *taken_ns);
         }
         Ok(profiles)
+    }
+
+    fn images(&self, which: impl Fn(&Watched) -> bool) -> Vec<ImageId> {
+        self.processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect()
     }
 
     fn is_current(&self, watched: &Watched) -> bool {
@@ -261,10 +276,9 @@ impl Watch {
     }
 
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
+        let images = self.images(which);
         let Self { processes, collector, attachment, names, mappings, allocators, coverage, .. } = self;
         mappings.receive();
-        let images: Vec<ImageId> =
-            processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
         let mut snapshots = collector.snapshots(attachment, &images, view(*coverage))?;
         let now = (Timestamp::now(), now_ns());
         let profiles = processes.values_mut().filter_map(|watched| {
@@ -274,6 +288,10 @@ impl Watch {
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
+            if !allocators.are_c_libraries(&watched.modules, &watched.process.exe) {
+                // Whoever freed these may have been the program.
+                snapshot.counters.remove(&Counter::FreedByCLibrary);
+            }
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile = Profile::build(
                 &snapshot,

@@ -1,0 +1,120 @@
+//! A timeline for each image: what has just begun is looked at as closely as what is watched for days once was.
+
+use std::collections::BTreeMap;
+
+use jjleak_common::process::{ImageId, MAX_PROCESSES};
+
+use super::timeline::{Intervals, Timeline};
+
+/// The timelines of images.
+#[derive(Debug, Default)]
+pub(super) struct Timelines {
+    of: BTreeMap<ImageId, Timeline>,
+}
+
+impl Timelines {
+    /// Adds a later instant to those of these images.
+    pub(super) fn cut(&mut self, images: &[ImageId], now_ns: u64) {
+        for image in images {
+            self.of.entry(*image).or_default().cut(now_ns);
+        }
+    }
+
+    /// Forgets all others.
+    pub(super) fn keep(&mut self, images: &[ImageId]) {
+        self.of.retain(|image, _| images.contains(image));
+    }
+
+    /// Whether an image's past is told apart by another instant now.
+    pub(super) fn is_due(&self, image: ImageId, now_ns: u64) -> bool {
+        self.of.get(&image).is_none_or(|timeline| timeline.is_due(now_ns))
+    }
+
+    /// Those of these images, as they would be with another instant.
+    pub(super) fn up_to(&self, images: &[ImageId], now_ns: u64) -> Vec<Timeline> {
+        let up_to = |image| self.of.get(image).cloned().unwrap_or_default().up_to(now_ns);
+        images.iter().map(up_to).collect()
+    }
+}
+
+/// Finds the place of an image among those that are looked at, with its intervals.
+pub(super) struct Places<'a> {
+    images: &'a [ImageId],
+    intervals: Vec<Intervals<'a>>,
+    /// By slot, of which no two current images have the same; beyond the end where there is none.
+    of_slot: Vec<u16>,
+}
+
+impl<'a> Places<'a> {
+    /// Of images with their timelines.
+    pub(super) fn new(images: &'a [ImageId], timelines: &'a [Timeline]) -> Self {
+        let mut of_slot = vec![u16::MAX; MAX_PROCESSES as usize];
+        for (place, image) in (0..).zip(images) {
+            of_slot[usize::from(image.slot().0)] = place;
+        }
+        Self { images, intervals: timelines.iter().map(Timeline::intervals).collect(), of_slot }
+    }
+
+    /// The place of an image; `None` when it is not looked at.
+    pub(super) fn of(&self, image: ImageId) -> Option<usize> {
+        let place = usize::from(*self.of_slot.get(usize::from(image.slot().0))?);
+        (self.images.get(place) == Some(&image)).then_some(place)
+    }
+
+    /// The intervals of an image; `None` when it is not looked at.
+    pub(super) fn intervals(&self, image: ImageId) -> Option<&Intervals<'a>> {
+        self.intervals.get(self.of(image)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jjleak_common::process::ProcessSlot;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_young_image_is_told_apart_closely_beside_one_that_has_been_watched_for_a_day() {
+        let [old, young] = [0, 1].map(|slot| ImageId::first(ProcessSlot(slot)));
+        let mut timelines = Timelines::default();
+        let day = 24 * 3600;
+        for second in (1..=day).step_by(10) {
+            if timelines.is_due(old, second * SECOND) {
+                timelines.cut(&[old], second * SECOND);
+            }
+        }
+        let looks = (1..=40).filter(|second| {
+            let now_ns = (day + second) * SECOND;
+            let due: Vec<_> =
+                [old, young].into_iter().filter(|image| timelines.is_due(*image, now_ns)).collect();
+            timelines.cut(&due, now_ns);
+            due.contains(&young)
+        });
+        assert_eq!(looks.count(), 40);
+        let [old_line, young_line] = &timelines.up_to(&[old, young], (day + 41) * SECOND)[..] else {
+            panic!("two images, two timelines")
+        };
+        let gaps = |timeline: &Timeline| {
+            timeline.instants_ns().windows(2).map(|pair| (pair[1] - pair[0]) / SECOND).max()
+        };
+        assert!(gaps(young_line) == Some(1), "{young_line:?}");
+        assert!(gaps(old_line) >= Some(1000), "{old_line:?}");
+        assert!(young_line.instants_ns()[0] > day * SECOND);
+    }
+
+    #[test]
+    fn an_image_that_is_gone_leaves_its_slot_without_a_past() {
+        let first = ImageId::first(ProcessSlot(3));
+        let mut timelines = Timelines::default();
+        timelines.cut(&[first], 5);
+        let next = first.next();
+        timelines.keep(&[next]);
+        assert_eq!(timelines.up_to(&[first, next], 9)[0].instants_ns(), [9]);
+        let images = [next];
+        let lines = timelines.up_to(&images, 9);
+        let places = Places::new(&images, &lines);
+        assert_eq!((places.of(next), places.of(first)), (Some(0), None));
+        assert_eq!(places.of(ImageId::first(ProcessSlot(4))), None);
+    }
+}
