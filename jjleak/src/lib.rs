@@ -23,7 +23,7 @@
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |
 //!
-//! [`cli`] alone wires the stages together.
+//! [`kept`] is the folder in which stages keep what saves them work. [`cli`] alone wires the stages together.
 
 pub mod allocators;
 pub mod analyze;
@@ -33,6 +33,7 @@ pub mod collect;
 pub mod doctor;
 pub mod jcmd;
 pub mod jvm;
+pub mod kept;
 pub mod mappings;
 pub mod perf_map;
 pub mod pprof;
