@@ -24,7 +24,7 @@
 //! | [`store`] | rendered bytes | files that are whole or not there |
 //! | [`push`] | files of profiles | what a store of profiles elsewhere takes |
 //!
-//! [`cli`] alone wires the stages together.
+//! [`kept`] is the folder in which stages keep what saves them work. [`cli`] alone wires the stages together.
 
 pub mod allocators;
 pub mod analyze;
@@ -34,6 +34,7 @@ pub mod collect;
 pub mod doctor;
 pub mod jcmd;
 pub mod jvm;
+pub mod kept;
 pub mod mappings;
 pub mod perf_map;
 pub mod pprof;

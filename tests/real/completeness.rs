@@ -36,6 +36,34 @@ fn times(short: u32, long: u32) -> u32 {
     if is_long() { long } else { short }
 }
 
+/// A program that is short and loads one library after the other, whose code runs at once. In the first run much is new;
+/// from then on jjleak is prepared, and nothing is excused, however slowly it follows.
+fn assert_complete_when_known(command: &[&str], at_least: u64) {
+    report_of(command);
+    Shares::of(&[report_of(command)]).assert_complete(command[0], at_least, &[]);
+}
+
+#[test]
+fn stacks_of_a_perl_that_loads_libraries_are_complete_the_second_time() {
+    require_program!("perl");
+    let command = ["/usr/bin/perl", "-MPOSIX", "-MData::Dumper", "-MSocket", "-e", "print 1"];
+    assert_complete_when_known(&command, 5000);
+}
+
+#[test]
+fn stacks_of_a_python_that_loads_libraries_are_complete_the_second_time() {
+    require_program!("python3");
+    assert_complete_when_known(&["/usr/bin/python3", "-c", "import ssl, sqlite3, decimal"], 5000);
+}
+
+/// The program that is started becomes another one.
+#[test]
+fn stacks_of_a_python_that_a_shell_becomes_are_complete_the_second_time() {
+    require_program!("python3");
+    let command = ["/bin/sh", "-c", "exec /usr/bin/python3 -c 'import ssl, sqlite3, decimal'"];
+    assert_complete_when_known(&command, 5000);
+}
+
 #[test]
 fn stacks_of_perl_are_complete() {
     require_program!("perl");
@@ -140,7 +168,7 @@ fn stacks_of_the_native_part_of_a_jvm_are_complete() {
     let report = jjleak.interrupt().assert_done().report();
     let excused = ["changed", "no_mapping"];
     Shares::of([&report]).assert_complete("a JVM", 1000, &excused);
-    // Its own libraries, before there is much generated code.
+    // Its own libraries, also in the first run: they are in its run path. Until its code is known, stacks end there.
     let start = report_of(&["java", "-version"]);
     Shares::of([&start]).assert_complete("a JVM's start", 1000, &excused);
 }

@@ -196,6 +196,17 @@ impl Attachment {
         self.tables.add(file, rows)
     }
 
+    /// Adds the unwind rows of a file that is likely to be mapped, if that leaves room for those that are. `code` is where
+    /// mappings of its code begin: the offset in the file, and the address in it.
+    pub fn expect_rows(
+        &mut self,
+        file: FileVersion,
+        rows: &ModuleRows,
+        code: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), TablesFull> {
+        self.tables.expect(file, rows, code)
+    }
+
     /// Says where a process generates code; [`Self::set_code`] must follow.
     pub fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
         self.tables.set_generated(slot, code);

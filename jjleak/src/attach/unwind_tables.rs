@@ -26,6 +26,9 @@ const USER_SPACE_END: u64 = 1 << 47;
 /// Bits of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
 pub(super) const MINOR_BITS: u32 = 20;
 
+/// Rows of files that nobody maps yet have their place up to here.
+const MAX_EXPECTED_ROWS: usize = ROWS / 2;
+
 /// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
 /// the file exists, wherever and whenever it is mapped.
 pub(super) struct UnwindTables {
@@ -128,6 +131,22 @@ impl UnwindTables {
         Ok(())
     }
 
+    /// Adds the rows of a file that may be mapped one day, so that whoever does has whole stacks at once.
+    pub(super) fn expect(
+        &mut self,
+        file: FileVersion,
+        module: &ModuleRows,
+        code: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), TablesFull> {
+        let rows = module.rows().len();
+        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + module.pages().len() > PAGES / 2 {
+            return Err(TablesFull { rows });
+        }
+        self.add(file, module)?;
+        code.for_each(|(file_offset, address)| self.publish(file, file_offset, address));
+        Ok(())
+    }
+
     /// Writes rows and their index to where nobody has read yet.
     fn append(&mut self, rows: &[Row], pages: &[u32]) -> Option<Place> {
         let (first_row, first_page) = (self.used_rows, self.used_pages);
@@ -192,7 +211,9 @@ impl UnwindTables {
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
         for code in code {
-            self.publish(code);
+            if let Some((file, address)) = code.module {
+                self.publish(file, code.file_offset, address);
+            }
         }
         self.mark(index);
         let mut mappings = self.mappings_of(slot, code);
@@ -239,10 +260,9 @@ impl UnwindTables {
 
     /// Tells the kernel side where the rows of a mapped file are, so that it can use them for whoever maps it next. Not of
     /// a file whose parts are laid out in different ways: one addend would not do for all.
-    fn publish(&mut self, code: &CodeMapping) {
-        let Some((file, address)) = code.module else { return };
+    fn publish(&mut self, file: FileVersion, file_offset: u64, address: u64) {
         let Some(loaded) = self.modules.get_mut(&file) else { return };
-        let text = loaded.text_start.wrapping_sub(address).wrapping_add(code.file_offset);
+        let text = loaded.text_start.wrapping_sub(address).wrapping_add(file_offset);
         let outcome = match loaded.text {
             None => {
                 loaded.text = Some(text);

@@ -4,7 +4,9 @@
 use std::fmt::Write;
 use std::fs::File;
 
-use object::elf::{ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::elf::{
+    ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,
+};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
@@ -32,12 +34,19 @@ struct Segment {
     address: u64,
     file_offset: u64,
     file_size: u64,
+    executable: bool,
 }
 
 impl Headers {
     pub(super) fn read(file: &File) -> Self {
         let content = ReadCache::new(file);
         parse(&content).unwrap_or_default()
+    }
+
+    /// Offsets in the file at which mappings of its code begin.
+    pub(super) fn code_offsets(&self) -> impl Iterator<Item = u64> {
+        let code = self.segments.iter().filter(|segment| segment.executable);
+        code.map(|segment| segment.file_offset & !(PAGE_BYTES - 1))
     }
 
     /// The address that the program headers give to an offset in the file.
@@ -64,6 +73,7 @@ fn parse<'data>(content: impl ReadRef<'data>) -> Option<Headers> {
         address: program.p_vaddr(endian),
         file_offset: program.p_offset(endian),
         file_size: program.p_filesz(endian),
+        executable: program.p_flags(endian).contains(PF_X),
     };
     let mut notes =
         programs.iter().filter(|program| program.p_type(endian) == PT_NOTE).take(MAX_NOTE_SEGMENTS);

@@ -29,6 +29,14 @@ fn open_by_path(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
     if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path leads to another file now")) }
 }
 
+/// Opens a file that nobody may have mapped yet. On overlayfs and btrfs it is not known by the number that its mappings
+/// will have.
+pub(super) fn open_path(path: &Path) -> io::Result<(FileId, File)> {
+    let file = open_regular(path)?;
+    let metadata = file.metadata()?;
+    Ok((FileId { device: device(&metadata), inode: metadata.ino() }, file))
+}
+
 /// Opens a file that has an end and does not act on being opened.
 fn open_regular(path: &Path) -> io::Result<File> {
     check(&fs::metadata(path)?)?;

@@ -1,13 +1,13 @@
 //! The files a process maps for execution, remembered while their addresses may need names.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use jjleak_common::unwind::{MAX_FOUND, code_identity};
@@ -39,13 +39,16 @@ pub struct Module {
 
 impl Module {
     fn open(pid: Pid, file_id: FileId, mapping: &Mapping) -> io::Result<Self> {
-        let file = mapped_file::open(pid, file_id, mapping)?;
+        Self::of(mapped_file::open(pid, file_id, mapping)?, file_id, pid, mapping.path.clone())
+    }
+
+    fn of(file: File, file_id: FileId, pid: Pid, path: PathBuf) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         let version = FileVersion { file: file_id, changed };
         Ok(Self {
             version,
-            path: mapping.path.clone(),
+            path,
             headers: Headers::read(&file),
             file,
             mapped_by: pid,
@@ -69,6 +72,11 @@ impl Module {
     #[must_use]
     pub fn address_of(&self, file_offset: u64) -> Option<u64> {
         self.headers.address_of(file_offset)
+    }
+
+    /// Where mappings of the file's code begin: the offset in the file, and the address that the program headers give to it.
+    pub fn code_places(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.headers.code_offsets().filter_map(|offset| Some((offset, self.address_of(offset)?)))
     }
 
     /// Build ID in hex; empty when it has none.
@@ -136,18 +144,34 @@ impl ModuleFiles {
     }
 
     fn open(&mut self, pid: Pid, file: FileId, mapping: &Mapping) -> io::Result<Rc<Module>> {
-        let known = self.open.get(&file).and_then(Weak::upgrade);
-        if let Some(module) = known.filter(|module| !module.has_changed()) {
+        if let Some(module) = self.known(file) {
             return Ok(module);
         }
-        let module = Rc::new(Module::open(pid, file, mapping)?);
+        Ok(self.keep(Module::open(pid, file, mapping)?))
+    }
+
+    /// Opens a file that a process may map, by its path on this host.
+    pub(super) fn open_path(&mut self, pid: Pid, path: &Path) -> io::Result<Rc<Module>> {
+        let (id, file) = mapped_file::open_path(path)?;
+        if let Some(module) = self.known(id) {
+            return Ok(module);
+        }
+        Ok(self.keep(Module::of(file, id, pid, path.to_path_buf())?))
+    }
+
+    fn known(&self, file: FileId) -> Option<Rc<Module>> {
+        self.open.get(&file).and_then(Weak::upgrade).filter(|module| !module.has_changed())
+    }
+
+    fn keep(&mut self, module: Module) -> Rc<Module> {
+        let (file, module) = (module.version.file, Rc::new(module));
         self.open.retain(|_, module| module.strong_count() > 0);
         self.open.insert(file, Rc::downgrade(&module));
         self.recent.push_back(Rc::clone(&module));
         if self.recent.len() > MAX_RECENT {
             self.recent.pop_front();
         }
-        Ok(module)
+        module
     }
 }
 
@@ -256,6 +280,12 @@ impl ModuleTable {
         }
     }
 
+    /// The folders of all modules.
+    #[must_use]
+    pub fn folders(&self) -> BTreeSet<&Path> {
+        self.modules.iter().filter_map(|module| module.path.parent()).collect()
+    }
+
     /// The module with this ID.
     #[must_use]
     pub fn get(&self, id: ModuleId) -> &Rc<Module> {
@@ -304,7 +334,6 @@ impl ModuleTable {
 mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
-    use std::path::Path;
 
     use super::*;
 

@@ -11,19 +11,13 @@
 //! | 32..76 | [`Statistics`] |
 //! | 76.. | the rows |
 
-use std::{
-    fs::{DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
-    path::PathBuf,
-};
+use std::io::{self, Read};
 
 use jjleak_common::unwind::Row;
-use nix::{fcntl::OFlag, unistd::Uid};
 use object::ReadRef;
-use tempfile::Builder;
 
 use super::{Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, sections::CallFrames};
+use crate::kept::KeptFiles;
 
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
@@ -41,18 +35,13 @@ const MAX_FILE_BYTES: usize = HEADER_BYTES + MAX_ROWS * size_of::<Row>();
 /// Longest build ID that is a file name here, in hex digits; the usual ones have 16 to 40.
 const MAX_BUILD_ID_DIGITS: usize = 128;
 
-/// Rows tell nothing that the module does not, and other users may read them; none of them may write.
-const FILE_MODE: u32 = 0o644;
-const FOLDER_MODE: u32 = 0o755;
-const WRITABLE_BY_OTHERS: u32 = 0o022;
-
 /// Compiled rows on disk, found by build ID.
 ///
 /// The folder makes things faster, never different: a file in it that is damaged, was made from other call frame
 /// information or by another version, or could have been written by another user, is compiled anew and replaced.
 #[derive(Debug, Clone)]
 pub struct RowCache {
-    folder: PathBuf,
+    files: KeptFiles,
 }
 
 /// Why a file of the cache is not used.
@@ -60,8 +49,6 @@ pub struct RowCache {
 enum Rejection {
     #[error("cannot read it")]
     Read(#[from] io::Error),
-    #[error("another user could have written it")]
-    Untrusted,
     #[error("it was made from other call frame information or by another version")]
     Foreign,
     #[error("it is damaged")]
@@ -69,67 +56,46 @@ enum Rejection {
 }
 
 impl RowCache {
-    /// A cache in this folder, which is created when there is something to keep.
+    /// A cache among these files.
     #[must_use]
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    pub fn new(files: KeptFiles) -> Self {
+        Self { files }
     }
 
     /// The rows of a module, compiled unless they are known. `build_id` is in hex; a module without one is not cached.
     pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
         let frames = CallFrames::locate(elf)?;
-        let Some(path) = self.path(build_id) else {
+        let Some(name) = name(build_id) else {
             return frames.compile();
         };
         let source = frames.checksum();
-        match load(&path, source) {
+        match self.load(&name, source) {
             Ok(rows) => return Ok(rows),
             Err(Rejection::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::debug!(path = %path.display(), error, "compiling unwind rows anew");
+                tracing::debug!(name, error, "compiling unwind rows anew");
             }
         }
         let rows = frames.compile()?;
-        if let Err(error) = self.keep(&path, &encode(&rows, source)) {
-            tracing::debug!(path = %path.display(), %error, "cannot keep unwind rows");
+        if let Err(error) = self.files.keep(&name, &encode(&rows, source)) {
+            tracing::debug!(name, %error, "cannot keep unwind rows");
         }
         Ok(rows)
     }
 
-    /// Build IDs come from files that are not trusted; only hex digits make a name.
-    fn path(&self, build_id: &str) -> Option<PathBuf> {
-        let valid = (1..=MAX_BUILD_ID_DIGITS).contains(&build_id.len())
-            && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        valid.then(|| self.folder.join(format!("{build_id}.v{VERSION}")))
-    }
-
-    /// Not synced: a file that a crash cut short is compiled anew.
-    fn keep(&self, path: &PathBuf, content: &[u8]) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.folder)?;
-        let permissions = Permissions::from_mode(FILE_MODE);
-        let mut file = Builder::new().prefix(".rows-").permissions(permissions).tempfile_in(&self.folder)?;
-        file.write_all(content)?;
-        file.persist(path)?;
-        Ok(())
+    fn load(&self, name: &str, source: u32) -> Result<ModuleRows, Rejection> {
+        let mut content = Vec::new();
+        self.files.open(name)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut content)?;
+        decode(&content, source)
     }
 }
 
-fn load(path: &PathBuf, source: u32) -> Result<ModuleRows, Rejection> {
-    // Without the flags a link could lead elsewhere, and opening a pipe would wait for its writer.
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    check_owner(&file)?;
-    let mut content = Vec::new();
-    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut content)?;
-    decode(&content, source)
-}
-
-fn check_owner(file: &File) -> Result<(), Rejection> {
-    let metadata = file.metadata()?;
-    let ours = metadata.uid() == Uid::effective().as_raw() || metadata.uid() == 0;
-    let trusted = metadata.is_file() && ours && metadata.mode() & WRITABLE_BY_OTHERS == 0;
-    if trusted { Ok(()) } else { Err(Rejection::Untrusted) }
+/// Build IDs come from files that are not trusted; only hex digits make a name.
+fn name(build_id: &str) -> Option<String> {
+    let valid = (1..=MAX_BUILD_ID_DIGITS).contains(&build_id.len())
+        && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    valid.then(|| format!("{build_id}.v{VERSION}"))
 }
 
 fn encode(rows: &ModuleRows, source: u32) -> Vec<u8> {

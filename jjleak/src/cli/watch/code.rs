@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::env;
 use std::path::{Path, PathBuf};
 
-use jjleak_common::process::ImageId;
 use nix::unistd::Uid;
 
 use super::Look;
+use super::process::Watched;
 use crate::attach::{self, Attachment, CodeMapping};
-use crate::processes::{FileVersion, ModuleTable, Pid};
+use crate::kept::KeptFiles;
+use crate::processes::{FileVersion, Module, Pid};
 use crate::unwind::{ModuleRows, RowCache};
 
 /// Follows the processes' code.
@@ -20,42 +21,39 @@ pub(super) struct CodeFollower {
 }
 
 impl CodeFollower {
-    pub(super) fn new() -> Self {
-        Self { cache: RowCache::new(cache_folder()), without_rows: HashSet::new() }
+    pub(super) fn new(files: KeptFiles) -> Self {
+        Self { cache: RowCache::new(files), without_rows: HashSet::new() }
     }
 
-    /// Adds the rows of modules that are new, and tells the unwinder where all code of `image` is.
+    /// Adds the rows of modules that are new, and tells the unwinder where all code of a process is.
     pub(super) fn follow(
         &mut self,
-        image: ImageId,
+        watched: &Watched,
         thread: Pid,
         look: &Look,
-        modules: &ModuleTable,
         attachment: &mut Attachment,
     ) -> Result<(), attach::Error> {
+        let Watched { image, modules, jvm, .. } = watched;
         let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
-            let rows = |cache: &RowCache| {
-                let parts = module.parts().map_err(|error| error.to_string())?;
-                cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
-            };
-            if self.add(attachment, module.version, &module.path, rows) {
+            if self.add(attachment, module.version, &module.path, |follower| follower.rows(module)) {
                 added.push(&module.path);
             }
         }
         for vdso in executable().filter(|mapping| mapping.is_vdso()) {
-            let rows = |cache: &RowCache| {
+            let rows = |follower: &Self| {
                 let elf = vdso.read(thread).map_err(|error| error.to_string())?;
-                cache.rows("", &*elf).map_err(|error| error.to_string())
+                follower.cache.rows("", &*elf).map_err(|error| error.to_string())
             };
             self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
+        let is_awaited = jvm.is_awaited(&look.mappings);
         let code: Vec<_> = executable()
-            .filter(|mapping| !mapping.is_of_uprobes())
+            .filter(|mapping| !(mapping.is_of_uprobes() || is_awaited && mapping.is_generated()))
             .map(|mapping| CodeMapping::of(mapping, modules))
             .collect();
-        let left_out = attachment.set_code(image, &code, look.seen)?;
+        let left_out = attachment.set_code(*image, &code, look.seen)?;
         if left_out > 0 {
             tracing::warn!(
                 "the process maps code at {left_out} more places than jjleak follows: stacks end there"
@@ -67,19 +65,38 @@ impl CodeFollower {
         Ok(())
     }
 
+    /// Adds the rows of a file that is likely to be mapped.
+    pub(super) fn expect(&self, module: &Module, attachment: &mut Attachment) {
+        if attachment.has_rows(module.version) {
+            return;
+        }
+        let outcome = self.rows(module).and_then(|rows| {
+            let added = attachment.expect_rows(module.version, &rows, module.code_places());
+            added.map_err(|full| full.to_string())
+        });
+        if let Err(error) = outcome {
+            tracing::debug!(error, path = %module.path.display(), "not prepared for it");
+        }
+    }
+
+    fn rows(&self, module: &Module) -> Result<ModuleRows, String> {
+        let parts = module.parts().map_err(|error| error.to_string())?;
+        self.cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
+    }
+
     /// Compiles and adds the rows of a file, once; whether it has done so now.
     fn add(
         &mut self,
         attachment: &mut Attachment,
         file: FileVersion,
         path: &Path,
-        rows: impl FnOnce(&RowCache) -> Result<ModuleRows, String>,
+        rows: impl FnOnce(&Self) -> Result<ModuleRows, String>,
     ) -> bool {
         if attachment.has_rows(file) || self.without_rows.contains(&file) {
             return false;
         }
-        let outcome = rows(&self.cache)
-            .and_then(|rows| attachment.add_rows(file, &rows).map_err(|full| full.to_string()));
+        let outcome =
+            rows(self).and_then(|rows| attachment.add_rows(file, &rows).map_err(|full| full.to_string()));
         if let Err(error) = outcome {
             tracing::warn!("{}: its code is unwound by frame pointers: {error}", path.display());
             self.without_rows.insert(file);
@@ -89,9 +106,9 @@ impl CodeFollower {
     }
 }
 
-/// Where compiled rows are kept: with the system's caches for root, with the user's own otherwise (XDG Base Directory
+/// Where what saves work is kept: with the system's caches for root, with the user's own otherwise (XDG Base Directory
 /// Specification).
-fn cache_folder() -> PathBuf {
+pub(super) fn cache_folder() -> PathBuf {
     if Uid::effective().is_root() {
         return PathBuf::from("/var/cache/jjleak");
     }

@@ -90,6 +90,8 @@ impl Watch {
             return Err(watched.has_no_allocator(self.allocators.choice()));
         }
         watched.process = Process::open(pid)?;
+        watched.started = watched.program();
+        self.expect_code(&mut watched);
         watched.command = Some(launch.release()?);
         watched.is_armed = true;
         self.processes.insert(slot, watched);

@@ -40,6 +40,9 @@ impl Watch {
         {
             tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
         }
+        if news && watched.started.is_some() {
+            self.expect_code(watched);
+        }
         Ok(news)
     }
 
@@ -52,6 +55,7 @@ impl Watch {
         let is_new = tracked.image != watched.image;
         if is_new {
             self.dead.add_image();
+            self.note_mapped(watched);
             watched.begin_image(&tracked);
             self.attachment.forget_generated(watched.slot());
         }
@@ -134,7 +138,7 @@ impl Watch {
     /// Takes in what stacks need of what a process maps.
     fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         watched.modules.refresh(&mut self.files, thread, &look.mappings);
-        self.code.follow(watched.image, thread, look, &watched.modules, &mut self.attachment)?;
+        self.code.follow(watched, thread, look, &mut self.attachment)?;
         self.keep_generated(watched, thread, look)?;
         Ok(())
     }

@@ -7,6 +7,7 @@ mod asked;
 mod children;
 mod code;
 mod dead;
+mod earlier;
 mod entry;
 mod jvm;
 mod keep_up;
@@ -29,13 +30,15 @@ use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
+use crate::kept::KeptFiles;
 use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
 use children::Children;
-use code::CodeFollower;
+use code::{CodeFollower, cache_folder};
 use dead::Dead;
+use earlier::EarlierRuns;
 use jvm::name_generated;
 use mappings::Mappings;
 use perf_map::Urgency;
@@ -61,6 +64,7 @@ pub(super) struct Watch {
     files: ModuleFiles,
     allocators: Allocators,
     code: CodeFollower,
+    earlier: EarlierRuns,
     names: StackNames,
     following: Following,
     max_processes: usize,
@@ -88,6 +92,7 @@ impl Watch {
         choice: Choice,
     ) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
+        let kept = KeptFiles::new(cache_folder());
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
@@ -95,7 +100,8 @@ impl Watch {
             attachment,
             files: ModuleFiles::default(),
             allocators: Allocators::new(choice),
-            code: CodeFollower::new(),
+            code: CodeFollower::new(kept.clone()),
+            earlier: EarlierRuns::new(kept),
             names: StackNames::default(),
             following: settings.following,
             max_processes: settings.capacity.processes as usize,
@@ -188,13 +194,38 @@ impl Watch {
 
     /// Stops accounting a process.
     fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Failure> {
-        if self.processes.remove(&slot).is_some() {
+        if let Some(watched) = self.processes.remove(&slot) {
+            self.note_mapped(&watched);
             self.attachment.processes_mut().disarm(slot)?;
             self.attachment.forget_generated(slot);
             self.allocators.forget(slot);
             self.dead.add_process(slot);
         }
         Ok(())
+    }
+
+    /// Prepares for the files that a process is likely to map, so that stacks lead through them from the first instruction
+    /// on. Such a process shall be one that was started for the sake of its profile: for others, what they load counts
+    /// less than what that costs.
+    fn expect_code(&mut self, watched: &mut Watched) {
+        let folders = watched.modules.folders().len();
+        if watched.folders == folders {
+            return;
+        }
+        watched.folders = folders;
+        let earlier = watched.started.as_ref().map(|program| self.earlier.of(program)).unwrap_or_default();
+        for module in self.files.expected(watched.pid(), &watched.modules, &earlier) {
+            self.code.expect(&module, &mut self.attachment);
+            // That takes its time, and meanwhile the process runs on.
+            self.collector.receive_frames();
+        }
+    }
+
+    /// What a program has mapped is of use when it is started the next time.
+    fn note_mapped(&self, watched: &Watched) {
+        if let Some(program) = &watched.started {
+            self.earlier.add(program, &watched.modules);
+        }
     }
 
     /// Takes profiles of all processes.
@@ -352,6 +383,7 @@ impl Watch {
 
     /// Stops counting. Dropping it detaches the probes.
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
+        self.processes.values().for_each(|watched| self.note_mapped(watched));
         Ok(self.attachment.disarm()?)
     }
 }

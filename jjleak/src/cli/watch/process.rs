@@ -11,6 +11,7 @@ use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::allocators::known_families;
+use super::earlier::Program;
 use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
 use crate::attach::{Tracked, now_ns};
@@ -27,6 +28,9 @@ pub(super) struct Watched {
     /// The process that its memory is a copy of, until it runs another program.
     pub(super) forked_from: Option<Pid>,
     pub(super) command: Option<Running>,
+    /// The program that was started, and how many folders it had libraries in when more were looked for.
+    pub(super) started: Option<Program>,
+    pub(super) folders: usize,
     pub(super) modules: ModuleTable,
     /// What the process mapped for execution when it was last looked at.
     pub(super) code: Vec<Mapping>,
@@ -61,6 +65,8 @@ impl Watched {
             image,
             forked_from: None,
             command: None,
+            started: None,
+            folders: 0,
             modules: ModuleTable::default(),
             code: Vec::new(),
             jvm: WatchedJvm::default(),
@@ -80,6 +86,14 @@ impl Watched {
 
     pub(super) const fn slot(&self) -> ProcessSlot {
         self.image.slot()
+    }
+
+    /// What tells the program from others, if it has a build ID. Scripts have the one of what interprets them, and a name of
+    /// their own.
+    pub(super) fn program(&self) -> Option<Program> {
+        let mut modules = self.modules.iter().map(|(_, module)| module);
+        let module = modules.find(|module| module.path == self.process.exe)?;
+        Program::new(module.build_id(), &self.process.comm)
     }
 
     pub(super) const fn pid(&self) -> Pid {

@@ -1,6 +1,7 @@
 use std::{
-    fs,
-    path::Path,
+    fs::{self, File, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -30,11 +31,12 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        Self { cache: RowCache::new(folder.path().join("made/when/needed")), folder }
+        let files = KeptFiles::new(folder.path().join("made/when/needed"));
+        Self { cache: RowCache::new(files), folder }
     }
 
     fn file(&self) -> PathBuf {
-        self.cache.path(BUILD_ID).unwrap()
+        self.cache.files.path(&name(BUILD_ID).unwrap())
     }
 
     /// Asks for the rows of `elf` and whether they came from the file as it was.
@@ -55,7 +57,7 @@ fn rows_come_back_as_they_were() {
     let fixture = Fixture::new();
     let elf = module(64);
     assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap(), compile(&*elf).unwrap());
-    assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, FILE_MODE);
+    assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, 0o644);
     assert!(fixture.is_used(&elf));
     assert_eq!(files(fixture.file().parent().unwrap()), 1);
 }
@@ -138,7 +140,7 @@ fn a_build_id_that_is_no_hex_number_names_no_file() {
 #[test]
 fn a_folder_that_cannot_be_written_to_is_no_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let cache = RowCache::new(file.path().join("folder"));
+    let cache = RowCache::new(KeptFiles::new(file.path().join("folder")));
     assert!(cache.rows(BUILD_ID, &*module(64)).is_ok());
 }
 

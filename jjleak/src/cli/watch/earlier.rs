@@ -1,0 +1,110 @@
+//! Which files programs have mapped in earlier runs, on disk: a file per program, one path a line, the latest first. What
+//! a program has become by `exec` counts for it: many are started by scripts.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::kept::KeptFiles;
+use crate::processes::{MAX_EXPECTED, ModuleTable};
+
+/// Paths have up to 4 KiB, but hardly one has more than some hundred bytes.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// What programs have mapped in earlier runs.
+pub(super) struct EarlierRuns {
+    files: KeptFiles,
+}
+
+impl EarlierRuns {
+    pub(super) const fn new(files: KeptFiles) -> Self {
+        Self { files }
+    }
+
+    /// What a program has mapped.
+    pub(super) fn of(&self, program: &Program) -> Vec<PathBuf> {
+        let mut content = Vec::new();
+        let read =
+            self.files.open(&program.0).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut content));
+        if read.is_err() {
+            return Vec::new();
+        }
+        let path = |line: &[u8]| PathBuf::from(OsString::from_vec(line.to_vec()));
+        let paths = content.split(|byte| *byte == b'\n').map(path);
+        paths.filter(|path| path.is_absolute()).take(MAX_EXPECTED).collect()
+    }
+
+    /// Adds what a program has mapped in this run.
+    pub(super) fn add(&self, program: &Program, modules: &ModuleTable) {
+        let paths = modules.iter().map(|(_, module)| module.path.clone());
+        let earlier = self.of(program);
+        let merged = merge(paths, &earlier);
+        if merged == earlier {
+            return;
+        }
+        let content: Vec<u8> =
+            merged.iter().flat_map(|path| [path.as_os_str().as_bytes(), b"\n"].concat()).collect();
+        if let Err(error) = self.files.keep(&program.0, &content) {
+            tracing::debug!(%error, "cannot keep what the program has mapped");
+        }
+    }
+}
+
+/// A program, by the name of its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program(String);
+
+impl Program {
+    /// `build_id` is in hex. A program without one is not known again.
+    pub(super) fn new(build_id: &str, comm: &str) -> Option<Self> {
+        (!build_id.is_empty())
+            .then(|| Self(format!("{build_id}-{:08x}.mapped", crc32fast::hash(comm.as_bytes()))))
+    }
+}
+
+/// What is new first, so that what has not been seen for long is what is left out. As it was if nothing is new.
+fn merge(now: impl Iterator<Item = PathBuf>, earlier: &[PathBuf]) -> Vec<PathBuf> {
+    let is_line = |path: &PathBuf| path.is_absolute() && !path.as_os_str().as_bytes().contains(&b'\n');
+    let mut merged: Vec<_> = now.filter(|path| is_line(path) && !earlier.contains(path)).collect();
+    merged.extend_from_slice(earlier);
+    merged.truncate(MAX_EXPECTED);
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::processes::{Mapping, ModuleFiles, Pid};
+
+    #[test]
+    fn what_a_program_has_mapped_is_known_the_next_time() {
+        let folder = TempDir::new().unwrap();
+        let earlier = EarlierRuns::new(KeptFiles::new(folder.path().join("new")));
+        let program = Program::new("abcd", "sh").unwrap();
+        assert_eq!(earlier.of(&program), Vec::<PathBuf>::new());
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        earlier.add(&program, &modules);
+        let known = earlier.of(&program);
+        assert!(known.iter().any(|path| path.to_string_lossy().contains("libc.so")), "{known:?}");
+        for other in [Program::new("dcba", "sh"), Program::new("abcd", "script/..")] {
+            assert_eq!(earlier.of(&other.unwrap()), Vec::<PathBuf>::new());
+        }
+        assert_eq!(Program::new("", "sh"), None);
+    }
+
+    #[test]
+    fn what_is_new_comes_first_and_what_is_too_much_goes() {
+        let path = |number: usize| PathBuf::from(format!("/lib/{number}.so"));
+        let earlier: Vec<_> = (0..MAX_EXPECTED).map(path).collect();
+        assert_eq!(merge([path(5)].into_iter(), &earlier), earlier);
+        let merged =
+            merge([path(1000), PathBuf::from("/a\nb"), PathBuf::from("[vdso]")].into_iter(), &earlier);
+        assert_eq!((merged.len(), &merged[0]), (MAX_EXPECTED, &path(1000)));
+        assert!(!merged.contains(&path(MAX_EXPECTED - 1)));
+    }
+}

@@ -1,0 +1,214 @@
+//! Files that a program is likely to map while it runs: what it has mapped in earlier runs, what lies beside the libraries
+//! that it has in folders of its own, and what these need.
+//!
+//! What is expected in vain costs a little room, and what is missed is found when it is mapped.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
+use object::read::elf::{Dyn, FileHeader};
+use object::{Endianness, ReadRef};
+
+use super::{Module, ModuleFiles, ModuleTable, Pid};
+
+/// Most files that are expected. A JDK has 40 libraries; those of a large program with all its plugins are some hundred,
+/// each an open file.
+pub const MAX_EXPECTED: usize = 128;
+/// Most entries of a folder of libraries that are looked at.
+const MAX_ENTRIES: usize = 256;
+/// Folders of a run path have libraries in folders of their own, one below the other.
+const MAX_DEPTH: usize = 2;
+
+/// What a file says of those that are loaded with it (the dynamic section).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Dynamic {
+    /// Names of libraries.
+    needed: Vec<String>,
+    /// Folders to look for them in, before those of the system.
+    run_path: Vec<PathBuf>,
+}
+
+impl ModuleFiles {
+    /// Opens the files that a process is likely to map besides those that it maps, as far as they are there. `earlier`
+    /// are paths of files that its program has mapped before.
+    pub fn expected(&mut self, pid: Pid, mapped: &ModuleTable, earlier: &[PathBuf]) -> Vec<Rc<Module>> {
+        let mut search = Search::default();
+        for (_, module) in mapped.iter() {
+            search.known.insert(module.path.clone());
+            search.folders.extend(module.path.parent().map(Path::to_path_buf));
+        }
+        search.waiting.extend(earlier.iter().cloned());
+        for (_, module) in mapped.iter() {
+            let run_path = dynamic_of(module).run_path;
+            for folder in run_path.iter().filter_map(|folder| folder.canonicalize().ok()) {
+                search.add_folder(&folder, MAX_DEPTH);
+            }
+            if let Some(folder) = module.path.parent() {
+                search.add_folder(folder, 1);
+            }
+        }
+        let mut expected = Vec::new();
+        while let Some(path) = search.waiting.pop_front() {
+            if expected.len() >= MAX_EXPECTED {
+                break;
+            }
+            // As the kernel will name it.
+            let Ok(path) = path.canonicalize() else { continue };
+            if !search.known.insert(path.clone()) {
+                continue;
+            }
+            let Ok(module) = self.open_path(pid, &path) else { continue };
+            search.add_needed(&path, &dynamic_of(&module));
+            expected.push(module);
+        }
+        expected
+    }
+}
+
+/// The state of a search.
+#[derive(Default)]
+struct Search {
+    known: HashSet<PathBuf>,
+    /// Where the program's libraries are.
+    folders: HashSet<PathBuf>,
+    waiting: VecDeque<PathBuf>,
+}
+
+impl Search {
+    /// Adds the libraries in a folder.
+    fn add_folder(&mut self, folder: &Path, depth: usize) {
+        // Where the system's libraries are, nearly all are other programs'.
+        if SYSTEM.iter().any(|system| folder == Path::new(system)) || !self.known.insert(folder.to_path_buf())
+        {
+            return;
+        }
+        let Ok(entries) = fs::read_dir(folder) else { return };
+        let mut paths: Vec<_> = entries.take(MAX_ENTRIES).flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            if depth > 1 && path.is_dir() {
+                self.add_folder(&path, depth - 1);
+            } else if is_library(&path) {
+                self.waiting.push_back(path);
+            }
+        }
+    }
+
+    /// Adds the libraries that one needs. They are loaded right after it.
+    fn add_needed(&mut self, path: &Path, dynamic: &Dynamic) {
+        for name in dynamic.needed.iter().filter(|name| !name.contains('/')) {
+            let own = dynamic.run_path.iter().map(PathBuf::as_path).chain(path.parent());
+            let found = own.chain(self.folders.iter().map(PathBuf::as_path)).map(|folder| folder.join(name));
+            let found = found.into_iter().find(|path| path.exists());
+            self.waiting.extend(found);
+        }
+    }
+}
+
+/// The loader's default folders (ld.so(8)), and Debian's.
+const SYSTEM: [&str; 8] = [
+    "/",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+];
+
+fn is_library(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "so")
+}
+
+fn dynamic_of(module: &Module) -> Dynamic {
+    let origin = module.path.parent().unwrap_or(Path::new("/"));
+    module.parts().ok().and_then(|parts| read_dynamic(&parts, origin)).unwrap_or_default()
+}
+
+/// Reads the dynamic section of a file in the folder `origin`.
+fn read_dynamic<'data>(elf: impl ReadRef<'data>, origin: &Path) -> Option<Dynamic> {
+    let header = FileHeader64::<Endianness>::parse(elf).ok()?;
+    let endian = header.endian().ok()?;
+    let table = header.sections(endian, elf).ok()?.dynamic_table(endian, elf).ok()?;
+    let mut dynamic = Dynamic::default();
+    for entry in table.dynamics().iter().take(MAX_ENTRIES) {
+        let text = || {
+            let offset = u32::try_from(entry.d_val(endian)).ok()?;
+            Some(std::str::from_utf8(table.strings().get(offset).ok()?).ok()?.to_owned())
+        };
+        match entry.d_tag(endian) {
+            DT_NEEDED => dynamic.needed.extend(text()),
+            DT_RPATH | DT_RUNPATH => {
+                let path = text().unwrap_or_default();
+                let origin = origin.to_string_lossy();
+                let folders = path.split(':').map(|folder| {
+                    PathBuf::from(folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
+                });
+                dynamic.run_path.extend(folders.filter(|folder| folder.is_absolute()));
+            }
+            _ => {}
+        }
+    }
+    Some(dynamic)
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::processes::Mapping;
+
+    fn own() -> (Pid, ModuleTable, ModuleFiles) {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let (mut modules, mut files) = (ModuleTable::default(), ModuleFiles::default());
+        modules.refresh(&mut files, pid, &Mapping::all(pid).unwrap());
+        (pid, modules, files)
+    }
+
+    fn paths(modules: &[Rc<Module>]) -> Vec<&Path> {
+        modules.iter().map(|module| &*module.path).collect()
+    }
+
+    #[test]
+    fn the_dynamic_section_tells_what_a_program_needs() {
+        let program = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let dynamic = read_dynamic(&*program, Path::new("/")).unwrap();
+        assert!(dynamic.needed.contains(&"libc.so.6".to_owned()), "{dynamic:?}");
+        assert_eq!(read_dynamic(&program[..1000], Path::new("/")), None);
+    }
+
+    #[test]
+    fn what_was_mapped_earlier_is_expected_once_and_nothing_that_is_mapped_or_gone() {
+        let (pid, modules, mut files) = own();
+        let folder = TempDir::new().unwrap();
+        let library = folder.path().canonicalize().unwrap().join("libit.so.1");
+        let program = std::env::current_exe().unwrap();
+        fs::copy("/bin/true", &library).unwrap();
+        let earlier = [library.clone(), program, library.clone(), PathBuf::from("/nonexistent")];
+        let expected = files.expected(pid, &modules, &earlier);
+        assert!(paths(&expected).contains(&&*library), "{:?}", paths(&expected));
+        assert_eq!(expected.iter().filter(|module| module.path == library).count(), 1);
+        assert!(!expected.iter().any(|module| modules.iter().any(|(_, mapped)| mapped.path == module.path)));
+        assert!(expected.iter().all(|module| module.code_places().count() < 4));
+    }
+
+    #[test]
+    fn libraries_in_a_folder_are_expected_and_other_files_are_not() {
+        let folder = TempDir::new().unwrap();
+        for name in ["b.so", "a.so", "text.txt", "below/c.so", "below/too/deep.so"] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let mut search = Search::default();
+        search.add_folder(folder.path(), MAX_DEPTH);
+        search.add_folder(Path::new("/usr/lib"), MAX_DEPTH);
+        let names = ["a.so", "b.so", "below/c.so"].map(|name| folder.path().join(name));
+        assert_eq!(search.waiting, names);
+    }
+}
