@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -55,6 +55,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -s a -l show-allocs -d 'List
 complete -c jjleak -n "__fish_jjleak_needs_command" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l outstanding -d 'Text reports list the stacks with outstanding allocations, as bcc\'s memleak does, instead of verdicts; so they do with -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l verdicts -d 'Text reports give verdicts, also with options by which they list stacks; with --outstanding, both'
+complete -c jjleak -n "__fish_jjleak_needs_command" -l estimate -d 'Account nothing, but count calls for INTERVAL seconds, and say what exact profiling would cost the process'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l strict -d 'End with exit code 5 when anything was lost'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s v -l verbose -d 'Say more on stderr; twice: also messages of the kernel side'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -98,6 +99,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s a -l show-allocs -
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l outstanding -d 'Text reports list the stacks with outstanding allocations, as bcc\'s memleak does, instead of verdicts; so they do with -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l verdicts -d 'Text reports give verdicts, also with options by which they list stacks; with --outstanding, both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l estimate -d 'Account nothing, but count calls for INTERVAL seconds, and say what exact profiling would cost the process'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l strict -d 'End with exit code 5 when anything was lost'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s v -l verbose -d 'Say more on stderr; twice: also messages of the kernel side'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'

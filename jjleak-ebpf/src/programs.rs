@@ -181,13 +181,19 @@ pub(crate) fn process_exec(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Does nothing: what a bare probe costs. For the benchmark.
+/// Does nothing: what a bare probe costs.
 #[uprobe]
 pub(crate) fn bare_enter(_ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Does nothing: what a bare return probe costs. For the benchmark.
+/// Does nothing at frees, which the kernel counts apart from other hits.
+#[uprobe]
+pub(crate) fn bare_free(_ctx: ProbeContext) -> u32 {
+    0
+}
+
+/// Does nothing: what a bare return probe costs.
 #[uretprobe]
 pub(crate) fn bare_return(_ctx: RetProbeContext) -> u32 {
     0

@@ -16,6 +16,7 @@
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
+//! | [`cost`] | what breakpoints take, and a profile | what being profiled costs |
 //! | [`pprof`] | a profile, a file | a file, a profile |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
@@ -31,6 +32,7 @@ pub mod analyze;
 pub mod attach;
 pub mod cli;
 pub mod collect;
+pub mod cost;
 pub mod doctor;
 pub mod jcmd;
 pub mod jvm;

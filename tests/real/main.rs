@@ -19,6 +19,7 @@ mod calls;
 mod capabilities;
 mod completeness;
 mod containers;
+mod costs;
 mod depths;
 mod differential;
 mod doctor;

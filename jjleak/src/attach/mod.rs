@@ -3,6 +3,7 @@
 //! In: a process and the [`Target`]s found in its modules. Out: an [`Attachment`], which counts until it is
 //! dropped. This is the one place that knows how probes are attached.
 
+mod calibration;
 mod error;
 mod events;
 mod hints;
@@ -34,6 +35,7 @@ use crate::unwind::ModuleRows;
 use probes::Probes;
 use unwind_tables::UnwindTables;
 
+pub use calibration::{Calibration, Traps};
 pub use error::Error;
 pub use events::Events;
 pub use hints::{Hints, MappedCode, Told};
@@ -41,6 +43,7 @@ pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
 pub use preflight::{Check, Host, Missing};
+pub use probes::{Measuring, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 
@@ -60,6 +63,8 @@ pub enum Programs {
     Accounting,
     /// Programs that do nothing, to measure what the probes alone cost.
     Bare,
+    /// Programs that do nothing, at entries only: the kernel counts how often they run ([`Measuring`]).
+    Counting,
     /// Programs that take the stack of an allocation, to measure what that costs.
     Stacks,
     /// Programs that have the kernel take it, by frame pointers.
@@ -145,6 +150,25 @@ impl Attachment {
         let mut counts: BTreeMap<&str, u32> = self.probes.verified_instructions().collect();
         counts.extend(self.ebpf.programs().filter_map(|(name, program)| Some((name, count(program)?))));
         counts
+    }
+
+    /// Begins to measure what a breakpoint costs on this machine, on functions of our own; `None` where probes are perf events,
+    /// which take long to go.
+    #[must_use]
+    pub fn calibrate(&self) -> Option<Calibration> {
+        self.probes.calibrate()
+    }
+
+    /// How often the programs have run and how long that took, while that was measured ([`Measuring`]).
+    #[must_use]
+    pub fn runs(&self) -> RunsByPart {
+        self.probes.runs()
+    }
+
+    /// How the kernel gets past the probed instructions.
+    #[must_use]
+    pub fn steppings(&self) -> Steppings {
+        self.probes.steppings()
     }
 
     /// The profiled processes.

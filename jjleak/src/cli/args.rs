@@ -179,6 +179,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
     pub(super) by: Vec<Value>,
 
+    /// Account nothing, but count calls for INTERVAL seconds, and say what exact profiling would cost the process
+    ///
+    /// Counting costs the process less than half of what profiling does. Text, or one JSON document with --format json.
+    #[arg(long, requires = "pid", conflicts_with_all = ["name", "system_wide", "follow", "count", "argv", "command", "trace"])]
+    pub(super) estimate: bool,
+
     /// Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack
     #[arg(long, value_name = "FILE")]
     pub(super) baseline: Option<PathBuf>,

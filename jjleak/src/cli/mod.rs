@@ -9,6 +9,7 @@ mod choice;
 mod command_line;
 mod diff;
 mod doctor;
+mod estimate;
 mod failure;
 mod manual;
 mod notices;
@@ -70,6 +71,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         _ => command_line.args.verbose,
     });
     match command_line.command {
+        None if command_line.args.estimate => estimate::estimate(&command_line.args),
         None => session::profile(&command_line.args, &Wanted::Reports),
         Some(Command::Top(args)) => top::watch(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::profile::{Coverage, ProcessInfo, ProcessKind, Profile, Sampling};
+use crate::profile::{Cost, Coverage, ProcessInfo, ProcessKind, Profile, Sampling};
 
 /// Who wrote the file.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
@@ -33,6 +33,13 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     add("some_sizes", coverage.some_sizes.then(String::new));
     add("combined", coverage.combined.then(|| "true".to_owned()));
     add("blocks_per_stack", (coverage.blocks_per_stack > 0).then(|| coverage.blocks_per_stack.to_string()));
+    if let Some(Cost { over, calls, spent, cpu }) = profile.cost {
+        let nanoseconds = |duration: Duration| duration.as_nanos().to_string();
+        add("cost.over_ns", Some(nanoseconds(over)));
+        add("cost.calls", Some(calls.to_string()));
+        add("cost.spent_ns", spent.map(nanoseconds));
+        add("cost.cpu_ns", cpu.map(nanoseconds));
+    }
     match coverage.sampling {
         Sampling::Off => {}
         Sampling::Rate(rate) => add("sample_rate", Some(rate.to_string())),
@@ -107,6 +114,16 @@ impl<'a> Comments<'a> {
 
     pub(super) fn unjudged_sites(&self) -> u64 {
         self.number("unjudged_sites").unwrap_or_default()
+    }
+
+    pub(super) fn cost(&self) -> Option<Cost> {
+        let nanoseconds = |key| self.number(key).map(Duration::from_nanos);
+        Some(Cost {
+            over: nanoseconds("cost.over_ns")?,
+            calls: self.number("cost.calls")?,
+            spent: nanoseconds("cost.spent_ns"),
+            cpu: nanoseconds("cost.cpu_ns"),
+        })
     }
 
     pub(super) fn coverage(&self) -> Coverage {

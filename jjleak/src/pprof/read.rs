@@ -98,6 +98,7 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         verdicts: Vec::new(),
         looks: comments.looks(),
         unjudged_sites: comments.unjudged_sites(),
+        cost: comments.cost(),
     }
 }
 

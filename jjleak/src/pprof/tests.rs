@@ -13,7 +13,7 @@ use super::proto::{self, Function, Line, Location, Sample, ValueType};
 use super::write::{DEFAULT_SAMPLE_TYPE, values, write};
 use super::{Error, Malformed, read};
 use crate::profile::{
-    Ages, Block, Coverage, Frame, FrameKind, Memory, MemoryKind, Moment, NO_STACK, Point, ProcessInfo,
+    Ages, Block, Cost, Coverage, Frame, FrameKind, Memory, MemoryKind, Moment, NO_STACK, Point, ProcessInfo,
     ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
@@ -148,6 +148,12 @@ fn anything() -> impl Strategy<Value = Profile> {
                     Profile {
                         looks: (unknown_frees >> 40) as u32,
                         unjudged_sites: unknown_frees >> 50,
+                        cost: (unknown_frees % 2 == 0).then(|| Cost {
+                            over: Duration::from_nanos(unknown_frees),
+                            calls: unknown_frees,
+                            spent: (unknown_frees % 4 == 0).then(|| Duration::from_nanos(7)),
+                            cpu: Some(Duration::from_nanos(unknown_frees / 2)),
+                        }),
                         started_at: time(taken - elapsed),
                         taken_at: time(taken),
                         process: process.clone(),

@@ -3,6 +3,7 @@
 //! In: a PID or a command line. Out: a [`Process`], its [`Mapping`]s, and a [`ModuleTable`] that remembers
 //! mapped files for as long as their addresses may need names.
 
+mod cpu;
 mod debug_file;
 mod error;
 mod exit;
@@ -20,6 +21,7 @@ mod root;
 mod running;
 mod threads;
 
+pub use cpu::cpu_time;
 pub use error::Error;
 pub use exit::ExitWatch;
 pub use identity::{Credentials, Pid, Process};

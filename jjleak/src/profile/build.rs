@@ -43,6 +43,7 @@ impl Profile {
             verdicts: Vec::new(),
             looks: 0,
             unjudged_sites: 0,
+            cost: None,
         }
     }
 }

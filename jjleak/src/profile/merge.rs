@@ -38,6 +38,10 @@ impl Profile {
             merged.taken_at = merged.taken_at.max(profile.taken_at);
             merged.unknown_frees += profile.unknown_frees;
             merged.unjudged_sites += profile.unjudged_sites;
+            merged.cost = match (merged.cost, profile.cost) {
+                (Some(one), Some(other)) => Some(one.and(other)),
+                (one, other) => one.or(other),
+            };
             for (counts, more) in [(&mut merged.lost, &profile.lost), (&mut merged.notes, &profile.notes)] {
                 for (name, count) in more {
                     let sum = counts.entry(name.clone()).or_default();
@@ -100,6 +104,7 @@ impl Profile {
             verdicts: Vec::new(),
             looks: 0,
             unjudged_sites: 0,
+            cost: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! [`crate::analyze`] ranks and [`crate::render`] writes. Knows nothing of BPF, /proc or clocks.
 
 mod build;
+mod cost;
 mod history;
 mod merge;
 mod unwinding;
@@ -20,6 +21,7 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
 pub use crate::symbolize::{Frame, FrameKind};
+pub use cost::Cost;
 pub use history::{Moment, remember};
 pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 
@@ -64,6 +66,8 @@ pub struct Profile {
     pub looks: u32,
     /// Call sites that hold something and are not judged: there are more than are remembered.
     pub unjudged_sites: u64,
+    /// What being profiled has cost the process lately, if that is known; see [`crate::cost`].
+    pub cost: Option<Cost>,
 }
 
 impl Profile {

@@ -14,6 +14,7 @@ use crate::pprof;
 use crate::profile::{Profile, Totals};
 
 mod collapsed;
+mod cost;
 mod counters;
 pub mod difference;
 mod html;
@@ -27,6 +28,7 @@ mod tree;
 mod units;
 mod verdicts;
 
+pub(crate) use cost::share_in_words;
 pub(crate) use counters::losses;
 pub use difference::render_difference;
 pub(crate) use label::{NO_STACK, label, module, printable};
@@ -35,7 +37,7 @@ pub(crate) use units::{duration, grouped, humane_bytes, percent};
 pub use verdicts::{advice, evidence, headline, pace, site};
 
 /// Who wrote a report, in formats that have a place for it.
-const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
+pub(crate) const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
 
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -61,6 +61,7 @@ pub(crate) fn empty_profile() -> Profile {
         verdicts: Vec::new(),
         looks: 0,
         unjudged_sites: 0,
+        cost: None,
     }
 }
 

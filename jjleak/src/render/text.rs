@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use jjleak_common::stack::StackStatus;
 
+use super::cost::cost_in_words;
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
 use super::verdicts::{advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site};
@@ -34,6 +35,9 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     }
     write_walks(profile, out)?;
     write_counters(profile, out)?;
+    if let Some(cost) = &profile.cost {
+        writeln!(out, "cost: {}", cost_in_words(cost))?;
+    }
     if judges { writeln!(out, "{}", of_what_is_shown(&advice(profile), &options.view)) } else { Ok(()) }
 }
 

@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::from_mut;
 
 use aya_obj::generated::bpf_attach_type::BPF_TRACE_UPROBE_MULTI;
-use aya_obj::generated::{BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_prog_info, bpf_prog_type};
+use aya_obj::generated::{
+    BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_prog_info, bpf_prog_type, bpf_stats_type,
+};
 use aya_obj::{Function, Program};
 use nix::libc;
 
@@ -126,6 +128,25 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
 
 /// How many instructions the verifier has followed in a program; `None` when the kernel does not say.
 pub(super) fn verified_instructions(program: BorrowedFd<'_>) -> Option<u32> {
+    let verified = info(program)?.verified_insns;
+    (verified != 0).then_some(verified)
+}
+
+/// How often a program has run, and how many nanoseconds that took, while somebody wanted to know ([`measure_runs`]).
+pub(super) fn runs(program: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    info(program).map(|info| (info.run_cnt, info.run_time_ns))
+}
+
+/// Has the kernel measure all BPF programs that run, until the descriptor is closed.
+pub(super) fn measure_runs() -> io::Result<OwnedFd> {
+    let mut attr = empty();
+    // SAFETY: all of the union is zero, and this variant consists of integers.
+    let enable = unsafe { &mut attr.enable_stats };
+    enable.type_ = bpf_stats_type::BPF_STATS_RUN_TIME as u32;
+    descriptor(bpf_cmd::BPF_ENABLE_STATS, &mut attr)
+}
+
+fn info(program: BorrowedFd<'_>) -> Option<bpf_prog_info> {
     // SAFETY: all fields are integers, or arrays of them.
     let mut info: bpf_prog_info = unsafe { zeroed() };
     let mut attr = empty();
@@ -135,7 +156,7 @@ pub(super) fn verified_instructions(program: BorrowedFd<'_>) -> Option<u32> {
     query.info_len = small(size_of::<bpf_prog_info>()).ok()?;
     query.info = from_mut(&mut info) as u64;
     call(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr).ok()?;
-    (info.verified_insns != 0).then_some(info.verified_insns)
+    Some(info)
 }
 
 fn empty() -> bpf_attr {

@@ -4,6 +4,7 @@
 mod bpf;
 mod multi;
 mod perf;
+mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,6 +21,9 @@ use nix::libc::ESRCH;
 use super::{Error, Host, Programs, Scope, Target};
 use crate::allocators::{ProbeSite, Role};
 use multi::MultiPrograms;
+
+pub(super) use multi::close as close_links;
+pub use runs::{Measuring, Runs, RunsByPart, Steppings};
 
 /// A program that does nothing.
 const NOTHING: &str = "bare_enter";
@@ -224,6 +228,8 @@ impl Programs {
             (Self::Accounting, Role::Exit) => ("throwing_exit", None),
             (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
             (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
+            (Self::Counting, Role::Free | Role::UnseenFree) => ("bare_free", None),
+            (Self::Counting, _) => (NOTHING, None),
             (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
             (_, _) => (NOTHING, None),
         }
@@ -243,8 +249,10 @@ impl Programs {
                 "throwing_exit",
                 "unseen_free_enter",
                 NOTHING,
+                "bare_return",
             ],
             Self::Bare => &[NOTHING, "bare_return"],
+            Self::Counting => &[NOTHING, "bare_return", "bare_free"],
             Self::Stacks => &["stack_enter", NOTHING, "bare_return"],
             Self::KernelStacks => &["kernel_stack_enter", NOTHING, "bare_return"],
         }

@@ -16,6 +16,7 @@ use nix::libc::{EBADF, EINVAL};
 
 use super::super::Error;
 use super::bpf::{self, MultiLink};
+use super::runs::Runs;
 
 /// Links that are closed at a time: each waits until no CPU runs its program any more, and they can wait together.
 const CLOSED_AT_ONCE: usize = 16;
@@ -70,6 +71,21 @@ impl MultiPrograms {
             .filter_map(|(name, program)| Some((*name, bpf::verified_instructions(program.as_fd())?)))
     }
 
+    /// Some of the programs, for another thread.
+    pub(super) fn only(&self, names: &[&'static str]) -> Option<Self> {
+        let copy = |name: &&'static str| Some((*name, self.0.get(name)?.try_clone().ok()?));
+        names.iter().map(copy).collect::<Option<_>>().map(Self)
+    }
+
+    /// How often each has run and how long that took, as far as it was measured.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (&'static str, Runs)> {
+        let runs = |program: &OwnedFd| bpf::runs(program.as_fd());
+        self.0.iter().filter_map(move |(name, program)| {
+            let (count, time_ns) = runs(program)?;
+            Some((*name, Runs { count, time_ns }))
+        })
+    }
+
     /// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
     pub(super) fn attach(
         &self,
@@ -90,7 +106,7 @@ impl MultiPrograms {
 }
 
 /// Detaches what the links carry.
-pub(super) fn close(mut links: Vec<OwnedFd>) {
+pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
     while !links.is_empty() {
         let rest = links.split_off(links.len().min(CLOSED_AT_ONCE));
         thread::scope(|scope| {

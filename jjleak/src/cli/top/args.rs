@@ -33,6 +33,9 @@ impl TopArgs {
                 "--trace prints single events, which a view does not show".to_owned(),
             ));
         }
+        if self.profiling().estimate {
+            return Err(Failure::usage("--estimate counts calls and has nothing to view".to_owned()));
+        }
         Ok(())
     }
 
@@ -67,7 +70,7 @@ impl Profiling {
             "sort" => {
                 arg.long("report-sort").help("Order of the stacks in reports: size, count, growth or age")
             }
-            "trace" => arg.hide(true),
+            "trace" | "estimate" => arg.hide(true),
             _ => arg,
         })
     }
@@ -125,6 +128,7 @@ mod tests {
     fn what_a_view_cannot_show_is_refused() {
         assert!(parse("top").is_err() && parse("top -p 1 --sort colour").is_err());
         assert!(parse("top -p 1 --trace").unwrap().check().is_err());
+        assert!(parse("top -p 1 --estimate").unwrap().check().is_err());
         assert!(parse("top -p 1").unwrap().check().is_ok());
     }
 }

@@ -30,6 +30,7 @@ use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
+use crate::cost::Meter;
 use crate::kept::KeptFiles;
 use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, Memory, MemoryKind, Profile};
@@ -71,6 +72,7 @@ pub(super) struct Watch {
     coverage: Coverage,
     growth: Growth,
     histories: Histories,
+    meter: Meter,
     wanted: Wanted,
     /// Whether JVMs are asked to write down the names of their code.
     asks_for_perf_maps: bool,
@@ -97,6 +99,7 @@ impl Watch {
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
             mappings,
+            meter: Meter::new(&attachment),
             attachment,
             files: ModuleFiles::default(),
             allocators: Allocators::new(choice),
@@ -178,6 +181,7 @@ impl Watch {
         self.spare_children();
         self.name_new();
         self.ask_jvms();
+        self.meter.tick(&self.attachment);
         self.mappings.receive();
         let images = self.attachment.processes().images();
         self.mappings.forget(&images);
@@ -237,6 +241,7 @@ impl Watch {
             self.growth.measure(profile);
             self.histories.judge(profile);
         }
+        self.measure_cost(&mut profiles);
         Ok(profiles)
     }
 
@@ -302,14 +307,29 @@ impl Watch {
             self.histories.judge(profile);
             self.histories.forget(profile);
         }
+        self.measure_cost(&mut profiles);
         slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
         Ok(profiles)
     }
 
+    /// Says in each profile what being profiled costs.
+    fn measure_cost(&mut self, profiles: &mut [Profile]) {
+        let prices = self.meter.prices(&self.attachment);
+        for profile in profiles {
+            let is_of = |watched: &&mut Watched| watched.pid().number().get() == profile.process.pid;
+            if let Some(watched) = self.processes.values_mut().find(is_of) {
+                profile.cost = watched.spending.measure(profile, prices);
+            }
+        }
+    }
+
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
-        let images = self.images(which);
+        let images = self.images(&which);
         let Self { processes, collector, attachment, names, mappings, allocators, coverage, .. } = self;
         mappings.receive();
+        for watched in processes.values_mut().filter(|watched| which(watched)) {
+            watched.spending.look(watched.pid());
+        }
         let mut snapshots = collector.snapshots(attachment, &images, view(*coverage))?;
         let now = (Timestamp::now(), now_ns());
         let profiles = processes.values_mut().filter_map(|watched| {

@@ -18,6 +18,7 @@ use crate::attach::{Tracked, now_ns};
 use crate::cli::Failure;
 use crate::cli::choice::Choice;
 use crate::cli::failure::{OTHER, allowance};
+use crate::cost::Spending;
 use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
 
@@ -56,11 +57,14 @@ pub(super) struct Watched {
     pub(super) is_unbound: bool,
     /// How often it had forked when its children were last looked after.
     pub(super) times_forked: u64,
+    /// What being profiled costs it.
+    pub(super) spending: Spending,
 }
 
 impl Watched {
     pub(super) fn new(process: Process, image: ImageId) -> Self {
         Self {
+            spending: Spending::begin(process.pid),
             process,
             image,
             forked_from: None,

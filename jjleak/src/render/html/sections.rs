@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::super::cost::{cost_in_words, share_in_words};
 use super::super::counters::{Counted, losses, notes};
 use super::super::label::{NO_STACK, label, module, printable};
 use super::super::verdicts::of_what_is_shown;
@@ -44,6 +45,10 @@ pub(super) fn cards(profile: &Profile, out: &mut String) -> fmt::Result {
         _ => "the figures miss something, see below",
     };
     card("Lost", &big, exact, class, out)?;
+    if let Some(cost) = &profile.cost {
+        let big = cost.of_cpu().map_or_else(|| "unknown".to_owned(), share_in_words);
+        card("Cost, of the process's CPU time", &big, &cost_in_words(cost), "", out)?;
+    }
     out.push_str("</div>");
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or taken away.
 
+mod cost;
 mod verdicts;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use cost::CostDocument;
 pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, VerdictDocument};
 
 use super::{Options, TOOL};
@@ -74,6 +76,9 @@ pub struct Document {
     /// Call sites that hold something and have no verdict, for there are more than are remembered.
     #[serde(default)]
     pub unjudged_sites: u64,
+    /// What being profiled has cost the process since the report before, an estimate; absent when it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostDocument>,
     /// Every stack that allocated, also those of which nothing lives, in the order asked for.
     pub stacks: Vec<StackDocument>,
 }
@@ -216,6 +221,7 @@ impl Document {
             verdicts: profile.verdicts.iter().map(Into::into).collect(),
             looks: profile.looks,
             unjudged_sites: profile.unjudged_sites,
+            cost: profile.cost.map(Into::into),
             stacks: order
                 .order(profile)
                 .into_iter()

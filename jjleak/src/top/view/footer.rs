@@ -14,8 +14,8 @@ use super::super::screen::Screen;
 use super::super::text::{cut_end, safe, width};
 use super::super::theme::Theme;
 use super::{Piece, fitting};
-use crate::profile::Sampling;
-use crate::render::{grouped, losses};
+use crate::profile::{Cost, Sampling};
+use crate::render::{grouped, losses, share_in_words};
 
 /// From this width on, keys and costs have words.
 const WIDE: u16 = 60;
@@ -54,6 +54,11 @@ impl Top {
         let rate = format!("{} allocations/s", grouped(whole(books.allocations)));
         if self.instants > 1 && !self.is_over {
             pieces.push((rate, Style::new()));
+        }
+        let costs = books.profiles.iter().filter_map(|profile| profile.cost);
+        if let Some(of_cpu) = costs.reduce(Cost::and).and_then(|cost| cost.of_cpu()) {
+            let share = share_in_words(of_cpu);
+            pieces.push((format!("probes take about {share} of its CPU time"), Style::new()));
         }
         if let Some(cpu) = books.cost.cpu {
             pieces.push((format!("jjleak takes {:.1} % of a core", cpu * 100.), Style::new()));

@@ -1,0 +1,147 @@
+//! What exact profiling would cost a process, from how often it calls.
+
+use std::time::Duration;
+
+use super::Prices;
+use crate::allocators::Stepping;
+use crate::attach::{RunsByPart, Steppings, Traps};
+
+/// Up to this share of its CPU time, exact profiling is what to do.
+const CHEAP: f64 = 0.05;
+/// From this share on, even windows are so short that estimates are poor.
+const DEAR: f64 = 0.9;
+
+/// What a process does, and what profiling it would take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// How long was counted.
+    pub over: Duration,
+    /// Allocations in that time.
+    pub allocations: u64,
+    /// Frees.
+    pub frees: u64,
+    /// What each would take.
+    pub prices: Prices,
+    /// CPU time that the process used in that time, without what counting took; `None` when it is not known.
+    pub cpu: Option<Duration>,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// Profile it.
+    Exact,
+    /// Keep the cost below a bound.
+    Bounded,
+    /// Nearly all its time goes into calls: have a bound, or a tool within the process.
+    Elsewhere,
+}
+
+impl Estimate {
+    /// From what was counted with programs that do nothing.
+    #[must_use]
+    pub fn of(
+        over: Duration,
+        counted: RunsByPart,
+        cpu: Option<Duration>,
+        traps: Traps,
+        steppings: Steppings,
+    ) -> Self {
+        let (allocations, frees) = (counted.entries.count, counted.frees.count);
+        let trap = |stepping| match stepping {
+            Stepping::SingleStep => traps.stepped_ns,
+            Stepping::EmulatedBranch | Stepping::EmulatedPush => traps.emulated_ns,
+        };
+        let counting = Prices { allocation_ns: trap(steppings.allocation), free_ns: trap(steppings.free) };
+        let took = seconds(counting.sum_ns(float(allocations), float(frees)));
+        Self {
+            over,
+            allocations,
+            frees,
+            // What ran while counting were programs that do nothing.
+            prices: Prices::of(traps, steppings, RunsByPart::default()),
+            cpu: cpu.map(|cpu| cpu.saturating_sub(took)),
+        }
+    }
+
+    /// Allocations and frees in a second.
+    #[must_use]
+    pub fn calls_per_second(&self) -> (f64, f64) {
+        let over = self.over.as_secs_f64().max(f64::MIN_POSITIVE);
+        (float(self.allocations) / over, float(self.frees) / over)
+    }
+
+    /// The share of a core that profiling would take.
+    #[must_use]
+    pub fn of_core(&self) -> f64 {
+        let (allocations, frees) = self.calls_per_second();
+        self.prices.sum_ns(allocations, frees) / 1e9
+    }
+
+    /// The share of a core that the process takes without.
+    #[must_use]
+    pub fn without(&self) -> Option<f64> {
+        Some(self.cpu?.as_secs_f64() / self.over.as_secs_f64().max(f64::MIN_POSITIVE))
+    }
+
+    /// The share of the CPU time that the process would use then, if it did as much as now.
+    #[must_use]
+    pub fn of_cpu(&self) -> Option<f64> {
+        let with = self.without()? + self.of_core();
+        Some(if with > 0. { self.of_core() / with } else { 0. })
+    }
+
+    /// What to do. Of a process whose CPU time is not known, a share of a core decides.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self.of_cpu().unwrap_or_else(|| self.of_core()) {
+            share if share <= CHEAP => Advice::Exact,
+            share if share < DEAR => Advice::Bounded,
+            _ => Advice::Elsewhere,
+        }
+    }
+}
+
+fn seconds(ns: f64) -> Duration {
+    Duration::try_from_secs_f64(ns / 1e9).unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+const fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::Runs;
+
+    const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 400. };
+    const EMULATED: Steppings =
+        Steppings { allocation: Stepping::EmulatedPush, free: Stepping::EmulatedBranch };
+
+    fn estimate(calls_per_second: u64, cpu: Duration) -> Estimate {
+        let runs = Runs { count: 10 * calls_per_second, time_ns: 0 };
+        let counted = RunsByPart { entries: runs, frees: runs, returns: Runs::default() };
+        Estimate::of(Duration::from_secs(10), counted, Some(cpu), TRAPS, EMULATED)
+    }
+
+    #[test]
+    fn what_counting_took_is_not_the_programs_own() {
+        // 12 seconds would be the two breakpoints of a million pairs a second.
+        let estimate = estimate(100_000, Duration::from_millis(3_200));
+        assert!((estimate.without().unwrap() - 0.2).abs() < 1e-9, "{estimate:?}");
+        // 1,300 ns an allocation, 780 a free.
+        assert!((estimate.of_core() - 0.208).abs() < 1e-9, "{}", estimate.of_core());
+        assert!((estimate.of_cpu().unwrap() - 0.208 / 0.408).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_advice_follows_the_share() {
+        let busy = Duration::from_secs(10);
+        assert_eq!(estimate(1_000, busy).advice(), Advice::Exact);
+        assert_eq!(estimate(100_000, busy).advice(), Advice::Bounded);
+        assert_eq!(estimate(700_000, busy).advice(), Advice::Elsewhere);
+        assert_eq!(estimate(0, Duration::ZERO).advice(), Advice::Exact);
+    }
+}

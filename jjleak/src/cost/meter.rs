@@ -1,0 +1,201 @@
+//! Keeps account of what profiling costs, while it runs.
+
+use std::time::{Duration, Instant};
+
+use super::{Cost, Prices};
+use crate::attach::{Attachment, Calibration, Measuring, RunsByPart, Traps};
+use crate::processes::{Pid, cpu_time};
+use crate::profile::Profile;
+
+/// How long the kernel measures the programs at a time, at least: thousands of calls of a process that matters. It takes
+/// some ten nanoseconds of every run of any BPF program on the host meanwhile.
+const MEASURED_FOR: Duration = Duration::from_millis(200);
+/// How long it rests in between: what a call takes changes with what the process does.
+const RESTS_FOR: Duration = Duration::from_secs(60);
+/// Shorter spans tell nothing of a process whose CPU time is counted in hundredths of a second.
+const SHORTEST_SPAN: Duration = Duration::from_millis(500);
+
+/// Knows what a call takes.
+pub struct Meter {
+    calibration: Option<Calibration>,
+    traps: Option<Traps>,
+    /// Of the last measurement.
+    runs: RunsByPart,
+    state: State,
+}
+
+enum State {
+    Measuring { since: Instant, before: RunsByPart, _on: Measuring },
+    Resting { until: Option<Instant> },
+}
+
+impl Meter {
+    /// Begins to calibrate.
+    #[must_use]
+    pub fn new(attachment: &Attachment) -> Self {
+        Self {
+            calibration: attachment.calibrate(),
+            traps: None,
+            runs: RunsByPart::default(),
+            state: State::Resting { until: None },
+        }
+    }
+
+    /// Begins or ends a measurement when it is time. To be called about once a second.
+    pub fn tick(&mut self, attachment: &Attachment) {
+        let now = Instant::now();
+        if self.calibration.as_ref().is_some_and(Calibration::is_over) {
+            self.traps = self.calibration.take().and_then(Calibration::outcome);
+        }
+        match &self.state {
+            State::Measuring { since, before, .. } => {
+                let runs = attachment.runs().since(*before);
+                // A process that does nothing is measured until it does something.
+                if since.elapsed() >= MEASURED_FOR && (runs.entries.count > 0 || since.elapsed() >= RESTS_FOR)
+                {
+                    if runs.entries.count > 0 {
+                        self.runs = runs;
+                    }
+                    self.state = State::Resting { until: Some(now + RESTS_FOR) };
+                }
+            }
+            State::Resting { until } if until.is_none_or(|until| now >= until) => {
+                let before = attachment.runs();
+                self.state = match Measuring::begin() {
+                    Ok(on) => State::Measuring { since: now, before, _on: on },
+                    Err(error) => {
+                        tracing::info!(%error, "the kernel does not measure BPF programs");
+                        State::Resting { until: Some(now + RESTS_FOR) }
+                    }
+                };
+            }
+            State::Resting { .. } => {}
+        }
+    }
+
+    /// What calls take, as far as it is known now; `None` where it cannot be told, or not yet.
+    #[must_use]
+    pub fn prices(&self, attachment: &Attachment) -> Option<Prices> {
+        let mut runs = self.runs;
+        if let (State::Measuring { before, .. }, 0) = (&self.state, runs.entries.count) {
+            runs = attachment.runs().since(*before);
+        }
+        Some(Prices::of(self.traps?, attachment.steppings(), runs))
+    }
+}
+
+/// What a process has spent up to its last report.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spending {
+    elapsed: Duration,
+    allocations: u64,
+    frees: u64,
+    cpu: Option<Duration>,
+    /// When the last snapshot was taken.
+    cpu_now: Option<Duration>,
+    last: Option<Cost>,
+}
+
+impl Spending {
+    /// Accounting begins.
+    #[must_use]
+    pub fn begin(pid: Pid) -> Self {
+        Self { cpu: cpu_time(pid), ..Self::default() }
+    }
+
+    /// A snapshot is being taken.
+    pub fn look(&mut self, pid: Pid) {
+        self.cpu_now = cpu_time(pid).or(self.cpu_now);
+    }
+
+    /// What it has cost since the last time, for the profile that was taken at the last look. For spans that are too short to
+    /// tell, it is what was told before.
+    pub fn measure(&mut self, profile: &Profile, prices: Option<Prices>) -> Option<Cost> {
+        let cpu = self.cpu_now;
+        let over = profile.elapsed().saturating_sub(self.elapsed);
+        if over < SHORTEST_SPAN && self.last.is_some() {
+            return self.last;
+        }
+        let (allocations, frees) = calls(profile);
+        // A program that takes another's place begins anew.
+        let since = |now: u64, before: u64| if now < before { now } else { now - before };
+        let (new_allocations, new_frees) = (since(allocations, self.allocations), since(frees, self.frees));
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let spent = prices.map(|prices| prices.sum_ns(new_allocations as f64, new_frees as f64) / 1e9);
+        let cost = Cost {
+            over,
+            calls: new_allocations + new_frees,
+            spent: spent.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            cpu: cpu.zip(self.cpu).map(|(now, before)| now.saturating_sub(before)),
+        };
+        let (elapsed, cpu) = (profile.elapsed(), cpu.or(self.cpu));
+        *self = Self { elapsed, allocations, frees, cpu, last: Some(cost), ..*self };
+        self.last
+    }
+}
+
+/// Allocations and frees since the start, as the books show them.
+fn calls(profile: &Profile) -> (u64, u64) {
+    let noted = |name| profile.notes.get(name).copied().unwrap_or_default();
+    let (allocated, live) = (profile.allocated().objects, profile.live().objects);
+    let filtered = noted("filtered");
+    let frees = allocated.saturating_sub(live) + profile.unknown_frees + noted("inherited_free");
+    (allocated + filtered, frees)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Totals;
+    use crate::render::sample;
+
+    fn after(seconds: i64, allocated: u64, live: u64) -> Profile {
+        let mut profile = sample::empty_profile();
+        profile.taken_at = profile.started_at + jiff::SignedDuration::from_secs(seconds);
+        let totals = |objects| Totals { bytes: 8 * objects, objects };
+        let stack = sample::empty_stack();
+        profile.stacks =
+            vec![crate::profile::StackProfile { live: totals(live), allocated: totals(allocated), ..stack }];
+        profile
+    }
+
+    fn advance(
+        spending: &mut Spending,
+        profile: &Profile,
+        cpu: Option<Duration>,
+        prices: Option<Prices>,
+    ) -> Option<Cost> {
+        spending.cpu_now = cpu;
+        spending.measure(profile, prices)
+    }
+
+    #[test]
+    fn each_report_tells_of_what_came_since_the_last() {
+        let prices = Some(Prices { allocation_ns: 1_500., free_ns: 500. });
+        let seconds = Duration::from_secs;
+        let mut spending = Spending { cpu: Some(seconds(7)), ..Spending::default() };
+        let first =
+            advance(&mut spending, &after(10, 1_000_000, 1_000_000), Some(seconds(17)), prices).unwrap();
+        assert_eq!((first.over, first.calls, first.cpu), (seconds(10), 1_000_000, Some(seconds(10))));
+        assert_eq!(first.spent, Some(Duration::from_millis(1_500)));
+        assert!((first.of_cpu().unwrap() - 0.15).abs() < 1e-9);
+        let second = advance(&mut spending, &after(20, 1_000_000, 0), Some(seconds(19)), prices).unwrap();
+        assert_eq!(second.spent, Some(Duration::from_millis(500)));
+        assert!((second.of_cpu().unwrap() - 0.25).abs() < 1e-9 && second.ns_per_call() == Some(500.));
+    }
+
+    #[test]
+    fn a_moment_later_it_is_what_it_was() {
+        let mut spending = Spending::default();
+        let first = advance(&mut spending, &after(10, 10, 0), None, None).unwrap();
+        assert_eq!(advance(&mut spending, &after(10, 12, 0), None, None), Some(first));
+        assert_eq!((first.calls, first.spent, first.of_cpu()), (20, None, None));
+    }
+
+    #[test]
+    fn a_program_that_takes_anothers_place_begins_anew() {
+        let mut spending = Spending::default();
+        advance(&mut spending, &after(10, 1_000, 0), None, None);
+        assert_eq!(advance(&mut spending, &after(20, 10, 10), None, None).unwrap().calls, 10);
+    }
+}

@@ -1,0 +1,72 @@
+//! What an allocation and a free take, from what their parts take.
+
+use crate::allocators::Stepping;
+use crate::attach::{RunsByPart, Steppings, Traps};
+
+/// What the programs take of an allocation and a free, for what breakpoints at emulated instructions take of them, where the
+/// kernel has not measured it: as much as on the machine of `docs/benchmarks/probes.md`.
+const PROGRAMS_SHARE: f64 = 0.3;
+
+/// Nanoseconds that an allocation and a free take more than without probes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prices {
+    /// An allocation, with the return.
+    pub allocation_ns: f64,
+    /// A free.
+    pub free_ns: f64,
+}
+
+impl Prices {
+    /// From what breakpoints take, where they are, and what was measured of the programs.
+    #[must_use]
+    pub fn of(traps: Traps, steppings: Steppings, runs: RunsByPart) -> Self {
+        let Traps { emulated_ns, stepped_ns, returning_ns } = traps;
+        let trap = |stepping| if stepping == Stepping::SingleStep { stepped_ns } else { emulated_ns };
+        let assumed = |hits: f64| PROGRAMS_SHARE * hits;
+        let entry = runs.entries.mean_ns().unwrap_or_else(|| assumed(emulated_ns));
+        let leave = runs.returns.mean_ns().unwrap_or_else(|| assumed(returning_ns));
+        let free = runs.frees.mean_ns().unwrap_or_else(|| assumed(emulated_ns));
+        Self {
+            allocation_ns: trap(steppings.allocation) + entry + returning_ns + leave,
+            free_ns: trap(steppings.free) + free,
+        }
+    }
+
+    /// What so many allocations and frees take, in nanoseconds.
+    #[must_use]
+    pub fn sum_ns(self, allocations: f64, frees: f64) -> f64 {
+        self.allocation_ns * allocations + self.free_ns * frees
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::Runs;
+
+    const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
+    const EMULATED: Steppings =
+        Steppings { allocation: Stepping::EmulatedPush, free: Stepping::EmulatedBranch };
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
+    fn a_call_takes_its_breakpoints_and_what_runs_at_them() {
+        let runs = |count, time_ns| Runs { count, time_ns };
+        let measured = RunsByPart { entries: runs(10, 3_000), returns: runs(10, 1_000), frees: runs(2, 200) };
+        let prices = Prices::of(TRAPS, EMULATED, measured);
+        assert_eq!(prices, Prices { allocation_ns: 600. + 300. + 500. + 100., free_ns: 700. });
+        assert_eq!(prices.sum_ns(2., 1.), 3_700.);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_assumed_in_proportion_to_breakpoints() {
+        let prices = Prices::of(TRAPS, EMULATED, RunsByPart::default());
+        assert!((prices.allocation_ns - 1.3 * 1_100.).abs() < 1e-6, "{prices:?}");
+    }
+
+    #[test]
+    fn a_site_that_has_to_be_stepped_over_costs_what_stepping_costs() {
+        let stepped = Steppings { free: Stepping::SingleStep, ..EMULATED };
+        assert!(Prices::of(TRAPS, stepped, RunsByPart::default()).free_ns > 9_000.);
+    }
+}
