@@ -11,6 +11,7 @@ mod limits;
 mod proto;
 mod read;
 mod tables;
+mod thread;
 mod verdicts;
 mod write;
 

@@ -27,4 +27,4 @@ pub use memory::MemoryLimit;
 pub use modules::{Module, ModuleFiles, ModuleId, ModuleTable, Unopened};
 pub use root::Root;
 pub use running::running;
-pub use threads::{is_alive, living_thread};
+pub use threads::{is_alive, living_thread, thread_name};

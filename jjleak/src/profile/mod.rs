@@ -6,6 +6,7 @@
 mod build;
 mod history;
 mod merge;
+mod threads;
 mod unwinding;
 mod verdict;
 mod view;
@@ -19,6 +20,7 @@ use jiff::Timestamp;
 pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
+pub use crate::collect::Thread;
 pub use crate::symbolize::{Frame, FrameKind};
 pub use history::{Moment, remember};
 pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
@@ -146,6 +148,8 @@ pub struct Coverage {
     pub settle: Duration,
     /// Blocks of some sizes are left out: freeing them counts among [`Profile::unknown_frees`].
     pub some_sizes: bool,
+    /// Threads are told apart: the root frame of each stack is the thread's ([`Frame::of_thread`]).
+    pub threads: bool,
 }
 
 /// Who a process is.

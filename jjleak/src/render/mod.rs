@@ -23,6 +23,7 @@ mod label;
 pub(crate) mod sample;
 mod svg;
 mod text;
+mod threads;
 mod tree;
 mod units;
 mod verdicts;

@@ -13,6 +13,7 @@ mod keep_up;
 mod mappings;
 mod perf_map;
 mod process;
+mod threads;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,6 +41,7 @@ use jvm::name_generated;
 use mappings::Mappings;
 use perf_map::Urgency;
 use process::Watched;
+use threads::{ThreadRoots, name_of};
 
 pub(super) use wanted::Wanted;
 
@@ -62,6 +64,7 @@ pub(super) struct Watch {
     allocators: Allocators,
     code: CodeFollower,
     names: StackNames,
+    threads: ThreadRoots,
     following: Following,
     max_processes: usize,
     coverage: Coverage,
@@ -97,6 +100,7 @@ impl Watch {
             allocators: Allocators::new(choice),
             code: CodeFollower::new(),
             names: StackNames::default(),
+            threads: ThreadRoots::default(),
             following: settings.following,
             max_processes: settings.capacity.processes as usize,
             coverage,
@@ -178,6 +182,7 @@ impl Watch {
         self.learned.retain(|image, _| images.is_current(*image));
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
+        self.threads.forget(&rows);
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
         Ok(())
     }
@@ -261,7 +266,8 @@ impl Watch {
     }
 
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
-        let Self { processes, collector, attachment, names, mappings, allocators, coverage, .. } = self;
+        let Self { processes, collector, attachment, names, threads, mappings, allocators, coverage, .. } =
+            self;
         mappings.receive();
         let images: Vec<ImageId> =
             processes.values().filter(|watched| which(watched)).map(|watched| watched.image).collect();
@@ -274,7 +280,16 @@ impl Watch {
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
-            let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
+            if coverage.threads && watched.ended.is_none() {
+                collector.rename_threads(watched.image, name_of(watched.pid()));
+            }
+            let name = |row| {
+                let mut stack = names.name(row, &watched.modules, || collector.stack(row).cloned());
+                if let Some(thread) = collector.thread(watched.image, row) {
+                    threads.put_below(row, thread, &mut stack);
+                }
+                stack
+            };
             let mut profile = Profile::build(
                 &snapshot,
                 watched.info(),
