@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -37,8 +37,8 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -s o -l older -d 'Show only 
 complete -c jjleak -n "__fish_jjleak_needs_command" -s s -l sample-rate -d 'Take one allocation in N, at random; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sample-bytes -d 'Take one allocation in so many allocated bytes, large ones rather than small ones; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-live -d 'Live blocks that find room, 40 to 70 bytes each' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l max-stacks -d 'Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed]' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l frame-buffer -d 'Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default: 4194304; four times that where processes are followed]' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l max-stacks -d 'Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed, or threads told apart]' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l frame-buffer -d 'Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default: 4194304; four times that where processes are followed, or threads told apart]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l settle -d 'Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a while. A process is judged when it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks, or of verdicts, in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
@@ -51,6 +51,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Account childr
 complete -c jjleak -n "__fish_jjleak_needs_command" -l mmap -d 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l refresh-perf-map -d 'Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s C -l combined-only -d 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
+complete -c jjleak -n "__fish_jjleak_needs_command" -l threads -d 'Tell threads apart: each stack stands below the thread that allocated; takes more stacks (--max-stacks)'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s a -l show-allocs -d 'List the live blocks of each stack, the 100 largest at most'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l outstanding -d 'Text reports list the stacks with outstanding allocations, as bcc\'s memleak does, instead of verdicts; so they do with -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
@@ -80,8 +81,8 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s o -l older -d 'Sho
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s s -l sample-rate -d 'Take one allocation in N, at random; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sample-bytes -d 'Take one allocation in so many allocated bytes, large ones rather than small ones; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-live -d 'Live blocks that find room, 40 to 70 bytes each' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-stacks -d 'Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default: 4194304; four times that where processes are followed]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-stacks -d 'Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed, or threads told apart]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default: 4194304; four times that where processes are followed, or threads told apart]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l settle -d 'Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a while. A process is judged when it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks, or of verdicts, in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
@@ -95,6 +96,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l follow -d 'Account
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l mmap -d 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l refresh-perf-map -d 'Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s C -l combined-only -d 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l threads -d 'Tell threads apart: each stack stands below the thread that allocated; takes more stacks (--max-stacks)'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s a -l show-allocs -d 'List the live blocks of each stack, the 100 largest at most'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s t -l trace -d 'Print each allocation and free as it happens, and a report only at the end'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l outstanding -d 'Text reports list the stacks with outstanding allocations, as bcc\'s memleak does, instead of verdicts; so they do with -a, -C, -o, -s, -t, -T, -z, -Z and --sort'
@@ -112,7 +114,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order 
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'What to write: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both [default: bytes, if the profile has any]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Tell threads apart, in profiles that were recorded with --threads: each stack stands below its thread'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Begin flame graphs and collapsed stacks with the allocation function, and merge what it is called by'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r

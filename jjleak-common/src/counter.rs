@@ -56,6 +56,8 @@ counters! {
     ScratchBusy = "scratch_busy", Loss;
     /// An allocation call was not followed because the kernel gave no memory for its pending record.
     PendingFull = "pending_full", Loss;
+    /// An allocation was recorded without its thread because the kernel gave no memory for what is known of it; its bytes stand under no thread.
+    UnknownThread = "unknown_thread", Loss;
     /// An allocation call never returned (longjmp, exception, or a return the kernel missed); its pending record was dropped.
     StalePending = "stale_pending", Loss;
     /// An allocation call was taken for a part of another one that then never returned; its block is missing.

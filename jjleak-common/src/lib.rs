@@ -80,6 +80,8 @@ pub mod names {
     pub const COMBINED: &str = "COMBINED";
     /// Read-only global: 1 when every allocation and free is sent through [`EVENTS`].
     pub const TRACE: &str = "TRACE";
+    /// Read-only global: 1 when the thread that allocates is a part of a stack's identity.
+    pub const THREADS: &str = "THREADS";
     /// Read-only global: [`crate::sampling::draws_of_rate`], or 0.
     pub const SAMPLE_DRAWS: &str = "SAMPLE_DRAWS";
     /// Read-only global: [`crate::sampling::scale_of`] the bytes to sample by, or 0.

@@ -64,6 +64,8 @@ pub struct Calls {
     /// The call that has called the program back, which has made `current`: an `operator new` that runs a new handler,
     /// or is about to throw.
     pub outer: Pending,
+    /// The thread's [`crate::stack::thread_identity`]; 0 until it is asked for.
+    pub thread: u64,
 }
 
 /// Most calls that may nest in one call. Real allocators nest a handful (`posix_memalign` to `memalign` to

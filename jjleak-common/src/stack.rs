@@ -1,11 +1,12 @@
 //! Deduplicated stacks.
 //!
-//! A stack is identified by a 64-bit hash over its image and its frames. Its row in the stack table is found by
+//! A stack is identified by a 64-bit hash over its image and its frames, and over the thread that allocates where threads are
+//! told apart. Its row in the stack table is found by
 //! linear probing from the hash. Its frames go to the user side once, through a ring buffer. When an image is gone, the
 //! user side empties its rows; a stack whose way to its row leads over an emptied one may then get a second row, which
 //! the user side adds to the first.
 
-use crate::process::{MAX_PROCESSES, ProcessSlot};
+use crate::process::{COMM_BYTES, MAX_PROCESSES, ProcessSlot};
 use crate::unwind::MAX_FOUND;
 
 /// Most frames kept of a stack.
@@ -261,16 +262,32 @@ pub struct StackRecord {
     /// The [`code identities`](crate::unwind::code_identity) of the mappings that the walk has found itself; frames refer to
     /// them from [`layer::FOUND`](crate::unwind::layer::FOUND) on.
     pub found: [u64; MAX_FOUND],
+    /// [`thread_identity`] of the thread; 0 when threads are not told apart, or it could not be.
+    pub thread: u64,
+    /// Its number; 0 when threads are not told apart.
+    pub thread_number: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+    /// Its name when the stack was first seen (`/proc/PID/task/TID/comm`), up to a zero byte.
+    pub thread_name: [u8; COMM_BYTES],
     /// [`StackFrame`]s, leaf first, starting at the probe site: addresses, or [`InterpretedFrame`]s.
     pub frames: [u64; MAX_FRAMES],
 }
 
 impl StackRecord {
     /// Bytes before the frames.
-    pub const HEADER_BYTES: usize = 24 + 8 * MAX_FOUND;
+    pub const HEADER_BYTES: usize = 24 + 8 * MAX_FOUND + 16 + COMM_BYTES;
 }
 
 const _: () = assert!(size_of::<StackRecord>() == StackRecord::HEADER_BYTES + 8 * MAX_FRAMES);
+
+/// The identity of a thread: its number alone can be another one's once it has ended, so that the time when it was first seen
+/// is a part of it. Never 0.
+#[inline(always)]
+#[must_use]
+pub const fn thread_identity(number: u32, seen_ns: u64) -> u64 {
+    StackHash::new(number as u64).push(seen_ns).finish(0)
+}
 
 /// A hash over frames that can be extended as they come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -313,6 +330,13 @@ mod tests {
             assert_eq!(StackStatus::from_number(*status as u8), Some(*status));
         }
         assert_eq!(StackStatus::from_number(200), None);
+    }
+
+    #[test]
+    fn a_number_that_another_thread_has_again_is_another_identity() {
+        let first = thread_identity(4711, 1_000_000);
+        assert_ne!(first, thread_identity(4711, 1_000_001));
+        assert_ne!(first, thread_identity(4712, 1_000_000));
     }
 
     #[test]

@@ -47,6 +47,8 @@ mod stack;
 #[cfg(target_arch = "bpf")]
 mod syscall;
 #[cfg(target_arch = "bpf")]
+mod threads;
+#[cfg(target_arch = "bpf")]
 mod trace;
 
 #[cfg(not(target_arch = "bpf"))]

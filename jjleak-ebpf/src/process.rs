@@ -290,6 +290,21 @@ pub(crate) fn knows_breaks() -> bool {
 /// The current process's PID in the user side's namespace; `None` when it has none there.
 #[inline(always)]
 fn current_process() -> Option<u32> {
+    Some(current_in_namespace()?.tgid)
+}
+
+/// The current thread's number: in the user side's namespace if that is the thread's own, too, and else in the initial one,
+/// which is then the user side's, or none is known there.
+#[inline(always)]
+pub(crate) fn current_thread() -> u32 {
+    match current_in_namespace() {
+        Some(info) => info.pid,
+        None => bpf_get_current_pid_tgid() as u32,
+    }
+}
+
+#[inline(always)]
+fn current_in_namespace() -> Option<bpf_pidns_info> {
     let mut info = MaybeUninit::<bpf_pidns_info>::uninit();
     // SAFETY: the destination is as large as it says.
     let status = unsafe {
@@ -301,5 +316,5 @@ fn current_process() -> Option<u32> {
         )
     };
     // SAFETY: the helper filled it, as its status says.
-    if status == 0 { Some(unsafe { info.assume_init() }.tgid) } else { None }
+    if status == 0 { Some(unsafe { info.assume_init() }) } else { None }
 }

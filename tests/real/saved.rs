@@ -210,6 +210,17 @@ fn a_baseline_of_the_very_process_is_refused() {
 }
 
 #[test]
+fn a_profile_that_was_recorded_without_threads_is_not_shown_by_threads() {
+    require_bpf!();
+    let saved = Saved::of("malloc", &[]);
+    Ended::of(["report", saved.file().to_str().unwrap(), "--threads"]).assert_failed(
+        2,
+        "does not tell which thread allocated",
+        "record with --threads",
+    );
+}
+
+#[test]
 fn files_that_are_no_profiles_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
@@ -217,10 +228,5 @@ fn files_that_are_no_profiles_are_refused() {
     let text = text.to_str().unwrap();
     Ended::of(["report", text]).assert_failed(2, "it is no pprof profile", "--format pprof");
     Ended::of(["report", "/no/such"]).assert_failed(1, "cannot read /no/such", "readable file");
-    Ended::of(["report", text, "--threads"]).assert_failed(
-        2,
-        "which thread allocated",
-        "leave --threads out",
-    );
     Ended::of(["diff", text, text, "--format", "pprof"]).assert_failed(2, "--format pprof", "choose");
 }

@@ -1,7 +1,12 @@
 //! Threads that allocate at the same time, free each other's blocks, and end.
 
-use crate::support::books::{Books, assert_nothing_lost};
-use crate::support::ledger::reported_and_booked;
+use std::collections::{BTreeMap, BTreeSet};
+
+use jjleak::render::json::{Document, ThreadDocument};
+
+use crate::support::books::{Account, Books, assert_nothing_lost, call_site};
+use crate::support::jjleak::Ended;
+use crate::support::ledger::{Ledger, reported_and_booked};
 use crate::support::privilege::require_bpf;
 
 #[test]
@@ -39,4 +44,90 @@ fn blocks_of_threads_that_ended_are_still_counted() {
     assert!(report.unknown_frees > 0);
     assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
     assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
+}
+
+/// What each thread has allocated in the scenario `ledgers`, by a report.
+fn by_thread(report: &Document) -> BTreeMap<ThreadDocument, Account> {
+    let mut threads = BTreeMap::<_, Account>::new();
+    for stack in report.stacks.iter().filter(|stack| call_site(stack) == "site_thread") {
+        let thread = stack.thread.clone().expect("a stack without its thread");
+        threads.entry(thread).or_default().add(stack);
+    }
+    threads
+}
+
+#[test]
+fn what_each_thread_allocated_is_told_to_the_byte_also_of_those_that_have_ended() {
+    require_bpf!();
+    for options in [&["--threads"][..], &["--threads", "-C"]] {
+        let mut ledger = Ledger::start();
+        ledger.set_up("ledgers");
+        let jjleak = ledger.attach(&[options, &["--format", "json"]].concat());
+        ledger.run("ledgers");
+        let report = jjleak.interrupt().assert_done().report();
+
+        assert_nothing_lost(&report);
+        assert_eq!(by_thread(&report), ledger.thread_books(), "with {options:?}");
+        assert_eq!(Books::of(&report).sites["site_thread"], ledger.books().sites["site_thread"]);
+    }
+}
+
+#[test]
+fn threads_make_no_difference_unless_they_are_asked_for() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("ledgers");
+    let jjleak = ledger.attach(&["--format", "json"]);
+    ledger.run("ledgers");
+    let report = jjleak.interrupt().assert_done().report();
+    assert!(report.stacks.iter().all(|stack| stack.thread.is_none()) && !report.threads);
+    assert_eq!(Books::of(&report).sites["site_thread"], ledger.books().sites["site_thread"]);
+}
+
+#[test]
+fn every_format_shows_the_threads_and_a_saved_profile_keeps_them() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    ledger.set_up("ledgers");
+    let jjleak =
+        ledger.attach(&["--threads", "--format", "text,json,svg,html,pprof,collapsed", "--out", "."]);
+    ledger.run("ledgers");
+    let ended = jjleak.interrupt().assert_done();
+    let books = ledger.thread_books();
+    let file = |extension: &str| ended.file(&format!("jjleak-{}.{extension}", ledger.pid()));
+    let text = |extension: &str| std::fs::read_to_string(file(extension)).unwrap();
+    let labels: BTreeSet<_> =
+        books.keys().map(|thread| format!("{} (tid {})", thread.name, thread.id)).collect();
+
+    for extension in ["txt", "svg", "html", "collapsed"] {
+        for label in &labels {
+            // A text names the stacks that hold the most.
+            assert!(
+                extension == "txt" && !label.starts_with("lasting") || text(extension).contains(label),
+                "{label}"
+            );
+        }
+    }
+    let mut sums = BTreeMap::<String, u64>::new();
+    for line in text("collapsed").lines().filter(|line| line.contains("site_thread;")) {
+        let (stack, bytes) = line.rsplit_once(' ').unwrap();
+        *sums.entry(stack.split(';').next().unwrap().to_owned()).or_default() +=
+            bytes.parse::<u64>().unwrap();
+    }
+    let booked = books
+        .iter()
+        .map(|(thread, account)| (format!("{} (tid {})", thread.name, thread.id), account.live_bytes));
+    assert_eq!(sums, booked.collect());
+
+    let pprof = file("pb.gz");
+    let pprof = pprof.to_str().unwrap();
+    let read_back = Ended::of(["report", pprof, "--threads", "--format", "json"]).assert_done().stdout;
+    assert_eq!(text("json").lines().last(), read_back.lines().last());
+    let folded = Ended::of(["report", pprof, "--format", "json"]).assert_done().report();
+    assert!(folded.stacks.iter().all(|stack| stack.thread.is_none()));
+    assert_eq!(folded.live, ended_report(&read_back).live);
+}
+
+fn ended_report(json: &str) -> Document {
+    serde_json::from_str(json.trim_end()).unwrap()
 }

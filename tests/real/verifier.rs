@@ -21,7 +21,13 @@ fn programs_stay_far_below_what_the_verifier_follows() {
     let mut table = BTreeMap::new();
     // What is not wanted, the verifier leaves out.
     let accounting = plain(Programs::Accounting);
-    let all = Settings { sampling: Sampling::Bytes(4096), combined: true, trace: true, ..accounting };
+    let all = Settings {
+        sampling: Sampling::Bytes(4096),
+        combined: true,
+        threads: true,
+        trace: true,
+        ..accounting
+    };
     let measured = [(Programs::Bare, "bare_enter"), (Programs::Stacks, "stack_enter")];
     let measured = measured.into_iter().chain([(Programs::KernelStacks, "kernel_stack_enter")]);
     let measured = measured.map(|(programs, largest)| (plain(programs), largest));

@@ -16,6 +16,7 @@ use super::Scratch;
 use crate::{
     maps::{FRAMES, STACKS, count, frame_bytes, stack_rows_log2},
     memory::swap_if,
+    threads,
 };
 
 /// The row of the stack in `scratch`; the process's [`lost_row`], counted, when the table is full.
@@ -66,6 +67,7 @@ unsafe fn send_frames(scratch: *mut Scratch, hash: u64, row: u32, image: ImageId
         (*record).image = image.0;
         (*record).frame_count = frame_count as u32;
         (*record).status = (*scratch).walk.status as u32;
+        threads::describe((*scratch).walk.thread, record);
         slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count as usize * 8)
     };
     let waiting = FRAMES.query(BPF_RB_AVAIL_DATA as u64);

@@ -75,6 +75,8 @@ impl Scratch {
 struct Walk {
     /// Whose stack it is.
     image: ImageId,
+    /// Of which thread; 0 when threads are not told apart.
+    thread: u64,
     /// The frame's registers.
     instruction_pointer: u64,
     stack_pointer: u64,

@@ -1,7 +1,8 @@
 //! The last walks, to be taken for the next ones.
 //!
 //! A program allocates in loops: the same stack again and again. Where a walk leads is settled by the registers that it
-//! begins with, by what the process maps, and by the words that it reads from the stack. A walk is therefore kept with the
+//! begins with, by what the process maps, and by the words that it reads from the stack; and whose it is, by the thread, where
+//! threads are told apart. A walk is therefore kept with the
 //! words that it has read, and when they are all the same, the next one has the same stack, without being walked.
 
 use core::ptr::{addr_of, addr_of_mut};
@@ -9,6 +10,7 @@ use core::ptr::{addr_of, addr_of_mut};
 use jjleak_common::stack::StackStatus;
 
 use super::{Scratch, WINDOW_WORDS, Walk};
+use crate::threads;
 
 /// Walks that are kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB that a
 /// per-CPU value can have.
@@ -28,6 +30,8 @@ pub(super) struct Replay {
     site: u64,
     cfa: u64,
     frame_pointer: u64,
+    /// The thread, when threads are told apart: another one can come to have the same stack.
+    thread: u64,
     /// How much of its window could be read.
     window_bytes: u64,
     /// Row of its stack.
@@ -70,6 +74,7 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
             && (*replay).site == start.site
             && (*replay).cfa == start.cfa
             && (*replay).frame_pointer == start.frame_pointer
+            && (!threads::are_told_apart() || (*replay).thread == (*scratch).walk.thread)
             && (*replay).window_bytes == (*scratch).walk.window_bytes
             && reads_the_same(scratch, replay)
         {
@@ -79,6 +84,9 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
         (*replay).site = start.site;
         (*replay).cfa = start.cfa;
         (*replay).frame_pointer = start.frame_pointer;
+        if threads::are_told_apart() {
+            (*replay).thread = (*scratch).walk.thread;
+        }
         (*replay).window_bytes = (*scratch).walk.window_bytes;
     }
     note(scratch, 0, start.return_address);

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
     registers::{Hit, Registers},
-    replacement,
+    replacement, threads,
 };
 
 /// A frame larger than the default stack limit is no frame.
@@ -105,6 +105,10 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
     walk.hash = StackHash::new(image.0 as u64);
+    walk.thread = threads::current(image.slot());
+    if threads::are_told_apart() {
+        walk.hash = walk.hash.push(walk.thread);
+    }
     walk.frame_count = 0;
     walk.found_count = 0;
     walk.is_java = 0;

@@ -24,6 +24,7 @@ impl Matching {
         StackKey(
             frames
                 .iter()
+                .filter(|frame| frame.kind != FrameKind::Thread)
                 .map(|frame| (name(frame), if self.ignore_lines { 0 } else { frame.line }))
                 .collect(),
         )
@@ -134,7 +135,7 @@ pub fn delta(before: u64, after: u64) -> i64 {
 }
 
 impl<'a> Difference<'a> {
-    /// Compares two profiles; normalized, as if the first had run as long as the second. `None` when that cannot be done,
+    /// Compares two profiles, across threads, which no two runs have in common; normalized, as if the first had run as long as the second. `None` when that cannot be done,
     /// because one of them does not say how long it ran.
     #[must_use]
     pub fn new(before: &'a Profile, after: &'a Profile, matching: Matching, normalize: bool) -> Option<Self> {

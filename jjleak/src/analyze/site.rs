@@ -95,7 +95,7 @@ const JAVA_HELPERS: [&str; 6] = [
 pub(super) fn is_helper(frame: &Frame) -> bool {
     let name = frame.symbol.as_str();
     match frame.kind {
-        FrameKind::JvmGenerated => true,
+        FrameKind::JvmGenerated | FrameKind::Thread => true,
         FrameKind::Java | FrameKind::JavaInlined => {
             let name = name.replace('/', ".");
             JAVA_HELPERS.iter().any(|helper| name.contains(helper))
@@ -143,6 +143,10 @@ pub(super) fn identity(frames: &[Frame], caller: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut seen: Vec<(Cow<'_, str>, &str)> = Vec::with_capacity(TELLING_FRAMES);
     for (index, frame) in frames.iter().enumerate().skip(caller) {
+        // A call site is the same whichever thread passes it.
+        if frame.kind == FrameKind::Thread {
+            continue;
+        }
         if index == caller {
             frame.file.hash(&mut hasher);
             frame.line.hash(&mut hasher);

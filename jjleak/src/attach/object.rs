@@ -54,6 +54,8 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Whether to sum up what lives of each stack as blocks come and go, so that nobody has to read the blocks.
     pub combined: bool,
+    /// Whether the thread that allocates is a part of a stack's identity.
+    pub threads: bool,
     /// Whether to tell of each allocation and free.
     pub trace: bool,
     /// Whether its messages go to the log.
@@ -74,6 +76,7 @@ impl Settings {
             mappings: false,
             sampling: Sampling::Off,
             combined: false,
+            threads: false,
             trace: false,
             kernel_log: false,
             one_by_one: false,
@@ -200,6 +203,7 @@ struct Tables {
     frame_bytes: u32,
     event_bytes: u32,
     combined: u32,
+    threads: u32,
     trace: u32,
     sample_draws: u64,
     sample_scale: u64,
@@ -208,7 +212,7 @@ struct Tables {
 
 impl Tables {
     fn of(settings: &Settings) -> Self {
-        let Settings { capacity, sampling, combined, trace, .. } = *settings;
+        let Settings { capacity, sampling, combined, threads, trace, .. } = *settings;
         let rows_log2 = stack::rows_log2(capacity.stacks);
         let (sample_draws, sample_scale, sample_certain_from) = match sampling {
             Sampling::Off | Sampling::Rate(0 | 1) => (0, 0, 0),
@@ -224,6 +228,7 @@ impl Tables {
             frame_bytes: capacity.frame_bytes.clamp(PAGE, stack::MAX_FRAME_BYTES).next_power_of_two(),
             event_bytes: if trace { RING_BYTES } else { PAGE },
             combined: combined.into(),
+            threads: threads.into(),
             trace: trace.into(),
             sample_draws,
             sample_scale,
@@ -237,6 +242,7 @@ impl Tables {
             .override_global(names::STACK_ROWS_LOG2, &self.rows_log2, true)
             .override_global("FRAME_BYTES", &self.frame_bytes, true)
             .override_global(names::COMBINED, &self.combined, true)
+            .override_global(names::THREADS, &self.threads, true)
             .override_global(names::TRACE, &self.trace, true)
             .override_global(names::SAMPLE_DRAWS, &self.sample_draws, true)
             .override_global(names::SAMPLE_SCALE, &self.sample_scale, true)

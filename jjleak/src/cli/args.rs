@@ -117,6 +117,10 @@ pub(super) struct Args {
     #[arg(short = 'C', long, conflicts_with_all = ["older", "show_allocs", "sample_rate", "sample_bytes"])]
     pub(super) combined_only: bool,
 
+    /// Tell threads apart: each stack stands below the thread that allocated; takes more stacks (--max-stacks)
+    #[arg(long)]
+    pub(super) threads: bool,
+
     /// List the live blocks of each stack, the 100 largest at most
     #[arg(short = 'a', long)]
     pub(super) show_allocs: bool,
@@ -130,13 +134,14 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(live::MAX_BLOCKS)))]
     pub(super) max_live: u32,
 
-    /// Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed]
+    /// Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are
+    /// followed, or threads told apart]
     #[arg(long, value_name = "N", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
     pub(super) max_stacks: Option<u32>,
 
     /// Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default:
-    /// 4194304; four times that where processes are followed]
+    /// 4194304; four times that where processes are followed, or threads told apart]
     #[arg(long, value_name = "BYTES", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
     pub(super) frame_buffer: Option<u32>,
@@ -198,7 +203,7 @@ pub(super) struct Args {
     pub(super) verbose: u8,
 }
 
-/// Room for stacks where processes are followed, in multiples of that for one process.
+/// Room for stacks where processes are followed, or threads told apart, in multiples of that for one process.
 const WHERE_FOLLOWED: u32 = 4;
 
 /// What to profile.
@@ -269,8 +274,9 @@ impl Args {
 
     /// Has the kernel side do what the arguments ask for.
     pub(super) fn apply(&self, settings: &mut Settings) {
-        // Each process has stacks of its own, and one that has ended keeps them for a while.
-        let processes = if settings.following == Following::Nobody { 1 } else { WHERE_FOLLOWED };
+        // Each process, or thread, has stacks of its own, and one that has ended keeps them for a while.
+        let one = settings.following == Following::Nobody && !self.threads;
+        let processes = if one { 1 } else { WHERE_FOLLOWED };
         settings.capacity = Capacity {
             blocks: self.max_live,
             stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * processes),
@@ -279,6 +285,7 @@ impl Args {
         };
         settings.sampling = self.sampling();
         settings.combined = self.combined_only;
+        settings.threads = self.threads;
         settings.trace = self.trace;
     }
 
@@ -296,6 +303,7 @@ impl Args {
             // What is younger is not in the figures, and may not be judged.
             settle: self.settle.max(Duration::from_millis(self.older)),
             some_sizes: self.min_size > 0 || self.max_size < u64::MAX,
+            threads: self.threads,
         })
     }
 

@@ -13,8 +13,8 @@ use crate::render::{Format, Value};
 
 /// Compare two saved profiles (pprof files): what has grown, shrunk, come and gone
 ///
-/// Stacks are the same by the names of their functions, whatever the addresses: the profiles can be of different
-/// processes, hosts and tools.
+/// Stacks are the same by the names of their functions, whatever the addresses and threads: the profiles can be of
+/// different processes, hosts and tools.
 #[derive(Debug, clap::Args)]
 pub(super) struct DiffArgs {
     /// The profile to compare with
@@ -67,8 +67,8 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
         let what = format!("--format {format}: a difference is written as text, json or svg");
         return Err(Failure::new(USAGE, what, "choose of these"));
     }
-    let (before, words_before) = args.view.apply(saved::open(&args.before)?);
-    let (after, words_after) = args.view.apply(saved::open(&args.after)?);
+    let (before, words_before) = args.view.apply(saved::open(&args.before)?.across_threads());
+    let (after, words_after) = args.view.apply(saved::open(&args.after)?.across_threads());
     let matching = Matching { ignore_lines: args.ignore_lines };
     let difference = Difference::new(&before, &after, matching, args.normalize).ok_or_else(|| {
         let what = "--normalize: a profile does not say how long it ran";

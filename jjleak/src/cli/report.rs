@@ -16,8 +16,6 @@ use crate::render::{Format, Value};
 ///
 /// Several files of one process are taken for successive reports: the last is shown, with the history of them all. Files
 /// of several processes are shown side by side.
-///
-/// Threads cannot be told apart: jjleak's books say which stack allocated, not which thread.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArgs {
     /// Profiles in pprof's format, as --format pprof writes them; - for stdin
@@ -27,7 +25,8 @@ pub(super) struct ReportArgs {
     #[command(flatten)]
     view: ViewArgs,
 
-    #[arg(long, hide = true)]
+    /// Tell threads apart, in profiles that were recorded with --threads: each stack stands below its thread
+    #[arg(long)]
     threads: bool,
 
     /// Begin flame graphs and collapsed stacks with the allocation function, and merge what it is called by
@@ -60,14 +59,14 @@ pub(super) struct ReportArgs {
 
 /// Shows what the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    if args.threads {
-        let what = "--threads: no profile says which thread allocated, only which stack";
-        return Err(Failure::new(USAGE, what, "leave --threads out"));
-    }
     let mut profiles = Vec::new();
     for file in &args.files {
         let profile = saved::open(file)?;
-        profiles.push(profile);
+        if args.threads && !profile.coverage.threads {
+            let what = format!("--threads: {} does not tell which thread allocated", file.display());
+            return Err(Failure::new(USAGE, what, "record with --threads, too, or leave --threads out here"));
+        }
+        profiles.push(if args.threads { profile } else { profile.across_threads() });
     }
     let last = last_of_each(profiles);
     let (shown, mut words): (Vec<_>, Vec<_>) =

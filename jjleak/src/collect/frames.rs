@@ -4,11 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{MapData, RingBuf};
-use jjleak_common::process::ImageId;
+use jjleak_common::process::{COMM_BYTES, ImageId};
 use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackRecord, StackStatus};
 use jjleak_common::unwind::MAX_FOUND;
 
 use super::RawStack;
+use super::threads::Threads;
 
 /// What was sent so far, by row of the stack table.
 pub(super) struct Frames {
@@ -16,21 +17,33 @@ pub(super) struct Frames {
     received: HashMap<u32, RawStack>,
     /// Rows of each image that nobody has been told of.
     new: HashMap<ImageId, Vec<u32>>,
+    threads: Threads,
 }
 
 impl Frames {
     pub(super) fn new(ring: RingBuf<MapData>) -> Self {
-        Self { ring, received: HashMap::new(), new: HashMap::new() }
+        Self { ring, received: HashMap::new(), new: HashMap::new(), threads: Threads::default() }
     }
 
     /// Takes in what is waiting.
     pub(super) fn receive(&mut self) {
         while let Some(record) = self.ring.next() {
             if let Some((image, row, stack)) = parse(&record) {
+                if let (true, Some((number, name))) = (stack.thread != 0, thread(&record)) {
+                    self.threads.see(image, stack.thread, number, name);
+                }
                 self.received.insert(row, stack);
                 self.new.entry(image).or_default().push(row);
             }
         }
+    }
+
+    pub(super) const fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    pub(super) const fn threads_mut(&mut self) -> &mut Threads {
+        &mut self.threads
     }
 
     pub(super) fn take_new(&mut self, image: ImageId) -> Vec<u32> {
@@ -71,8 +84,18 @@ fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
     for (found, identity) in found.iter_mut().zip(identities) {
         *found = u64::from_ne_bytes(*identity);
     }
+    let thread = header.get(std::mem::offset_of!(StackRecord, thread)..)?.first_chunk()?;
+    let thread = u64::from_ne_bytes(*thread);
     let frames = words[..count].iter().map(|word| StackFrame(u64::from_ne_bytes(*word))).collect();
-    Some((image, row, RawStack { status, found, frames }))
+    Some((image, row, RawStack { status, found, thread, frames }))
+}
+
+/// Number and name of the thread of a [`StackRecord`].
+fn thread(record: &[u8]) -> Option<(u32, String)> {
+    let number = record.get(std::mem::offset_of!(StackRecord, thread_number)..)?.first_chunk()?;
+    let name = record.get(std::mem::offset_of!(StackRecord, thread_name)..)?.first_chunk::<COMM_BYTES>()?;
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some((u32::from_ne_bytes(*number), String::from_utf8_lossy(name).into_owned()))
 }
 
 #[cfg(test)]
@@ -84,7 +107,8 @@ mod tests {
         let header = [9u64.to_ne_bytes().to_vec()]
             .into_iter()
             .chain(words)
-            .chain([5u64, 6, 0, 0, 0, 0, 0, 0].map(|word| word.to_ne_bytes().to_vec()));
+            .chain([5u64, 6, 0, 0, 0, 0, 0, 0, 99].map(|word| word.to_ne_bytes().to_vec()))
+            .chain([42u64.to_ne_bytes().to_vec(), b"worker\0\0noise\0\0\0".to_vec()]);
         header.chain(frames.iter().map(|frame| frame.to_ne_bytes().to_vec())).flatten().collect()
     }
 
@@ -94,9 +118,16 @@ mod tests {
         let expected = RawStack {
             status: complete,
             found: [5, 6, 0, 0, 0, 0, 0, 0],
+            thread: 99,
             frames: vec![StackFrame(0x10), StackFrame(0x20)],
         };
         assert_eq!(parse(&record(2, complete as u32, &[0x10, 0x20])), Some((ImageId(1), 77, expected)));
+    }
+
+    #[test]
+    fn a_record_gives_its_thread_with_its_name() {
+        assert_eq!(thread(&record(1, 1, &[0x10])), Some((42, "worker".to_owned())));
+        assert_eq!(thread(&[0; 40]), None);
     }
 
     #[test]

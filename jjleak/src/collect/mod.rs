@@ -11,6 +11,7 @@ mod mappings;
 mod spill;
 mod stacks;
 mod sums;
+mod threads;
 mod timeline;
 mod timelines;
 
@@ -35,6 +36,7 @@ use sums::Sum;
 use timelines::{Places, Timelines};
 
 pub use sums::{Block, Cohort, LiveBlocks};
+pub use threads::Thread;
 pub use timeline::{MAX_INSTANTS, Timeline};
 
 /// The state of a process's books at one instant.
@@ -98,6 +100,8 @@ pub struct RawStack {
     pub status: StackStatus,
     /// What the mappings are that the kernel side found by itself; frames refer to them by their layer.
     pub found: [u64; MAX_FOUND],
+    /// [Identity](jjleak_common::stack::thread_identity) of the thread; 0 when threads are not told apart.
+    pub thread: u64,
     /// Leaf first: the probe site, then return addresses, or
     /// [`jjleak_common::stack::InterpretedFrame`]s.
     pub frames: Vec<StackFrame>,
@@ -246,6 +250,17 @@ impl Collector {
         self.frames.of_row(row)
     }
 
+    /// The thread that the stack in a row of the kernel's table is of; `None` when threads are not told apart.
+    #[must_use]
+    pub fn thread(&self, image: ImageId, row: u32) -> Option<&Thread> {
+        self.frames.threads().get(image, self.stack(row)?.thread)
+    }
+
+    /// Names the threads of an image anew: `name` tells what the thread of a number is called now; nothing if it has ended.
+    pub fn rename_threads(&mut self, image: ImageId, name: impl Fn(u32) -> Option<String>) {
+        self.frames.threads_mut().rename(image, name);
+    }
+
     /// Takes in the frames of stacks that are new.
     pub fn receive_frames(&mut self) {
         self.frames.receive();
@@ -282,6 +297,7 @@ impl Collector {
             stacks::reset_totals(&self.totals, rows.iter().copied());
         }
         self.frames.forget(&rows);
+        self.frames.threads_mut().forget(|image| !images.is_current(image));
         Ok(rows)
     }
 

@@ -31,6 +31,7 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     add("looks", (profile.looks > 0).then(|| profile.looks.to_string()));
     add("unjudged_sites", (profile.unjudged_sites > 0).then(|| profile.unjudged_sites.to_string()));
     add("some_sizes", coverage.some_sizes.then(String::new));
+    add("threads", coverage.threads.then(|| "true".to_owned()));
     add("combined", coverage.combined.then(|| "true".to_owned()));
     add("blocks_per_stack", (coverage.blocks_per_stack > 0).then(|| coverage.blocks_per_stack.to_string()));
     if let Some(Cost { over, calls, spent, cpu }) = profile.cost {
@@ -137,6 +138,7 @@ impl<'a> Comments<'a> {
             settle: Duration::from_nanos(self.number("settle_ns").unwrap_or_default()),
             some_sizes: self.values.contains_key("some_sizes"),
             sampling,
+            threads: self.values.contains_key("threads"),
             combined: self.values.contains_key("combined"),
             blocks_per_stack: self.number("blocks_per_stack").unwrap_or_default(),
         }

@@ -6,7 +6,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 use super::error::Error;
 use super::proto::{
-    BlockDetail, Function, Line, Location, Mapping, MomentDetail, PointDetail, Sample, ValueType,
+    BlockDetail, Function, Label, Line, Location, Mapping, MomentDetail, PointDetail, Sample, ValueType,
     VerdictDetail,
 };
 use crate::profile::{Block, Moment, Point, StackProfile, Verdict};
@@ -55,7 +55,8 @@ const PROFILE: &[Field] = &[
     messages::<(MomentDetail, Moment)>(1000, &[]),
     messages::<(VerdictDetail, Verdict)>(1001, VERDICT),
 ];
-const SAMPLE: &[Field] = &[varints::<u64>(1), varints::<i64>(2), messages::<()>(1000, SAMPLE_DETAIL)];
+const SAMPLE: &[Field] =
+    &[varints::<u64>(1), varints::<i64>(2), messages::<Label>(3, &[]), messages::<()>(1000, SAMPLE_DETAIL)];
 const SAMPLE_DETAIL: &[Field] = &[messages::<(BlockDetail, Block)>(6, &[])];
 const LOCATION: &[Field] = &[messages::<Line>(4, &[]), varints::<u32>(1000)];
 const VERDICT: &[Field] =
@@ -128,6 +129,10 @@ mod tests {
             ("verdicts", proto::Profile { verdict: vec![VerdictDetail::default(); MANY], ..base() }),
             ("a sample's locations", sample(Sample { location_id: vec![0; MANY], ..Sample::default() })),
             ("a sample's values", sample(Sample { value: vec![0; MANY], ..Sample::default() })),
+            (
+                "a sample's labels",
+                sample(Sample { label: vec![Label::default(); MANY], ..Sample::default() }),
+            ),
             ("a sample's blocks", sample(Sample { detail: Some(detail), ..Sample::default() })),
             ("lines", location(Location { line: vec![Line::default(); MANY], ..Location::default() })),
             ("kinds of frames", location(Location { frame: vec![0; MANY], ..Location::default() })),

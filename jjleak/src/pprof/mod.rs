@@ -12,6 +12,7 @@ mod otlp;
 mod proto;
 mod read;
 mod tables;
+mod thread;
 mod verdicts;
 mod write;
 

@@ -156,9 +156,22 @@ pub(super) struct Sample {
     /// In the order of the profile's sample types.
     #[prost(int64, repeated, tag = "2")]
     pub(super) value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) label: Vec<Label>,
     /// Absent in other tools' profiles.
     #[prost(message, optional, tag = "1000")]
     pub(super) detail: Option<SampleDetail>,
+}
+
+/// Something that is told of a sample: a text or a number.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Label {
+    #[prost(int64, tag = "1")]
+    pub(super) key: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) str: i64,
+    #[prost(int64, tag = "3")]
+    pub(super) num: i64,
 }
 
 /// What jjleak knows of a stack beyond pprof's values.
@@ -181,6 +194,20 @@ pub(super) struct SampleDetail {
     /// The one location says that the stack was not kept.
     #[prost(bool, tag = "7")]
     pub(super) no_frames: bool,
+    /// What labels do not tell of the thread.
+    #[prost(message, optional, tag = "8")]
+    pub(super) thread: Option<ThreadDetail>,
+}
+
+/// The place of a thread.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct ThreadDetail {
+    /// Which of the threads with its number.
+    #[prost(uint32, tag = "1")]
+    pub(super) nth: u32,
+    /// How many frames it stands below: its process's, where there are several.
+    #[prost(uint32, tag = "2")]
+    pub(super) below: u32,
 }
 
 /// Ages of the live blocks, in nanoseconds.

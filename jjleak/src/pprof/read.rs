@@ -17,7 +17,7 @@ use super::error::{Error, Malformed};
 use super::limits::{Budget, MAX_BYTES, MAX_FRAME_BYTES, decompressed};
 use super::proto::{self, Sample, SampleDetail};
 use super::tables::Tables;
-use super::{SAMPLE_TYPES, verdicts};
+use super::{SAMPLE_TYPES, thread, verdicts};
 use crate::profile::{Ages, Block, Moment, Profile, StackProfile, Totals};
 
 /// What a file says.
@@ -60,6 +60,8 @@ pub fn read(file: &[u8]) -> Result<Reading, Error> {
         remarks.push(format!("{negative} of its samples have negative values, which count as 0"));
     }
     let mut profile = profile(&message, &comments, stacks);
+    // Other tools may tell of threads, too.
+    profile.coverage.threads |= profile.stacks.iter().any(|stack| stack.thread().is_some());
     for verdict in &message.verdict {
         profile.verdicts.extend(verdicts::read(verdict, &mut tables, &mut budget)?);
     }
@@ -122,9 +124,10 @@ fn stack(
         status: StackStatus::Foreign,
         frames: Vec::new().into(),
     };
-    if !sample.detail.as_ref().is_some_and(|detail| detail.no_frames) {
-        stack.frames = tables.stack(&sample.location_id, budget)?.into();
-    }
+    let has_frames = !sample.detail.as_ref().is_some_and(|detail| detail.no_frames);
+    let mut frames = if has_frames { tables.stack(&sample.location_id, budget)? } else { Vec::new() };
+    thread::add(sample, &mut frames, tables)?;
+    stack.frames = frames.into();
     if let Some(detail) = &sample.detail {
         add_detail(&mut stack, detail, tables)?;
     }

@@ -14,7 +14,7 @@ use super::write::{DEFAULT_SAMPLE_TYPE, values, write};
 use super::{Error, Malformed, read};
 use crate::profile::{
     Ages, Block, Cost, Coverage, Frame, FrameKind, Memory, MemoryKind, Moment, NO_STACK, Point, ProcessInfo,
-    ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Totals, Verdict, VerdictKind,
+    ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Thread, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -145,6 +145,8 @@ fn anything() -> impl Strategy<Value = Profile> {
             (nanos.clone(), nanos, ended, any::<u64>()).prop_map(
                 move |(taken, elapsed, ended, unknown_frees)| {
                     let time = |nanos: i64| jiff::Timestamp::from_nanosecond(nanos.into()).unwrap();
+                    let coverage =
+                        Coverage { threads: stacks.iter().any(|stack| stack.thread().is_some()), ..coverage };
                     Profile {
                         looks: (unknown_frees >> 40) as u32,
                         unjudged_sites: unknown_frees >> 50,
@@ -196,6 +198,7 @@ fn any_coverage() -> impl Strategy<Value = Coverage> {
             settle: Duration::from_nanos(older / 2),
             some_sizes: combined,
             sampling,
+            threads: false,
             combined,
             blocks_per_stack,
         },
@@ -230,7 +233,15 @@ fn any_stack() -> impl Strategy<Value = StackProfile> {
         size,
         age: Duration::from_nanos(age),
     });
-    let frames = prop::collection::vec(any_frame(), 0..6).prop_map(Arc::from);
+    let thread = (any::<u32>(), "\\PC{0,6}", 1..3_u32);
+    let thread = thread.prop_map(|(number, name, nth)| Frame::of_thread(&Thread { number, name, nth }));
+    let frames = (prop::collection::vec(any_frame(), 0..6), prop::option::of((thread, 0..3_usize)));
+    let frames = frames.prop_map(|(mut frames, thread)| {
+        if let Some((thread, below)) = thread {
+            frames.insert(frames.len() - below.min(frames.len()), thread);
+        }
+        Arc::from(frames)
+    });
     let status = prop::sample::select(StackStatus::ALL);
     let more = (
         prop::option::of(totals()),
@@ -285,7 +296,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
     (
         (0..3_u64, name(&["", "main", "a;b", "<script>", "[no stack]"]), name(&["", "/bin/a", "/lib/b"])),
         (name(&["", "c0ffee"]), name(&["", "a.c"]), 0..3_u32),
-        (prop::sample::select(FrameKind::ALL.to_vec()), any::<bool>(), any::<bool>()),
+        (prop::sample::select(FrameKind::ALL[..7].to_vec()), any::<bool>(), any::<bool>()),
     )
         .prop_map(
             |((address, symbol, module), (build_id, file, line), (kind, inlined, by_frame_pointer))| Frame {
@@ -314,7 +325,7 @@ fn foreign(types: &[(&str, &str)], value: &[i64]) -> proto::Profile {
     let line = |function_id| vec![Line { function_id, line: 0 }];
     proto::Profile {
         sample_type,
-        sample: vec![Sample { location_id: vec![1, 2], value: value.to_vec(), detail: None }],
+        sample: vec![Sample { location_id: vec![1, 2], value: value.to_vec(), ..Sample::default() }],
         location: [1, 2].map(|id| Location { id, line: line(id), ..Location::default() }).into(),
         function: [1_u64, 2].map(|id| Function { id, name: id.cast_signed(), ..Function::default() }).into(),
         string_table: strings,

@@ -12,9 +12,9 @@ use prost::Message;
 
 use super::proto::{
     self, AgesDetail, BlockDetail, Function, Line, Location, Mapping, MomentDetail, Sample, SampleDetail,
-    TotalsDetail, ValueType, VerdictDetail,
+    ThreadDetail, TotalsDetail, ValueType, VerdictDetail,
 };
-use super::{SAMPLE_TYPES, comments, frame, verdicts};
+use super::{SAMPLE_TYPES, comments, frame, thread, verdicts};
 use crate::profile::{Frame, Moment, NO_STACK, Profile, StackProfile, Totals, Verdict};
 
 /// What viewers show first.
@@ -102,11 +102,27 @@ impl<'a> Tables<'a> {
     }
 
     fn sample(&mut self, stack: &'a StackProfile) -> Sample {
-        let mut location_id = self.stack(&stack.frames);
-        if location_id.is_empty() {
+        // Labels tell of the thread, in the place of a frame.
+        let (inner, outer) = match thread::place(&stack.frames) {
+            None => (&stack.frames[..], &[][..]),
+            Some(below) => {
+                let (inner, outer) = stack.frames.split_at(stack.frames.len() - below);
+                (&inner[..inner.len() - 1], outer)
+            }
+        };
+        let mut location_id = self.stack(inner);
+        location_id.extend(self.stack(outer));
+        let no_frames = location_id.is_empty();
+        if no_frames {
             location_id.push(self.no_stack());
         }
-        Sample { location_id, value: values(stack).to_vec(), detail: Some(self.detail(stack)) }
+        let label = stack.thread().map(|thread| thread::labels(&thread, |text| self.string(text)));
+        Sample {
+            location_id,
+            value: values(stack).to_vec(),
+            label: label.unwrap_or_default(),
+            detail: Some(SampleDetail { no_frames, ..self.detail(stack) }),
+        }
     }
 
     fn detail(&mut self, stack: &StackProfile) -> SampleDetail {
@@ -126,7 +142,11 @@ impl<'a> Tables<'a> {
             live_error: stack.live_error.map(totals),
             growth: stack.growth,
             block: blocks.collect(),
-            no_frames: stack.frames.is_empty(),
+            no_frames: false,
+            thread: stack.thread().map(|thread| ThreadDetail {
+                nth: thread.nth,
+                below: thread::place(&stack.frames).unwrap_or_default().try_into().unwrap_or_default(),
+            }),
         }
     }
 

@@ -32,4 +32,4 @@ pub use modules::{Module, ModuleFiles, ModuleId, ModuleTable, Unopened};
 pub use prefetch::MAX_EXPECTED;
 pub use root::Root;
 pub use running::running;
-pub use threads::{is_alive, living_thread};
+pub use threads::{is_alive, living_thread, thread_name};

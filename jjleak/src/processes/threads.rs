@@ -16,6 +16,13 @@ pub fn living_thread(pid: Pid) -> Option<Pid> {
         .find(|thread| is_alive(pid, *thread))
 }
 
+/// What a thread of the process is called now; `None` when it has ended.
+#[must_use]
+pub fn thread_name(pid: Pid, thread: u32) -> Option<String> {
+    let name = fs::read(pid.proc_file(&format!("task/{thread}/comm"))).ok()?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
+}
+
 /// Whether a thread runs, and will run on; an ended one stays as a zombie while it is the main thread and others run. When a
 /// process ends, its threads do one after the other: those that are about to do not run any more.
 #[must_use]
@@ -54,6 +61,14 @@ mod tests {
     fn a_running_process_lives_in_its_main_thread() {
         let pid = Pid::new(std::process::id()).unwrap();
         assert_eq!(living_thread(pid), Some(pid));
+    }
+
+    #[test]
+    fn a_thread_has_a_name_while_it_runs() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(thread_name(pid, std::process::id()).as_deref(), Some(own.trim_end_matches('\n')));
+        assert_eq!(thread_name(pid, 1 << 22 | 1), None);
     }
 
     #[test]

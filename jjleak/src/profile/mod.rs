@@ -7,6 +7,7 @@ mod build;
 mod cost;
 mod history;
 mod merge;
+mod threads;
 mod unwinding;
 mod verdict;
 mod view;
@@ -20,6 +21,7 @@ use jiff::Timestamp;
 pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 
+pub use crate::collect::Thread;
 pub use crate::symbolize::{Frame, FrameKind};
 pub use cost::Cost;
 pub use history::{Moment, remember};
@@ -150,6 +152,8 @@ pub struct Coverage {
     pub settle: Duration,
     /// Blocks of some sizes are left out: freeing them counts among [`Profile::unknown_frees`].
     pub some_sizes: bool,
+    /// Threads are told apart: the root frame of each stack is the thread's ([`Frame::of_thread`]).
+    pub threads: bool,
 }
 
 /// Who a process is.

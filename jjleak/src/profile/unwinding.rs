@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jjleak_common::stack::StackStatus;
 
-use super::{Profile, StackProfile, Totals};
+use super::{FrameKind, Profile, StackProfile, Totals};
 
 impl Profile {
     /// The files on whose account live stacks are not proven to be whole, by path, with what lives below such stacks. A
@@ -30,7 +30,7 @@ fn lacking(stack: &StackProfile) -> impl Iterator<Item = &str> {
     let led_on = stack.frames.windows(2).filter(|pair| pair[1].by_frame_pointer && !pair[0].inlined);
     let ended =
         matches!(stack.status, StackStatus::NoRow | StackStatus::BrokenChain | StackStatus::Unsupported);
-    let last = stack.frames.last().filter(|_| ended);
+    let last = stack.frames.iter().rfind(|frame| frame.kind != FrameKind::Thread).filter(|_| ended);
     led_on.map(|pair| &pair[0]).chain(last).map(|frame| frame.module.as_str())
 }
 

@@ -50,10 +50,11 @@ impl View {
         if !self.kinds.is_empty() {
             let kinds: BTreeSet<_> = self.kinds.iter().flat_map(|kinds| kinds.all()).copied().collect();
             for stack in &mut profile.stacks {
-                stack.frames =
-                    stack.frames.iter().filter(|frame| kinds.contains(&frame.kind)).cloned().collect();
+                let is_shown =
+                    |frame: &&Frame| frame.kind == FrameKind::Thread || kinds.contains(&frame.kind);
+                stack.frames = stack.frames.iter().filter(is_shown).cloned().collect();
             }
-            profile.stacks.retain(|stack| !stack.frames.is_empty());
+            profile.stacks.retain(|stack| stack.frames.iter().any(|frame| kinds.contains(&frame.kind)));
         }
         if !self.is_everything() {
             let kept: HashMap<_, _> = profile.stacks.iter().map(|stack| (stack.id, stack)).collect();

@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use crate::profile::Frame;
 pub(crate) use crate::profile::NO_STACK;
 
-/// The function's name or, if unknown, the address with the name of its module.
+/// The function's name or, if unknown, the address with the name of its module; the thread's for one that stands for it.
 pub(crate) fn label(frame: &Frame) -> Cow<'_, str> {
-    if frame.symbol.is_empty() {
+    if let Some(thread) = frame.thread() {
+        Cow::Owned(printable(&thread.to_string()).into_owned())
+    } else if frame.symbol.is_empty() {
         Cow::Owned(format!("{:#x} [{}]", frame.address, module(frame).unwrap_or("unknown".into())))
     } else {
         printable(&frame.symbol)
@@ -30,6 +32,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Thread;
 
     #[test]
     fn functions_go_by_name_and_unknown_code_by_address_and_module() {
@@ -39,6 +42,9 @@ mod tests {
         assert_eq!(label(&known), "main");
         assert_eq!(label(&stripped), "0x7f001234 [app]");
         assert_eq!(label(&unmapped), "0x7f001234 [unknown]");
+        let thread = Thread { number: 42, name: "worker\n1".into(), nth: 1 };
+        assert_eq!(label(&Frame::of_thread(&thread)), "worker\u{fffd}1 (tid 42)");
+        assert_eq!(label(&Frame::of_thread(&Thread { nth: 3, ..thread })), "worker\u{fffd}1 (tid 42, no. 3)");
     }
 
     #[test]

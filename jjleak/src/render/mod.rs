@@ -24,6 +24,7 @@ mod label;
 pub(crate) mod sample;
 mod svg;
 mod text;
+mod threads;
 mod tree;
 mod units;
 mod verdicts;

@@ -11,6 +11,7 @@ use jjleak_common::stack::StackStatus;
 use super::cost::cost_in_words;
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
+use super::threads::ThreadShares;
 use super::verdicts::{advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site};
 use super::{Options, units};
 use crate::analyze::SortBy;
@@ -45,9 +46,10 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
 fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Result<()> {
     let mut shown = [0; VerdictKind::ALL.len()];
     let told = |verdict: &&Verdict| verdict.kind <= VerdictKind::Growing;
+    let shares = ThreadShares::of(profile);
     for verdict in profile.verdicts.iter().filter(told).take(top) {
         shown[verdict.kind as usize] += 1;
-        write_verdict(verdict, out)?;
+        write_verdict(verdict, &shares, out)?;
     }
     for kind in VerdictKind::ALL {
         if let Some(line) = others(profile, kind, shown[kind as usize]) {
@@ -57,7 +59,7 @@ fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Re
     Ok(())
 }
 
-fn write_verdict(verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
+fn write_verdict(verdict: &Verdict, shares: &ThreadShares, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}: {}", verdict.kind.words(), site(verdict))?;
     for line in evidence(verdict) {
         writeln!(out, "\t{line}")?;
@@ -69,6 +71,9 @@ fn write_verdict(verdict: &Verdict, out: &mut impl Write) -> io::Result<()> {
     }
     let (bytes, confidence) = (units::bytes(bytes), verdict.confidence * 100.);
     writeln!(out, "\t{bytes} live in {objects} objects{since}; confidence {confidence:.0} %")?;
+    if let Some(words) = shares.words(verdict) {
+        writeln!(out, "\tallocated {words}")?;
+    }
     let paths = verdict.stacks.len();
     if paths > 1 {
         writeln!(out, "\tthrough {paths} stacks; this one holds the most:")?;

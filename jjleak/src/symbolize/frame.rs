@@ -1,5 +1,9 @@
 //! Frames: what an address means.
 
+use std::fmt;
+
+use crate::collect::Thread;
+
 /// One symbolized frame. An inlined function is a frame of its own with the address of the frame it is
 /// inlined in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -24,6 +28,42 @@ pub struct Frame {
     pub by_frame_pointer: bool,
 }
 
+impl Frame {
+    /// The frame that stands for the thread whose stack it is: outside of all code.
+    #[must_use]
+    pub fn of_thread(thread: &Thread) -> Self {
+        Self {
+            address: thread.number.into(),
+            symbol: thread.name.clone(),
+            line: thread.nth,
+            kind: FrameKind::Thread,
+            ..Self::default()
+        }
+    }
+
+    /// The thread that it stands for, if it does.
+    #[must_use]
+    pub fn thread(&self) -> Option<Thread> {
+        (self.kind == FrameKind::Thread).then(|| Thread {
+            number: u32::try_from(self.address).unwrap_or_default(),
+            name: self.symbol.clone(),
+            nth: self.line,
+        })
+    }
+}
+
+impl fmt::Display for Thread {
+    /// `worker (tid 42)`; of a number that threads have had one after the other, `worker (tid 42, no. 2)`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() { "thread" } else { &self.name };
+        match (self.number, self.nth) {
+            (0, _) => formatter.write_str(name),
+            (number, 0 | 1) => write!(formatter, "{name} (tid {number})"),
+            (number, nth) => write!(formatter, "{name} (tid {number}, no. {nth})"),
+        }
+    }
+}
+
 /// What kind of code a frame is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum FrameKind {
@@ -42,11 +82,13 @@ pub enum FrameKind {
     /// Nothing is known about the address.
     #[default]
     Unknown,
+    /// None: the frame stands for the thread that the stack is of, see [`Frame::of_thread`].
+    Thread,
 }
 
 impl FrameKind {
     /// All kinds, in the order legends list them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Native,
         Self::Java,
         Self::JavaInlined,
@@ -54,6 +96,7 @@ impl FrameKind {
         Self::JvmGenerated,
         Self::Kernel,
         Self::Unknown,
+        Self::Thread,
     ];
 
     /// The name in JSON.
@@ -67,6 +110,7 @@ impl FrameKind {
             Self::JvmGenerated => "jvm_generated",
             Self::Kernel => "kernel",
             Self::Unknown => "unknown",
+            Self::Thread => "thread",
         }
     }
 }

@@ -14,6 +14,15 @@ pub(crate) struct Account {
     pub(crate) allocated_objects: u64,
 }
 
+impl Account {
+    pub(crate) fn add(&mut self, stack: &StackDocument) {
+        self.live_bytes += stack.live.bytes;
+        self.live_objects += stack.live.objects;
+        self.allocated_bytes += stack.allocated.bytes;
+        self.allocated_objects += stack.allocated.objects;
+    }
+}
+
 /// Accounts by the name of the function that called the allocator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Books {
@@ -50,11 +59,7 @@ impl Books {
     pub(crate) fn of(report: &Document) -> Self {
         let mut books = Self { unknown_frees: report.unknown_frees, ..Self::default() };
         for stack in &report.stacks {
-            let account = books.sites.entry(call_site(stack).to_owned()).or_default();
-            account.live_bytes += stack.live.bytes;
-            account.live_objects += stack.live.objects;
-            account.allocated_bytes += stack.allocated.bytes;
-            account.allocated_objects += stack.allocated.objects;
+            books.sites.entry(call_site(stack).to_owned()).or_default().add(stack);
         }
         books
     }

@@ -259,7 +259,7 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 15] = [
+const LEDGER: [&str; 16] = [
     "books",
     "sites",
     "calls",
@@ -274,6 +274,7 @@ const LEDGER: [&str; 15] = [
     "processes",
     "steady",
     "tables",
+    "ledgers",
     "threads",
 ];
 

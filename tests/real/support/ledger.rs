@@ -1,15 +1,16 @@
 //! The ledger program: a running process that plays scenarios on request and keeps books of its own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 
-use jjleak::render::json::Document;
+use jjleak::render::json::{Document, ThreadDocument};
 use nix::sys::signal::Signal;
 
-use super::books::Books;
+use super::books::{Account, Books};
 use super::bounded::{LONG, SOON};
 use super::compile;
 use super::jjleak::Jjleak;
@@ -95,6 +96,23 @@ impl Ledger {
     pub(crate) fn books(&mut self) -> Books {
         let lines = self.table("ledger");
         Books::parse(lines.iter().map(String::as_str))
+    }
+
+    /// What each thread of the scenario `ledgers` has booked.
+    pub(crate) fn thread_books(&mut self) -> BTreeMap<ThreadDocument, Account> {
+        let lines = self.table("ledgers");
+        let parse = |line: &String| {
+            let words: Vec<_> = line.split(' ').collect();
+            let ["thread", id, name, "live", bytes, objects, "allocated", all_bytes, all_objects] = words[..]
+            else {
+                panic!("no account of a thread: {line}")
+            };
+            let [live_bytes, live_objects, allocated_bytes, allocated_objects] =
+                [bytes, objects, all_bytes, all_objects].map(|number| number.parse().unwrap());
+            let thread = ThreadDocument { id: id.parse().unwrap(), name: name.to_owned(), nth: 1 };
+            (thread, Account { live_bytes, live_objects, allocated_bytes, allocated_objects })
+        };
+        lines.iter().map(parse).collect()
     }
 
     /// Where the program's allocation functions are.

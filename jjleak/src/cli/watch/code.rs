@@ -48,7 +48,7 @@ impl CodeFollower {
             };
             self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
-        let is_awaited = jvm.is_awaited(&look.mappings);
+        let is_awaited = jvm.is_awaited(&look.mappings, modules);
         let code: Vec<_> = executable()
             .filter(|mapping| !(mapping.is_of_uprobes() || is_awaited && mapping.is_generated()))
             .map(|mapping| CodeMapping::of(mapping, modules))

@@ -43,9 +43,9 @@ impl WatchedJvm {
 
     /// Whether a process has a JVM of which it is not known yet where it generates code. What it generates meanwhile must not
     /// be taken for another compiler's: by a return address that is nowhere, jjleak is told that there is something.
-    pub(super) fn is_awaited(&self, mappings: &[Mapping]) -> bool {
+    pub(super) fn is_awaited(&self, mappings: &[Mapping], modules: &ModuleTable) -> bool {
         let is_starting = self.heaps.is_empty() && self.attempts < ATTEMPTS && self.looks < LOOKS;
-        is_starting && mappings.iter().any(|mapping| mapping.executable && jvm::is_library(&mapping.path))
+        is_starting && jvm::library(mappings, modules).is_some()
     }
 
     /// Where code is, if that is another place than the last time: it is settled while the JVM starts.
@@ -118,11 +118,11 @@ impl Watch {
         thread: Pid,
         look: &Look,
     ) -> Result<bool, Failure> {
-        let was_awaited = watched.jvm.is_awaited(&look.mappings);
+        let was_awaited = watched.jvm.is_awaited(&look.mappings, &watched.modules);
         match watched.jvm.look(thread, &look.mappings, &watched.modules) {
             Some(code) => self.attachment.set_generated(watched.slot(), &code),
             // No JVM that can be looked into, after all: the code counts as any other compiler's.
-            None if was_awaited && !watched.jvm.is_awaited(&look.mappings) => {}
+            None if was_awaited && !watched.jvm.is_awaited(&look.mappings, &watched.modules) => {}
             None => return Ok(false),
         }
         self.code.follow(watched, thread, look, &mut self.attachment)?;

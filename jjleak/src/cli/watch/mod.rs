@@ -14,6 +14,7 @@ mod keep_up;
 mod mappings;
 mod perf_map;
 mod process;
+mod threads;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,6 +45,7 @@ use jvm::name_generated;
 use mappings::Mappings;
 use perf_map::Urgency;
 use process::Watched;
+use threads::{ThreadRoots, name_of};
 
 pub(super) use wanted::Wanted;
 
@@ -67,6 +69,7 @@ pub(super) struct Watch {
     code: CodeFollower,
     earlier: EarlierRuns,
     names: StackNames,
+    threads: ThreadRoots,
     following: Following,
     max_processes: usize,
     coverage: Coverage,
@@ -106,6 +109,7 @@ impl Watch {
             code: CodeFollower::new(kept.clone()),
             earlier: EarlierRuns::new(kept),
             names: StackNames::default(),
+            threads: ThreadRoots::default(),
             following: settings.following,
             max_processes: settings.capacity.processes as usize,
             coverage,
@@ -188,6 +192,7 @@ impl Watch {
         self.learned.retain(|image, _| images.is_current(*image));
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
+        self.threads.forget(&rows);
         self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
         Ok(())
     }
@@ -325,7 +330,8 @@ impl Watch {
 
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
         let images = self.images(&which);
-        let Self { processes, collector, attachment, names, mappings, allocators, coverage, .. } = self;
+        let Self { processes, collector, attachment, names, threads, mappings, allocators, coverage, .. } =
+            self;
         mappings.receive();
         for watched in processes.values_mut().filter(|watched| which(watched)) {
             watched.spending.look(watched.pid());
@@ -343,7 +349,16 @@ impl Watch {
                 // Whoever freed these may have been the program.
                 snapshot.counters.remove(&Counter::FreedByCLibrary);
             }
-            let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
+            if coverage.threads && watched.ended.is_none() {
+                collector.rename_threads(watched.image, name_of(watched.pid()));
+            }
+            let name = |row| {
+                let mut stack = names.name(row, &watched.modules, || collector.stack(row).cloned());
+                if let Some(thread) = collector.thread(watched.image, row) {
+                    threads.put_below(row, thread, &mut stack);
+                }
+                stack
+            };
             let mut profile = Profile::build(
                 &snapshot,
                 watched.info(),

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::label::printable;
 use super::{Options, svg};
-use crate::profile::Profile;
+use crate::profile::{FrameKind, Profile};
 
 mod chart;
 mod data;
@@ -49,7 +49,7 @@ fn page(profile: &Profile, options: &Options, data: &str) -> Result<String, fmt:
     if let Some(chart) = chart::draw(profile, &options.time_zone) {
         writeln!(page, "<section id=\"history\"><h2>Live bytes over time</h2>{chart}</section>")?;
     }
-    flame(&mut page)?;
+    flame(profile, &mut page)?;
     sections::sites(profile, options, &mut page)?;
     sections::counted(profile, &mut page)?;
     sections::measured(profile, &mut page)?;
@@ -89,7 +89,7 @@ fn head(profile: &Profile, options: &Options, page: &mut String) -> fmt::Result 
     Ok(())
 }
 
-fn flame(page: &mut String) -> fmt::Result {
+fn flame(profile: &Profile, page: &mut String) -> fmt::Result {
     page.push_str(
         "<section id=\"graph\"><h2>What holds the memory</h2><div class=\"tools\">\
          <input id=\"search\" type=\"search\" placeholder=\"Search functions and modules (/)\" aria-label=\"search\">\
@@ -99,7 +99,8 @@ fn flame(page: &mut String) -> fmt::Result {
          <button id=\"invert\" type=\"button\">From the allocation</button>\
          <span id=\"matched\" aria-live=\"polite\"></span></div><div id=\"flame\"></div><div class=\"legend\">",
     );
-    for kind in crate::profile::FrameKind::ALL {
+    let occurs = |kind: &FrameKind| *kind != FrameKind::Thread || profile.coverage.threads;
+    for kind in FrameKind::ALL.into_iter().filter(occurs) {
         let (name, color) = (svg::kind_name(kind), svg::kind_color(kind));
         write!(page, r#"<span><svg><rect width="12" height="12" fill="{color}"/></svg>{name}</span>"#)?;
     }

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use super::super::cost::{cost_in_words, share_in_words};
 use super::super::counters::{Counted, losses, notes};
 use super::super::label::{NO_STACK, label, module, printable};
+use super::super::threads::ThreadShares;
 use super::super::verdicts::of_what_is_shown;
 use super::super::{Options, svg::escape, units};
 use crate::profile::{Frame, FrameKind, Profile, Sampling, StackProfile, Totals};
@@ -77,6 +78,7 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
         "<table><thead><tr><th>verdict</th><th class=\"number\">live bytes</th><th>over time</th>\
          <th>allocated by</th></tr></thead><tbody>",
     );
+    let shares = ThreadShares::of(profile);
     for verdict in profile.verdicts.iter().take(MAX_SITES) {
         let humane = units::humane_bytes(verdict.live.bytes);
         let humane = humane.map(|humane| format!("<br><small>{humane}</small>")).unwrap_or_default();
@@ -91,7 +93,8 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
         )?;
         frames(&verdict.frames, out)?;
         out.push_str("</details>");
-        for sentence in super::super::evidence(verdict) {
+        let threads = shares.words(verdict).map(|words| format!("allocated {words}"));
+        for sentence in super::super::evidence(verdict).into_iter().chain(threads) {
             write!(out, "<div class=\"note\">{}</div>", text(&sentence))?;
         }
         out.push_str("</td></tr>");

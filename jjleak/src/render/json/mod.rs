@@ -12,11 +12,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use cost::CostDocument;
-pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, VerdictDocument};
+pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, ThreadShareDocument, VerdictDocument};
 
 use super::{Options, TOOL};
 use crate::analyze::SortBy;
-use crate::profile::{Block, Frame, ProcessInfo, Profile, Sampling, StackProfile, Totals};
+use crate::profile::{Block, Frame, FrameKind, ProcessInfo, Profile, Sampling, StackProfile, Thread, Totals};
 
 /// Number of the contract.
 pub const SCHEMA: u32 = 1;
@@ -49,6 +49,9 @@ pub struct Document {
     /// Standard errors of `live`; absent when it is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
+    /// Threads are told apart: each stack has its thread; absent when they are not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub threads: bool,
     /// What of the profile is shown, when that is not everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
@@ -147,8 +150,32 @@ pub struct StackDocument {
     pub newest_ms: u64,
     /// How the stack walk ended: a name of [`jjleak_common::stack::StackStatus`].
     pub status: String,
+    /// The thread that allocated; absent when threads are not told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<ThreadDocument>,
     /// Frames, leaf first; the first is the allocation function.
     pub frames: Vec<FrameDocument>,
+}
+
+/// A thread.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ThreadDocument {
+    /// Its number (TID).
+    pub id: u32,
+    /// Its name, the last that is known of it.
+    pub name: String,
+    /// Which of the process's threads with this number it is; absent for the first.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub nth: u32,
+}
+
+const fn first() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_first(nth: &u32) -> bool {
+    *nth <= 1
 }
 
 /// A live block.
@@ -206,6 +233,7 @@ impl Document {
                 Sampling::Off | Sampling::Rate(_) => None,
             },
             live_error: profile.live_error().map(Into::into),
+            threads: profile.coverage.threads,
             shown: None,
             lost: profile.lost.clone(),
             notes: profile.notes.clone(),
@@ -218,7 +246,7 @@ impl Document {
                 .collect(),
             settle_s: profile.coverage.settle.as_secs_f64(),
             memory: profile.memory.map(Into::into),
-            verdicts: profile.verdicts.iter().map(Into::into).collect(),
+            verdicts: verdicts::documents(profile),
             looks: profile.looks,
             unjudged_sites: profile.unjudged_sites,
             cost: profile.cost.map(Into::into),
@@ -245,6 +273,12 @@ impl From<&ProcessInfo> for ProcessDocument {
     }
 }
 
+impl From<Thread> for ThreadDocument {
+    fn from(Thread { number, name, nth }: Thread) -> Self {
+        Self { id: number, name, nth }
+    }
+}
+
 impl From<Totals> for TotalsDocument {
     fn from(Totals { bytes, objects }: Totals) -> Self {
         Self { bytes, objects }
@@ -263,9 +297,15 @@ impl StackDocument {
             oldest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.oldest)),
             newest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.newest)),
             status: stack.status.name().to_owned(),
-            frames: stack.frames.iter().map(Into::into).collect(),
+            thread: stack.thread().map(Into::into),
+            frames: code(&stack.frames).map(Into::into).collect(),
         }
     }
+}
+
+/// Frames but for the one that stands for the thread.
+fn code(frames: &[Frame]) -> impl Iterator<Item = &Frame> {
+    frames.iter().filter(|frame| frame.kind != FrameKind::Thread)
 }
 
 impl From<&Block> for AllocationDocument {
@@ -341,6 +381,7 @@ mod tests {
             blocks_per_stack: 10,
             settle: Duration::from_secs(15),
             some_sizes: false,
+            threads: false,
         };
         profile.stacks[0].live_error = Some(Totals { bytes: 30, objects: 4 });
         profile.stacks[0].blocks = vec![Block { address: 0x5000, size: 64, age: Duration::from_millis(700) }];

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::TotalsDocument;
-use crate::profile::{Memory, Rate, Survival, Verdict, VerdictKind};
+use super::{ThreadDocument, TotalsDocument};
+use crate::profile::{Memory, Profile, Rate, Survival, Verdict, VerdictKind};
+use crate::render::threads::ThreadShares;
 use crate::render::verdicts::{evidence, site};
 
 /// How much memory a process can have.
@@ -62,9 +63,21 @@ pub struct VerdictDocument {
     /// Seconds for which it has not grown, when it has before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flat_for_s: Option<f64>,
+    /// Threads that have allocated there, those that hold the most first; absent when threads are not told apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadShareDocument>,
     /// Live bytes over time, oldest first: seconds since accounting began, and bytes. Absent of start-up and churn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<(f64, u64)>,
+}
+
+/// What a thread holds of a call site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadShareDocument {
+    /// The thread.
+    pub thread: ThreadDocument,
+    /// What lives.
+    pub live: TotalsDocument,
 }
 
 /// Growth.
@@ -97,6 +110,19 @@ impl From<Memory> for MemoryDocument {
     }
 }
 
+/// All verdicts of a profile, with the threads that they are on.
+pub(super) fn documents(profile: &Profile) -> Vec<VerdictDocument> {
+    let shares = ThreadShares::of(profile);
+    let document = |verdict| {
+        let threads = shares
+            .of_verdict(verdict)
+            .into_iter()
+            .map(|(thread, live)| ThreadShareDocument { thread: thread.into(), live: live.into() });
+        VerdictDocument { threads: threads.collect(), ..VerdictDocument::from(verdict) }
+    };
+    profile.verdicts.iter().map(document).collect()
+}
+
 impl From<&Verdict> for VerdictDocument {
     fn from(verdict: &Verdict) -> Self {
         let has_series = verdict.kind <= VerdictKind::CacheLike;
@@ -119,6 +145,7 @@ impl From<&Verdict> for VerdictDocument {
             freed_when_old: verdict.freed_when_old,
             freed_from_before: verdict.freed_from_before,
             flat_for_s: verdict.flat_for.map(|flat| Duration::as_secs_f64(&flat)),
+            threads: Vec::new(),
             series: series.map(|point| (point.at.as_secs_f64(), point.bytes)).collect(),
         }
     }

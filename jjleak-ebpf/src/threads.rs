@@ -1,0 +1,63 @@
+//! Which thread allocates, when the user side wants to know.
+
+use core::ptr::{addr_of_mut, write_volatile};
+
+use aya_ebpf::{
+    Global,
+    helpers::generated::{bpf_get_current_comm, bpf_ktime_get_ns},
+};
+use jjleak_common::{
+    counter::Counter,
+    process::{COMM_BYTES, ProcessSlot},
+    stack::{StackRecord, thread_identity},
+};
+
+use crate::{
+    maps::{CALLS, count},
+    process::current_thread,
+};
+
+#[unsafe(no_mangle)]
+static THREADS: Global<u32> = Global::new(0);
+
+/// Whether threads are told apart. A constant to the verifier, as all globals are.
+#[inline(always)]
+pub(crate) fn are_told_apart() -> bool {
+    THREADS.load() != 0
+}
+
+/// Identity of the current thread; 0 when threads are not told apart, or there is no memory for what is known of it. It
+/// goes with the thread, so that another one of the same number gets another one.
+#[inline(always)]
+pub(crate) fn current(slot: ProcessSlot) -> u64 {
+    if !are_told_apart() {
+        return 0;
+    }
+    let Some(calls) = CALLS.get_or_create() else {
+        count(slot, Counter::UnknownThread);
+        return 0;
+    };
+    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    let calls = unsafe { &mut *calls };
+    if calls.thread == 0 {
+        // SAFETY: has no preconditions.
+        calls.thread = thread_identity(current_thread(), unsafe { bpf_ktime_get_ns() });
+    }
+    calls.thread
+}
+
+/// Says which thread a new stack is of.
+///
+/// # Safety
+/// `record` is in a map value that nobody else uses.
+#[inline(always)]
+pub(crate) unsafe fn describe(thread: u64, record: *mut StackRecord) {
+    // SAFETY: as promised by the caller; the helper writes no more than it is given.
+    unsafe {
+        write_volatile(addr_of_mut!((*record).thread), thread);
+        if are_told_apart() {
+            write_volatile(addr_of_mut!((*record).thread_number), current_thread());
+            bpf_get_current_comm(addr_of_mut!((*record).thread_name).cast(), COMM_BYTES as u32);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The threads that stacks are of.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::collect::Thread;
+use crate::processes::{Pid, thread_name};
+use crate::symbolize::{Frame, NamedStack};
+
+/// Stacks below their threads, by row of the kernel's table: put together once, and shared by all profiles.
+#[derive(Default)]
+pub(super) struct ThreadRoots(HashMap<u32, Arc<[Frame]>>);
+
+impl ThreadRoots {
+    /// Puts the stack in a row below its thread.
+    pub(super) fn put_below(&mut self, row: u32, thread: &Thread, stack: &mut NamedStack) {
+        let root = Frame::of_thread(thread);
+        let known = self.0.get(&row).filter(|frames| frames.last() == Some(&root));
+        stack.frames = known.cloned().unwrap_or_else(|| {
+            let frames: Arc<[Frame]> = stack.frames.iter().cloned().chain([root]).collect();
+            self.0.insert(row, Arc::clone(&frames));
+            frames
+        });
+    }
+
+    /// Forgets rows that are free for other stacks.
+    pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
+        self.0.retain(|row, _| !rows.contains(row));
+    }
+}
+
+/// What a thread of a process is called now, for [`crate::collect::Collector::rename_threads`].
+pub(super) fn name_of(pid: Pid) -> impl Fn(u32) -> Option<String> {
+    move |thread| thread_name(pid, thread)
+}

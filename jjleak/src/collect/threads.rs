@@ -1,0 +1,94 @@
+//! The threads that stacks are of, as far as they have allocated.
+
+use std::collections::HashMap;
+
+use jjleak_common::process::ImageId;
+
+/// A thread of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Its number (TID).
+    pub number: u32,
+    /// Its name (`/proc/PID/task/TID/comm`): the last that is known of it.
+    pub name: String,
+    /// Which of the process's threads with this number it is, in the order in which they were first seen, from 1: the kernel
+    /// gives numbers of threads that have ended to others.
+    pub nth: u32,
+}
+
+/// Threads by image and [identity](jjleak_common::stack::thread_identity).
+#[derive(Debug, Default)]
+pub(super) struct Threads(HashMap<ImageId, HashMap<u64, Thread>>);
+
+impl Threads {
+    /// A stack of this thread was seen for the first time, when the thread had this name.
+    pub(super) fn see(&mut self, image: ImageId, identity: u64, number: u32, name: String) {
+        let threads = self.0.entry(image).or_default();
+        if let Some(known) = threads.get_mut(&identity) {
+            known.name = name;
+            return;
+        }
+        let earlier =
+            threads.values().filter(|thread| thread.number == number).map(|thread| thread.nth).max();
+        threads.insert(identity, Thread { number, name, nth: earlier.unwrap_or_default() + 1 });
+    }
+
+    pub(super) fn get(&self, image: ImageId, identity: u64) -> Option<&Thread> {
+        self.0.get(&image)?.get(&identity)
+    }
+
+    /// Names threads anew: `name` tells what the one of a number, of which it is the last, is called now; nothing if it has ended.
+    pub(super) fn rename(&mut self, image: ImageId, name: impl Fn(u32) -> Option<String>) {
+        let Some(threads) = self.0.get_mut(&image) else { return };
+        let mut last = HashMap::<u32, u32>::new();
+        for thread in threads.values() {
+            let nth = last.entry(thread.number).or_default();
+            *nth = thread.nth.max(*nth);
+        }
+        for thread in threads.values_mut().filter(|thread| last.get(&thread.number) == Some(&thread.nth)) {
+            if let Some(name) = name(thread.number) {
+                thread.name = name;
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, is_gone: impl Fn(ImageId) -> bool) {
+        self.0.retain(|image, _| !is_gone(*image));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: ImageId = ImageId(1);
+
+    fn names(threads: &Threads) -> Vec<(String, u32)> {
+        let mut names: Vec<_> =
+            threads.0[&IMAGE].values().map(|thread| (thread.name.clone(), thread.nth)).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_thread_has_the_name_that_it_had_last_and_keeps_it() {
+        let mut threads = Threads::default();
+        threads.see(IMAGE, 7, 42, "main".to_owned());
+        threads.see(IMAGE, 7, 42, "worker".to_owned());
+        assert_eq!(names(&threads), [("worker".to_owned(), 1)]);
+        threads.rename(IMAGE, |number| (number == 42).then(|| "poller".to_owned()));
+        threads.rename(IMAGE, |_| None);
+        assert_eq!(names(&threads), [("poller".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn threads_that_had_a_number_one_after_the_other_are_not_mistaken() {
+        let mut threads = Threads::default();
+        threads.see(IMAGE, 7, 42, "first".to_owned());
+        threads.see(IMAGE, 8, 42, "second".to_owned());
+        threads.rename(IMAGE, |_| Some("now".to_owned()));
+        assert_eq!(names(&threads), [("first".to_owned(), 1), ("now".to_owned(), 2)]);
+        threads.forget(|image| image == IMAGE);
+        assert_eq!(threads.get(IMAGE, 8), None);
+    }
+}

@@ -1,0 +1,53 @@
+//! The thread of a sample: labels, by which the Go tool and others group and filter.
+
+use super::error::Error;
+use super::proto::{Label, Sample};
+use super::tables::Tables;
+use crate::profile::{Frame, FrameKind, Thread};
+
+/// Key of the label with the thread's name, and what other tools call it.
+pub(super) const NAME: &str = "thread";
+const NAMES: [&str; 3] = [NAME, "thread_name", "thread name"];
+
+/// Key of the label with its number, and what other tools call it.
+pub(super) const NUMBER: &str = "thread_id";
+const NUMBERS: [&str; 3] = [NUMBER, "thread id", "tid"];
+
+/// How many frames a stack's thread stands below; `None` when it has none.
+pub(super) fn place(frames: &[Frame]) -> Option<usize> {
+    frames.iter().rev().position(|frame| frame.kind == FrameKind::Thread)
+}
+
+/// The labels of a thread; `string` gives a text its number.
+pub(super) fn labels(thread: &Thread, mut string: impl FnMut(&str) -> i64) -> Vec<Label> {
+    let name = Label { key: string(NAME), str: string(&thread.name), num: 0 };
+    vec![name, Label { key: string(NUMBER), str: 0, num: thread.number.into() }]
+}
+
+/// Puts the thread that a sample's labels tell of among its frames.
+pub(super) fn add(sample: &Sample, frames: &mut Vec<Frame>, tables: &Tables<'_>) -> Result<(), Error> {
+    let (mut name, mut number) = (None, None);
+    for label in &sample.label {
+        let key = tables.string(label.key)?;
+        if NAMES.contains(&key) {
+            name = Some(tables.string(label.str)?);
+        } else if NUMBERS.contains(&key) {
+            number = match tables.string(label.str)? {
+                "" => u32::try_from(label.num).ok(),
+                text => text.parse().ok(),
+            };
+        }
+    }
+    if name.is_none() && number.is_none() {
+        return Ok(());
+    }
+    let detail = sample.detail.as_ref().and_then(|detail| detail.thread);
+    let below = detail.map_or(0, |detail| detail.below as usize);
+    let thread = Thread {
+        number: number.unwrap_or_default(),
+        name: name.unwrap_or_default().to_owned(),
+        nth: detail.map_or(1, |detail| detail.nth),
+    };
+    frames.insert(frames.len() - below.min(frames.len()), Frame::of_thread(&thread));
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Threads: which one a stack is of, and profiles in which that makes no difference.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jjleak_common::stack::StackStatus;
+
+use super::{Ages, Cohort, Frame, FrameKind, Profile, StackProfile, Thread, Totals, root_of_squares};
+
+impl StackProfile {
+    /// The thread that it is of; `None` where threads are not told apart.
+    #[must_use]
+    pub fn thread(&self) -> Option<Thread> {
+        self.frames.iter().rev().find_map(Frame::thread)
+    }
+}
+
+impl Profile {
+    /// The profile as it would be if threads were not told apart: stacks that differ only in that are one.
+    #[must_use]
+    pub fn across_threads(mut self) -> Self {
+        self.coverage.threads = false;
+        if !self.stacks.iter().any(|stack| has_thread(&stack.frames)) {
+            return self;
+        }
+        let mut places = HashMap::<(Arc<[Frame]>, StackStatus), usize>::new();
+        let mut ids = HashMap::new();
+        let mut stacks: Vec<StackProfile> = Vec::new();
+        for stack in self.stacks {
+            let frames = without_thread(&stack.frames);
+            let next = stacks.len();
+            let place = *places.entry((Arc::clone(&frames), stack.status)).or_insert(next);
+            if place == next {
+                ids.insert(stack.id, stack.id);
+                stacks.push(StackProfile { frames, ..stack });
+            } else {
+                ids.insert(stack.id, stacks[place].id);
+                add(&mut stacks[place], stack, self.coverage.blocks_per_stack);
+            }
+        }
+        for verdict in &mut self.verdicts {
+            verdict.frames = without_thread(&verdict.frames);
+            let mut known = Vec::new();
+            for id in verdict.stacks.iter().map(|id| ids.get(id).copied().unwrap_or(*id)) {
+                if !known.contains(&id) {
+                    known.push(id);
+                }
+            }
+            verdict.stacks = known;
+        }
+        Self { stacks, ..self }
+    }
+}
+
+fn has_thread(frames: &[Frame]) -> bool {
+    frames.iter().any(|frame| frame.kind == FrameKind::Thread)
+}
+
+fn without_thread(frames: &Arc<[Frame]>) -> Arc<[Frame]> {
+    if has_thread(frames) {
+        frames.iter().filter(|frame| frame.kind != FrameKind::Thread).cloned().collect()
+    } else {
+        Arc::clone(frames)
+    }
+}
+
+/// Adds what another thread has allocated with the same stack.
+fn add(sum: &mut StackProfile, more: StackProfile, most_blocks: usize) {
+    sum.live = [sum.live, more.live].into_iter().sum();
+    sum.allocated = [sum.allocated, more.allocated].into_iter().sum();
+    sum.growth = sum.growth.saturating_add(more.growth);
+    sum.live_error = match (sum.live_error, more.live_error) {
+        (Some(one), Some(other)) => Some(Totals {
+            bytes: root_of_squares([one.bytes, other.bytes].into_iter()),
+            objects: root_of_squares([one.objects, other.objects].into_iter()),
+        }),
+        (one, other) => one.or(other),
+    };
+    sum.ages = match (sum.ages, more.ages) {
+        (Some(one), Some(other)) => {
+            Some(Ages { oldest: one.oldest.max(other.oldest), newest: one.newest.min(other.newest) })
+        }
+        (one, other) => one.or(other),
+    };
+    for cohort in more.cohorts {
+        match sum.cohorts.binary_search_by_key(&cohort.interval, |known| known.interval) {
+            Ok(place) => {
+                let Cohort { live, .. } = &mut sum.cohorts[place];
+                *live = [*live, cohort.live].into_iter().sum();
+            }
+            Err(place) => sum.cohorts.insert(place, cohort),
+        }
+    }
+    sum.blocks.extend(more.blocks);
+    sum.blocks.sort_by_key(|block| (Reverse(block.size), block.address));
+    sum.blocks.truncate(most_blocks);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::profile::Verdict;
+    use crate::render::sample;
+
+    /// The sample profile with a second thread that has allocated the same.
+    fn of_two_threads() -> Profile {
+        let mut profile = sample::judged();
+        profile.coverage.threads = true;
+        let thread = |number| Thread { number, name: "worker".to_owned(), nth: 1 };
+        let of = |stack: &StackProfile, number: u32| {
+            let root = Frame::of_thread(&thread(number));
+            let frames = stack.frames.iter().cloned().chain([root]).collect();
+            StackProfile { id: stack.id * u64::from(number), frames, ..stack.clone() }
+        };
+        let stacks = profile.stacks.iter().flat_map(|stack| [of(stack, 1), of(stack, 2)]);
+        profile.stacks = stacks.collect();
+        for verdict in &mut profile.verdicts {
+            *verdict = Verdict {
+                stacks: verdict.stacks.iter().flat_map(|id| [*id, 2 * id]).collect(),
+                ..verdict.clone()
+            };
+        }
+        profile
+    }
+
+    #[test]
+    fn a_stack_is_of_the_thread_at_its_root() {
+        let profile = of_two_threads();
+        let threads: Vec<_> =
+            profile.stacks[..2].iter().map(|stack| stack.thread().unwrap().to_string()).collect();
+        assert_eq!(threads, ["worker (tid 1)", "worker (tid 2)"]);
+        assert_eq!(sample::profile().stacks[0].thread(), None);
+    }
+
+    #[test]
+    fn across_threads_stacks_are_those_of_a_profile_without_them() {
+        let mut expected = sample::judged();
+        for stack in &mut expected.stacks {
+            stack.live = [stack.live; 2].into_iter().sum();
+            stack.allocated = [stack.allocated; 2].into_iter().sum();
+        }
+        assert_eq!(of_two_threads().across_threads(), expected);
+        assert_eq!(sample::judged().across_threads(), sample::judged());
+    }
+
+    #[test]
+    fn ages_and_cohorts_of_threads_are_put_together() {
+        let mut profile = of_two_threads();
+        let ages = |oldest, newest| {
+            Some(Ages { oldest: Duration::from_secs(oldest), newest: Duration::from_secs(newest) })
+        };
+        let cohort = |interval, bytes| Cohort { interval, live: Totals { bytes, objects: 1 } };
+        profile.stacks.truncate(2);
+        profile.stacks[0].ages = ages(9, 4);
+        profile.stacks[1].ages = ages(7, 1);
+        profile.stacks[0].cohorts = vec![cohort(1, 10), cohort(4, 20)];
+        profile.stacks[1].cohorts = vec![cohort(2, 30), cohort(4, 40)];
+        let stack = profile.across_threads().stacks.remove(0);
+        assert_eq!(stack.ages, ages(9, 1));
+        let sum = Cohort { interval: 4, live: Totals { bytes: 60, objects: 2 } };
+        assert_eq!(stack.cohorts, [cohort(1, 10), cohort(2, 30), sum]);
+    }
+}
