@@ -30,6 +30,7 @@ mod following;
 mod formats;
 mod generated;
 mod java_ways;
+mod javac;
 mod jdks;
 mod jvm;
 mod launches;
