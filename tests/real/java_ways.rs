@@ -74,7 +74,7 @@ fn is_in(stack: &StackDocument, function: &str) -> bool {
 }
 
 /// Whether it is a system call that maps memory, whichever of its names the C library has symbols for.
-fn maps(stack: &&StackDocument) -> bool {
+fn maps(stack: &StackDocument) -> bool {
     stack.frames[0].symbol.contains("mmap")
 }
 
@@ -138,7 +138,7 @@ fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
 
         assert_nothing_lost(&report);
         let started = || report.stacks.iter().filter(|stack| is_in(stack, "Ways.threads"));
-        let stacks: Vec<_> = started().filter(maps).collect();
+        let stacks: Vec<_> = started().filter(|stack| maps(stack)).collect();
         let [stack] = stacks[..] else { panic!("{stacks:#?}") };
         assert_eq!((stack.live.objects, &*stack.status), (20, "complete"));
         assert!((20 * (7 << 20)..20 * (8 << 20)).contains(&stack.allocated.bytes), "{:?}", stack.allocated);

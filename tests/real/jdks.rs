@@ -134,7 +134,7 @@ Of each call site: whether its methods, inlined ones included, and their lines a
 names, and whether bytes and objects are the ones that the program has booked. A cell says how many of the allocations have a
 complete stack; it stands here only if all the rest is equal. `-`: this JDK has no such collector.
 
-`cargo xtask jdks` fetches the JDKs, and writes this page anew. It takes a quarter of an hour.
+`cargo xtask jdks` fetches the JDKs, and writes this page anew. It takes half an hour.
 ";
 
 #[test]
