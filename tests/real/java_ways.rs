@@ -20,16 +20,19 @@ fn assert_books(report: &Document, sites: &Sites) {
         assert_eq!(live.get(size).copied().unwrap_or_default(), site.objects, "blocks of {size} bytes");
     }
     let bytes: u64 = sites.iter().map(|(size, site)| size * site.objects).sum();
-    assert_eq!(report.live.bytes, bytes);
+    assert_eq!(of_sites(report, sites).map(|stack| stack.live.bytes).sum::<u64>(), bytes);
 }
 
-fn of_sites(report: &Document) -> impl Iterator<Item = &StackDocument> {
-    report.stacks.iter().filter(|stack| stack.live.objects > 0)
+/// Stacks of live blocks of the sites' sizes. The JVM has a few of its own between them: in JDK 25, ZGC and Shenandoah keep one of
+/// 5,088 bytes for each thread whose stack they have looked at.
+fn of_sites<'a>(report: &'a Document, sites: &'a Sites) -> impl Iterator<Item = &'a StackDocument> {
+    let is_site = |stack: &&StackDocument| size_of(stack).is_some_and(|size| sites.contains_key(&size));
+    report.stacks.iter().filter(is_site)
 }
 
 /// Fails unless every stack of a site is complete and ends with its call path.
 fn assert_whole(report: &Document, sites: &Sites) {
-    for stack in of_sites(report) {
+    for stack in of_sites(report, sites) {
         assert_eq!(stack.status, "complete", "{stack:#?}");
         let site = &sites[&size_of(stack).unwrap()];
         assert!(java_frames(stack).ends_with(&site.path), "{:#?}\n{stack:#?}", site.path);
@@ -51,7 +54,7 @@ pub(crate) fn assert_ways(java: &Path, options: &[&str]) -> Document {
     for (size, function) in
         [(5016, "Java_Ways_newArray"), (5024, "Java_Ways_vector"), (5032, "Java_Ways_string")]
     {
-        let stack = of_sites(&report).find(|stack| size_of(stack) == Some(size)).unwrap();
+        let stack = of_sites(&report, &sites).find(|stack| size_of(stack) == Some(size)).unwrap();
         assert!(stack.frames.iter().any(|frame| frame.symbol == function), "{stack:#?}");
     }
     report
@@ -74,7 +77,7 @@ fn is_in(stack: &StackDocument, function: &str) -> bool {
 }
 
 /// Whether it is a system call that maps memory, whichever of its names the C library has symbols for.
-fn maps(stack: &&StackDocument) -> bool {
+fn maps(stack: &StackDocument) -> bool {
     stack.frames[0].symbol.contains("mmap")
 }
 
@@ -106,33 +109,22 @@ fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
     }
 }
 
+/// `--mmap` is for anonymous memory: a file's is the kernel's to give back.
 #[test]
-fn files_stay_mapped_where_they_were_mapped_until_their_buffer_is_collected() {
+fn mapped_files_are_not_counted_as_memory() {
     require_program!("javac");
     for java in javas() {
         let mut java = Java::start_ways(&java, &[]);
-        // Libraries and classes that the JVM needs for it.
-        java.ask("map 1");
-        let before = java.books();
         let jjleak = java.attach_to_mappings();
-        java.ask("map 100");
+        java.ask("map 20");
         let sites = java.books();
         let report = jjleak.interrupt().assert_done().report();
 
         assert_nothing_lost(&report);
-        assert_eq!(sites.len(), 2);
-        for (size, site) in sites {
-            let made = site.objects - before[&size].objects;
-            // The code on the way is compiled at some time, and is another stack then.
-            let here = report.stacks.iter().filter(|stack| java_frames(stack).ends_with(&site.path));
-            let mapped: Vec<_> =
-                here.filter(maps).filter(|stack| is_in(stack, "sun.nio.ch.FileChannelImpl.map0")).collect();
-            assert!(mapped.iter().all(|stack| stack.status == "complete"));
-            let sum = |of: fn(&StackDocument) -> u64| mapped.iter().map(|stack| of(stack)).sum::<u64>();
-            assert_eq!((sum(|stack| stack.live.objects), sum(|stack| stack.live.bytes)), (made, made * size));
-            let allocated = (sum(|stack| stack.allocated.objects), sum(|stack| stack.allocated.bytes));
-            assert_eq!(allocated, (100, 100 * size));
-        }
+        assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [20, 0]);
+        let maps_files =
+            |stack: &&StackDocument| maps(stack) && is_in(stack, "sun.nio.ch.FileChannelImpl.map0");
+        assert_eq!(report.stacks.iter().find(maps_files), None);
     }
 }
 
@@ -149,7 +141,7 @@ fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
 
         assert_nothing_lost(&report);
         let started = || report.stacks.iter().filter(|stack| is_in(stack, "Ways.threads"));
-        let stacks: Vec<_> = started().filter(maps).collect();
+        let stacks: Vec<_> = started().filter(|stack| maps(stack)).collect();
         let [stack] = stacks[..] else { panic!("{stacks:#?}") };
         assert_eq!((stack.live.objects, &*stack.status), (20, "complete"));
         assert!((20 * (7 << 20)..20 * (8 << 20)).contains(&stack.allocated.bytes), "{:?}", stack.allocated);
@@ -199,7 +191,7 @@ fn assert_virtual(java: &Path, options: &[&str]) {
     if !moves {
         assert_books(&report, &sites);
     }
-    for stack in of_sites(&report) {
+    for stack in of_sites(&report, &sites) {
         let frames = java_frames(stack);
         if moves && !frames.iter().any(|frame| frame.starts_with("Ways.sleeps")) {
             continue;

@@ -32,6 +32,7 @@ mod following;
 mod formats;
 mod generated;
 mod java_ways;
+mod javac;
 mod jdks;
 mod jvm;
 mod launches;

@@ -75,7 +75,9 @@ fn a_jvm_that_has_ended_keeps_the_names_of_its_stacks() {
         java.ask_at_last("halt 500");
         let report = jjleak.end().assert_done().report();
 
-        sites.values_mut().for_each(|site| site.objects *= 2);
+        for site in sites.values_mut() {
+            site.objects *= 2;
+        }
         assert_as_booked(&report, &sites);
     }
 }

