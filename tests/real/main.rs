@@ -31,6 +31,7 @@ mod formats;
 mod generated;
 mod java_ways;
 mod jvm;
+mod jvm_memory;
 mod launches;
 mod mappings;
 mod named;
