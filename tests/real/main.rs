@@ -35,6 +35,7 @@ mod java_ways;
 mod javac;
 mod jdks;
 mod jvm;
+mod jvm_memory;
 mod launches;
 mod mappings;
 mod named;

@@ -19,7 +19,15 @@ pub(crate) fn bench(args: &[String]) -> Result<ExitCode> {
     let object = build::object()?;
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
-    cargo.current_dir(workspace::root()).args(["bench", "--package", "jjleak", "--bench", "probes"]);
+    cargo.current_dir(workspace::root()).args([
+        "bench",
+        "--package",
+        "jjleak",
+        "--bench",
+        "probes",
+        "--bench",
+        "jvm",
+    ]);
     if !args.is_empty() {
         cargo.arg("--").args(args);
     }

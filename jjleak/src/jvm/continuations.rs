@@ -145,3 +145,75 @@ impl ContinuationLayout {
         (klass != 0 && u64::from(known.klass_at) < MAX_HEADER_BYTES as u64 / 4).then_some(known)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of memory from address 0 on.
+    struct Words(Vec<u64>);
+
+    impl Memory for Words {
+        fn read(&self, address: u64, into: &mut [u8]) -> usize {
+            let bytes = self.0.iter().flat_map(|word| word.to_le_bytes());
+            let rest = bytes.skip(usize::try_from(address).unwrap());
+            into.iter_mut().zip(rest).map(|(into, byte)| *into = byte).count()
+        }
+    }
+
+    /// Addresses of the flags of compressed references, of compressed and compact class pointers, and of ZGC.
+    const FLAGS: [usize; 4] = [200, 201, 202, 203];
+    const CLASSES: usize = 100;
+    const CLASS: u64 = 0x8_0000_1000;
+
+    /// A JVM whose chunks have their fields 8, 12 and so on bytes from their start, and these flags on.
+    fn read(on: &[usize], class: &str) -> Option<Continuations> {
+        let mut memory = vec![0; 512];
+        memory[10..16].copy_from_slice(&[8, 12, 16, 20, 24, 48]);
+        memory[20..24].copy_from_slice(&[0x1000, 3, 0x8_0000_0000, 0]);
+        memory[CLASSES..CLASSES + 2].copy_from_slice(&[0, CLASS]);
+        on.iter().for_each(|flag| memory[*flag] = 1);
+        let at = |index: usize| 8 * index as u64;
+        let [compressed, compressed_classes, compact, moving] = FLAGS.map(at);
+        let layout = ContinuationLayout {
+            places: [10, 11, 12, 13, 14, 15].map(at),
+            return_address: 0x7777,
+            classes: at(CLASSES),
+            klass: Field { offset: 8, width: 8 },
+            reference: Shifted { base: at(20), shift: at(21) },
+            narrow_klass: Shifted { base: at(22), shift: at(23) },
+            compressed,
+            compressed_classes,
+            compact,
+            moving: [moving, 0],
+        };
+        layout.read(&Words(memory), |at| (at == CLASS).then(|| class.to_owned()))
+    }
+
+    #[test]
+    fn places_are_counted_in_words_of_4_bytes() {
+        let known = read(&FLAGS[..2], CHUNK).unwrap();
+        assert_eq!((known.tail, known.parent, known.size), (2, 3, 4));
+        assert_eq!((known.stack_pointer, known.bottom, known.stack), (5, 6, 12));
+        assert_eq!((known.klass_at, known.return_address), (2, 0x7777));
+    }
+
+    #[test]
+    fn references_and_classes_are_compressed_or_not() {
+        let compressed = read(&FLAGS[..2], CHUNK).unwrap();
+        assert_eq!((compressed.klass, compressed.klass_mask), (0x1000, 0xffff_ffff));
+        assert_eq!(compressed.referred(0xabcd_0000_0002), 0x1010);
+        assert_eq!(compressed.referred(0xabcd_0000_0000), 0);
+        let plain = read(&[], CHUNK).unwrap();
+        assert_eq!((plain.klass, plain.klass_mask), (CLASS, u64::MAX));
+        assert_eq!(plain.referred(0xabcd_0000_0002), 0xabcd_0000_0002);
+        let compact = read(&FLAGS[..3], CHUNK).unwrap();
+        assert_eq!((compact.klass, compact.klass_at), (0x1000 << 42, 0));
+    }
+
+    #[test]
+    fn nothing_is_known_before_there_are_classes_and_with_a_collector_that_moves_objects_meanwhile() {
+        assert_eq!(read(&FLAGS[..2], "java/lang/Object"), None);
+        assert_eq!(read(&[FLAGS[0], FLAGS[1], FLAGS[3]], CHUNK), None);
+    }
+}

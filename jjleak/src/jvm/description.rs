@@ -42,8 +42,8 @@ impl<M: Memory> Description<M> {
         Self::described(memory, symbols(library, bias)?)
     }
 
-    /// `symbol` tells where exported variables are.
-    fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
+    /// The same where the library is not at hand: `symbol` tells where exported variables are.
+    pub fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
         let paged = Paged::new(&memory);
         let structs = Structs::read(&paged, symbol)?;
         let flags = flags(&paged, &structs).unwrap_or_default();

@@ -17,7 +17,7 @@ mod names;
 mod scopes;
 mod structs;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unsigned5;
 
 use std::collections::HashMap;
@@ -81,8 +81,8 @@ impl<M: Memory> Jvm<M> {
         Self::described(memory, symbols(library, bias)?)
     }
 
-    /// `symbol` tells where exported variables are.
-    fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
+    /// The same where the library is not at hand: `symbol` tells where exported variables are.
+    pub fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
         let paged = Paged::new(&memory);
         let structs = Structs::read(&paged, &symbol)?;
         let version = structs.version(&memory);
@@ -150,8 +150,9 @@ impl<M: Memory> Jvm<M> {
     }
 }
 
-/// Where the symbols by which HotSpot describes itself are, and the variables that it does not describe.
-fn symbols(library: &[u8], bias: u64) -> Result<impl Fn(&str) -> Option<u64>, Error> {
+/// Where the symbols by which HotSpot describes itself are, and the variables that it does not describe: of a library, which is
+/// mapped `bias` bytes above the addresses in it.
+pub fn symbols(library: &[u8], bias: u64) -> Result<impl Fn(&str) -> Option<u64>, Error> {
     let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
     let exported = elf
         .dynamic_symbols()

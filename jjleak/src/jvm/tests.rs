@@ -9,7 +9,7 @@ use super::{Blob, BlobKind, JavaFrame, Jvm, KnownMethods, Memory};
 
 /// Memory from address 0 on, which ends somewhere.
 #[derive(Debug, Clone)]
-struct Image {
+pub(crate) struct Image {
     bytes: Vec<u8>,
     /// Addresses that mean something.
     written: BTreeSet<u64>,
@@ -33,11 +33,11 @@ const TABLES: u64 = 0x2_0000;
 const HEAPS: u64 = 0x4_0000;
 const VERSION: u64 = 0x4_8000;
 const SEGMENT_MAP: u64 = 0x5_0000;
-const HEAP: u64 = 0x10_0000;
+pub(crate) const HEAP: u64 = 0x10_0000;
 const HEAP_BYTES: u64 = 0x1_0000;
 const METHODS: u64 = 0x30_0000;
 const END: u64 = 0x30_2000;
-const STEP: u64 = 0x1000;
+pub(crate) const STEP: u64 = 0x1000;
 const BLOB_HEADER: u64 = 0x80;
 const CODE_BYTES: u64 = 0x100;
 /// Segments of 128 bytes.
@@ -59,7 +59,7 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
-    fn int(&mut self, address: u64, number: u32) {
+    pub(crate) fn int(&mut self, address: u64, number: u32) {
         self.put(address, &number.to_le_bytes());
     }
 
@@ -223,7 +223,7 @@ const SIZES: &[(&str, u64)] = &[
 ];
 
 /// A JVM with one code heap: the interpreter, a compiled method `outer` that has `inner` inlined at pc 0x20, and a stub.
-fn image() -> Image {
+pub(crate) fn image() -> Image {
     image_of(17, FIELDS, ("CodeCache", "_heaps", HEAPS))
 }
 
@@ -298,12 +298,12 @@ fn what_jdk_8_describes_is_known_and_what_it_does_not_is_said() {
     assert_eq!((&*interpreted.name, interpreted.line), ("a.B.outer", 0));
 }
 
-fn open(image: Image) -> Jvm<Image> {
+pub(crate) fn open(image: Image) -> Jvm<Image> {
     let symbols = image.symbols.clone();
     Jvm::described(image, |name| symbols.get(name).copied()).unwrap()
 }
 
-const CODE: u64 = HEAP + STEP + 16 + BLOB_HEADER;
+pub(crate) const CODE: u64 = HEAP + STEP + 16 + BLOB_HEADER;
 
 /// The blob with code at a return address.
 fn find(jvm: &Jvm<Image>, return_address: u64) -> Option<Blob> {

@@ -99,3 +99,48 @@ fn named(JavaFrame { name, file, line }: JavaFrame, address: u64, inlined: bool)
     let kind = if inlined { FrameKind::JavaInlined } else { FrameKind::Java };
     Frame { address, symbol: name, file, line, kind, inlined, ..Frame::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jvm::tests::{CODE, HEAP, STEP, image, open};
+
+    /// The number of the compilation in the made-up memory, and where it is.
+    const COMPILE_ID: u32 = 77;
+    const COMPILE_ID_AT: u64 = HEAP + STEP + 16 + 40;
+
+    /// What a frame of this compilation is called, when the code there is of another one.
+    fn named(known: &mut KnownJava, id: u32, id_now: u32) -> Vec<String> {
+        let mut image = image();
+        image.int(COMPILE_ID_AT, id_now);
+        let jvm = open(image);
+        let heaps = jvm.heaps().unwrap();
+        let frame = StackFrame::new(CODE + 0x20, layer::GENERATED | id_in_frame(id));
+        let frames = JavaNames::new(&jvm, &heaps, known).frames(frame);
+        frames.iter().flat_map(|frames| frames.iter()).map(|frame| frame.symbol.clone()).collect()
+    }
+
+    #[test]
+    fn code_that_has_come_after_the_stack_was_taken_gives_it_no_names() {
+        let mut known = KnownJava::default();
+        assert_eq!(named(&mut known, COMPILE_ID, COMPILE_ID + 1), [""; 0]);
+        assert_eq!(known.unnamed, 1);
+    }
+
+    #[test]
+    fn code_that_has_been_named_keeps_its_names_when_other_code_has_come() {
+        let mut known = KnownJava::default();
+        for id_now in [COMPILE_ID, COMPILE_ID + 1] {
+            assert_eq!(named(&mut known, COMPILE_ID, id_now), ["a.B.inner", "a.B.outer"]);
+        }
+        assert_eq!(known.unnamed, 0);
+    }
+
+    #[test]
+    fn code_of_a_later_compilation_is_not_taken_for_what_was_named_before() {
+        let mut known = KnownJava::default();
+        named(&mut known, COMPILE_ID, COMPILE_ID);
+        assert_eq!(named(&mut known, COMPILE_ID + 1, COMPILE_ID), [""; 0]);
+        assert_eq!(known.unnamed, 1);
+    }
+}

@@ -1,0 +1,208 @@
+//! Whatever is in a JVM's memory: what a real one has there is recorded, changed, and read again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use jjleak::jvm::{Description, Jvm, Memory, ProcessMemory};
+use jjleak::processes::Pid;
+use jjleak::symbolize::{JavaNames, KnownJava};
+use jjleak_common::jvm::id_in_frame;
+use jjleak_common::stack::{InterpretedFrame, StackFrame};
+use jjleak_common::unwind::layer;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::java::{Java, jdks};
+use crate::support::privilege::{is_long, require_program};
+
+const PAGE: u64 = 4096;
+/// Code that is looked at: every 2 KiB of the heaps is an address in it, up to this many blobs.
+const STRIDE: usize = 2048;
+const MAX_BLOBS: usize = 60;
+/// Most bytes that a single read may ask for: the table of lines of the longest method, and the table of flags.
+const MAX_READ: usize = 1 << 20;
+/// Most bytes and reads in all. Undisturbed, it takes about a tenth of that.
+const MAX_BYTES: u64 = 256 << 20;
+const MAX_READS: u64 = 2_000_000;
+
+/// Reads a process's memory and keeps the pages, and where something was read.
+struct Recorder<'a> {
+    memory: ProcessMemory,
+    record: &'a RefCell<Record>,
+}
+
+#[derive(Default)]
+struct Record {
+    pages: BTreeMap<u64, Vec<u8>>,
+    read: BTreeSet<u64>,
+}
+
+impl Memory for Recorder<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let mut record = self.record.borrow_mut();
+        record.read.insert(address);
+        for page in address / PAGE..=address.saturating_add(into.len() as u64) / PAGE {
+            let mut bytes = vec![0; PAGE as usize];
+            if self.memory.read(page * PAGE, &mut bytes) == bytes.len() {
+                record.pages.entry(page).or_insert(bytes);
+            }
+        }
+        self.memory.read(address, into)
+    }
+}
+
+/// What was recorded, with changes, and how much was read of it.
+struct Replayed<'a> {
+    pages: &'a BTreeMap<u64, Vec<u8>>,
+    changed: BTreeMap<u64, Vec<u8>>,
+    bytes: Cell<u64>,
+    reads: Cell<u64>,
+}
+
+impl Memory for &Replayed<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        assert!(into.len() <= MAX_READ, "{} bytes are read at once", into.len());
+        self.bytes.set(self.bytes.get() + into.len() as u64);
+        self.reads.set(self.reads.get() + 1);
+        assert!(self.bytes.get() < MAX_BYTES && self.reads.get() < MAX_READS, "it does not come to an end");
+        let mut done = 0;
+        while done < into.len() {
+            let Some(at) = address.checked_add(done as u64) else { break };
+            let page = self.changed.get(&(at / PAGE)).or_else(|| self.pages.get(&(at / PAGE)));
+            let Some(page) = page else { break };
+            let rest = &page[usize::try_from(at % PAGE).unwrap()..];
+            let length = rest.len().min(into.len() - done);
+            into[done..done + length].copy_from_slice(&rest[..length]);
+            done += length;
+        }
+        done
+    }
+}
+
+/// Reads all that can be read of a JVM and of the code at these places; how many frames have names.
+fn exhaust<M: Memory>(
+    memory: impl Fn() -> M,
+    symbol: impl Fn(&str) -> Option<u64>,
+    places: &[StackFrame],
+) -> usize {
+    if let Ok(description) = Description::described(memory(), &symbol) {
+        let _ = (
+            description.is_on("UseG1GC"),
+            description.text("OnOutOfMemoryError"),
+            description.number("MaxHeapSize"),
+        );
+    }
+    let Ok(jvm) = Jvm::described(memory(), &symbol) else { return 0 };
+    let _ = jvm.continuations();
+    let Ok(heaps) = jvm.heaps() else { return 0 };
+    let _ = jvm.code_cache(&heaps);
+    let mut known = KnownJava::default();
+    let mut names = JavaNames::new(&jvm, &heaps, &mut known);
+    places.iter().filter(|place| names.frames(**place).is_some()).count()
+}
+
+/// Places in the code of a JVM: return addresses as they are in stacks, and methods as the interpreter has them.
+fn places(jvm: &Jvm<impl Memory>) -> Vec<StackFrame> {
+    let heaps = jvm.heaps().unwrap();
+    let addresses =
+        heaps.iter().flat_map(|heap| (heap.begin..heap.end.min(heap.begin + (4 << 20))).step_by(STRIDE));
+    let blobs = addresses.filter_map(|address| jvm.find(&heaps, address)).take(MAX_BLOBS);
+    let in_blob = |blob: &jjleak::jvm::Blob| {
+        let layer = layer::GENERATED | id_in_frame(blob.compile_id());
+        let code = blob.code.clone();
+        [code.start + (code.end - code.start) / 2, code.end].map(|address| StackFrame::new(address, layer))
+    };
+    blobs.flat_map(|blob| in_blob(&blob)).collect()
+}
+
+/// Somewhere that something was read from, and what is put there.
+#[derive(Debug, Clone)]
+enum Change {
+    Word(Index, u64),
+    Small(Index, u8),
+    Pointer(Index, Index),
+    Gone(Index),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        (any::<Index>(), any::<u64>()).prop_map(|(at, word)| Change::Word(at, word)),
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Small(at, byte)),
+        (any::<Index>(), any::<Index>()).prop_map(|(at, to)| Change::Pointer(at, to)),
+        any::<Index>().prop_map(Change::Gone),
+    ]
+}
+
+/// The pages that differ after these changes.
+fn changed(record: &Record, changes: &[Change]) -> BTreeMap<u64, Vec<u8>> {
+    let read: Vec<u64> = record.read.iter().copied().collect();
+    let mut changed = BTreeMap::new();
+    for change in changes {
+        let (at, bytes) = match change {
+            Change::Word(at, word) => (read[at.index(read.len())], word.to_le_bytes().to_vec()),
+            Change::Small(at, byte) => (read[at.index(read.len())], vec![*byte]),
+            Change::Pointer(at, to) => {
+                (read[at.index(read.len())], read[to.index(read.len())].to_le_bytes().to_vec())
+            }
+            Change::Gone(at) => (read[at.index(read.len())], Vec::new()),
+        };
+        let Some(page) = record.pages.get(&(at / PAGE)) else { continue };
+        let page = changed.entry(at / PAGE).or_insert_with(|| page.clone());
+        if bytes.is_empty() {
+            page.fill(0xff);
+        }
+        for (place, byte) in page.iter_mut().skip(usize::try_from(at % PAGE).unwrap()).zip(bytes) {
+            *place = byte;
+        }
+    }
+    changed
+}
+
+fn assert_harmless(java: &Path) {
+    println!("{}", java.display());
+    let mut java = Java::start(java, &["-Xbatch"]);
+    java.ask("leak 3000");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", java.pid())).unwrap();
+    let line = maps.lines().find(|line| line.ends_with("/libjvm.so")).unwrap();
+    let bias = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let library = std::fs::read(line.split_whitespace().last().unwrap()).unwrap();
+    let symbol = jjleak::jvm::symbols(&library, bias).unwrap();
+    let record = RefCell::new(Record::default());
+    let recorder =
+        || Recorder { memory: ProcessMemory::open(Pid::new(java.pid()).unwrap()).unwrap(), record: &record };
+    let mut places = places(&Jvm::described(recorder(), &symbol).unwrap());
+    let named = exhaust(recorder, &symbol, &places);
+    assert!(named > MAX_BLOBS, "{named} of {} places have names", places.len());
+    // Whatever was read can be said to be a method.
+    let methods: Vec<u64> =
+        record.borrow().read.iter().copied().filter(|at| InterpretedFrame::can_be(*at)).collect();
+    places.extend(methods.iter().step_by(methods.len() / 100 + 1).map(|at| InterpretedFrame::pack(*at, 5)));
+    exhaust(recorder, &symbol, &places);
+
+    let record = record.into_inner();
+    println!("{} pages, {} places that were read", record.pages.len(), record.read.len());
+    let cases = if is_long() { 1000 } else { 20 };
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let read = |changes: &[Change]| {
+        let changed = changed(&record, changes);
+        let memory = Replayed { pages: &record.pages, changed, bytes: Cell::new(0), reads: Cell::new(0) };
+        exhaust(|| &memory, &symbol, &places)
+    };
+    assert!(read(&[]) >= named, "what is replayed is not what was recorded");
+    let result = runner.run(&prop::collection::vec(change(), 1..40), |changes| {
+        read(&changes);
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[test]
+fn whatever_is_in_a_jvms_memory_is_read_within_bounds() {
+    require_program!("javac");
+    assert_harmless(Path::new("java"));
+    if is_long() {
+        jdks().iter().for_each(|home| assert_harmless(&home.join("bin/java")));
+    }
+}
