@@ -15,7 +15,7 @@ use nix::unistd::mkfifo;
 use crate::support::books::assert_nothing_lost;
 use crate::support::compile::{self, Build};
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
-use crate::support::oracle::{self, Place, Stack, Stacks, assert_equal, objects_of_size};
+use crate::support::oracle::{self, Allocated, Place, Stack, Stacks, assert_equal, objects_of_size};
 use crate::support::privilege::{require, require_bpf, require_program};
 use crate::support::return_probes::{ReturnProbes, lack_of_return_probes};
 
@@ -197,6 +197,43 @@ fn without_invented_frames(by_gdb: Stacks) -> Stacks {
         stack
     };
     by_gdb.into_iter().map(|(stack, allocated)| (cut(stack), allocated)).collect()
+}
+
+/// The loader's trampoline finds its frame by `rbx`. While the function that it calls has not saved that register yet, only the
+/// registers that the signal has interrupted have it: stacks end there then, and say so.
+#[test]
+fn stacks_of_a_signal_in_the_prologue_of_what_binds_a_call_are_as_in_gdb_or_end_at_the_loader() {
+    require_program!("gdb");
+    let fixture = Fixture::alone(compile::binding().to_owned());
+    let is_of_signal = |it: &Allocated| it.bytes == it.objects * 1301;
+    let by_gdb: Stacks = fixture.under_gdb().into_iter().filter(|(_, it)| is_of_signal(it)).collect();
+    assert!(by_gdb.len() > 8, "{by_gdb:#x?}");
+
+    let report = fixture.under_jjleak().report();
+
+    assert_nothing_lost(&report);
+    let mut complete = Stacks::new();
+    let mut ended = Stacks::new();
+    for stack in report.stacks.iter().filter(|stack| stack.allocated.bytes == stack.allocated.objects * 1301)
+    {
+        let (reduced, allocated) = oracle::reduced(stack);
+        match stack.status.as_str() {
+            "complete" => complete.insert(reduced, allocated),
+            "unsupported" => ended.insert(reduced, allocated),
+            status => panic!("{status}: {stack:#?}"),
+        };
+    }
+    println!("{} are complete, {} end at the loader", complete.len(), ended.len());
+    assert_eq!(complete.len() + ended.len(), by_gdb.len());
+    for (stack, allocated) in &complete {
+        assert_eq!(by_gdb.get(stack), Some(allocated), "{stack:#x?}");
+    }
+    // The handler, the signal's frame, the function, and the trampoline.
+    for (Stack { callers, .. }, _) in &ended {
+        assert_eq!(callers.len(), 4, "{callers:#x?}");
+        assert!(by_gdb.keys().any(|whole| whole.callers.starts_with(callers)), "{callers:#x?}");
+    }
+    assert!(!complete.is_empty() && !ended.is_empty());
 }
 
 #[test]

@@ -205,6 +205,13 @@ pub(crate) fn stacks(source: &str, build: Build) -> PathBuf {
     compile(&format!("{source}-{build:?}"), &[format!("stacks/{source}")], &flags)
 }
 
+/// The program that is interrupted while the dynamic loader binds a call of it.
+pub(crate) fn binding() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-g", "-no-pie", "-fomit-frame-pointer", "-fplt", "-Wl,-z,lazy"];
+    PATH.get_or_init(|| compile("binding", &["stacks/binding.c".to_owned()], &flags))
+}
+
 /// The program whose frames cannot be unwound.
 pub(crate) fn garbage() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -72,6 +72,12 @@ pub(crate) fn reported(report: &Document, output: &str) -> Stacks {
     stacks
 }
 
+/// Reduces a stack of a program that loads no library.
+pub(crate) fn reduced(stack: &StackDocument) -> (Stack, Allocated) {
+    let allocated = Allocated { objects: stack.allocated.objects, bytes: stack.allocated.bytes };
+    (reduce(stack, None), allocated)
+}
+
 /// Objects of a size, over all stacks.
 pub(crate) fn objects_of_size(stacks: &Stacks, size: u64) -> u64 {
     stacks.values().filter(|it| it.bytes == it.objects * size).map(|it| it.objects).sum()
