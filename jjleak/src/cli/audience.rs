@@ -7,6 +7,7 @@ use super::Failure;
 use super::args::Args;
 use super::outputs::Outputs;
 use super::top::LiveView;
+use crate::analyze::Pace;
 use crate::processes::Streams;
 use crate::profile::Profile;
 use crate::top::About;
@@ -51,6 +52,14 @@ impl Audience {
     pub(super) fn begin_look(&mut self) {
         if let Self::Viewer(view) = self {
             view.begin_look();
+        }
+    }
+
+    /// Which verdicts are to be of the very look.
+    pub(super) const fn pace(&self) -> Pace {
+        match self {
+            Self::Reader => Pace::Thorough,
+            Self::Viewer(_) => Pace::InTurn,
         }
     }
 

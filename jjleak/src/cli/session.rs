@@ -26,7 +26,7 @@ use super::saved;
 use super::signals;
 use super::trace::Trace;
 use super::watch::{Wanted, Watch};
-use crate::analyze::Baseline;
+use crate::analyze::{Baseline, Pace};
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
 use crate::processes::{Launch, Pid, Streams};
 use crate::profile::Profile;
@@ -224,7 +224,7 @@ impl Session {
                         continue;
                     }
                     self.audience.begin_look();
-                    let profiles = self.profiles()?;
+                    let profiles = self.profiles(self.audience.pace())?;
                     if !self.audience.show(profiles, &mut self.outputs) {
                         break;
                     }
@@ -282,7 +282,7 @@ impl Session {
         }
         // A reader that has gone away is told of no failure; the report finds out, too.
         let _ = self.trace.print();
-        self.last = self.profiles()?;
+        self.last = self.profiles(Pace::Thorough)?;
         self.audience.dismiss(&self.last, &self.closed, &mut self.outputs);
         Ok(())
     }
@@ -311,9 +311,9 @@ impl Session {
         self.close()
     }
 
-    fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
+    fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
         self.catch_up()?;
-        let profiles = self.watch.profiles()?;
+        let profiles = self.watch.profiles(pace)?;
         Ok(self.since_baseline(profiles))
     }
 

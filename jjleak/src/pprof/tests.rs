@@ -270,7 +270,7 @@ fn verdict(stack: &StackProfile) -> Verdict {
         freed_when_old: odd.then_some(0.0),
         freed_from_before: odd.then_some(0.75),
         flat_for: odd.then_some(half),
-        series: vec![Point { at: half, bytes: stack.live.bytes }],
+        series: [Point { at: half, bytes: stack.live.bytes }].into(),
     }
 }
 

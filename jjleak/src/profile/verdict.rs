@@ -53,7 +53,7 @@ pub struct Verdict {
     /// For how long it has not grown, when it has before.
     pub flat_for: Option<Duration>,
     /// Live bytes over time, oldest first; evenly thinned out.
-    pub series: Vec<Point>,
+    pub series: Arc<[Point]>,
 }
 
 /// What a call site is taken for, what is worst first.

@@ -169,8 +169,7 @@ impl Top {
         if let Some(verdict) = books.verdict(row) {
             return trend::line(&verdict.series, cells);
         }
-        let series = books.profile(row).verdicts.iter().map(|verdict| &verdict.series[..]);
-        trend::line(&trend::sum(series), cells)
+        trend::line(&trend::of_all(books.profile(row)), cells)
     }
 
     fn row_name(&self, row: &Row) -> String {
