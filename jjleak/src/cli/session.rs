@@ -212,7 +212,7 @@ impl Session {
                 _ = housekeeping.tick() => {
                     self.tidy_up()?;
                     if self.watch.is_over() && !self.audience.stays() {
-                        return Ok(());
+                        break;
                     }
                 }
                 _ = reports.tick() => {
@@ -249,7 +249,7 @@ impl Session {
                         self.close()?;
                     }
                     if self.watch.is_over() && !self.audience.stays() {
-                        return Ok(());
+                        break;
                     }
                 }
                 told = self.hints.wait() => {
@@ -283,7 +283,8 @@ impl Session {
         // A reader that has gone away is told of no failure; the report finds out, too.
         let _ = self.trace.print();
         self.last = self.profiles(Pace::Thorough)?;
-        self.audience.dismiss(&self.last, &self.closed, &mut self.outputs);
+        let mentioned = self.watch.follows();
+        self.audience.dismiss(&self.last, &self.closed, mentioned, &mut self.outputs);
         Ok(())
     }
 
@@ -352,7 +353,11 @@ impl Session {
             let ended = ended.as_deref().unwrap_or_default();
             self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
         }
-        self.audience.show_ended(&profiles, &mut self.outputs);
+        if self.watch.follows() {
+            self.audience.show_ended_child(&profiles, &mut self.outputs);
+        } else {
+            self.audience.show_ended(&profiles, &mut self.outputs);
+        }
         self.closed.extend(profiles);
         self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
         self.ended += self.closed.len().saturating_sub(MAX_CLOSED);

@@ -192,6 +192,7 @@ impl Judged {
             free_rate: *free_rate,
             freed_when_old: judged.freed_when_old,
             freed_from_before: None,
+            hidden_stacks: 0,
             flat_for: judged.flat_for.map(seconds),
             series: Arc::clone(series),
         }
