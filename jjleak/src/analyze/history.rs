@@ -16,7 +16,7 @@ use crate::profile::{Profile, Totals, Verdict};
 use look::{Look, Now, SitesOfStacks};
 use series::Series;
 
-/// Call sites that are remembered of a process, at less than 1 KiB each: more than programs have. Beyond, those go first that
+/// Call sites that are remembered of a process, at less than 2 KiB each: more than programs have. Beyond, those go first that
 /// cannot be leaks: see [`History::bound`]. The others are counted as not judged.
 const MAX_SITES: usize = 10_000;
 

@@ -132,16 +132,20 @@ impl Outputs {
         self.keep(profiles);
     }
 
-    /// Writes a line on each process that has ended and held something to stdout, and its report to where nothing is left out.
+    /// Writes a line to stdout on each process that has ended and held something, those that held the most first, and the reports
+    /// to where nothing is left out.
     pub(super) fn mention_ended(&mut self, profiles: &[Profile]) {
-        for profile in by_size(profiles).into_iter().filter(|profile| !profile.live().is_nothing()) {
-            if self.stdout.contains(&Format::Text) {
-                let Totals { bytes, objects } = profile.live();
-                let (process, ended) = (&profile.process, profile.ended.as_deref().unwrap_or_default());
-                let line = format!("{process} has ended ({ended}): {bytes} bytes lived in {objects} objects");
-                self.write(format!("{}\n", printable(&line)).as_bytes());
-            }
+        let mut by_size = by_size(profiles);
+        by_size.retain(|profile| !profile.live().is_nothing());
+        let rest = by_size.split_off(by_size.len().min(MAX_SHOWN));
+        let prints = self.stdout.contains(&Format::Text);
+        for profile in by_size.into_iter().filter(|_| prints) {
+            let Totals { bytes, objects } = profile.live();
+            let (process, ended) = (&profile.process, profile.ended.as_deref().unwrap_or_default());
+            let line = format!("{process} has ended ({ended}): {bytes} bytes lived in {objects} objects");
+            self.write(format!("{}\n", printable(&line)).as_bytes());
         }
+        self.print_rest(&rest);
         self.report_ended(profiles);
     }
 

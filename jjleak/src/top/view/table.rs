@@ -179,6 +179,8 @@ impl Top {
         }
         let profile = books.profile(row);
         match &profile.ended {
+            // Of all but commands, how they ended cannot be known, and there are many.
+            Some(ended) if ended.contains("unknown") => format!("{} ended", process_name(profile)),
             Some(ended) => format!("{} ended: {}", process_name(profile), safe(ended)),
             None => process_name(profile),
         }
