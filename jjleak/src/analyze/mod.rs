@@ -29,7 +29,7 @@ use crate::profile::{Profile, StackProfile};
 pub use baseline::Baseline;
 pub use difference::{Change, Difference, Matching, StackDifference, delta};
 pub use growth::Growth;
-pub use history::{Histories, History};
+pub use history::{Histories, History, Pace};
 
 /// What stacks are ordered by; always the largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

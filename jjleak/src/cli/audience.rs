@@ -7,6 +7,7 @@ use super::Failure;
 use super::args::Args;
 use super::outputs::Outputs;
 use super::top::LiveView;
+use crate::analyze::Pace;
 use crate::processes::Streams;
 use crate::profile::Profile;
 use crate::top::About;
@@ -54,6 +55,14 @@ impl Audience {
         }
     }
 
+    /// Which verdicts are to be of the very look.
+    pub(super) const fn pace(&self) -> Pace {
+        match self {
+            Self::Reader => Pace::Thorough,
+            Self::Viewer(_) => Pace::InTurn,
+        }
+    }
+
     /// How long to wait until the next look, if that is longer than the interval.
     pub(super) const fn pause(&self) -> Option<Duration> {
         match self {
@@ -87,6 +96,14 @@ impl Audience {
         }
     }
 
+    /// Mentions processes that have ended among several that are followed; their reports come at the end.
+    pub(super) fn show_ended_child(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
+        match self {
+            Self::Reader => outputs.mention_ended(profiles),
+            Self::Viewer(_) => self.show_ended(profiles, outputs),
+        }
+    }
+
     /// The same where most that end are of no interest to anybody.
     pub(super) fn mention_ended(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
         match self {
@@ -114,12 +131,22 @@ impl Audience {
         }
     }
 
-    /// Shows the final report: what runs, and what has ended and was shown while it went on.
-    pub(super) fn dismiss(&mut self, last: &[Profile], closed: &[Profile], outputs: &mut Outputs) {
-        if let Self::Viewer(view) = self {
-            view.close();
-            // The terminal was the view's until now.
-            outputs.print_kept(closed);
+    /// Shows the final report: what runs, and what has ended and was shown, or `mentioned`, while it went on.
+    pub(super) fn dismiss(
+        &mut self,
+        last: &[Profile],
+        closed: &[Profile],
+        mentioned: bool,
+        outputs: &mut Outputs,
+    ) {
+        match self {
+            Self::Viewer(view) => {
+                view.close();
+                // The terminal was the view's until now.
+                outputs.print_kept(closed);
+            }
+            Self::Reader if mentioned => outputs.print_ended(closed),
+            Self::Reader => {}
         }
         outputs.report(last);
     }

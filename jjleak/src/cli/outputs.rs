@@ -11,7 +11,7 @@ use super::failure::OTHER;
 use super::notices::tell;
 use crate::analyze::{Difference, Selection};
 use crate::profile::{Profile, Totals};
-use crate::render::{Contents, Format, Options, Value, render, render_difference};
+use crate::render::{Contents, Format, Options, Value, printable, render, render_difference};
 use crate::store::{PendingFile, is_stream};
 
 /// Processes that a text report shows; the others are summed up.
@@ -130,6 +130,34 @@ impl Outputs {
             self.print(profile, Format::Json);
         }
         self.keep(profiles);
+    }
+
+    /// Writes a line to stdout on each process that has ended and held something, those that held the most first, and the reports
+    /// to where nothing is left out.
+    pub(super) fn mention_ended(&mut self, profiles: &[Profile]) {
+        let mut by_size = by_size(profiles);
+        by_size.retain(|profile| !profile.live().is_nothing());
+        let rest = by_size.split_off(by_size.len().min(MAX_SHOWN));
+        let prints = self.stdout.contains(&Format::Text);
+        for profile in by_size.into_iter().filter(|_| prints) {
+            let Totals { bytes, objects } = profile.live();
+            let (process, ended) = (&profile.process, profile.ended.as_deref().unwrap_or_default());
+            let line = format!("{process} has ended ({ended}): {bytes} bytes lived in {objects} objects");
+            self.write(format!("{}\n", printable(&line)).as_bytes());
+        }
+        self.print_rest(&rest);
+        self.report_ended(profiles);
+    }
+
+    /// Prints the last reports of processes that have ended and were only mentioned so far: those that held the most.
+    pub(super) fn print_ended(&mut self, profiles: &[Profile]) {
+        let mut by_size = by_size(profiles);
+        by_size.retain(|profile| !profile.live().is_nothing());
+        let rest = by_size.split_off(by_size.len().min(MAX_SHOWN));
+        for profile in by_size {
+            self.print(profile, Format::Text);
+        }
+        self.print_rest(&rest);
     }
 
     /// Prints what was only kept so far.

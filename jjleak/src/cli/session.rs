@@ -26,7 +26,7 @@ use super::saved;
 use super::signals;
 use super::trace::Trace;
 use super::watch::{Wanted, Watch};
-use crate::analyze::Baseline;
+use crate::analyze::{Baseline, Pace};
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
 use crate::processes::{Launch, Pid, Streams};
 use crate::profile::Profile;
@@ -219,7 +219,7 @@ impl Session {
                 _ = housekeeping.tick() => {
                     self.tidy_up()?;
                     if self.watch.is_over() && !self.audience.stays() {
-                        return Ok(());
+                        break;
                     }
                 }
                 _ = reports.tick() => {
@@ -231,7 +231,7 @@ impl Session {
                         continue;
                     }
                     self.audience.begin_look();
-                    let profiles = self.profiles()?;
+                    let profiles = self.profiles(self.audience.pace())?;
                     if !self.audience.show(profiles, &mut self.outputs) {
                         break;
                     }
@@ -257,7 +257,7 @@ impl Session {
                         self.close()?;
                     }
                     if self.watch.is_over() && !self.audience.stays() {
-                        return Ok(());
+                        break;
                     }
                 }
                 told = self.hints.wait() => {
@@ -290,8 +290,9 @@ impl Session {
         }
         // A reader that has gone away is told of no failure; the report finds out, too.
         let _ = self.trace.print();
-        self.last = self.profiles()?;
-        self.audience.dismiss(&self.last, &self.closed, &mut self.outputs);
+        self.last = self.profiles(Pace::Thorough)?;
+        let mentioned = self.watch.follows();
+        self.audience.dismiss(&self.last, &self.closed, mentioned, &mut self.outputs);
         Ok(())
     }
 
@@ -319,9 +320,9 @@ impl Session {
         self.close()
     }
 
-    fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
+    fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
         self.catch_up()?;
-        let profiles = self.watch.profiles()?;
+        let profiles = self.watch.profiles(pace)?;
         Ok(self.since_baseline(profiles))
     }
 
@@ -360,7 +361,11 @@ impl Session {
             let ended = ended.as_deref().unwrap_or_default();
             self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
         }
-        self.audience.show_ended(&profiles, &mut self.outputs);
+        if self.watch.follows() {
+            self.audience.show_ended_child(&profiles, &mut self.outputs);
+        } else {
+            self.audience.show_ended(&profiles, &mut self.outputs);
+        }
         self.closed.extend(profiles);
         self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
         self.ended += self.closed.len().saturating_sub(MAX_CLOSED);

@@ -17,21 +17,20 @@ pub(super) struct Blocks<'a, F> {
     table: &'a Mapped<LiveSet>,
     instant_ns: u64,
     each: F,
-    /// The keys that were read, way by way; 0 where there was none.
-    read: Vec<u64>,
+    /// The keys of the blocks that were read, set by set.
+    read: Vec<Key>,
 }
 
 impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
     /// Reads the table, which is after the instant; `each` gets what lived then.
     pub(super) fn of_table(table: &'a Mapped<LiveSet>, instant_ns: u64, each: F) -> Self {
-        let read = Vec::with_capacity(table.len() * WAYS);
-        let mut blocks = Self { table, instant_ns, each, read };
+        let mut blocks = Self { table, instant_ns, each, read: Vec::new() };
         for index in 0..table.len() {
             let Some(set) = table.get(index) else { break };
             for way in 0..WAYS {
                 let found = read_way(set, way).filter(|(_, record)| record.time_ns <= instant_ns);
-                blocks.read.push(found.map_or(0, |(key, _)| key.0));
                 if let Some((key, record)) = found {
+                    blocks.read.push(key);
                     (blocks.each)(key, &record);
                 }
             }
@@ -51,10 +50,12 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
         // Of a block of before the instant there is one at its address.
         let in_spill: BTreeSet<_> =
             spilled.iter().filter(|(key, _)| freed.contains_key(key)).map(|(key, _)| *key).collect();
+        let sets_log2 = self.table.len().ilog2();
         for (key, record) in freed {
-            let set = key.set(self.table.len().ilog2()) as usize;
-            let was_read = self.read[set * WAYS..][..WAYS].contains(&key.0) || in_spill.contains(&key);
-            if !was_read {
+            let set = key.set(sets_log2);
+            let first = self.read.partition_point(|read| read.set(sets_log2) < set);
+            let mut of_set = self.read[first..].iter().take_while(|read| read.set(sets_log2) == set);
+            if !of_set.any(|read| *read == key) && !in_spill.contains(&key) {
                 (self.each)(key, &unmarked(record));
             }
         }

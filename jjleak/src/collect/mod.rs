@@ -269,8 +269,9 @@ impl Collector {
         view: View,
     ) -> Result<AtInstant, Error> {
         let spill = attachment.map(names::SPILL)?;
-        // A row is of one image: by row, a sum is found without searching.
-        let mut sums = vec![Sum::default(); self.stacks.len()];
+        // A row is of one image: by row, a sum is found without searching. Most rows have none.
+        let mut places_of_rows = vec![u32::MAX; self.stacks.len()];
+        let mut sums: Vec<(u32, Sum)> = Vec::new();
         let instant_ns = freed::begin(&self.freed);
         let allocated = stacks::allocated(&self.stacks, self.sampling);
         let timelines = self.timelines.up_to(images, instant_ns);
@@ -279,7 +280,13 @@ impl Collector {
         let weighted = self.windows.as_ref().map(|windows| windows.at(instant_ns));
         let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
             let Some(intervals) = places.intervals(key.image()) else { return };
-            if let (true, Some(sum)) = (record.time_ns <= youngest_ns, sums.get_mut(record.stack as usize)) {
+            let Some(place) = places_of_rows.get_mut(record.stack as usize) else { return };
+            if record.time_ns <= youngest_ns {
+                if *place == u32::MAX {
+                    *place = u32::try_from(sums.len()).unwrap_or_default();
+                    sums.push((record.stack, Sum::default()));
+                }
+                let (_, sum) = &mut sums[*place as usize];
                 let draw = Draw { sampling: self.sampling, windows: weighted.as_ref() };
                 sum.add(key, record, intervals, draw, view.blocks_per_stack);
             }
@@ -287,10 +294,10 @@ impl Collector {
         let spilled = spill::read(spill);
         let freed = freed::end(&self.freed, instant_ns);
         blocks.add(&spilled?, &freed);
-        let mut of_images = vec![HashMap::new(); images.len()];
-        for (row, sum) in (0..).zip(sums) {
+        let mut of_images = vec![Vec::new(); images.len()];
+        for (row, sum) in sums {
             if let Some(place) = sum.image().and_then(|image| places.of(image)) {
-                of_images[place].insert(row, sum);
+                of_images[place].push((row, sum));
             }
         }
         Ok(AtInstant { taken_ns: instant_ns, timelines, allocated, sums: of_images })
@@ -373,7 +380,7 @@ struct AtInstant {
     /// Objects and bytes allocated, by row of the stack table.
     allocated: Vec<(u64, u64)>,
     /// The blocks of each image, by row.
-    sums: Vec<HashMap<u32, Sum>>,
+    sums: Vec<Vec<(u32, Sum)>>,
 }
 
 /// Adds a stack's later rows to its first one.

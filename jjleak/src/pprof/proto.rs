@@ -81,6 +81,8 @@ pub(super) struct VerdictDetail {
     pub(super) point: Vec<PointDetail>,
     #[prost(double, optional, tag = "18")]
     pub(super) freed_from_before: Option<f64>,
+    #[prost(uint64, tag = "19")]
+    pub(super) hidden_stacks: u64,
 }
 
 /// Bytes a second.

@@ -291,8 +291,9 @@ fn verdict(stack: &StackProfile) -> Verdict {
         free_rate: 1e9,
         freed_when_old: odd.then_some(0.0),
         freed_from_before: odd.then_some(0.75),
+        hidden_stacks: u64::from(odd),
         flat_for: odd.then_some(half),
-        series: vec![Point { at: half, bytes: stack.live.bytes }],
+        series: [Point { at: half, bytes: stack.live.bytes }].into(),
     }
 }
 

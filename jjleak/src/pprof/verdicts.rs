@@ -31,6 +31,7 @@ pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> Verd
         free_rate: verdict.free_rate,
         freed_when_old: verdict.freed_when_old,
         freed_from_before: verdict.freed_from_before,
+        hidden_stacks: verdict.hidden_stacks,
         flat_for: verdict.flat_for.map(nanoseconds),
         point: verdict
             .series
@@ -71,6 +72,7 @@ pub(super) fn read(
         free_rate: detail.free_rate,
         freed_when_old: detail.freed_when_old,
         freed_from_before: detail.freed_from_before,
+        hidden_stacks: detail.hidden_stacks,
         flat_for: detail.flat_for.map(Duration::from_nanos),
         series: detail
             .point

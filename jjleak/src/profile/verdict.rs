@@ -24,6 +24,9 @@ pub struct Verdict {
     pub site: u64,
     /// The stacks that are this call site: their IDs.
     pub stacks: Vec<u64>,
+    /// How many more stacks are this call site, and left out of what is shown: what became of allocations, and how fast, is told
+    /// of all.
+    pub hidden_stacks: u64,
     /// Frames of the stack among them that holds the most, leaf first.
     pub frames: Arc<[Frame]>,
     /// Index of the frame that it is called by: the first that is not an allocator's, or a helper's that only passes on what
@@ -53,7 +56,7 @@ pub struct Verdict {
     /// For how long it has not grown, when it has before.
     pub flat_for: Option<Duration>,
     /// Live bytes over time, oldest first; evenly thinned out.
-    pub series: Vec<Point>,
+    pub series: Arc<[Point]>,
 }
 
 /// What a call site is taken for, what is worst first.

@@ -78,6 +78,7 @@ fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
     let stacks = || verdict.stacks.iter().map(|id| kept[id]);
     let Some(largest) = stacks().max_by_key(|stack| stack.live.bytes) else { return false };
     if verdict.stacks.len() < all {
+        verdict.hidden_stacks += (all - verdict.stacks.len()) as u64;
         verdict.live = stacks().map(|stack| stack.live).sum();
         verdict.allocated = stacks().map(|stack| stack.allocated).sum();
     }
@@ -218,6 +219,7 @@ mod tests {
             (&verdict.stacks[..], verdict.live, &verdict.frames),
             (&[one.id][..], one.live, &one.frames)
         );
+        assert_eq!(verdict.hidden_stacks, 1);
     }
 
     #[test]

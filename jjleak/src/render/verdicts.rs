@@ -77,6 +77,12 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
     if let Some(flat) = verdict.flat_for {
         evidence.push(format!("flat for {}", units::duration(flat)));
     }
+    if verdict.hidden_stacks > 0 {
+        let (shown, all) = (verdict.stacks.len(), verdict.stacks.len() as u64 + verdict.hidden_stacks);
+        evidence.push(format!(
+            "rates and ages are of all {all} stacks of the call site, of which {shown} are shown"
+        ));
+    }
     if verdict.free_rate > 0. {
         let (allocated, freed) = (per_second(verdict.allocation_rate), per_second(verdict.free_rate));
         evidence.push(format!("{allocated} allocated, {freed} freed"));

@@ -10,8 +10,8 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::profile::{
-    Frame, FrameKind, Memory, MemoryKind, Point, Profile, Rate, StackProfile, Survival, Totals, Verdict,
-    VerdictKind,
+    Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, StackProfile, Survival, Totals,
+    Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -82,8 +82,9 @@ fn site(
         free_rate: 48_000.,
         freed_when_old: None,
         freed_from_before: None,
+        hidden_stacks: 0,
         flat_for: (kind == VerdictKind::CacheLike).then_some(Duration::from_secs(200)),
-        series: series(kind, live.bytes),
+        series: series(kind, live.bytes).into(),
     };
     let ages = crate::profile::Ages { oldest: Duration::from_secs(id * 40), newest: Duration::ZERO };
     let stack = StackProfile { id, live, allocated, ages: Some(ages), frames, ..sample::empty_stack() };
@@ -142,6 +143,12 @@ fn leaking() -> Profile {
     profile.looks = crate::profile::JUDGED_LOOKS;
     profile.verdicts = vec![leak, growing, cache, start, churn];
     profile.stacks = vec![leak_stack, growing_stack, cache_stack, start_stack, churn_stack];
+    let at = |index: usize| profile.verdicts.iter().map(|verdict| verdict.series[index].bytes).sum();
+    let moment = |index: usize| Moment {
+        at: profile.started_at + profile.verdicts[0].series[index].at,
+        live: Totals { bytes: at(index), objects: 0 },
+    };
+    profile.history = (0..profile.verdicts[0].series.len()).map(moment).collect();
     let gib = 1 << 30;
     profile.memory = Some(Memory { kind: MemoryKind::Ram, limit: 16 * gib, available: 12 * gib });
     profile

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{Cohort, Frame, VerdictKind};
+use crate::profile::{Cohort, Frame, StackProfile, VerdictKind};
 use crate::render::sample;
 use jiff::{SignedDuration, Timestamp};
 
@@ -44,7 +44,7 @@ fn a_slow_leak_is_found_beside_more_call_sites_than_are_remembered_and_others_ar
         let mut stacks: Vec<_> = (0..MAX_SITES as u64 + 50).map(|id| stack(id, &held)).collect();
         stacks.push(stack(LEAK, &vec![16; held.len()]));
         let mut profile = profile(look, stacks);
-        histories.judge(&mut profile);
+        histories.judge(&mut profile, Pace::Thorough);
         assert_eq!((u64::from(profile.looks), profile.unjudged_sites), (look, 51));
         last = Some(profile);
     }
@@ -79,10 +79,37 @@ fn what_holds_nothing_is_forgotten_first_and_what_has_grown_for_long_last() {
 #[test]
 fn a_call_site_that_is_taken_in_again_has_allocated_only_what_it_has_since() {
     let mut history = History::default();
-    history.observe(&profile(1, vec![stack(1, &[5000])]));
+    history.observe(&profile(1, vec![stack(1, &[5000])]), Pace::Thorough);
     history.bound(0);
-    history.observe(&profile(2, vec![stack(1, &[5000, 0])]));
+    history.observe(&profile(2, vec![stack(1, &[5000, 0])]), Pace::Thorough);
     assert!(history.sites.is_empty());
-    history.observe(&profile(3, vec![stack(1, &[5000, 0, 20])]));
+    history.observe(&profile(3, vec![stack(1, &[5000, 0, 20])]), Pace::Thorough);
     assert_eq!(history.sites.values().next().unwrap().allocated, [0., 0., 20.]);
+}
+
+/// More call sites than are judged at one look, the first of which begins to leak in the middle.
+fn many_sites(look: u64) -> Profile {
+    let leaks = |id| id == 0 && look > LOOKS / 2;
+    let held = |id| (1..=look).map(move |at| if at == 1 || leaks(id) && at > LOOKS / 2 { 1000 } else { 0 });
+    profile(look, (0..3 * JUDGED_AT_ONCE as u64).map(|id| stack(id, &held(id).collect::<Vec<_>>())).collect())
+}
+
+#[test]
+fn sites_that_are_judged_in_turn_have_figures_of_the_look_and_verdicts_of_a_few_looks_ago() {
+    let (mut in_turn, mut thorough) = (History::default(), History::default());
+    for look in 1..=2 * LOOKS {
+        let profile = many_sites(look);
+        let (turn, all) =
+            (in_turn.observe(&profile, Pace::InTurn), thorough.observe(&profile, Pace::Thorough));
+        let figures = |verdicts: &[Verdict]| {
+            let figures = verdicts.iter().map(|verdict| (verdict.site, (verdict.live, verdict.allocated)));
+            figures.collect::<HashMap<_, _>>()
+        };
+        assert_eq!(figures(&turn), figures(&all));
+    }
+    // Nothing changes any more: after as many looks as there are turns, all has been judged.
+    let profile = many_sites(2 * LOOKS);
+    let last = (0..3).map(|_| in_turn.observe(&profile, Pace::InTurn)).last().unwrap();
+    assert_eq!(last, thorough.observe(&profile, Pace::Thorough));
+    assert_eq!(last[0].kind, VerdictKind::Leaking);
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::kinds::KINDS;
 use super::simulation::{Block, Draw, Run};
-use crate::analyze::History;
+use crate::analyze::{History, Pace};
 use crate::profile::{Cohort, Profile, StackProfile, Totals, VerdictKind};
 use crate::render::sample;
 
@@ -122,7 +122,7 @@ proptest! {
     fn nonsense_is_judged_without_nonsense(profiles in nonsense()) {
         let mut history = History::default();
         for profile in profiles {
-            for verdict in history.observe(&profile) {
+            for verdict in history.observe(&profile, Pace::Thorough) {
                 prop_assert!((0. ..=1.).contains(&verdict.confidence), "{verdict:?}");
                 prop_assert!(verdict.rate.is_none_or(|rate| {
                     rate.per_second.is_finite() && rate.low <= rate.per_second && rate.per_second <= rate.high

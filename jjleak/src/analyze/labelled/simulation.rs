@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::analyze::History;
+use crate::analyze::{History, Pace};
 use crate::collect::Timeline;
 use crate::profile::{Cohort, Coverage, Profile, StackProfile, Totals, Verdict};
 use crate::render::sample;
@@ -156,7 +156,7 @@ impl Run {
             profile.notes.insert("freed_by_c_library".to_owned(), by_library);
             profile.unknown_frees += by_library + (ended.min(THREADS_FROM_BEFORE) * OF_A_THREAD) as u64;
             let begin = Instant::now();
-            verdicts = history.observe(&profile);
+            verdicts = history.observe(&profile, Pace::Thorough);
             spent += begin.elapsed();
             time += self.interval;
         }

@@ -39,6 +39,8 @@ pub(in crate::cli) struct LiveView {
     interval: Duration,
     /// What jjleak had taken of all cores when the look began, in seconds.
     look_began: Option<f64>,
+    /// What the last look took, likewise.
+    spent: f64,
     /// How long to wait until the next look, if that is longer than the interval.
     pause: Option<Duration>,
     /// Where files go.
@@ -64,6 +66,7 @@ impl LiveView {
             meter: Meter::new(),
             interval,
             look_began: None,
+            spent: 0.,
             pause: None,
             folder: args.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
             time_zone,
@@ -82,7 +85,9 @@ impl LiveView {
         let cpu = self.meter.read();
         self.top.take(profiles, Cost { cpu });
         let spent = cpu_seconds().zip(self.look_began.take()).map(|(now, began)| now - began);
-        self.pause = spent.and_then(|spent| pause(spent, self.interval));
+        self.pause = spent.and_then(|spent| pause(spent.min(self.spent), self.interval));
+        // A single look that is dear, as one that names everything for the first time, is no reason to rest: the next will tell.
+        self.spent = spent.unwrap_or_default();
         self.top.set_pace(self.pause.unwrap_or(self.interval));
         self.draw()
     }

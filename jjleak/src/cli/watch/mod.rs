@@ -30,7 +30,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Failure;
 use super::choice::Choice;
 use super::failure::PREFLIGHT;
-use crate::analyze::{Growth, Histories};
+use crate::analyze::{Growth, Histories, Pace};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
 use crate::cost::{Bound, Meter};
@@ -243,13 +243,13 @@ impl Watch {
     }
 
     /// Takes profiles of all processes.
-    pub(super) fn profiles(&mut self) -> Result<Vec<Profile>, Failure> {
+    pub(super) fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
         let mut profiles = self.take_but(&BTreeSet::new())?;
         let images = self.images(|_| true);
         self.collector.keep_timelines(&images);
         for profile in &mut profiles {
             self.growth.measure(profile);
-            self.histories.judge(profile);
+            self.histories.judge(profile, pace);
             unjudge_estimates(profile);
         }
         self.measure_cost(&mut profiles);
@@ -315,7 +315,7 @@ impl Watch {
         for profile in &mut profiles {
             self.growth.measure(profile);
             self.growth.forget(profile);
-            self.histories.judge(profile);
+            self.histories.judge(profile, Pace::Thorough);
             self.histories.forget(profile);
             unjudge_estimates(profile);
         }

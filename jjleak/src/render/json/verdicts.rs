@@ -60,6 +60,9 @@ pub struct VerdictDocument {
     /// there are so many that what is kept may only take their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freed_from_before: Option<f64>,
+    /// How many more stacks are the call site that a view leaves out: rates, survival and evidence are of all; absent when none is.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hidden_stacks: u64,
     /// Seconds for which it has not grown, when it has before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flat_for_s: Option<f64>,
@@ -144,6 +147,7 @@ impl From<&Verdict> for VerdictDocument {
             freed_bytes_per_s: verdict.free_rate,
             freed_when_old: verdict.freed_when_old,
             freed_from_before: verdict.freed_from_before,
+            hidden_stacks: verdict.hidden_stacks,
             flat_for_s: verdict.flat_for.map(|flat| Duration::as_secs_f64(&flat)),
             threads: Vec::new(),
             series: series.map(|point| (point.at.as_secs_f64(), point.bytes)).collect(),
@@ -170,4 +174,9 @@ impl From<Survival> for SurvivalDocument {
             live_bytes: survival.live.bytes,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -169,8 +169,7 @@ impl Top {
         if let Some(verdict) = books.verdict(row) {
             return trend::line(&verdict.series, cells);
         }
-        let series = books.profile(row).verdicts.iter().map(|verdict| &verdict.series[..]);
-        trend::line(&trend::sum(series), cells)
+        trend::line(&trend::of_all(books.profile(row)), cells)
     }
 
     fn row_name(&self, row: &Row) -> String {
@@ -180,6 +179,8 @@ impl Top {
         }
         let profile = books.profile(row);
         match &profile.ended {
+            // Of all but commands, how they ended cannot be known, and there are many.
+            Some(ended) if ended.contains("unknown") => format!("{} ended", process_name(profile)),
             Some(ended) => format!("{} ended: {}", process_name(profile), safe(ended)),
             None => process_name(profile),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::profile::Point;
+use crate::profile::{Moment, Point, Profile};
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -38,18 +38,13 @@ fn heights(points: &[Point], cells: usize, full: usize) -> Vec<usize> {
     (0..cells).map(height).collect()
 }
 
-/// The series of several call sites of a process together: they have the same instants.
-pub(super) fn sum<'a>(series: impl Iterator<Item = &'a [Point]>) -> Vec<Point> {
-    let mut sum: Vec<Point> = Vec::new();
-    for points in series {
-        for (index, point) in points.iter().enumerate() {
-            match sum.get_mut(index) {
-                Some(sum) => sum.bytes = sum.bytes.saturating_add(point.bytes),
-                None => sum.push(*point),
-            }
-        }
-    }
-    sum
+/// How all that lives of a process has gone.
+pub(super) fn of_all(profile: &Profile) -> Vec<Point> {
+    let point = |moment: &Moment| Point {
+        at: Duration::try_from(moment.at.duration_since(profile.started_at)).unwrap_or_default(),
+        bytes: moment.live.bytes,
+    };
+    profile.history.iter().map(point).collect()
 }
 
 /// Over what time the points are.
@@ -75,11 +70,5 @@ mod tests {
     #[test]
     fn several_lines_show_more_of_it() {
         assert_eq!(lines(&points(&[25, 50, 75, 100]), 4, 2), ["  ▄█", "▄███"]);
-    }
-
-    #[test]
-    fn call_sites_of_a_process_add_up() {
-        let (a, b) = (points(&[1, 2]), points(&[10, 20]));
-        assert_eq!(sum([&a[..], &b[..]].into_iter()), points(&[11, 22]));
     }
 }
