@@ -33,7 +33,7 @@ pub(super) struct CommandLine {
 /// What jjleak does when it does not profile.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    Top(TopArgs),
+    Top(Box<TopArgs>),
     Report(ReportArgs),
     Diff(DiffArgs),
     Doctor(DoctorArgs),

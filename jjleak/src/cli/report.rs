@@ -18,6 +18,7 @@ use crate::render::{Contents, Format, Value};
 /// Several files of one process are taken for successive reports: the last is shown, with the history of them all. Files
 /// of several processes are shown side by side.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct ReportArgs {
     /// Profiles in pprof's format, as --format pprof writes them; - for stdin
     #[arg(value_name = "FILE", required = true)]
