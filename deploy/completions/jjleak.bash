@@ -419,7 +419,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --focus --ignore --kind --threads --inverted --top --sort --format --out --by --help"
+            opts="-T -h --focus --ignore --kind --threads --inverted --outstanding --verdicts --top --sort --format --out --by --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

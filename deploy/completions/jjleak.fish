@@ -111,13 +111,15 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s V -l version -d 'P
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks in text' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the report before) or age (of the oldest live allocation)' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks, or of verdicts, in text [default: 10]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the report before) or age (of the oldest live allocation) [default: size]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'What to write: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Tell threads apart, in profiles that were recorded with --threads: each stack stands below its thread'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Begin flame graphs and collapsed stacks with the allocation function, and merge what it is called by'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'Text lists the stacks with outstanding allocations instead of verdicts, as live reports do; so it does with -T and --sort, and, beside verdicts, when a part is chosen'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Text gives verdicts, also with options by which it lists stacks; with --outstanding, both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r

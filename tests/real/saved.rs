@@ -76,6 +76,33 @@ fn a_saved_profile_is_reported_as_it_was_when_it_was_taken() {
 }
 
 #[test]
+fn a_saved_profile_is_the_same_report_to_the_byte_verdicts_included() {
+    require_bpf!();
+    for options in [&[][..], &["--threads"]] {
+        let mut ledger = Ledger::start();
+        // Enough looks to judge by, far enough apart.
+        let formats = ["--settle", "0.1", "0.2", "8", "--format", "text,json,html,pprof", "--out", "."];
+        let jjleak = ledger.attach(&[options, &formats].concat());
+        ledger.run("storm");
+        let ended = jjleak.end().assert_done();
+        let file = |extension| ended.file(&format!("jjleak-{}.{extension}", ledger.pid()));
+        let read_back = |format| {
+            let pprof = file("pb.gz");
+            let again = ["report", pprof.to_str().unwrap(), "--format", format, "--out", "/dev/stdout"];
+            Ended::of(again.iter().chain(options)).assert_done().stdout
+        };
+        let saved = |extension| std::fs::read_to_string(file(extension)).unwrap();
+
+        assert!(saved("txt").contains("watched for") && !saved("txt").contains("Top "), "{}", saved("txt"));
+        assert_eq!(read_back("html"), saved("html"));
+        assert_eq!(read_back("json").lines().last(), saved("json").lines().last());
+        let pprof = file("pb.gz");
+        let text = Ended::of(["report", pprof.to_str().unwrap()].iter().chain(options)).assert_done().stdout;
+        assert_eq!(text, saved("txt"));
+    }
+}
+
+#[test]
 fn the_go_tool_reads_what_jjleak_wrote() {
     require_bpf!();
     let saved = Saved::of("storm", &[]);

@@ -20,7 +20,7 @@ use crate::render::{Contents, Format, Value};
 const SHOWN_BLOCKS: usize = 100;
 
 /// Stacks, and verdicts, in text reports: what fits a screen or two.
-const TOP: usize = 10;
+pub(super) const TOP: usize = 10;
 
 // What is said of the whole command line stands at `CommandLine`.
 #[derive(Debug, clap::Args)]

@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Failure;
+use super::args::TOP;
 use super::failure::USAGE;
 use super::outputs::{Asked, Outputs, Written};
 use super::view::{ViewArgs, values};
 use super::{notices::tell, saved};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{Moment, Profile};
-use crate::render::{Format, Value};
+use crate::render::{Contents, Format, Value};
 
 /// Show saved profiles (pprof files), jjleak's own or another tool's
 ///
 /// Several files of one process are taken for successive reports: the last is shown, with the history of them all. Files
 /// of several processes are shown side by side.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct ReportArgs {
     /// Profiles in pprof's format, as --format pprof writes them; - for stdin
     #[arg(value_name = "FILE", required = true)]
@@ -33,14 +35,23 @@ pub(super) struct ReportArgs {
     #[arg(long)]
     inverted: bool,
 
-    /// Number of stacks in text
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
-    top: usize,
+    /// Text lists the stacks with outstanding allocations instead of verdicts, as live reports do; so it does with -T and --sort,
+    /// and, beside verdicts, when a part is chosen
+    #[arg(long)]
+    outstanding: bool,
+
+    /// Text gives verdicts, also with options by which it lists stacks; with --outstanding, both
+    #[arg(long)]
+    verdicts: bool,
+
+    /// Number of stacks, or of verdicts, in text [default: 10]
+    #[arg(short = 'T', long, value_name = "N")]
+    top: Option<usize>,
 
     /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the report before) or
-    /// age (of the oldest live allocation)
-    #[arg(long, value_name = "ORDER", default_value_t = SortBy::Size)]
-    sort: SortBy,
+    /// age (of the oldest live allocation) [default: size]
+    #[arg(long, value_name = "ORDER")]
+    sort: Option<SortBy>,
 
     /// What to write: text, json, svg, html, pprof, collapsed
     ///
@@ -55,6 +66,14 @@ pub(super) struct ReportArgs {
     /// What flame graphs and collapsed stacks show: bytes, objects, or both [default: bytes, if the profile has any]
     #[arg(long, value_name = "VALUES", value_delimiter = ',')]
     by: Vec<Value>,
+}
+
+impl ReportArgs {
+    /// What text says: what it would have said when the profile was taken.
+    fn contents(&self, is_part: bool) -> Contents {
+        let lists = self.outstanding || self.top.is_some() || self.sort.is_some();
+        Contents { verdicts: self.verdicts || !lists, outstanding: lists || is_part }
+    }
 }
 
 /// Shows what the arguments name.
@@ -72,7 +91,9 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let (shown, mut words): (Vec<_>, Vec<_>) =
         last.into_iter().map(|profile| args.view.apply(profile)).unzip();
     words.retain(|words| !words.is_empty());
-    let mut options = Asked::options(Selection { sort: args.sort, top: args.top });
+    let selection = Selection { sort: args.sort.unwrap_or_default(), top: args.top.unwrap_or(TOP) };
+    let mut options = Asked::options(selection);
+    options.contents = args.contents(!words.is_empty());
     options.inverted = args.inverted;
     options.view = words.join("; ");
     let by = values(&args.by, &Profile::merge(shown.iter()));

@@ -30,10 +30,13 @@ impl ViewArgs {
             return (profile, String::new());
         }
         let (profile, shown) = view.apply(profile);
-        let words = format!(
+        let mut words = format!(
             "{} of {} stacks, {} of {} live bytes",
             shown.of.stacks, shown.all.stacks, shown.of.live_bytes, shown.all.live_bytes
         );
+        if shown.narrowed {
+            words.push_str("; rates, and what lives on, are those of whole call sites");
+        }
         if shown.of.stacks == 0 {
             tell("no stack matches --focus, --ignore and --kind");
         }

@@ -1,7 +1,7 @@
 //! From a file to a profile.
 //!
-//! What jjleak wrote comes back as it was, but for cohorts, which only the next verdict needs, and what the format cannot hold: times before 1677 and after 2262, and
-//! figures above 2^63. Other tools' files lack most of what jjleak knows; what is missing is left empty, and which of their
+//! What jjleak wrote comes back as it was, but for cohorts, which no report shows (only the next verdict needs them), and
+//! what the format cannot hold: times before 1677 and after 2262, and figures above 2^63. Other tools' files lack most of what jjleak knows; what is missing is left empty, and which of their
 //! figures stand for what lives is said.
 
 use std::sync::Arc;

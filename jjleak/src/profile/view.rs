@@ -41,7 +41,7 @@ impl View {
         self.focus.is_none() && self.ignore.is_none() && self.kinds.is_empty()
     }
 
-    /// Leaves out what is not to be seen, and says how much that is.
+    /// Leaves out what is not to be seen, and says how much that is. Where nothing is left, nothing is said of leaks.
     #[must_use]
     pub fn apply(&self, mut profile: Profile) -> (Profile, Shown) {
         let live_bytes = profile.live().bytes;
@@ -56,12 +56,21 @@ impl View {
             }
             profile.stacks.retain(|stack| stack.frames.iter().any(|frame| kinds.contains(&frame.kind)));
         }
+        let mut narrowed = false;
         if !self.is_everything() {
             let kept: HashMap<_, _> = profile.stacks.iter().map(|stack| (stack.id, stack)).collect();
-            profile.verdicts.retain_mut(|verdict| narrow(verdict, &kept));
+            profile.verdicts.retain_mut(|verdict| {
+                let all = verdict.stacks.len();
+                let is_shown = narrow(verdict, &kept);
+                narrowed |= is_shown && verdict.stacks.len() < all;
+                is_shown
+            });
+            if profile.stacks.is_empty() {
+                profile.unjudge();
+            }
         }
         let of = Amount { stacks: profile.stacks.len(), live_bytes: profile.live().bytes };
-        (profile, Shown { of, all: Amount { stacks, live_bytes } })
+        (profile, Shown { of, all: Amount { stacks, live_bytes }, narrowed })
     }
 
     fn keeps(&self, stack: &StackProfile) -> bool {
@@ -102,6 +111,8 @@ pub struct Shown {
     pub of: Amount,
     /// What there is.
     pub all: Amount,
+    /// Whether verdicts are on call sites of which only a part is shown: their rates and shares are of the whole.
+    pub narrowed: bool,
 }
 
 /// Stacks, and what lives of them.

@@ -34,6 +34,7 @@ pub(crate) use counters::losses;
 pub use difference::render_difference;
 pub(crate) use label::{NO_STACK, label, module, printable};
 pub(crate) use svg::frame_color;
+pub(crate) use threads::ThreadShares;
 pub(crate) use units::{duration, grouped, humane_bytes, percent};
 pub use verdicts::{advice, evidence, headline, pace, site};
 

@@ -85,9 +85,9 @@ fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Resu
     let (live, allocated) = (profile.live(), profile.allocated());
     writeln!(
         out,
-        "{} over {}: {} live in {} objects; {} allocated in {} objects",
+        "{}{}: {} live in {} objects; {} allocated in {} objects",
         printable(&profile.process.to_string()),
-        units::duration(profile.elapsed()),
+        units::over(profile.elapsed()),
         units::bytes(live.bytes),
         live.objects,
         units::bytes(allocated.bytes),

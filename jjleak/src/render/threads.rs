@@ -5,14 +5,18 @@ use std::collections::HashMap;
 
 use super::label::printable;
 use super::units;
-use crate::profile::{Profile, Thread, Totals, Verdict};
+use crate::profile::{Profile, StackProfile, Thread, Totals, Verdict};
 
 /// What each stack holds, and for which thread; empty where threads are not told apart.
 pub(crate) struct ThreadShares(HashMap<u64, (Thread, Totals)>);
 
 impl ThreadShares {
     pub(crate) fn of(profile: &Profile) -> Self {
-        let stacks = profile.stacks.iter().filter(|_| profile.coverage.threads);
+        Self::of_stacks(profile.stacks.iter().filter(|_| profile.coverage.threads))
+    }
+
+    /// Of some of a profile's stacks.
+    pub(crate) fn of_stacks<'a>(stacks: impl Iterator<Item = &'a StackProfile>) -> Self {
         Self(stacks.filter_map(|stack| Some((stack.id, (stack.thread()?, stack.live)))).collect())
     }
 
@@ -59,7 +63,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::profile::{Frame, StackProfile};
+    use crate::profile::Frame;
     use crate::render::sample;
 
     /// The call site that the first verdict is on, passed by threads that hold so many bytes.

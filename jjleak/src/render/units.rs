@@ -26,6 +26,11 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
+/// ` over 4 min 12 s`, or nothing for a profile that does not tell how long it took.
+pub(super) fn over(elapsed: Duration) -> String {
+    if elapsed.is_zero() { String::new() } else { format!(" over {}", duration(elapsed)) }
+}
+
 /// The two leading units of a duration: `0.3 s`, `59.9 s`, `4 min 12 s`, `3 h 5 min`, `9 d 0 h`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();

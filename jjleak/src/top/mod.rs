@@ -263,12 +263,15 @@ impl Top {
                 (&books.processes, indexes(&books.processes, shows))
             }
             Screen::Sites { of, list } => {
+                let of_threads: Vec<_> =
+                    books.profiles.iter().map(|profile| list.filter.stacks_of_threads(profile)).collect();
                 let shows = |row: &Row| {
                     of.is_none_or(|process| books.process_key(row) == process)
                         && (list.filter.is_empty()
-                            || books
-                                .verdict(row)
-                                .is_some_and(|verdict| list.filter.shows_site(books.profile(row), verdict)))
+                            || books.verdict(row).is_some_and(|verdict| {
+                                let of_threads = &of_threads[row.profile];
+                                list.filter.shows_site(books.profile(row), of_threads, verdict)
+                            }))
                 };
                 (&books.sites, indexes(&books.sites, shows))
             }

@@ -1,13 +1,14 @@
 //! In which order rows stand, and which of them.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 
 use super::books::{Books, Row};
-use crate::profile::{Frame, Profile, Verdict, VerdictKind};
+use crate::profile::{Frame, Profile, StackProfile, Verdict, VerdictKind};
 use crate::render::Value;
 
 /// What rows are ordered by; what matters most comes first.
@@ -140,8 +141,18 @@ impl Filter {
         self.matches(&process.comm) || self.matches(&process.exe) || self.matches(&process.pid.to_string())
     }
 
-    /// A call site is shown for any of its frames, and for its verdict.
-    pub(super) fn shows_site(&self, profile: &Profile, verdict: &Verdict) -> bool {
+    /// The stacks of threads whose names match: for their sake, call sites are shown.
+    pub(super) fn stacks_of_threads(&self, profile: &Profile) -> HashSet<u64> {
+        if self.is_empty() || !profile.coverage.threads {
+            return HashSet::new();
+        }
+        let is_of_thread =
+            |stack: &&StackProfile| stack.thread().is_some_and(|thread| self.matches(&thread.to_string()));
+        profile.stacks.iter().filter(is_of_thread).map(|stack| stack.id).collect()
+    }
+
+    /// A call site is shown for any of its frames, for its threads, whose stacks these are, and for its verdict.
+    pub(super) fn shows_site(&self, profile: &Profile, of_threads: &HashSet<u64>, verdict: &Verdict) -> bool {
         let frame = |frame: &Frame| {
             self.matches(&frame.symbol) || self.matches(&frame.file) || self.matches(&frame.module)
         };
@@ -149,6 +160,7 @@ impl Filter {
             || self.matches(verdict.kind.words())
             || self.matches(&profile.process.comm)
             || verdict.frames.iter().any(frame)
+            || verdict.stacks.iter().any(|id| of_threads.contains(id))
     }
 
     fn matches(&self, text: &str) -> bool {

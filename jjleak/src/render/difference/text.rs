@@ -27,20 +27,27 @@ pub(super) fn write(difference: &Difference<'_>, options: &Options, out: &mut im
 fn write_header(difference: &Difference<'_>, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let sides = [("before", difference.before), ("after", difference.after)];
     let (before, after) = difference.live();
-    for ((side, profile), totals) in sides.into_iter().zip([before, after]) {
+    // What is scaled is told after what it is scaled from.
+    let measured = if difference.scale.is_some() { difference.before.live() } else { before };
+    for ((side, profile), totals) in sides.into_iter().zip([measured, after]) {
         let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%Y-%m-%d %H:%M:%S");
         writeln!(
             out,
-            "{side}: {} at {time} over {}: {} live in {} objects",
+            "{side}: {} at {time}{}: {} live in {} objects",
             printable(&profile.process.to_string()),
-            units::duration(profile.elapsed()),
+            units::over(profile.elapsed()),
             units::bytes(totals.bytes),
             totals.objects,
         )?;
     }
     if let Some(scale) = difference.scale {
         let after = units::duration(difference.after.elapsed());
-        writeln!(out, "normalized: the figures before times {scale:.3}, as of {after}")?;
+        let bytes = units::bytes(before.bytes);
+        writeln!(
+            out,
+            "normalized: all figures before are times {scale:.3} from here on, as if after {after}: {bytes} live in {} objects",
+            before.objects
+        )?;
     }
     if !options.view.is_empty() {
         writeln!(out, "shown: {}", printable(&options.view))?;
@@ -81,7 +88,11 @@ fn write_sum(changed: &[&StackDifference], out: &mut impl Write) -> io::Result<(
         let of_kind = || changed.iter().filter(|stack| stack.change() == kind);
         if of_kind().count() > 0 {
             let (before, after) = (of_kind().map(|it| it.before).sum(), of_kind().map(|it| it.after).sum());
-            writeln!(out, "{}: {} stacks, {}", kind.name(), of_kind().count(), change(before, after))?;
+            let stacks = match of_kind().count() {
+                1 => "1 stack".to_owned(),
+                several => format!("{several} stacks"),
+            };
+            writeln!(out, "{}: {stacks}, {}", kind.name(), change(before, after))?;
         }
     }
     Ok(())
@@ -117,7 +128,9 @@ mod tests {
         let mut after = before.clone();
         after.taken_at += Duration::from_millis(252_500);
         let text = text(&before, &after, true);
-        assert!(text.contains("normalized: the figures before times 2.000, as of 8 min 25 s"), "{text}");
+        let normalized =
+            "normalized: all figures before are times 2.000 from here on, as if after 8 min 25 s: ";
+        assert!(text.contains(normalized), "{text}");
         assert!(text.contains("change: -1537052 bytes"), "{text}");
     }
 

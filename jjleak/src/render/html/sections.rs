@@ -160,11 +160,16 @@ fn site(stack: &StackProfile, live: Totals, out: &mut String) -> fmt::Result {
 
 /// Who called the allocation function, and from where.
 fn caller(stack: &StackProfile) -> String {
-    let callers: Vec<_> = stack.frames.iter().skip(1).take(2).map(|frame| label(frame)).collect();
-    match (&callers[..], stack.frames.first()) {
+    let code: Vec<_> = stack.frames.iter().filter(|frame| frame.kind != FrameKind::Thread).take(3).collect();
+    let callers: Vec<_> = code.iter().skip(1).map(|frame| label(frame)).collect();
+    let caller = match (&callers[..], code.first()) {
         ([], None) => NO_STACK.to_owned(),
         ([], Some(only)) => label(only).into_owned(),
         _ => callers.join(" ← "),
+    };
+    match stack.thread() {
+        Some(thread) => format!("{caller} in {}", printable(&thread.to_string())),
+        None => caller,
     }
 }
 

@@ -122,6 +122,10 @@ fn subtitle(profile: &Profile, asked: &Options) -> String {
 pub(super) fn span(profile: &Profile, time_zone: &TimeZone) -> String {
     let start = profile.started_at.to_zoned(time_zone.clone());
     let end = profile.taken_at.to_zoned(time_zone.clone());
+    // Other tools' profiles need not tell how long they took.
+    if profile.elapsed().is_zero() {
+        return end.strftime("%Y-%m-%d %H:%M:%S %Z").to_string();
+    }
     let end_format = if start.date() == end.date() { "%H:%M:%S %Z" } else { "%Y-%m-%d %H:%M:%S %Z" };
     format!(
         "{} to {} ({})",

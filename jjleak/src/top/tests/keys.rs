@@ -206,3 +206,28 @@ fn processes_that_have_ended_are_kept_in_bounds() {
     let text = text(&mut top, (120, 60));
     assert!(text.contains("32 processes") && text.contains("68 processes ended"), "{text}");
 }
+
+/// The leaking server with threads: the first stack is of a poller, all others of a worker.
+fn threaded() -> Profile {
+    let mut profile = leaking();
+    profile.coverage.threads = true;
+    for (index, stack) in profile.stacks.iter_mut().enumerate() {
+        let name = if index == 0 { "poller" } else { "worker" }.to_owned();
+        let root = Frame::of_thread(&Thread { number: 4243, name, nth: 1 });
+        stack.frames = stack.frames.iter().cloned().chain([root]).collect();
+    }
+    profile
+}
+
+#[test]
+fn threads_are_told_at_call_sites_and_a_filter_finds_their_sites() {
+    let mut top = Top::new(about(Colors::Sixteen));
+    top.take(vec![threaded()], Cost::default());
+    type_in(&mut top, "/poller");
+    assert_eq!(listed(&mut top), ["cache_insert"]);
+    press(&mut top, KeyCode::Enter);
+    press(&mut top, KeyCode::Enter);
+    let site = text(&mut top, (120, 60));
+    assert!(site.contains("allocated by poller (tid 4243)"), "{site}");
+    assert!(site.contains("  poller (tid 4243)\n"), "its stack is below its thread: {site}");
+}

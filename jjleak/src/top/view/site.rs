@@ -14,7 +14,7 @@ use super::super::theme::Theme;
 use super::table::place;
 use super::{explain, trend, wrapped};
 use crate::profile::{Frame, Memory, MemoryKind, StackProfile, Verdict, VerdictKind};
-use crate::render::{NO_STACK, duration, evidence, label, module, percent};
+use crate::render::{NO_STACK, ThreadShares, duration, evidence, label, module, percent};
 
 /// From this height on, figures stay while frames are scrolled. Lower screens scroll everything.
 const TALL: u16 = 14;
@@ -67,7 +67,9 @@ impl Top {
                 Span::styled(sure, Theme::quiet()),
             ]),
         ];
-        for text in sentences(verdict, books.profile(row).memory) {
+        let shares = ThreadShares::of_stacks(books.stacks(row).into_iter());
+        let threads = shares.words(verdict).map(|words| format!("allocated {words}"));
+        for text in sentences(verdict, books.profile(row).memory).into_iter().chain(threads) {
             lines.extend(wrapped(&text, cells).into_iter().map(Line::from));
         }
         if area.height >= VERY_TALL {
