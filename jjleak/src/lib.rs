@@ -30,6 +30,7 @@ pub mod analyze;
 pub mod attach;
 pub mod cli;
 pub mod collect;
+pub mod daemon;
 pub mod doctor;
 pub mod jcmd;
 pub mod jvm;
