@@ -18,6 +18,7 @@ mod bcc;
 mod calls;
 mod completeness;
 mod containers;
+mod daemon;
 mod depths;
 mod differential;
 mod doctor;
