@@ -22,8 +22,9 @@
 //! | [`top`] | profiles, one after the other, and keys | the cells of a terminal |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |
+//! | [`daemon`] | processes, for weeks | suspects, which are profiled, and a history that is served |
 //!
-//! [`cli`] alone wires the stages together.
+//! [`cli`] alone wires the stages together; [`daemon`] has it profile what it suspects.
 
 pub mod allocators;
 pub mod analyze;

@@ -81,7 +81,10 @@ pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), E
     shared.tidy_up();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
-    runtime.block_on(watch(&shared, reload, profiler))
+    let outcome = runtime.block_on(watch(&shared, reload, profiler));
+    // Nobody waits for a report that is still being drawn.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// What wakes the daemon.
