@@ -200,9 +200,9 @@ fn whoever_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() 
     let (head, _) = ask(&socket, &format!("POST /api/v1/processes/{pid}/profile"));
     assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
     daemon.until("profiling ", SOON);
-    let heap = format!("GET /debug/pprof/heap?pid={pid}");
-    until(LONG, "a profile", || ask(&socket, &heap).0.starts_with("HTTP/1.1 200 "));
-    let profile = jjleak::pprof::read(&ask(&socket, &heap).1).unwrap().profile;
+    let latest = format!("GET /debug/pprof/heap?pid={pid}");
+    until(LONG, "a profile", || ask(&socket, &latest).0.starts_with("HTTP/1.1 200 "));
+    let profile = jjleak::pprof::read(&ask(&socket, &latest).1).unwrap().profile;
     assert_eq!(profile.process.pid, pid);
     let metrics = String::from_utf8(ask(&socket, "GET /metrics").1).unwrap();
     assert!(metrics.contains("jjleak_processes{state=\"profiling\"} 1\n"), "{metrics}");

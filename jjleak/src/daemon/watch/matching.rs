@@ -61,10 +61,14 @@ impl Traits for Candidate<'_> {
 fn maps_jvm(pid: Pid) -> bool {
     let Ok(maps) = File::open(pid.proc_file("maps")) else { return false };
     let lines = BufReader::new(maps.take(MAX_MAPS_BYTES)).split(b'\n').map_while(Result::ok);
-    lines.into_iter().any(|line| {
-        let path = line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]).unwrap_or_default();
-        is_library(Path::new(&*String::from_utf8_lossy(path)))
-    })
+    lines.into_iter().any(|line| maps_library(&String::from_utf8_lossy(&line)))
+}
+
+/// Whether a line of `/proc/PID/maps` is of a JVM's code. Profilers map its file, too, but do not run it.
+fn maps_library(line: &str) -> bool {
+    let is_code =
+        line.split(' ').nth(1).is_some_and(|permissions| permissions.as_bytes().get(2) == Some(&b'x'));
+    is_code && line.find('/').is_some_and(|path| is_library(Path::new(&line[path..])))
 }
 
 #[cfg(test)]
@@ -114,7 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn the_own_process_maps_no_jvm() {
+    fn who_runs_a_jvms_code_is_one_and_who_only_reads_the_file_is_not() {
+        let line = |permissions| {
+            format!("7f00-7f10 {permissions} 00000000 fd:01 77   /usr/lib/j v m/server/libjvm.so")
+        };
+        assert!(maps_library(&line("r-xp")) && !maps_library(&line("r--p")));
+        assert!(
+            !maps_library("7f00-7f10 r-xp 00000000 fd:01 77   /usr/lib/libjvm.so.dbg") && !maps_library("")
+        );
         assert!(!maps_jvm(Pid::new(std::process::id()).unwrap()));
     }
 }
