@@ -19,6 +19,9 @@ _jjleak() {
             jjleak,completions)
                 cmd="jjleak__subcmd__completions"
                 ;;
+            jjleak,daemon)
+                cmd="jjleak__subcmd__daemon"
+                ;;
             jjleak,diff)
                 cmd="jjleak__subcmd__diff"
                 ;;
@@ -39,6 +42,9 @@ _jjleak() {
                 ;;
             jjleak__subcmd__help,completions)
                 cmd="jjleak__subcmd__help__subcmd__completions"
+                ;;
+            jjleak__subcmd__help,daemon)
+                cmd="jjleak__subcmd__help__subcmd__daemon"
                 ;;
             jjleak__subcmd__help,diff)
                 cmd="jjleak__subcmd__help__subcmd__diff"
@@ -65,7 +71,7 @@ _jjleak() {
 
     case "${cmd}" in
         jjleak)
-            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --show-allocs --trace --max-live --max-stacks --frame-buffer --settle --outstanding --verdicts --top --sort --format --out --by --max-overhead --estimate --baseline --strict --verbose --help --version top report diff doctor completions manual help"
+            opts="-p -n -c -z -Z -O -S -o -s -C -a -t -T -v -h -V --pid --name --system-wide --follow --max-processes --command --min-size --max-size --obj --symbols-prefix --allocators --mmap --refresh-perf-map --older --sample-rate --sample-bytes --combined-only --show-allocs --trace --max-live --max-stacks --frame-buffer --settle --outstanding --verdicts --top --sort --format --out --by --baseline --strict --verbose --help --version top report diff doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -224,6 +230,28 @@ _jjleak() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jjleak__subcmd__daemon)
+            opts="-h --config --set --check-config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jjleak__subcmd__diff)
             opts="-T -h --normalize --ignore-lines --focus --ignore --kind --inverted --top --format --out --by --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -293,7 +321,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__help)
-            opts="top report diff doctor completions manual help"
+            opts="top report diff doctor daemon completions manual help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -307,6 +335,20 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jjleak__subcmd__help__subcmd__daemon)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

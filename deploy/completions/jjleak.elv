@@ -76,6 +76,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand report 'Show saved profiles (pprof files), jjleak''s own or another tool''s'
             cand diff 'Compare two saved profiles (pprof files): what has grown, shrunk, come and gone'
             cand doctor 'Say what jjleak can tell of a process on this host, and what would let it tell more'
+            cand daemon 'Watch processes, profile those that grow, and keep what is found'
             cand completions 'Print a script that has a shell complete jjleak''s arguments'
             cand manual 'Write man pages and completions for all shells into a folder, for packages'
             cand help 'Print this message or the help of the given subcommand(s)'
@@ -175,6 +176,13 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'jjleak;daemon'= {
+            cand --config 'The configuration, a file of TOML; without the file of this name, all defaults'
+            cand --set 'Set a key instead of what the configuration says; can be given several times'
+            cand --check-config 'Only say whether the configuration is right'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'jjleak;completions'= {
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
@@ -188,6 +196,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand report 'Show saved profiles (pprof files), jjleak''s own or another tool''s'
             cand diff 'Compare two saved profiles (pprof files): what has grown, shrunk, come and gone'
             cand doctor 'Say what jjleak can tell of a process on this host, and what would let it tell more'
+            cand daemon 'Watch processes, profile those that grow, and keep what is found'
             cand completions 'Print a script that has a shell complete jjleak''s arguments'
             cand manual 'Write man pages and completions for all shells into a folder, for packages'
             cand help 'Print this message or the help of the given subcommand(s)'
@@ -199,6 +208,8 @@ set edit:completion:arg-completer[jjleak] = {|@words|
         &'jjleak;help;diff'= {
         }
         &'jjleak;help;doctor'= {
+        }
+        &'jjleak;help;daemon'= {
         }
         &'jjleak;help;completions'= {
         }

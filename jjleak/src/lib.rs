@@ -25,8 +25,10 @@
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are whole or not there |
 //! | [`push`] | files of profiles | what a store of profiles elsewhere takes |
+//! | [`daemon`] | processes, for weeks | suspects, which are profiled, and a history that is served |
 //!
-//! [`kept`] is the folder in which stages keep what saves them work. [`cli`] alone wires the stages together.
+//! [`kept`] is the folder in which stages keep what saves them work. [`cli`] alone wires the stages together; [`daemon`] has
+//! it profile what it suspects.
 
 pub mod allocators;
 pub mod analyze;
@@ -34,6 +36,7 @@ pub mod attach;
 pub mod cli;
 pub mod collect;
 pub mod cost;
+pub mod daemon;
 pub mod doctor;
 pub mod jcmd;
 pub mod jvm;

@@ -20,6 +20,7 @@ mod capabilities;
 mod completeness;
 mod containers;
 mod costs;
+mod daemon;
 mod depths;
 mod differential;
 mod doctor;

@@ -6,6 +6,7 @@
 //! - `site`: which stacks are the same call site.
 //! - `history`: what is remembered of call sites from profile to profile.
 //! - `judge`: what that makes of them.
+//! - `rise`: whether a process grows, seen from outside.
 //!
 //! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, and [`crate::profile::Verdict`]s,
 //! for [`crate::render`].
@@ -17,6 +18,7 @@ mod history;
 mod judge;
 #[cfg(test)]
 mod labelled;
+mod rise;
 mod site;
 mod statistics;
 
@@ -30,6 +32,7 @@ pub use baseline::Baseline;
 pub use difference::{Change, Difference, Matching, StackDifference, delta};
 pub use growth::Growth;
 pub use history::{Histories, History, Pace};
+pub use rise::{RISE_POINTS, Rise, rise};
 
 /// What stacks are ordered by; always the largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,11 +1,13 @@
-//! Who looks on while a run goes on: whoever reads the reports, or whoever looks at the live view.
+//! Who looks on while a run goes on: whoever reads the reports, whoever looks at the live view, or the daemon.
 
+use std::fmt;
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Failure;
 use super::args::Args;
-use super::outputs::Outputs;
+use super::outputs::{Asked, Outputs};
 use super::top::LiveView;
 use crate::analyze::Pace;
 use crate::processes::Streams;
@@ -19,6 +21,18 @@ pub(super) enum Wanted {
     Reports,
     /// The live view.
     View(About),
+    /// Nothing: another part of jjleak takes the profiles.
+    Nothing(Recorder),
+}
+
+/// Takes the profiles of each instant, the last ones too.
+#[derive(Clone)]
+pub(super) struct Recorder(pub(super) Arc<dyn Fn(Vec<Profile>) + Send + Sync>);
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Recorder")
+    }
 }
 
 /// Who looks on.
@@ -27,6 +41,8 @@ pub(super) enum Audience {
     Reader,
     /// Whoever looks at the live view.
     Viewer(Box<LiveView>),
+    /// The daemon.
+    Recorder(Recorder),
 }
 
 impl Wanted {
@@ -34,7 +50,15 @@ impl Wanted {
     pub(super) const fn streams(&self) -> Streams {
         match self {
             Self::Reports => Streams::Inherited,
-            Self::View(_) => Streams::Silent,
+            Self::View(_) | Self::Nothing(_) => Streams::Silent,
+        }
+    }
+
+    /// What goes to stdout and into files.
+    pub(super) fn asked<'a>(&self, args: &'a Args) -> Asked<'a> {
+        match self {
+            Self::Reports | Self::View(_) => args.asked(),
+            Self::Nothing(_) => Asked { formats: &[], ..args.asked() },
         }
     }
 }
@@ -44,6 +68,7 @@ impl Audience {
     pub(super) fn open(wanted: &Wanted, args: &Args) -> Result<Self, Failure> {
         Ok(match wanted {
             Wanted::Reports => Self::Reader,
+            Wanted::Nothing(recorder) => Self::Recorder(recorder.clone()),
             Wanted::View(about) => Self::Viewer(Box::new(LiveView::open(about.clone(), args)?)),
         })
     }
@@ -66,7 +91,7 @@ impl Audience {
     /// How long to wait until the next look, if that is longer than the interval.
     pub(super) const fn pause(&self) -> Option<Duration> {
         match self {
-            Self::Reader => None,
+            Self::Reader | Self::Recorder(_) => None,
             Self::Viewer(view) => view.pause(),
         }
     }
@@ -82,6 +107,10 @@ impl Audience {
                 outputs.keep(&profiles);
                 view.show(profiles).is_ok()
             }
+            Self::Recorder(recorder) => {
+                recorder.0(profiles);
+                true
+            }
         }
     }
 
@@ -93,6 +122,7 @@ impl Audience {
                 outputs.keep(profiles);
                 view.show_ended(profiles);
             }
+            Self::Recorder(recorder) => recorder.0(profiles.to_vec()),
         }
     }
 
@@ -112,13 +142,14 @@ impl Audience {
                 outputs.keep(profiles);
                 view.mention_ended(profiles.len());
             }
+            Self::Recorder(_) => {}
         }
     }
 
     /// Nothing is left to profile; whether the audience stays to look at what there was.
     pub(super) fn stays(&mut self) -> bool {
         match self {
-            Self::Reader => false,
+            Self::Reader | Self::Recorder(_) => false,
             Self::Viewer(view) => view.end().is_ok(),
         }
     }
@@ -126,7 +157,7 @@ impl Audience {
     /// Waits until the audience has seen enough. Can be dropped and called again.
     pub(super) async fn leaving(&mut self) {
         match self {
-            Self::Reader => pending().await,
+            Self::Reader | Self::Recorder(_) => pending().await,
             Self::Viewer(view) => view.leaving().await,
         }
     }
@@ -147,6 +178,7 @@ impl Audience {
             }
             Self::Reader if mentioned => outputs.print_ended(closed),
             Self::Reader => {}
+            Self::Recorder(recorder) => recorder.0(last.to_vec()),
         }
         outputs.report(last);
     }

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use super::args::Args;
+use super::daemon::DaemonArgs;
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
@@ -37,6 +38,7 @@ pub(super) enum Command {
     Report(ReportArgs),
     Diff(DiffArgs),
     Doctor(DoctorArgs),
+    Daemon(DaemonArgs),
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Manual(ManualArgs),

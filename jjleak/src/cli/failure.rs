@@ -60,7 +60,7 @@ impl fmt::Display for Failure {
 }
 
 /// An error and what caused it, on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

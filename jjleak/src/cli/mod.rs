@@ -7,6 +7,7 @@ mod args;
 mod audience;
 mod choice;
 mod command_line;
+mod daemon;
 mod diff;
 mod doctor;
 mod estimate;
@@ -15,6 +16,7 @@ mod manual;
 mod notices;
 mod outputs;
 mod progress;
+mod record;
 mod report;
 mod saved;
 mod session;
@@ -32,6 +34,8 @@ use clap::Parser;
 use audience::Wanted;
 use command_line::{Command, CommandLine};
 use failure::Failure;
+pub(crate) use failure::chain;
+pub(crate) use notices::Log;
 
 use crate::jcmd;
 
@@ -66,6 +70,10 @@ fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Does what the arguments say.
 fn run_with(command_line: CommandLine) -> Result<(), Failure> {
+    if let Some(Command::Daemon(args)) = &command_line.command {
+        // Its log is as its configuration says.
+        return daemon::serve(args);
+    }
     init_log(match &command_line.command {
         Some(Command::Top(args)) => args.verbosity(),
         _ => command_line.args.verbose,
@@ -82,6 +90,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
         Some(Command::Manual(args)) => manual::write(&args),
         Some(Command::Diff(args)) => diff::diff(&args),
         Some(Command::Report(args)) => report::report(&args),
+        Some(Command::Daemon(args)) => daemon::serve(&args),
     }
 }
 
@@ -102,7 +111,7 @@ fn init_log(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(|| notices::Log)
+        .with_writer(|| Log)
         .without_time()
         .with_target(false)
         .init();

@@ -7,13 +7,26 @@
 
 use std::io::{self, Write};
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::progress;
 use crate::render::printable;
 
+/// Whether what is told goes through the log.
+static GOES_TO_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Has what is told go through the log from now on: nobody sits in front of a daemon.
+pub(super) fn go_to_log() {
+    GOES_TO_LOG.store(true, Ordering::Relaxed);
+}
+
 /// Tells the user; one line, whatever is in it.
 pub(super) fn tell(line: &str) {
+    if GOES_TO_LOG.load(Ordering::Relaxed) {
+        tracing::info!("{}", printable(line));
+        return;
+    }
     say(&format!("jjleak: {}\n", printable(line)));
 }
 
@@ -89,7 +102,7 @@ pub(super) fn latest() -> Option<String> {
 
 /// Where the log goes. A message may have several lines, such as what the kernel's verifier says.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Log;
+pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {

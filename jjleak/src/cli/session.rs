@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::Interest;
@@ -20,7 +21,7 @@ use super::audience::{self, Audience};
 use super::choice::Choice;
 use super::failure::{LOSS, OTHER};
 use super::notices::tell;
-use super::outputs::{Outputs, Written};
+use super::outputs::{Asked, Outputs, Written};
 use super::progress::Progress;
 use super::saved;
 use super::signals;
@@ -46,6 +47,16 @@ const MAX_CLOSED: usize = 64;
 
 /// Profiles what the arguments name.
 pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Failure> {
+    let take_over = || signals::watch().map_err(|error| cannot_start("taking over signals", &error));
+    profile_until(args, wanted, take_over)
+}
+
+/// The same until somebody else wants it to end, for whom `interrupt` gives the notice.
+pub(super) fn profile_until(
+    args: &Args,
+    wanted: &audience::Wanted,
+    interrupt: impl FnOnce() -> Result<Arc<Notify>, Failure>,
+) -> Result<(), Failure> {
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
@@ -59,7 +70,7 @@ pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Fail
     if settings.following != Following::Nobody {
         attach::preflight_following().map_err(attach::Error::from)?;
     }
-    let interrupt = signals::watch().map_err(|error| cannot_start("taking over signals", &error))?;
+    let interrupt = interrupt()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -130,15 +141,17 @@ impl Session {
         };
         let progress = Progress::start("attaching");
         let (mut watch, outputs) = match subject {
-            Subject::Pids(pids) => {
-                Self::attach(args, &pids, Watch::new(settings, args.coverage()?, wanted, choice)?)?
-            }
+            Subject::Pids(pids) => Self::attach(
+                &shown.asked(args),
+                &pids,
+                Watch::new(settings, args.coverage()?, wanted, choice)?,
+            )?,
             Subject::Command(words) => {
                 let watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
-                Self::launch(args, &words, shown.streams(), watch)?
+                Self::launch(&shown.asked(args), &words, shown.streams(), watch)?
             }
             Subject::Named(_) | Subject::Everything => {
-                let outputs = Outputs::open(&args.asked(), None)?;
+                let outputs = Outputs::open(&shown.asked(args), None)?;
                 let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 watch.attach_all();
                 (watch, outputs)
@@ -156,27 +169,27 @@ impl Session {
     }
 
     /// Attaches to running processes.
-    fn attach(args: &Args, pids: &[u32], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
+    fn attach(asked: &Asked<'_>, pids: &[u32], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
         let known =
             |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
         let known = pids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
         for pid in &known {
             crate::processes::Process::open(*pid)?;
         }
-        let outputs = Outputs::open(&args.asked(), <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
+        let outputs = Outputs::open(asked, <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
         known.into_iter().try_for_each(|pid| watch.attach(pid))?;
         Ok((watch, outputs))
     }
 
     /// Starts a command.
     fn launch(
-        args: &Args,
+        asked: &Asked<'_>,
         words: &[OsString],
         streams: Streams,
         mut watch: Watch,
     ) -> Result<(Watch, Outputs), Failure> {
         let launch = Launch::start(words, streams)?;
-        let outputs = Outputs::open(&args.asked(), Some(launch.pid().number().get()))?;
+        let outputs = Outputs::open(asked, Some(launch.pid().number().get()))?;
         watch.launch(launch)?;
         Ok((watch, outputs))
     }

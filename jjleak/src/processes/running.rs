@@ -4,10 +4,15 @@ use std::fs;
 
 use super::{Pid, Process};
 
+/// The PIDs of all processes, also of those that run no program.
+pub fn pids() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pid::new(entry.file_name().to_str()?.parse().ok()?))
+}
+
 /// Every process that runs a program and can be looked at.
 pub fn running() -> impl Iterator<Item = Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| Process::open(Pid::new(entry.file_name().to_str()?.parse().ok()?)?).ok())
+    pids().filter_map(|pid| Process::open(pid).ok())
 }
 
 #[cfg(test)]

@@ -51,6 +51,14 @@ impl Java {
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Ways").arg(natives()))
     }
 
+    /// Starts the program that takes so many bytes again and again, and frees them or does not (`leak`, `free`).
+    pub(crate) fn start_pace(java: &Path, bytes: u64, pause_ms: u64, what: &str) -> Self {
+        let options = ["-Xmx32m", "-Xint", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+        let mut command = Command::new(java);
+        let words = [bytes.to_string(), pause_ms.to_string(), what.to_owned()];
+        Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Pace").args(words))
+    }
+
     /// Starts a program by a command, and waits until it listens.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -233,7 +241,7 @@ pub(crate) fn classes() -> &'static Path {
         let output = Command::new("javac")
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
-            .args(["Compile", "Leak", "Ways"].map(|name| fixtures.join(name).with_extension("java")))
+            .args(["Compile", "Leak", "Pace", "Ways"].map(|name| fixtures.join(name).with_extension("java")))
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -6,6 +6,7 @@ pub(crate) mod books;
 pub(crate) mod bounded;
 pub(crate) mod browser;
 pub(crate) mod compile;
+pub(crate) mod daemon;
 pub(crate) mod java;
 pub(crate) mod jit;
 pub(crate) mod jjleak;

@@ -18,7 +18,7 @@ use super::statistics::{Batch, figure, real};
 use crate::profile::{JUDGED_LOOKS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
 pub(super) use before::Before;
-pub(super) use survivors::Earlier;
+pub(super) use survivors::{Earlier, slows_down};
 
 /// See [`JUDGED_SPANS`].
 const SPANS: f64 = JUDGED_SPANS as f64;
@@ -36,7 +36,7 @@ const AT_ONCE: f64 = 0.15;
 const NEARLY_ALL: f64 = 0.9;
 
 /// Batches that growth is looked at in: enough for a spread, and few enough that each is long.
-const BATCHES: usize = 8;
+pub(super) const BATCHES: usize = 8;
 
 /// The past of a call site, in intervals that end at instants. All times are seconds since accounting began.
 #[derive(Debug, Clone)]
@@ -151,7 +151,7 @@ const EARLY_GROWTH: f32 = 1.2;
 const EARLY_CONFIDENCE: f64 = 0.3;
 
 /// Puts stretches of time together to about so many of equal duration.
-fn batches(stretches: &[Batch], wanted: usize) -> Vec<Vec<usize>> {
+pub(super) fn batches(stretches: &[Batch], wanted: usize) -> Vec<Vec<usize>> {
     let duration: f64 = stretches.iter().map(|stretch| stretch.duration).sum();
     let wanted = wanted.min(stretches.len());
     let mut groups: Vec<Vec<usize>> = Vec::with_capacity(wanted);

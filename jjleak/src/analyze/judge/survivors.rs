@@ -167,7 +167,7 @@ fn steady(grown: &[Grown], weight: f64) -> Option<Leak> {
 }
 
 /// Whether figures become less.
-pub(super) fn slows_down(figures: &[f64]) -> bool {
+pub(in crate::analyze) fn slows_down(figures: &[f64]) -> bool {
     let half = figures.len() / 2;
     let mean = |figures: &[f64]| figures.iter().sum::<f64>() / real(figures.len().max(1));
     let pace = mean(&figures[figures.len() - half..]) / mean(&figures[..half]).max(f64::MIN_POSITIVE);

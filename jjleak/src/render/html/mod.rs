@@ -20,6 +20,11 @@ mod sections;
 
 use sections::text;
 
+/// Text as it may stand between tags and in attributes of a page.
+pub(crate) fn escaped(shown: &str) -> String {
+    text(shown)
+}
+
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 

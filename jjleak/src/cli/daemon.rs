@@ -1,0 +1,84 @@
+//! `jjleak daemon`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::stat::{Mode, umask};
+
+use super::Failure;
+use super::failure::{OTHER, USAGE, chain};
+use super::notices;
+use super::record::record;
+use crate::attach;
+use crate::daemon::config::{self, Config};
+use crate::daemon::profile::Profiler;
+use crate::daemon::{self, Reload, log};
+
+/// Where the configuration is.
+const CONFIG: &str = "/etc/jjleak/jjleak.toml";
+/// A configuration takes a few KiB.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Files of the daemon are its own and its group's: names of code are in them.
+const UMASK: u32 = 0o027;
+
+/// Watch processes, profile those that grow, and keep what is found
+///
+/// Runs until SIGTERM. SIGHUP has it read its configuration anew, SIGUSR1 has it profile the process that grows fastest.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 ended as it was told to, 1 failure, 2 wrong configuration, 3 missing privilege or \
+    kernel feature."
+)]
+pub(super) struct DaemonArgs {
+    /// The configuration, a file of TOML; without the file of this name, all defaults
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+
+    /// Set a key instead of what the configuration says; can be given several times
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Only say whether the configuration is right
+    #[arg(long)]
+    check_config: bool,
+}
+
+/// Does what the arguments say.
+pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
+    let config = read(&args.config, &args.set).map_err(|what| {
+        Failure::new(
+            USAGE,
+            what,
+            "correct it; deploy/jjleak.toml of the source has every key with its default",
+        )
+    })?;
+    if args.check_config {
+        // A reader that has gone away has read enough.
+        let _ = writeln!(io::stdout(), "{}: right", args.config.display());
+        return Ok(());
+    }
+    log::start(&config.log);
+    notices::go_to_log();
+    attach::preflight().map_err(attach::Error::from)?;
+    umask(Mode::from_bits_truncate(UMASK));
+    let (path, set) = (args.config.clone(), args.set.clone());
+    let reload: Reload = Box::new(move || read(&path, &set));
+    let profiler: Profiler = Arc::new(record);
+    daemon::run(config, &reload, &profiler).map_err(|error| {
+        Failure::new(OTHER, chain(&error), "check the state directory and the limits of the service")
+    })
+}
+
+fn read(path: &Path, set: &[String]) -> Result<Config, String> {
+    let shown = path.display();
+    let text = match fs::metadata(path) {
+        Ok(file) if file.len() > MAX_CONFIG_BYTES => {
+            return Err(format!("{shown} is too large for a configuration"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path == Path::new(CONFIG) => String::new(),
+        _ => fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?,
+    };
+    config::read(path, &text, set).map_err(|error| error.to_string())
+}

@@ -1,0 +1,61 @@
+//! Profiles for the daemon: the same run as of a command line, whose profiles are taken by somebody else.
+
+use std::sync::Arc;
+
+use clap::Parser;
+use tokio::sync::Notify;
+
+use super::Failure;
+use super::audience::{Recorder, Wanted};
+use super::command_line::CommandLine;
+use super::session;
+use crate::daemon::profile::{Order, Take};
+
+/// Profiles a process until it ends, or somebody wants no more of it. Blocks.
+pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<(), String> {
+    let command_line = CommandLine::try_parse_from(words(order)).map_err(|error| error.to_string())?;
+    let wanted = Wanted::Nothing(Recorder(take));
+    let outcome = session::profile_until(&command_line.args, &wanted, || Ok(Arc::clone(stop)));
+    outcome.map_err(|failure: Failure| failure.to_string())
+}
+
+/// What somebody would type.
+fn words(order: &Order) -> Vec<String> {
+    let mut words = vec!["jjleak".to_owned(), "--pid".to_owned(), order.pid.to_string()];
+    words.extend(["--settle".to_owned(), order.settle.as_secs_f64().to_string()]);
+    if order.sample_bytes > 0 {
+        words.extend(["--sample-bytes".to_owned(), order.sample_bytes.to_string()]);
+    }
+    words.push(order.snapshot.as_secs_f64().to_string());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::processes::Pid;
+    use crate::profile::Sampling;
+
+    #[test]
+    fn what_is_ordered_is_what_the_command_line_says() {
+        let mut order = Order {
+            pid: Pid::new(42).unwrap(),
+            start_time: 1,
+            settle: Duration::from_secs(30),
+            snapshot: Duration::from_millis(1500),
+            sample_bytes: 0,
+        };
+        let args = |order: &Order| CommandLine::try_parse_from(words(order)).unwrap().args;
+        let parsed = args(&order);
+        assert_eq!(
+            (parsed.pid.as_slice(), parsed.settle, parsed.interval),
+            (&[42][..], order.settle, order.snapshot)
+        );
+        assert!(parsed.wants_verdicts());
+        assert_eq!(parsed.coverage().unwrap().sampling, Sampling::Off);
+        order.sample_bytes = 512 << 10;
+        assert_eq!(args(&order).coverage().unwrap().sampling, Sampling::Bytes(512 << 10));
+    }
+}

@@ -1,0 +1,196 @@
+//! Values that are within their bounds. What is not is refused with the words of what is allowed.
+
+use std::time::Duration;
+
+use regex::Regex;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Units of time, in seconds.
+const TIMES: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
+/// Units of memory, in bytes.
+const SIZES: [(&str, u64); 5] =
+    [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+/// No duration.
+const OFF: &str = "off";
+
+/// A duration of at least and at most so many seconds, written as `"90s"`, `"5m"`, `"6h"` or `"30d"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span<const LEAST: u64, const MOST: u64>(pub Duration);
+
+/// A [`Span`], or `"off"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Every<const LEAST: u64, const MOST: u64>(pub Option<Duration>);
+
+/// Bytes, written as `"512MiB"`, `"1GiB"` or a plain number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size<const LEAST: u64, const MOST: u64>(pub u64);
+
+/// A whole number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count<const LEAST: u64, const MOST: u64>(pub usize);
+
+/// From 0 to 100.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percent(pub f64);
+
+/// What has no bound, and cannot have one yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unlimited;
+
+/// A regular expression.
+#[derive(Debug, Clone)]
+pub struct Pattern(pub Regex);
+
+/// Text or a number, whichever the file has.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "neither text nor a whole number")]
+enum Written {
+    Number(u64),
+    Text(String),
+}
+
+/// A number with its unit, in the smallest unit; `None` when it is none, or too large.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.find(|character: char| !character.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// A number in the largest unit that takes no fraction.
+fn in_words(number: u64, units: &[(&str, u64)]) -> String {
+    let fits = |(_, factor): &&(&str, u64)| number > 0 && number.is_multiple_of(*factor);
+    let (name, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);
+    format!("{}{name}", number / factor)
+}
+
+fn time<E: Error>(text: &str, least: u64, most: u64, or: &str) -> Result<Duration, E> {
+    let seconds = with_unit(text, &TIMES).filter(|seconds| (least..=most).contains(seconds));
+    let [least, most] = [least, most].map(|bound| in_words(bound, &TIMES));
+    let allowed = || {
+        E::custom(format!(
+            "`{text}` is no duration from {least} to {most}, such as \"90s\", \"5m\", \"6h\" or \"30d\"{or}"
+        ))
+    };
+    seconds.map(Duration::from_secs).ok_or_else(allowed)
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Span<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        time(&String::deserialize(from)?, LEAST, MOST, "").map(Self)
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Every<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        if text == OFF {
+            Ok(Self(None))
+        } else {
+            time(&text, LEAST, MOST, ", or \"off\"").map(|time| Self(Some(time)))
+        }
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Size<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let (bytes, text) = match Written::deserialize(from)? {
+            Written::Number(bytes) => (Some(bytes), bytes.to_string()),
+            Written::Text(text) => (with_unit(&text, &SIZES), text),
+        };
+        let [least, most] = [LEAST, MOST].map(|bound| in_words(bound, &SIZES));
+        let allowed = || {
+            D::Error::custom(format!(
+                "`{text}` is no size from {least} to {most}, such as \"512MiB\", \"1GiB\" or a number of bytes"
+            ))
+        };
+        bytes.filter(|bytes| (LEAST..=MOST).contains(bytes)).map(Self).ok_or_else(allowed)
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Count<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let number = i64::deserialize(from)?;
+        let within = u64::try_from(number).ok().filter(|number| (LEAST..=MOST).contains(number));
+        let allowed = || D::Error::custom(format!("{number} is no whole number from {LEAST} to {MOST}"));
+        within.and_then(|number| usize::try_from(number).ok()).map(Self).ok_or_else(allowed)
+    }
+}
+
+impl<'de> Deserialize<'de> for Percent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(from)?;
+        let allowed = || D::Error::custom(format!("{number} is no percentage from 0 to 100"));
+        Some(number).filter(|number| (0. ..=100.).contains(number)).map(Self).ok_or_else(allowed)
+    }
+}
+
+impl<'de> Deserialize<'de> for Unlimited {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let why = "this version of jjleak cannot bound what profiling costs: leave it \"unlimited\", and see sample_bytes";
+        if text == "unlimited" { Ok(Self) } else { Err(D::Error::custom(why)) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let why = |error: regex::Error| {
+            let reason = error.to_string();
+            let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            D::Error::custom(format!("`{text}` is no regular expression: {last}"))
+        };
+        Regex::new(&text).map(Self).map_err(why)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> Serialize for Span<LEAST, MOST> {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        into.serialize_str(&in_words(self.0.as_secs(), &TIMES))
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> Serialize for Every<LEAST, MOST> {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        let words = self.0.map_or_else(|| OFF.to_owned(), |time| in_words(time.as_secs(), &TIMES));
+        into.serialize_str(&words)
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> Serialize for Size<LEAST, MOST> {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        into.serialize_str(&in_words(self.0, &SIZES))
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> Serialize for Count<LEAST, MOST> {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(into)
+    }
+}
+
+impl Serialize for Percent {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        into.serialize_f64(self.0)
+    }
+}
+
+impl Serialize for Unlimited {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        into.serialize_str("unlimited")
+    }
+}
+
+impl Serialize for Pattern {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        into.serialize_str(self.0.as_str())
+    }
+}

@@ -1,0 +1,237 @@
+//! What the daemon knows, and what it does about it: the parts at work together.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Sender;
+
+use super::config::Config;
+use super::decide::{State, next};
+use super::history::{Bounds, History};
+use super::profile::{Finding, Job, Message, Order, Profiler};
+use super::watch::Watcher;
+use crate::processes::Pid;
+
+/// What all parts share.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    core: Arc<Mutex<Core>>,
+    /// What is kept. Taken after the core, if both are.
+    pub(super) history: Arc<Mutex<History>>,
+    /// Notified when somebody else than the daemon's loop has changed the core.
+    pub(super) wake: Arc<Notify>,
+}
+
+/// What the daemon knows of processes.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) config: Config,
+    pub(super) watcher: Watcher,
+    /// What was found last, of processes that are watched.
+    pub(super) findings: BTreeMap<Pid, Finding>,
+    pub(super) jobs: Vec<Job>,
+    pub(super) began: Instant,
+    /// When processes were last looked at.
+    pub(super) looked: Duration,
+    /// Looks, and profiles begun and failed, since the start.
+    pub(super) looks: u64,
+    pub(super) profiles_begun: u64,
+    pub(super) profiles_failed: u64,
+}
+
+impl Shared {
+    pub(super) fn new(config: Config, watcher: Watcher, history: History) -> Self {
+        let core = Core {
+            config,
+            watcher,
+            findings: BTreeMap::new(),
+            jobs: Vec::new(),
+            began: Instant::now(),
+            looked: Duration::ZERO,
+            looks: 0,
+            profiles_begun: 0,
+            profiles_failed: 0,
+        };
+        Self {
+            core: Arc::new(Mutex::new(core)),
+            history: Arc::new(Mutex::new(history)),
+            wake: Arc::new(Notify::new()),
+        }
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what is kept no longer.
+    pub(super) fn tidy_up(&self) {
+        let state = self.core().config.state.clone();
+        let bounds = Bounds { bytes: state.max_bytes.0, age: state.max_age.0 };
+        let removed = self.history().tidy_up(Timestamp::now(), bounds);
+        if removed > 0 {
+            tracing::info!("{removed} profiles are kept no longer");
+        }
+    }
+
+    /// Begins to profile those whose turn it is.
+    pub(super) fn begin(&self, profiler: &Profiler, messages: &Sender<Message>) {
+        let mut core = self.core();
+        let (now, at_once) = (core.now(), core.config.profile.at_once.0);
+        let cases = core.watcher.iter().map(|watched| (watched.process.pid, watched.case.state()));
+        for pid in next(cases, at_once) {
+            let profile = core.config.profile.clone();
+            let Some(watched) = core.watcher.get_mut(pid) else { continue };
+            let Some(reason) = watched.case.begin(now) else { continue };
+            let order = Order {
+                pid,
+                start_time: watched.process.start_time,
+                settle: profile.settle.0,
+                snapshot: profile.snapshot.0,
+                sample_bytes: profile.sample_bytes.0,
+            };
+            tracing::info!("profiling {} (pid {pid}): {reason}", watched.process.comm);
+            let history = Arc::clone(&self.history);
+            let job = Job::start(
+                order,
+                reason.to_string(),
+                profile.duration.0,
+                Arc::clone(profiler),
+                history,
+                messages.clone(),
+            );
+            core.profiles_begun += 1;
+            match job {
+                Ok(job) => core.jobs.push(job),
+                Err(error) => core.end(pid, Err(format!("no thread for it: {error}"))),
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Since the daemon's start.
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Looks at all processes.
+    pub(super) fn look(&mut self) {
+        let now = self.now();
+        let changes = self.watcher.look(now, &self.config);
+        self.looks += 1;
+        self.looked = now;
+        for pid in changes.found {
+            if let Some(watched) = self.watcher.get_mut(pid) {
+                tracing::info!("watching {} (pid {pid})", watched.process.comm);
+            }
+        }
+        for pid in changes.ended {
+            tracing::info!("pid {pid} has ended");
+            self.findings.remove(&pid);
+        }
+        if self.watcher.turned_away() > 0 {
+            let (many, most) = (self.watcher.turned_away(), self.config.watch.max_processes.0);
+            tracing::warn!("{many} processes are not watched: watch.max_processes is {most}");
+        }
+    }
+
+    /// Takes in what profiling tells.
+    pub(super) fn hear(&mut self, message: Message) {
+        match message {
+            Message::Found(finding) => self.enter(finding),
+            Message::Ended(pid, outcome) => self.end(pid, outcome),
+        }
+    }
+
+    fn enter(&mut self, finding: Finding) {
+        if self.watcher.get_mut(finding.pid).is_some() {
+            self.findings.insert(finding.pid, finding);
+        }
+    }
+
+    /// Profiling of a process has ended.
+    fn end(&mut self, pid: Pid, outcome: Result<Option<Finding>, String>) {
+        self.jobs.retain(|job| job.pid != pid);
+        let (now, config) = (self.now(), &self.config);
+        let name = match self.watcher.get_mut(pid) {
+            Some(watched) => {
+                watched.case.end(now, config);
+                format!("{} (pid {pid})", watched.process.comm)
+            }
+            None => format!("pid {pid}, which has ended"),
+        };
+        match outcome {
+            Err(error) => {
+                self.profiles_failed += 1;
+                tracing::warn!("{name} cannot be profiled: {error}");
+            }
+            Ok(None) => tracing::info!("{name}: nothing is known of it"),
+            Ok(Some(finding)) => {
+                let (leaking, verdict) = (finding.leaking, &finding.verdict);
+                let profile = finding.kept.as_ref().map(ToString::to_string).unwrap_or_default();
+                if leaking > 0 {
+                    tracing::warn!(pid = pid.number(), leaking, profile, "{name} leaks: {verdict}");
+                } else {
+                    tracing::info!(pid = pid.number(), profile, "{name} was not found to leak: {verdict}");
+                }
+                self.enter(finding);
+            }
+        }
+    }
+
+    /// Has a process profiled; whether it is watched and not being profiled already.
+    pub(super) fn request(&mut self, pid: Pid) -> Option<bool> {
+        let now = self.now();
+        self.watcher.get_mut(pid).map(|watched| watched.case.request(now))
+    }
+
+    /// Has the process profiled that grows fastest, or else the largest one. Which that is; `None` when nobody is watched, or
+    /// all are being profiled.
+    #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
+    pub(super) fn request_any(&mut self) -> Option<Pid> {
+        let idle =
+            self.watcher.iter().filter(|watched| !matches!(watched.case.state(), State::Profiling(..)));
+        let pace = |pid: Pid, rise: f64, resident: u64| (rise, resident as f64, pid);
+        let ranked = idle.map(|watched| {
+            let rise = watched.case.course().rises().map(|rise| rise.rate.per_second).fold(0., f64::max);
+            pace(watched.process.pid, rise, watched.case.last().resident)
+        });
+        let (.., pid) = ranked.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
+        self.request(pid);
+        Some(pid)
+    }
+
+    /// When the next job is to end.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.jobs.iter().filter_map(|job| job.deadline).min()
+    }
+
+    /// Ends the jobs whose time is over.
+    pub(super) fn stop_overdue(&mut self) {
+        let now = Instant::now();
+        for job in self.jobs.iter_mut().filter(|job| job.deadline.is_some_and(|deadline| deadline <= now)) {
+            job.expire(self.findings.get(&job.pid).is_some_and(|finding| finding.judged));
+        }
+    }
+
+    /// What the daemon does, in a line.
+    pub(super) fn describe(&self) -> String {
+        let count = |wanted: fn(&State) -> bool| {
+            self.watcher.iter().filter(|watched| wanted(&watched.case.state())).count()
+        };
+        let suspected = count(|state| matches!(state, State::Suspected(..)));
+        let profiled = count(|state| matches!(state, State::Profiling(..)));
+        let leaking = self.findings.values().filter(|finding| finding.leaking > 0).count();
+        let watched = self.watcher.iter().count();
+        format!(
+            "watching {watched} processes: {suspected} suspected, {profiled} being profiled, {leaking} found to leak"
+        )
+    }
+}

@@ -1,0 +1,111 @@
+//! The past of a process's resident memory, at several scales, each of which holds as many points as it takes to tell growth.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::analyze::{RISE_POINTS, Rise, rise};
+
+/// Points of a scale.
+const POINTS: usize = 64;
+const _: () = assert!(POINTS >= RISE_POINTS);
+/// So many points of a scale make one of the next.
+const FACTOR: u32 = 4;
+/// With looks ten seconds apart, the scales span from eleven minutes to 30 days.
+const SCALES: usize = 7;
+
+/// A point: when, in seconds, and bytes.
+type Point = (f64, f64);
+
+/// The past of a sum of bytes. Bounded: 7 KiB.
+#[derive(Debug, Clone, Default)]
+pub struct Course {
+    scales: [Scale; SCALES],
+}
+
+#[derive(Debug, Clone, Default)]
+struct Scale {
+    points: VecDeque<Point>,
+    /// Of those that will make the next scale's next point, the lowest, and how many they are.
+    pending: Option<(Point, u32)>,
+    rise: Option<Rise>,
+}
+
+impl Course {
+    /// Takes in what there is now.
+    #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
+    pub fn enter(&mut self, now: Duration, bytes: u64) {
+        let mut point = (now.as_secs_f64(), bytes as f64);
+        for scale in &mut self.scales {
+            let Some(next) = scale.enter(point) else { break };
+            point = next;
+        }
+    }
+
+    /// Growth at each scale that has any, the shortest first.
+    pub fn rises(&self) -> impl Iterator<Item = Rise> {
+        self.scales.iter().filter_map(|scale| scale.rise)
+    }
+
+    /// Up to so many points, for people: those of the shortest scale that spans all the time, the oldest first.
+    #[must_use]
+    pub fn points(&self) -> Vec<(f64, f64)> {
+        let first = |scale: &Scale| scale.points.front().map_or(f64::INFINITY, |point| point.0);
+        let oldest = self.scales.iter().map(first).fold(f64::INFINITY, f64::min);
+        let whole = self.scales.iter().find(|scale| first(scale) <= oldest);
+        whole.map(|scale| scale.points.iter().copied().collect()).unwrap_or_default()
+    }
+}
+
+impl Scale {
+    /// Takes in a point; what goes on to the next scale is the lowest of several: troughs tell growth.
+    fn enter(&mut self, point: Point) -> Option<Point> {
+        if self.points.len() == POINTS {
+            self.points.pop_front();
+        }
+        self.points.push_back(point);
+        self.rise = rise(self.points.make_contiguous());
+        let (lowest, count) =
+            self.pending.map_or((point.1, 1), |(lowest, count)| (lowest.1.min(point.1), count + 1));
+        if count == FACTOR {
+            self.pending = None;
+            return Some((point.0, lowest));
+        }
+        self.pending = Some(((point.0, lowest), count));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes at each look, ten seconds apart.
+    fn course(looks: u64, of: impl Fn(u64) -> u64) -> Course {
+        let mut course = Course::default();
+        (0..looks).for_each(|look| course.enter(Duration::from_secs(10 * look), of(look)));
+        course
+    }
+
+    #[test]
+    fn what_grows_slowly_beneath_a_daily_swing_rises_at_a_long_scale_only() {
+        let day = 8640;
+        let swing = |look: u64| if look % day < day / 2 { 400 << 20 } else { 0 };
+        let course = course(10 * day, |look| (1 << 30) + swing(look) + look * 1000);
+        let seconds: Vec<_> = course.rises().map(|rise| rise.seconds).collect();
+        assert!(seconds.iter().any(|seconds| *seconds > 3. * 86_400.), "{seconds:?}");
+    }
+
+    #[test]
+    fn what_stays_does_not_rise_and_takes_bounded_room() {
+        let course = course(50_000, |look| (1 << 30) + (look % 7) * 4096);
+        assert_eq!(course.rises().count(), 0);
+        assert!(course.scales.iter().all(|scale| scale.points.len() <= POINTS));
+        assert!(course.points()[0].0 < 50_000.);
+    }
+
+    #[test]
+    fn growth_is_seen_as_soon_as_there_are_enough_points() {
+        let rises = |looks| course(looks, |look| (1 << 30) + look * (1 << 20)).rises().count();
+        assert_eq!((rises(RISE_POINTS as u64 - 1), rises(RISE_POINTS as u64)), (0, 1));
+    }
+}

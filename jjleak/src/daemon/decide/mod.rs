@@ -1,0 +1,294 @@
+//! Decides which process is to be profiled, and when. Pure: no clocks, no processes.
+//!
+//! In: what was seen of a process, what is allowed, and how profiling ended. Out: what state its [`Case`] is in. A process is
+//! watched, becomes a suspect, is profiled when its turn comes, and is left in peace for a while after the verdict:
+//!
+//! ```text
+//! watching -> suspected -> profiling -> back-off -> watching
+//! ```
+
+mod course;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use course::Course;
+
+use super::config::{Config, Suspicion};
+use crate::analyze::Rise;
+
+/// Growth by less is no reason for anything: the kernel's own books of a process are off by this much.
+const LEAST_RISE: f64 = 1_048_576.;
+
+/// What was seen of a process's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sample {
+    /// Resident bytes.
+    pub resident: u64,
+    /// The limit that leaves the least, and what it leaves, in bytes.
+    pub limit: Option<(u64, u64)>,
+    /// For how much of the time tasks wait for memory, in per cent.
+    pub pressure: Option<f64>,
+}
+
+/// Why a process is suspected, what is most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reason {
+    /// Somebody asked for it.
+    Request,
+    /// It grows, and a limit is near: this is how much of it is taken, in per cent, and how long what is left lasts.
+    Limit {
+        /// In per cent.
+        taken: f64,
+        /// `None` when longer than anybody cares for.
+        left: Option<Duration>,
+    },
+    /// It grows, and its control group waits for memory.
+    Pressure(f64),
+    /// It grows and grows.
+    Growth(Rise),
+    /// It is time.
+    Schedule,
+}
+
+/// Where a process stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum State {
+    /// It is looked at.
+    Watching,
+    /// It is to be profiled, since then.
+    Suspected(Reason, Duration),
+    /// It is being profiled, since then.
+    Profiling(Reason, Duration),
+    /// It has been profiled, and is left in peace until then.
+    BackOff(Duration),
+}
+
+/// What is known of a process, and where it stands. All times are since the daemon's start.
+#[derive(Debug, Clone)]
+pub struct Case {
+    course: Course,
+    state: State,
+    since: Duration,
+    last: Sample,
+    /// When it was last profiled, or taken in.
+    profiled: Duration,
+    /// How often it has been profiled.
+    rounds: u32,
+}
+
+impl Case {
+    /// A process that has run for `age`.
+    #[must_use]
+    pub fn new(now: Duration, age: Duration) -> Self {
+        Self {
+            course: Course::default(),
+            state: State::Watching,
+            since: now.saturating_sub(age),
+            last: Sample::default(),
+            profiled: now,
+            rounds: 0,
+        }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// What was last seen of it.
+    #[must_use]
+    pub const fn last(&self) -> Sample {
+        self.last
+    }
+
+    /// The past of its resident memory.
+    #[must_use]
+    pub const fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// Takes in what is seen now.
+    pub fn observe(&mut self, now: Duration, sample: Sample, config: &Config) {
+        self.last = sample;
+        if matches!(self.state, State::BackOff(until) if now >= until) {
+            self.state = State::Watching;
+        }
+        // What grows before that is the start of the program.
+        if now.saturating_sub(self.since) < config.watch.warm_up.0 {
+            return;
+        }
+        self.course.enter(now, sample.resident);
+        if self.state == State::Watching
+            && let Some(reason) = self.suspicion(now, &config.suspect)
+        {
+            self.state = State::Suspected(reason, now);
+        }
+    }
+
+    /// Somebody wants it profiled, whatever it looks like; whether that will be.
+    pub fn request(&mut self, now: Duration) -> bool {
+        match self.state {
+            State::Profiling(..) => false,
+            State::Suspected(_, since) => {
+                self.state = State::Suspected(Reason::Request, since);
+                true
+            }
+            State::Watching | State::BackOff(_) => {
+                self.state = State::Suspected(Reason::Request, now);
+                true
+            }
+        }
+    }
+
+    /// Its turn has come. Why it is profiled; `None` when it is no suspect.
+    pub fn begin(&mut self, now: Duration) -> Option<Reason> {
+        let State::Suspected(reason, _) = self.state else { return None };
+        self.state = State::Profiling(reason, now);
+        Some(reason)
+    }
+
+    /// Profiling has ended. A leak that has been found is known, and what was not found will hardly be found the next minute:
+    /// it is left in peace whatever came out.
+    pub fn end(&mut self, now: Duration, config: &Config) {
+        let State::Profiling(..) = self.state else { return };
+        self.profiled = now;
+        let profile = &config.profile;
+        // Beyond, the longest back-off is reached whatever the shortest is.
+        let times = 1u32 << self.rounds.min(30);
+        self.rounds = self.rounds.saturating_add(1);
+        let back_off = profile.back_off.0.saturating_mul(times).min(profile.back_off_max.0);
+        self.state = State::BackOff(now.saturating_add(back_off));
+    }
+
+    fn suspicion(&self, now: Duration, rules: &Suspicion) -> Option<Reason> {
+        let rises = || self.course.rises().filter(|rise| !rise.slows && rise.bytes >= LEAST_RISE);
+        rises()
+            .find_map(|rise| self.near_limit(&rise, rules))
+            .or_else(|| {
+                rises()
+                    .next()
+                    .and(self.last.pressure)
+                    .filter(|pressure| *pressure >= rules.pressure_percent.0)
+                    .map(Reason::Pressure)
+            })
+            .or_else(|| rises().find(|rise| self.is_much(rise, rules)).map(Reason::Growth))
+            .or_else(|| {
+                let due = |every: Duration| now.saturating_sub(self.profiled) >= every;
+                rules.schedule.0.is_some_and(due).then_some(Reason::Schedule)
+            })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
+    fn is_much(&self, rise: &Rise, rules: &Suspicion) -> bool {
+        let share = self.last.resident as f64 * rules.growth_percent.0 / 100.;
+        rise.bytes >= (rules.growth_bytes.0 as f64).max(share)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
+    fn near_limit(&self, rise: &Rise, rules: &Suspicion) -> Option<Reason> {
+        let (limit, available) = self.last.limit?;
+        let taken = 100. * (1. - available as f64 / limit.max(1) as f64);
+        let left = rise.rate.time_to_fill(available);
+        let is_near = left.is_some_and(|left| left <= rules.limit_within.0) || taken >= rules.limit_percent.0;
+        is_near.then_some(Reason::Limit { taken, left })
+    }
+}
+
+/// Which of the suspects are to be profiled next, the most urgent first and of those the one that waits longest: as many as
+/// there is room for.
+#[must_use]
+pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, at_once: usize) -> Vec<K> {
+    let mut running = 0;
+    let mut waiting = Vec::new();
+    for (key, state) in cases {
+        match state {
+            State::Profiling(..) => running += 1,
+            State::Suspected(reason, since) => waiting.push((reason.rank(), since, key)),
+            State::Watching | State::BackOff(_) => {}
+        }
+    }
+    waiting.sort_unstable();
+    waiting.into_iter().take(at_once.saturating_sub(running)).map(|(_, _, key)| key).collect()
+}
+
+impl Reason {
+    const fn rank(self) -> u8 {
+        match self {
+            Self::Request => 0,
+            Self::Limit { .. } => 1,
+            Self::Pressure(_) => 2,
+            Self::Growth(_) => 3,
+            Self::Schedule => 4,
+        }
+    }
+
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Limit { .. } => "limit",
+            Self::Pressure(_) => "pressure",
+            Self::Growth(_) => "growth",
+            Self::Schedule => "schedule",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request => formatter.write_str("it was asked for"),
+            Self::Limit { taken, left: Some(left) } => {
+                let left = crate::render::duration(*left);
+                write!(
+                    formatter,
+                    "it grows, {taken:.0} % of its memory limit is taken, and the rest lasts {left}"
+                )
+            }
+            Self::Limit { taken, left: None } => {
+                write!(formatter, "it grows, and {taken:.0} % of its memory limit is taken")
+            }
+            Self::Pressure(percent) => {
+                write!(
+                    formatter,
+                    "it grows, and its control group waits for memory {percent:.0} % of the time"
+                )
+            }
+            Self::Growth(rise) => {
+                let pace = crate::render::pace(rise.rate);
+                let span =
+                    crate::render::duration(Duration::try_from_secs_f64(rise.seconds).unwrap_or_default());
+                write!(formatter, "its resident memory has been growing for {span}, {pace}")
+            }
+            Self::Schedule => formatter.write_str("it is time to"),
+        }
+    }
+}
+
+impl State {
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Watching => "watching",
+            Self::Suspected(..) => "suspected",
+            Self::Profiling(..) => "profiling",
+            Self::BackOff(_) => "back_off",
+        }
+    }
+
+    /// Why it is, or is to be, profiled.
+    #[must_use]
+    pub const fn reason(self) -> Option<Reason> {
+        match self {
+            Self::Suspected(reason, _) | Self::Profiling(reason, _) => Some(reason),
+            Self::Watching | Self::BackOff(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! What has been found, kept in the state directory: profiles in pprof files, and an index of them.
+//!
+//! In: profiles. Out: entries, and profiles read back. A profile is written before its entry, so that what the index names is
+//! there; what is there and not in the index, because jjleak was killed in between or the index was damaged, is taken in
+//! at the next start. Nothing is ever opened by a name that comes from elsewhere: names are made of the index.
+
+mod entry;
+mod retention;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use entry::{Entry, Id};
+use retention::expired;
+
+use crate::pprof;
+use crate::profile::Profile;
+use crate::store::{self, Journal, PendingFile};
+
+/// The index, in the state directory.
+const INDEX: &str = "index";
+/// Beside it, the profiles.
+const PROFILES: &str = "profiles";
+/// How names of profiles end.
+const EXTENSION: &str = ".pb.gz";
+/// And those of the flame graphs that go with them.
+const PICTURE: &str = ".svg";
+/// Lines of the index that name nothing any more, before it is written anew.
+const MAX_DEAD: usize = 1000;
+
+/// A line of the index.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    /// A profile has been written.
+    Kept(Entry),
+    /// A profile is removed.
+    Removed(Id),
+}
+
+/// Most bytes and greatest age of what is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// All files together.
+    pub bytes: u64,
+    /// Of each.
+    pub age: Duration,
+}
+
+/// Something could not be kept, or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state directory cannot be used.
+    #[error("{what} {path} failed")]
+    State {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] store::Error),
+    /// The file is not what was written.
+    #[error("{0} is damaged: its checksum is another")]
+    Damaged(Id),
+    /// The file holds no profile.
+    #[error("{0} cannot be read")]
+    Unreadable(Id, #[source] pprof::Error),
+    /// What was asked for is no ID.
+    #[error("it is no name of a profile")]
+    NoId,
+    /// Nothing has this ID.
+    #[error("nothing is kept as {0}")]
+    Unknown(Id),
+}
+
+/// What opening the history has mended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Lines of the index that were torn or damaged.
+    pub lines: usize,
+    /// Profiles that were not in the index.
+    pub adopted: usize,
+    /// Files that hold no profile, removed.
+    pub removed: usize,
+}
+
+/// What is kept.
+#[derive(Debug)]
+pub struct History {
+    folder: PathBuf,
+    journal: Journal,
+    entries: BTreeMap<Id, Entry>,
+    dead: usize,
+    /// Profiles that could not be kept since the daemon began.
+    lost: u64,
+    /// Why the last one could not.
+    trouble: Option<String>,
+}
+
+impl History {
+    /// Opens what is kept in a state directory, or begins it.
+    pub fn open(directory: &Path) -> Result<(Self, Mended), Error> {
+        let folder = directory.join(PROFILES);
+        fs::create_dir_all(&folder).map_err(state("creating", &folder))?;
+        let index = directory.join(INDEX);
+        let (journal, found) = Journal::open(&index).map_err(state("opening", &index))?;
+        let mut mended = Mended { lines: found.damaged, ..Mended::default() };
+        let mut history = Self { folder, journal, entries: BTreeMap::new(), dead: 0, lost: 0, trouble: None };
+        for line in found.records {
+            match line {
+                Line::Kept(entry) => drop(history.entries.insert(entry.id.clone(), entry)),
+                Line::Removed(id) => {
+                    history.entries.remove(&id);
+                    history.dead += 2;
+                }
+            }
+        }
+        history.compare_with_files(&mut mended)?;
+        history.compact();
+        Ok((history, mended))
+    }
+
+    /// What is kept, the oldest first.
+    #[must_use]
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// What is kept under an ID.
+    #[must_use]
+    pub fn get(&self, id: &Id) -> Option<&Entry> {
+        self.entries.get(id)
+    }
+
+    /// Bytes of all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.entries.values().map(Entry::bytes).sum()
+    }
+
+    /// How many profiles could not be kept since the daemon began, and why the last one could not, unless one could since.
+    #[must_use]
+    pub fn trouble(&self) -> (u64, Option<&str>) {
+        (self.lost, self.trouble.as_deref())
+    }
+
+    /// Keeps a profile: its file, its flame graph, and its entry.
+    pub fn keep(&mut self, profile: &Profile, about: Entry, picture: &[u8]) -> Result<Id, Error> {
+        let kept = self.try_to_keep(profile, about, picture);
+        match &kept {
+            Ok(_) => self.trouble = None,
+            Err(error) => {
+                self.lost += 1;
+                self.trouble = Some(crate::cli::chain(error));
+            }
+        }
+        kept
+    }
+
+    fn try_to_keep(&mut self, profile: &Profile, mut entry: Entry, picture: &[u8]) -> Result<Id, Error> {
+        // A moment ago there may have been no folder: whoever removed it has not asked.
+        fs::create_dir_all(&self.folder).map_err(state("creating", &self.folder))?;
+        let mut bytes = Vec::new();
+        let path = self.path(&entry.id, EXTENSION);
+        pprof::write(profile, &mut bytes).map_err(state("writing", &path))?;
+        entry.seal(&bytes, picture);
+        let written =
+            self.write(&entry.id, EXTENSION, &bytes).and_then(|()| self.write(&entry.id, PICTURE, picture));
+        let added = written.and_then(|()| {
+            self.journal.add(&Line::Kept(entry.clone())).map_err(state("writing", &self.folder))
+        });
+        if let Err(error) = added {
+            self.remove_files(&entry.id);
+            return Err(error);
+        }
+        let id = entry.id.clone();
+        self.entries.insert(id.clone(), entry);
+        Ok(id)
+    }
+
+    /// The bytes of a profile, as they were written.
+    pub fn read(&self, id: &Id) -> Result<Vec<u8>, Error> {
+        let entry = self.get(id).ok_or_else(|| Error::Unknown(id.clone()))?;
+        let path = self.path(id, EXTENSION);
+        let bytes = fs::read(&path).map_err(state("reading", &path))?;
+        if entry.is_of(&bytes) { Ok(bytes) } else { Err(Error::Damaged(id.clone())) }
+    }
+
+    /// The flame graph that was drawn of a profile.
+    pub fn picture(&self, id: &Id) -> Result<Vec<u8>, Error> {
+        let id = self.get(id).map(|entry| &entry.id).ok_or_else(|| Error::Unknown(id.clone()))?;
+        let path = self.path(id, PICTURE);
+        fs::read(&path).map_err(state("reading", &path))
+    }
+
+    /// Removes what is too old, and the oldest of what is too much; how many.
+    pub fn tidy_up(&mut self, now: Timestamp, bounds: Bounds) -> usize {
+        let ids = expired(self.entries.values(), now, bounds);
+        for id in &ids {
+            self.remove_files(id);
+            self.entries.remove(id);
+            self.dead += 2;
+            // On a full disk the file is gone all the same, and the next start finds out.
+            let _ = self.journal.add(&Line::Removed(id.clone()));
+        }
+        if self.dead > MAX_DEAD {
+            self.compact();
+        }
+        ids.len()
+    }
+
+    /// Writes the index without what is not there any more.
+    fn compact(&mut self) {
+        if self.dead == 0 {
+            return;
+        }
+        let lines: Vec<_> = self.entries.values().cloned().map(Line::Kept).collect();
+        match self.journal.rewrite(lines.iter()) {
+            Ok(()) => self.dead = 0,
+            // It holds for longer.
+            Err(error) => tracing::warn!("the index cannot be written anew: {}", crate::cli::chain(&error)),
+        }
+    }
+
+    /// Takes in what is there and not in the index, and forgets what is not there.
+    fn compare_with_files(&mut self, mended: &mut Mended) -> Result<(), Error> {
+        let mut there = BTreeSet::new();
+        for file in fs::read_dir(&self.folder).map_err(state("reading", &self.folder))?.flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            let id =
+                name.strip_suffix(EXTENSION).or(name.strip_suffix(PICTURE)).and_then(|id| id.parse().ok());
+            let Some(id): Option<Id> = id else { continue };
+            if name.ends_with(EXTENSION) {
+                there.insert(id);
+            }
+        }
+        let known: BTreeSet<Id> = self.entries.keys().cloned().collect();
+        for id in known.difference(&there) {
+            self.entries.remove(id);
+            self.dead += 1;
+        }
+        for id in there.difference(&known) {
+            if let Some(entry) = self.adopt(id) {
+                mended.adopted += 1;
+                // Without room for it in the index, it is found at the next start again.
+                let _ = self.journal.add(&Line::Kept(entry.clone()));
+                self.entries.insert(id.clone(), entry);
+            } else {
+                mended.removed += 1;
+                self.remove_files(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&self, id: &Id) -> Option<Entry> {
+        let bytes = fs::read(self.path(id, EXTENSION)).ok()?;
+        let profile = pprof::read(&bytes).ok()?.profile;
+        let picture = fs::read(self.path(id, PICTURE)).unwrap_or_default();
+        let mut entry = Entry::of(id.clone(), &profile, "found without an entry in the index");
+        entry.seal(&bytes, &picture);
+        Some(entry)
+    }
+
+    fn write(&self, id: &Id, extension: &str, bytes: &[u8]) -> Result<(), Error> {
+        let mut file = PendingFile::create(&self.path(id, extension))?;
+        file.write(bytes)?;
+        file.finish()?;
+        Ok(())
+    }
+
+    fn remove_files(&self, id: &Id) {
+        // What is not there need not be removed.
+        let _ = fs::remove_file(self.path(id, EXTENSION));
+        let _ = fs::remove_file(self.path(id, PICTURE));
+    }
+
+    fn path(&self, id: &Id, extension: &str) -> PathBuf {
+        self.folder.join(format!("{id}{extension}"))
+    }
+}
+
+fn state<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + use<'a> {
+    move |source| Error::State { what, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests;

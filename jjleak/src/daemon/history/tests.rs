@@ -1,0 +1,145 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::render::sample;
+
+/// A profile of the PID, taken so many seconds after 1970.
+fn profile(pid: u32, second: i64) -> Profile {
+    let mut profile = sample::profile();
+    profile.process.pid = pid;
+    profile.taken_at = Timestamp::from_second(second).unwrap();
+    profile
+}
+
+fn keep(history: &mut History, pid: u32, second: i64) -> Id {
+    let profile = profile(pid, second);
+    let entry = Entry::of(Id::of(&profile), &profile, "a test");
+    history.keep(&profile, entry, b"<svg/>").unwrap()
+}
+
+fn open(folder: &tempfile::TempDir) -> (History, Mended) {
+    History::open(folder.path()).unwrap()
+}
+
+fn ids(history: &History) -> Vec<String> {
+    history.entries().map(|entry| entry.id.to_string()).collect()
+}
+
+#[test]
+fn what_is_kept_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let id = keep(&mut history, 42, 1000);
+    let (history, mended) = open(&folder);
+    assert_eq!((ids(&history), mended), (vec!["0000001000000-42".to_owned()], Mended::default()));
+    let read = pprof::read(&history.read(&id).unwrap()).unwrap().profile;
+    assert_eq!(read.live(), sample::profile().live());
+    assert_eq!(history.picture(&id).unwrap(), b"<svg/>");
+    assert_eq!(history.get(&id).unwrap().why, "a test");
+}
+
+#[test]
+fn an_index_that_is_cut_or_damaged_anywhere_loses_no_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    for pid in 1..=3 {
+        keep(&mut history, pid, i64::from(pid));
+    }
+    let expected = ids(&history);
+    let index = folder.path().join(INDEX);
+    let whole = fs::read(&index).unwrap();
+    // Every byte is tried in the journal's own tests; here, what is made of it.
+    for at in (0..whole.len()).step_by(41) {
+        fs::write(&index, &whole[..at]).unwrap();
+        assert_eq!(ids(&open(&folder).0), expected, "cut at {at}");
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        fs::write(&index, &damaged).unwrap();
+        let (history, _) = open(&folder);
+        assert_eq!(ids(&history), expected, "damaged at {at}");
+        assert!(history.entries().all(|entry| history.read(&entry.id).is_ok()));
+    }
+    fs::remove_file(&index).unwrap();
+    assert_eq!(open(&folder).1, Mended { adopted: 3, ..Mended::default() });
+}
+
+#[test]
+fn a_file_that_is_no_profile_is_removed_and_a_stranger_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let profiles = folder.path().join(PROFILES);
+    drop(open(&folder));
+    fs::write(profiles.join("0000000000001-1.pb.gz"), "no profile").unwrap();
+    fs::write(profiles.join("notes.txt"), "mine").unwrap();
+    let (history, mended) = open(&folder);
+    assert_eq!((ids(&history).len(), mended), (0, Mended { removed: 1, ..Mended::default() }));
+    assert!(profiles.join("notes.txt").exists());
+}
+
+#[test]
+fn a_profile_that_was_changed_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let id = keep(&mut history, 1, 1);
+    let path = history.path(&id, EXTENSION);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert!(matches!(history.read(&id), Err(Error::Damaged(_))));
+}
+
+#[test]
+fn the_oldest_goes_first_by_age_and_by_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    for pid in 1..=5 {
+        keep(&mut history, pid, i64::from(pid) * 100);
+    }
+    let each = history.bytes() / 5;
+    let now = Timestamp::from_second(500).unwrap();
+    let bounds = |bytes, seconds| Bounds { bytes, age: Duration::from_secs(seconds) };
+    assert_eq!(history.tidy_up(now, bounds(u64::MAX, 300)), 1);
+    assert_eq!(history.tidy_up(now, bounds(2 * each + each / 2, 1000)), 2);
+    let left = ["0000000400000-4", "0000000500000-5"];
+    assert_eq!(ids(&history), left);
+    assert_eq!(fs::read_dir(folder.path().join(PROFILES)).unwrap().count(), 4);
+    assert_eq!(ids(&open(&folder).0), left);
+}
+
+#[test]
+fn a_folder_that_was_removed_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    fs::remove_dir_all(folder.path().join(PROFILES)).unwrap();
+    let id = keep(&mut history, 1, 1);
+    assert!(history.read(&id).is_ok());
+}
+
+#[test]
+fn what_cannot_be_kept_is_counted_and_told_until_something_can_be() {
+    if nix::unistd::geteuid().is_root() {
+        // Nothing is forbidden to root; a full disk is tried with the daemon itself.
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let profiles = folder.path().join(PROFILES);
+    let mode = |mode| fs::set_permissions(&profiles, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o500);
+    let profile = profile(1, 1);
+    let entry = Entry::of(Id::of(&profile), &profile, "a test");
+    assert!(history.keep(&profile, entry, b"").is_err());
+    assert!(matches!(history.trouble(), (1, Some(_))));
+    mode(0o700);
+    keep(&mut history, 1, 1);
+    assert_eq!(history.trouble(), (1, None));
+}
+
+#[test]
+fn a_name_is_digits_and_a_hyphen_and_nothing_else() {
+    for text in
+        ["../../etc/passwd", "1-1", "0000000000001-+1", "0000000000001-01", "", "-", "0000000000001-1/.."]
+    {
+        assert!(text.parse::<Id>().is_err(), "{text}");
+    }
+    assert_eq!("0000000000001-1".parse::<Id>().unwrap().to_string(), "0000000000001-1");
+}

@@ -1,0 +1,93 @@
+//! Who may ask for anything.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use sha2::{Digest, Sha256};
+
+use super::{Error, failure};
+use crate::daemon::config::{Http, Place};
+
+/// Shorter ones can be guessed.
+const LEAST_TOKEN: usize = 16;
+/// No token is longer.
+const MOST_TOKEN: u64 = 4096;
+/// What the world may do with a file.
+const OTHERS: u32 = 0o007;
+/// What a client that stands on this host calls it.
+const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Lets those in who may.
+#[derive(Debug)]
+pub struct Guard {
+    /// The hash of the token: comparing hashes takes as long whatever the token begins with.
+    token: Option<[u8; 32]>,
+    /// A page of somebody else's can have a browser on this host ask for a name that leads here; then the name is a wrong one.
+    checks_name: bool,
+}
+
+impl Guard {
+    /// Reads the token, if there is one.
+    pub fn of(http: &Http) -> Result<Self, Error> {
+        let token = match http.token_file.as_path() {
+            path if path == Path::new("") => None,
+            path => Some(read(path).map_err(|why| Error::Token { path: path.to_owned(), why })?),
+        };
+        let token = token.map(|token| Sha256::digest(token).into());
+        Ok(Self { checks_name: token.is_none() && matches!(http.listen, Place::Tcp(_)), token })
+    }
+
+    /// Why somebody may not ask; `None` when he may.
+    fn refusal(&self, method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        if let Some(token) = self.token {
+            let sent = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+            let is_right = sent.is_some_and(|sent| <[u8; 32]>::from(Sha256::digest(sent.trim())) == token);
+            if !is_right {
+                return Some((StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN"));
+            }
+        }
+        let host = text(header::HOST);
+        let name = host.and_then(|host| host.parse::<Authority>().ok());
+        if self.checks_name && !name.is_some_and(|name| LOCAL_NAMES.contains(&name.host())) {
+            return Some((StatusCode::FORBIDDEN, "ask for localhost: this is no other host's"));
+        }
+        let origin = text(header::ORIGIN);
+        let is_own = |origin: &str| origin.split_once("://").map(|(_, origin)| origin) == host;
+        if method != Method::GET && origin.is_some_and(|origin| !is_own(origin)) {
+            return Some((StatusCode::FORBIDDEN, "another site's page may not ask for this"));
+        }
+        None
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let about = fs::metadata(path).map_err(|error| error.to_string())?;
+    if about.mode() & OTHERS != 0 {
+        return Err("everybody on this host may read it (chmod o= FILE)".to_owned());
+    }
+    if about.len() > MOST_TOKEN {
+        return Err("it is too long".to_owned());
+    }
+    let token = fs::read_to_string(path).map_err(|error| error.to_string())?.trim().to_owned();
+    if token.len() < LEAST_TOKEN {
+        Err(format!("it has less than {LEAST_TOKEN} characters"))
+    } else {
+        Ok(token)
+    }
+}
+
+/// Answers those who may not ask.
+pub(super) async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    match guard.refusal(request.method(), request.headers()) {
+        Some((status, why)) => failure(status, why),
+        None => next.run(request).await,
+    }
+}

@@ -1,0 +1,101 @@
+//! What programs ask for: `/api/v1`, metrics, and whether the daemon lives.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::profiles::{blocking, defect, parse, trouble};
+use super::view::processes as views;
+use super::{Served, failure};
+use crate::daemon::history::{Entry, Error};
+use crate::daemon::metrics;
+use crate::processes::Pid;
+
+/// What the interface is, for programs.
+const OPENAPI: &str = include_str!("openapi.json");
+/// Profiles of an answer, when nobody asks for a number.
+const PROFILES: usize = 100;
+/// Looks that may be missed before the daemon counts as stuck.
+const MISSED_LOOKS: u32 = 5;
+/// And at least so long: profiling begins on the same machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The profiles that are wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct Wanted {
+    pid: Option<u32>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+pub(super) async fn processes(State(served): State<Served>) -> Response {
+    let processes = views(&served.shared.core());
+    Json(json!({ "processes": processes })).into_response()
+}
+
+/// The latest first.
+pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<Wanted>) -> Response {
+    let found = blocking(&served, move |served| {
+        let history = served.shared.history();
+        let is_wanted = |entry: &&Entry| wanted.pid.is_none_or(|pid| entry.pid == pid);
+        let limit = wanted.limit.unwrap_or(PROFILES);
+        json!({ "profiles": history.entries().rev().filter(is_wanted).take(limit).collect::<Vec<_>>() })
+    });
+    found.await.map_or_else(defect, |profiles| Json(profiles).into_response())
+}
+
+pub(super) async fn profile(State(served): State<Served>, Path(id): Path<String>) -> Response {
+    let found = blocking(&served, move |served| {
+        let id = parse(&id)?;
+        served.shared.history().get(&id).cloned().ok_or(Error::Unknown(id))
+    });
+    match found.await {
+        Some(Ok(entry)) => Json(entry).into_response(),
+        Some(Err(error)) => trouble(&error),
+        None => defect(),
+    }
+}
+
+/// Has a process profiled as soon as its turn comes.
+pub(super) async fn request(State(served): State<Served>, Path(pid): Path<u32>) -> Response {
+    let taken = Pid::new(pid).and_then(|pid| served.shared.core().request(pid));
+    match taken {
+        None => failure(StatusCode::NOT_FOUND, "this process is not watched"),
+        Some(false) => failure(StatusCode::CONFLICT, "this process is being profiled"),
+        Some(true) => {
+            served.shared.wake.notify_one();
+            tracing::info!("a client asks for a profile of pid {pid}");
+            (StatusCode::ACCEPTED, Json(json!({ "pid": pid, "state": "suspected" }))).into_response()
+        }
+    }
+}
+
+pub(super) async fn metrics(State(served): State<Served>) -> Response {
+    let text = blocking(&served, |served| {
+        let text = metrics::of_processes(&served.shared.core());
+        text + &metrics::of_history(&served.shared.history())
+    });
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    text.await.map_or_else(defect, |text| (kind, text).into_response())
+}
+
+/// Whether processes are looked at.
+pub(super) async fn health(State(served): State<Served>) -> Response {
+    let core = served.shared.core();
+    let latest = (core.config.watch.interval.0 * MISSED_LOOKS).max(PATIENCE);
+    let since = core.now().saturating_sub(core.looked);
+    if since <= latest {
+        (StatusCode::OK, "ok\n").into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("no look at any process for {} s\n", since.as_secs()))
+            .into_response()
+    }
+}

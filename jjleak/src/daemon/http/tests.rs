@@ -1,0 +1,195 @@
+use axum::body::Body;
+use axum::http::{Method, Request};
+use proptest::prelude::*;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+use crate::daemon::config::{Config, Place};
+use crate::daemon::history::{Entry, History};
+use crate::daemon::watch::Watcher;
+use crate::render::sample;
+
+const TOKEN: &str = "a token that nobody guesses";
+
+/// A daemon that knows one profile, of a process with a hostile name.
+struct Fixture {
+    shared: Shared,
+    _folder: TempDir,
+    id: String,
+}
+
+impl Fixture {
+    fn new(config: Config) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut history, _) = History::open(folder.path()).unwrap();
+        let mut profile = sample::profile();
+        profile.process.comm = "<script>\"'&".to_owned();
+        let entry = Entry::of(crate::daemon::history::Id::of(&profile), &profile, "a test");
+        let id = history.keep(&profile, entry, b"<svg xmlns=\"x\"/>").unwrap().to_string();
+        Self { shared: Shared::new(config, Watcher::new().0, history), _folder: folder, id }
+    }
+
+    fn guard(&self) -> Guard {
+        Guard::of(&self.shared.core().config.http).unwrap()
+    }
+
+    /// What is answered: status, headers and body.
+    fn ask(&self, request: Request<Body>) -> (StatusCode, axum::http::HeaderMap, Vec<u8>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let service = TowerToHyperService::new(router(self.shared.clone(), self.guard()));
+            let response = hyper::service::Service::call(&service, request).await.unwrap();
+            let (head, body) = response.into_parts();
+            (head.status, head.headers, axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec())
+        })
+    }
+
+    fn get(&self, path: &str) -> (StatusCode, String) {
+        let (status, _, body) = self.ask(request(Method::GET, path, &[]));
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+fn request(method: Method, path: &str, headers: &[(&str, &str)]) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path);
+    headers
+        .iter()
+        .fold(request, |request, (name, value)| request.header(*name, *value))
+        .body(Body::empty())
+        .unwrap()
+}
+
+#[test]
+fn everything_that_is_kept_is_served() {
+    let fixture = Fixture::new(Config::default());
+    let id = &fixture.id;
+    let (status, page) = fixture.get("/");
+    assert_eq!(status, 200);
+    assert!(page.contains(&format!("/profiles/{id}/report.html")), "{page}");
+    assert_eq!(fixture.get(&format!("/profiles/{id}/flame.svg")).1, "<svg xmlns=\"x\"/>");
+    assert!(fixture.get(&format!("/profiles/{id}/report.html")).1.starts_with("<!DOCTYPE html>"));
+    let pid = sample::profile().process.pid;
+    for path in [format!("/profiles/{id}/profile.pb.gz"), format!("/debug/pprof/heap?pid={pid}")] {
+        let (status, _, bytes) = fixture.ask(request(Method::GET, &path, &[]));
+        assert_eq!(status, 200);
+        assert_eq!(crate::pprof::read(&bytes).unwrap().profile.live(), sample::profile().live());
+    }
+    let profiles: Value = serde_json::from_str(&fixture.get("/api/v1/profiles").1).unwrap();
+    assert_eq!(profiles["profiles"][0]["id"], **id);
+    let profile: Value = serde_json::from_str(&fixture.get(&format!("/api/v1/profiles/{id}")).1).unwrap();
+    assert_eq!(profile["why"], "a test");
+    assert!(fixture.get("/metrics").1.contains("jjleak_history_profiles 1\n"));
+    assert_eq!(fixture.get("/healthz"), (StatusCode::OK, "ok\n".to_owned()));
+    assert_eq!(fixture.get("/api/v1/processes").1, "{\"processes\":[]}");
+}
+
+#[test]
+fn names_that_a_process_chooses_are_escaped_and_pages_may_load_nothing() {
+    let fixture = Fixture::new(Config::default());
+    let (_, headers, page) = fixture.ask(request(Method::GET, "/", &[]));
+    let page = String::from_utf8(page).unwrap();
+    assert!(page.contains("&lt;script&gt;&quot;&#39;&amp;") && !page.contains("<script"), "{page}");
+    assert!(headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
+    assert_eq!(headers["x-content-type-options"], "nosniff");
+}
+
+#[test]
+fn the_interface_that_is_described_is_the_one_that_is_there() {
+    let fixture = Fixture::new(Config::default());
+    let description: Value = serde_json::from_str(&fixture.get("/api/v1/openapi.json").1).unwrap();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let path = path.replace("{id}", &fixture.id).replace("{pid}", "4000000");
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let (status, _, body) = fixture.ask(request(method.clone(), &format!("{path}?pid=1"), &[]));
+            assert_ne!(status, 405, "{method} {path}");
+            assert!(!String::from_utf8_lossy(&body).contains("there is nothing here"), "{method} {path}");
+        }
+    }
+    let profile: Value =
+        serde_json::from_str(&fixture.get(&format!("/api/v1/profiles/{}", fixture.id)).1).unwrap();
+    for key in description["components"]["schemas"]["Profile"]["required"].as_array().unwrap() {
+        assert!(!profile[key.as_str().unwrap()].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_found_and_no_path_leads_out() {
+    let fixture = Fixture::new(Config::default());
+    for path in [
+        "/profiles/0000000000001-1/flame.svg",
+        "/profiles/..%2f..%2findex/profile.pb.gz",
+        "/profiles/%2e%2e/profile.pb.gz",
+        "/profiles/%00/flame.svg",
+        "/api/v1/profiles/x",
+        "/debug/pprof/heap?pid=1234567",
+        "/index",
+        "//etc/passwd",
+    ] {
+        assert_eq!(fixture.get(path).0, 404, "{path}");
+    }
+    assert_eq!(fixture.get("/debug/pprof/heap").0, 400);
+    assert_eq!(fixture.ask(request(Method::POST, "/api/v1/processes/4000000/profile", &[])).0, 404);
+    assert_eq!(fixture.ask(request(Method::DELETE, "/", &[])).0, 405);
+}
+
+#[test]
+fn with_a_token_nobody_gets_anything_without_it_but_a_sign_of_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    std::fs::write(&path, format!("{TOKEN}\n")).unwrap();
+    let mode = |mode| {
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let mut config = Config::default();
+    config.http.token_file.clone_from(&path);
+    mode(0o644);
+    assert!(Guard::of(&config.http).unwrap_err().to_string().contains("everybody"));
+    mode(0o640);
+    let fixture = Fixture::new(config);
+    assert_eq!(fixture.get("/").0, 401);
+    assert_eq!(fixture.get("/healthz").0, 200);
+    let with = |value: &str| fixture.ask(request(Method::GET, "/", &[("authorization", value)])).0;
+    assert_eq!(with(&format!("Bearer {TOKEN}")), 200);
+    for wrong in ["Bearer ", "Bearer a", TOKEN, &format!("Bearer {TOKEN}x"), &format!("Basic {TOKEN}")] {
+        assert_eq!(with(wrong), 401, "{wrong}");
+    }
+}
+
+#[test]
+fn another_sites_page_gets_nothing_from_a_local_address() {
+    let mut config = Config::default();
+    config.http.listen = Place::Tcp("127.0.0.1:7007".parse().unwrap());
+    let fixture = Fixture::new(config);
+    let get = |host: &str| fixture.ask(request(Method::GET, "/", &[("host", host)])).0;
+    assert_eq!(
+        (get("localhost:7007"), get("127.0.0.1:7007"), get("[::1]:7007")),
+        (StatusCode::OK, StatusCode::OK, StatusCode::OK)
+    );
+    assert_eq!(get("evil.example:7007"), 403);
+    assert_eq!(fixture.get("/").0, 403);
+    let post = |origin: &str| {
+        let headers = [("host", "localhost:7007"), ("origin", origin)];
+        fixture.ask(request(Method::POST, "/api/v1/processes/4000000/profile", &headers)).0
+    };
+    assert_eq!(
+        (post("http://localhost:7007"), post("http://evil.example")),
+        (StatusCode::NOT_FOUND, StatusCode::FORBIDDEN)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_asked_for_is_answered_and_nothing_of_the_host_is(
+        path in "/[a-z0-9/.%_-]{0,60}", query in "[a-z0-9=&%.]{0,20}", header in "[ -~]{0,40}"
+    ) {
+        let fixture = Fixture::new(Config::default());
+        let Ok(uri) = format!("{path}?{query}").parse::<axum::http::Uri>() else { return Ok(()) };
+        let request = Request::builder().uri(uri).header("authorization", header).body(Body::empty()).unwrap();
+        let (status, _, body) = fixture.ask(request);
+        prop_assert!(status != 500 && !String::from_utf8_lossy(&body).contains("root:"), "{status}");
+    }
+}

@@ -1,0 +1,189 @@
+//! What Prometheus scrapes (its text format, version 0.0.4). Pure, but for the daemon's own cost.
+
+use std::fmt::{Display, Write};
+use std::fs;
+
+use super::core::Core;
+use super::decide::State;
+use super::history::History;
+use super::log::suppressed;
+
+/// A metric's samples, under its help and type.
+struct Family<'a> {
+    out: &'a mut String,
+    name: &'static str,
+}
+
+impl<'a> Family<'a> {
+    fn new(out: &'a mut String, name: &'static str, kind: &str, help: &str) -> Self {
+        // Writing into a String does not fail.
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Self { out, name }
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.out, "{}{labels} {value}", self.name);
+        self
+    }
+}
+
+/// As it may stand in a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// What is known of processes, and what the daemon has done.
+pub(super) fn of_processes(core: &Core) -> String {
+    let mut text = String::new();
+    let out = &mut text;
+    Family::new(out, "jjleak_build_info", "gauge", "Which jjleak this is.")
+        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    states(core, out);
+    let watched: Vec<_> =
+        core.watcher.iter().map(|watched| (watched.process.pid.to_string(), watched)).collect();
+    let mut resident = Family::new(out, "jjleak_process_resident_bytes", "gauge", "Resident memory.");
+    for (pid, watched) in &watched {
+        resident.sample(&[("pid", pid), ("comm", &watched.process.comm)], watched.case.last().resident);
+    }
+    let mut available = Family::new(
+        out,
+        "jjleak_process_available_bytes",
+        "gauge",
+        "What the memory limit that is nearest leaves.",
+    );
+    for (pid, watched) in &watched {
+        if let Some((_, left)) = watched.case.last().limit {
+            available.sample(&[("pid", pid), ("comm", &watched.process.comm)], left);
+        }
+    }
+    let mut growth = Family::new(
+        out,
+        "jjleak_process_growth_bytes_per_second",
+        "gauge",
+        "Growth of resident memory; 0 when it does not grow.",
+    );
+    for (pid, watched) in &watched {
+        let pace = watched.case.course().rises().last().map_or(0., |rise| rise.rate.per_second);
+        growth.sample(&[("pid", pid), ("comm", &watched.process.comm)], pace);
+    }
+    findings(core, out);
+    own(core, out);
+    text
+}
+
+fn states(core: &Core, out: &mut String) {
+    let names = ["watching", "suspected", "profiling", "back_off"];
+    let mut processes = Family::new(out, "jjleak_processes", "gauge", "Watched processes by state.");
+    for name in names {
+        let is_so = |state: State| state.name() == name;
+        processes.sample(
+            &[("state", name)],
+            core.watcher.iter().filter(|watched| is_so(watched.case.state())).count(),
+        );
+    }
+    Family::new(
+        out,
+        "jjleak_processes_turned_away",
+        "gauge",
+        "Processes that are wanted and not watched: too many.",
+    )
+    .sample(&[], core.watcher.turned_away());
+}
+
+fn findings(core: &Core, out: &mut String) {
+    let found: Vec<_> = core
+        .watcher
+        .iter()
+        .filter_map(|watched| {
+            let finding = core.findings.get(&watched.process.pid)?;
+            Some((watched.process.pid.to_string(), watched.process.comm.as_str(), finding))
+        })
+        .collect();
+    let help = "Call sites that leak, by the last profile.";
+    let mut sites = Family::new(out, "jjleak_process_leaking_call_sites", "gauge", help);
+    for (pid, comm, finding) in &found {
+        sites.sample(&[("pid", pid), ("comm", comm)], finding.leaking);
+    }
+    let help = "By how much they leak together.";
+    let mut rates = Family::new(out, "jjleak_process_leak_bytes_per_second", "gauge", help);
+    for (pid, comm, finding) in &found {
+        rates.sample(&[("pid", pid), ("comm", comm)], finding.leak_rate);
+    }
+    let help = "What lived of what was allocated while the last profile was taken.";
+    let mut live = Family::new(out, "jjleak_process_live_bytes", "gauge", help);
+    for (pid, comm, finding) in &found {
+        live.sample(&[("pid", pid), ("comm", comm)], finding.live_bytes);
+    }
+    let help = "What the last profile has lost, by counter.";
+    let mut lost = Family::new(out, "jjleak_process_lost", "gauge", help);
+    for (pid, comm, finding) in &found {
+        for (counter, count) in &finding.lost {
+            lost.sample(&[("pid", pid), ("comm", comm), ("counter", counter)], count);
+        }
+    }
+}
+
+/// What the daemon has done, and costs.
+fn own(core: &Core, out: &mut String) {
+    Family::new(out, "jjleak_looks_total", "counter", "Looks at all watched processes.")
+        .sample(&[], core.looks);
+    Family::new(out, "jjleak_profiles_total", "counter", "Profiles begun.").sample(&[], core.profiles_begun);
+    Family::new(out, "jjleak_profiles_failed_total", "counter", "Profiles that could not be taken.")
+        .sample(&[], core.profiles_failed);
+    Family::new(
+        out,
+        "jjleak_log_messages_suppressed_total",
+        "counter",
+        "Messages left out: too many of a kind.",
+    )
+    .sample(&[], suppressed());
+    if let Some((cpu, resident)) = cost() {
+        Family::new(out, "process_cpu_seconds_total", "counter", "Time on CPUs.").sample(&[], cpu);
+        Family::new(out, "process_resident_memory_bytes", "gauge", "Resident memory.").sample(&[], resident);
+    }
+}
+
+/// What is kept.
+pub(super) fn of_history(history: &History) -> String {
+    let mut text = String::new();
+    let out = &mut text;
+    let (lost, trouble) = history.trouble();
+    Family::new(out, "jjleak_history_profiles", "gauge", "Profiles that are kept.")
+        .sample(&[], history.entries().count());
+    Family::new(out, "jjleak_history_bytes", "gauge", "Bytes that they take.").sample(&[], history.bytes());
+    Family::new(out, "jjleak_history_lost_total", "counter", "Profiles that could not be kept.")
+        .sample(&[], lost);
+    Family::new(out, "jjleak_history_failing", "gauge", "Whether the last profile could not be kept.")
+        .sample(&[], u8::from(trouble.is_some()));
+    text
+}
+
+/// CPU time in seconds and resident bytes of the daemon itself: fields 14, 15 and 24 of `/proc/self/stat` (proc(5)).
+fn cost() -> Option<(f64, u64)> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<_> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let ticks = u32::try_from(field(14)? + field(15)?).ok()?;
+    Some((f64::from(ticks) / 100., field(24)?.checked_mul(4096)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_hold_whatever_a_process_calls_itself() {
+        let mut text = String::new();
+        Family::new(&mut text, "m", "gauge", "Help.").sample(&[("comm", "a\"b\\c\nd")], 1);
+        assert_eq!(text, "# HELP m Help.\n# TYPE m gauge\nm{comm=\"a\\\"b\\\\c\\nd\"} 1\n");
+    }
+
+    #[test]
+    fn the_own_cost_is_known() {
+        let (cpu, resident) = cost().unwrap();
+        assert!(cpu >= 0. && resident > 1 << 20);
+    }
+}

@@ -1,0 +1,209 @@
+//! The service: watches processes for weeks at next to no cost, profiles the one that grows, and keeps and serves what it
+//! finds.
+//!
+//! ```text
+//! config     what is to be done
+//!   watch      processes found and looked at, from outside
+//!     decide     which of them is a suspect                       (pure)
+//!       profile    the run of the command line, on a thread
+//!         history    what was found, on disk
+//!           http       and told to whoever asks; metrics, too
+//! ```
+//!
+//! In: a [`Config`], and a [`Profiler`], which `cli` gives it. Out: the state directory, and the log.
+
+pub mod config;
+mod core;
+pub mod decide;
+pub mod history;
+pub mod http;
+mod life;
+pub mod log;
+mod metrics;
+pub mod profile;
+pub mod watch;
+
+use std::io;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout_at};
+
+use config::Config;
+use core::Shared;
+use history::History;
+use http::{Guard, Listener};
+use profile::{Message, Profiler};
+use watch::Watcher;
+
+/// Messages of profiling that wait: there are few, and of what is found on the way only the last matters.
+const MAX_MESSAGES: usize = 64;
+/// How long the last profiles may take when the daemon is to end: systemd and people expect it within five seconds.
+const FAREWELL: Duration = Duration::from_secs(4);
+/// How often what is kept is compared with what may be kept.
+const TIDY: Duration = Duration::from_secs(60);
+/// Without systemd's watchdog, there is nobody who waits for a sign of life.
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
+
+/// The daemon could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state directory cannot be used.
+    #[error("the state directory {0} cannot be used")]
+    State(std::path::PathBuf, #[source] history::Error),
+    /// Nobody can be served.
+    #[error(transparent)]
+    Http(#[from] http::Error),
+    /// Something else of the system.
+    #[error("{0} failed")]
+    System(&'static str, #[source] io::Error),
+}
+
+/// Reads the configuration anew.
+pub type Reload = Box<dyn Fn() -> Result<Config, String>>;
+
+/// Watches until SIGTERM or SIGINT.
+pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
+    let directory = config.state.directory.clone();
+    let (history, mended) = History::open(&directory).map_err(|error| Error::State(directory, error))?;
+    if mended != history::Mended::default() {
+        tracing::warn!("the history was not whole: {mended:?}");
+    }
+    let (watcher, deaf) = Watcher::new();
+    if let Some(error) = deaf {
+        tracing::warn!(
+            "the kernel does not tell of programs that start ({error}): they are found at each watch.rescan"
+        );
+    }
+    let shared = Shared::new(config, watcher, history);
+    shared.tidy_up();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
+    let outcome = runtime.block_on(watch(&shared, reload, profiler));
+    // Nobody waits for a report that is still being drawn.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// What wakes the daemon.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    reload: Signal,
+    request: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reload: signal(SignalKind::hangup())?,
+            request: signal(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
+    let mut signals = Signals::listen().map_err(|error| Error::System("taking over signals", error))?;
+    let serving = serve(shared)?;
+    let (sender, mut messages) = channel(MAX_MESSAGES);
+    let between_looks = shared.core().config.watch.interval.0;
+    let (mut looks, mut tidy) = (every(between_looks), every(TIDY));
+    let mut watchdog = every(life::watchdog().unwrap_or(NEVER));
+    shared.core().look();
+    life::ready();
+    tracing::info!("{}", shared.core().describe());
+    loop {
+        let deadline = shared.core().deadline().map_or_else(|| Instant::now() + NEVER, Instant::from_std);
+        tokio::select! {
+            biased;
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            _ = signals.reload.recv() => {
+                reconsider(shared, reload);
+                looks = every(shared.core().config.watch.interval.0);
+            }
+            _ = signals.request.recv() => request(shared),
+            _ = watchdog.tick() => life::alive(),
+            () = sleep_until(deadline) => shared.core().stop_overdue(),
+            Some(message) = messages.recv() => shared.core().hear(message),
+            _ = looks.tick() => shared.core().look(),
+            _ = tidy.tick() => shared.tidy_up(),
+            () = shared.wake.notified() => {}
+        }
+        shared.begin(profiler, &sender);
+        life::status(&shared.core().describe());
+    }
+    if let Some(serving) = serving {
+        serving.abort();
+    }
+    end(shared, sender, &mut messages).await;
+    Ok(())
+}
+
+/// Begins to serve, if anybody is to be served.
+fn serve(shared: &Shared) -> Result<Option<JoinHandle<()>>, Error> {
+    let config = shared.core().config.http.clone();
+    let guard = Guard::of(&config)?;
+    let Some(listener) = Listener::open(&config.listen)? else { return Ok(None) };
+    tracing::info!("listening on {}", listener.describe());
+    Ok(Some(tokio::spawn(http::serve(listener, guard, shared.clone()))))
+}
+
+/// Reads the configuration anew. What is wrong with it is told, and the old one holds.
+fn reconsider(shared: &Shared, reload: &Reload) {
+    life::reloading();
+    match reload() {
+        Ok(config) => {
+            let mut core = shared.core();
+            let fixed = (&core.config.state.directory, &core.config.http, &core.config.log);
+            if fixed != (&config.state.directory, &config.http, &config.log) {
+                tracing::warn!("state.directory, [http] and [log] change at the next start only");
+            }
+            core.config = config;
+            let core = &mut *core;
+            core.watcher.reconsider(&core.config);
+            tracing::info!("the configuration has been read anew");
+        }
+        Err(error) => tracing::error!("the configuration is refused, and the old one holds: {error}"),
+    }
+    life::ready();
+}
+
+fn request(shared: &Shared) {
+    if let Some(pid) = shared.core().request_any() {
+        tracing::info!("a profile is asked for: pid {pid} is next");
+    } else {
+        tracing::warn!("a profile is asked for, and there is no process that could be profiled");
+    }
+}
+
+/// Waits for the last profiles of what is being profiled; not for long.
+async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<Message>) {
+    life::stopping();
+    drop(sender);
+    shared.core().jobs.iter_mut().for_each(profile::Job::stop);
+    let latest = Instant::now() + FAREWELL;
+    while !shared.core().jobs.is_empty() {
+        match timeout_at(latest, messages.recv()).await {
+            Ok(Some(message)) => shared.core().hear(message),
+            Ok(None) => break,
+            Err(_) => {
+                tracing::warn!("profiling takes too long to end: its last profile is not kept");
+                break;
+            }
+        }
+    }
+    tracing::info!("ended");
+}
+
+/// A timer whose first tick comes after one period.
+fn every(period: Duration) -> Interval {
+    let mut timer = interval(period);
+    timer.reset();
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    timer
+}

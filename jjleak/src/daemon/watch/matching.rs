@@ -1,0 +1,131 @@
+//! Which processes are watched.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use crate::daemon::config::{Pattern, Watching};
+use crate::jvm::is_library;
+use crate::processes::{ControlGroup, Credentials, Pid, Process};
+
+/// Most of what a process maps that is looked at: a JVM maps its library early on.
+const MAX_MAPS_BYTES: u64 = 4 << 20;
+
+/// What is asked of a process; what costs more is asked later, and not at all if it does not matter.
+pub(super) trait Traits {
+    fn names(&self) -> [&str; 2];
+    fn user(&self) -> Option<u32>;
+    fn cgroup(&self) -> &str;
+    fn is_jvm(&self) -> bool;
+}
+
+/// Whether such a process is watched.
+pub(super) fn is_wanted(of: &impl Traits, rules: &Watching) -> bool {
+    let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.0.is_match(text));
+    let is_named = |patterns: &[Pattern]| of.names().iter().any(|name| any(patterns, name));
+    if is_named(&rules.exclude) {
+        return false;
+    }
+    is_named(&rules.names)
+        || (!rules.users.is_empty() && of.user().is_some_and(|user| rules.users.contains(&user)))
+        || (!rules.cgroups.is_empty() && any(&rules.cgroups, of.cgroup()))
+        || (rules.jvms && of.is_jvm())
+}
+
+/// A process that runs.
+pub(super) struct Candidate<'a> {
+    pub(super) process: &'a Process,
+    pub(super) exe: &'a str,
+    pub(super) group: &'a ControlGroup,
+}
+
+impl Traits for Candidate<'_> {
+    fn names(&self) -> [&str; 2] {
+        [&self.process.comm, self.exe]
+    }
+
+    fn user(&self) -> Option<u32> {
+        Credentials::of(self.process.pid).ok().map(|credentials| credentials.user)
+    }
+
+    fn cgroup(&self) -> &str {
+        &self.group.path
+    }
+
+    fn is_jvm(&self) -> bool {
+        maps_jvm(self.process.pid)
+    }
+}
+
+/// Whether a process maps a JVM's library.
+fn maps_jvm(pid: Pid) -> bool {
+    let Ok(maps) = File::open(pid.proc_file("maps")) else { return false };
+    let lines = BufReader::new(maps.take(MAX_MAPS_BYTES)).split(b'\n').map_while(Result::ok);
+    lines.into_iter().any(|line| maps_library(&String::from_utf8_lossy(&line)))
+}
+
+/// Whether a line of `/proc/PID/maps` is of a JVM's code. Profilers map its file, too, but do not run it.
+fn maps_library(line: &str) -> bool {
+    let is_code =
+        line.split(' ').nth(1).is_some_and(|permissions| permissions.as_bytes().get(2) == Some(&b'x'));
+    is_code && line.find('/').is_some_and(|path| is_library(Path::new(&line[path..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regex::Regex;
+
+    struct Known(&'static str, u32, &'static str, bool);
+
+    impl Traits for Known {
+        fn names(&self) -> [&str; 2] {
+            [self.0, "/usr/bin/program"]
+        }
+        fn user(&self) -> Option<u32> {
+            Some(self.1)
+        }
+        fn cgroup(&self) -> &str {
+            self.2
+        }
+        fn is_jvm(&self) -> bool {
+            self.3
+        }
+    }
+
+    fn patterns(patterns: &[&str]) -> Vec<Pattern> {
+        patterns.iter().map(|pattern| Pattern(Regex::new(pattern).unwrap())).collect()
+    }
+
+    #[test]
+    fn each_rule_has_a_process_watched_and_exclusion_goes_before_all() {
+        let java = Known("java", 1000, "/a.service", true);
+        let nginx = Known("nginx", 33, "/b.service", false);
+        let rules = Watching::default();
+        assert!(is_wanted(&java, &rules) && !is_wanted(&nginx, &rules));
+        for rules in [
+            Watching { names: patterns(&["^nginx$"]), ..Watching::default() },
+            Watching { names: patterns(&["/program$"]), ..Watching::default() },
+            Watching { users: vec![33], ..Watching::default() },
+            Watching { cgroups: patterns(&["b\\.service"]), ..Watching::default() },
+        ] {
+            assert!(is_wanted(&nginx, &rules), "{rules:?}");
+        }
+        let rules = Watching { jvms: false, ..Watching::default() };
+        assert!(!is_wanted(&java, &rules));
+        let rules = Watching { exclude: patterns(&["java"]), users: vec![1000], ..Watching::default() };
+        assert!(!is_wanted(&java, &rules));
+    }
+
+    #[test]
+    fn who_runs_a_jvms_code_is_one_and_who_only_reads_the_file_is_not() {
+        let line = |permissions| {
+            format!("7f00-7f10 {permissions} 00000000 fd:01 77   /usr/lib/j v m/server/libjvm.so")
+        };
+        assert!(maps_library(&line("r-xp")) && !maps_library(&line("r--p")));
+        assert!(
+            !maps_library("7f00-7f10 r-xp 00000000 fd:01 77   /usr/lib/libjvm.so.dbg") && !maps_library("")
+        );
+        assert!(!maps_jvm(Pid::new(std::process::id()).unwrap()));
+    }
+}

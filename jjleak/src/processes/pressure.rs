@@ -1,0 +1,77 @@
+//! A process's control group, and how much its tasks wait for memory (pressure stall information).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Pid;
+
+/// Where version 2's hierarchy is mounted, alone and beside version 1's.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+/// That of the whole machine.
+const OF_MACHINE: &str = "/proc/pressure/memory";
+
+/// A control group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControlGroup {
+    /// Its path in the hierarchy of version 2, or in that which accounts memory; empty when it is not known.
+    pub path: String,
+    pressure: PathBuf,
+}
+
+impl ControlGroup {
+    /// That of a process.
+    #[must_use]
+    pub fn of(pid: Pid) -> Self {
+        let lines = fs::read_to_string(pid.proc_file("cgroup")).unwrap_or_default();
+        let path = path(&lines).unwrap_or_default().to_owned();
+        let inside = path.trim_start_matches('/');
+        let is_hostile = Path::new(inside).components().any(|part| part.as_os_str() == "..");
+        let own = MOUNTS.iter().map(|mount| Path::new(mount).join(inside).join("memory.pressure"));
+        let own = own.filter(|_| !is_hostile && !inside.is_empty()).find(|file| file.exists());
+        Self { path, pressure: own.unwrap_or_else(|| OF_MACHINE.into()) }
+    }
+
+    /// For how much of the last minute at least one task waited for memory, in per cent: of the group's, or of the machine's if
+    /// nothing is known of the group. `None` when the kernel does not tell.
+    #[must_use]
+    pub fn pressure(&self) -> Option<f64> {
+        some_avg60(&fs::read_to_string(&self.pressure).ok()?)
+    }
+}
+
+/// In version 2's line, or else in that of version 1's memory controller (cgroups(7)).
+fn path(lines: &str) -> Option<&str> {
+    let fields = || lines.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let of = |controller: &str| {
+        fields().find(|(names, _)| names.split(',').any(|name| name == controller)).map(|(_, path)| path)
+    };
+    match of("") {
+        Some(path) if path != "/" => Some(path),
+        root => of("memory").or(root),
+    }
+}
+
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` (the kernel's Documentation/accounting/psi.rst).
+fn some_avg60(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    line.split(' ').find_map(|field| field.strip_prefix("avg60="))?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_is_version_2s_or_that_which_accounts_memory() {
+        assert_eq!(path("0::/system.slice/a.service\n"), Some("/system.slice/a.service"));
+        assert_eq!(path("5:cpu,memory:/b\n0::/\n"), Some("/b"));
+        assert_eq!(path("1:name=systemd:/x\n"), None);
+    }
+
+    #[test]
+    fn pressure_is_read_as_the_kernel_prints_it() {
+        let text = "some avg10=1.00 avg60=12.34 avg300=0.00 total=7\nfull avg10=0.00 avg60=9.00 avg300=0.00 total=0\n";
+        assert_eq!(some_avg60(text), Some(12.34));
+        assert_eq!(some_avg60("nonsense"), None);
+    }
+}

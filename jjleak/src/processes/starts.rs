@@ -1,0 +1,146 @@
+//! Tells which processes have begun to run a program: the kernel's process events (`CN_PROC`, the kernel's
+//! `include/uapi/linux/cn_proc.h`).
+//!
+//! Nobody is woken: what has happened waits in the socket until it is asked for. Where more has happened than finds room
+//! there, that is told.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{MsgFlags, NetlinkAddr, SockFlag, bind, recv, send, setsockopt, sockopt};
+
+use super::Pid;
+
+/// `CN_IDX_PROC` and `CN_VAL_PROC`.
+const PROC: u32 = 1;
+/// `PROC_CN_MCAST_LISTEN`.
+const LISTEN: u32 = 1;
+/// `PROC_EVENT_EXEC`.
+const EXEC: u32 = 2;
+/// `NLMSG_DONE`.
+const DONE: u16 = 3;
+/// A `struct nlmsghdr`, and a `struct cn_msg` without what it carries.
+const NETLINK_HEADER: usize = 16;
+const CONNECTOR_HEADER: usize = 20;
+/// In a `struct proc_event`: what happened, and to whom (`event_data.exec.process_tgid`).
+const WHAT: usize = NETLINK_HEADER + CONNECTOR_HEADER;
+const TGID: usize = WHAT + 20;
+/// Room for events that wait: the kernel counts some 800 bytes for each, so that these are 10,000.
+const BUFFER: usize = 8 << 20;
+/// Larger than any event.
+const LARGEST: usize = 512;
+
+/// Listens to the kernel's process events.
+#[derive(Debug)]
+pub struct Starts(OwnedFd);
+
+/// What has happened since it was last asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Started {
+    /// Processes that have begun to run a program.
+    pub pids: BTreeSet<Pid>,
+    /// There were more, of which nothing is known.
+    pub missed: bool,
+}
+
+impl Starts {
+    /// Begins to listen. Takes `CAP_NET_ADMIN` in the first network namespace, and the first PID namespace.
+    pub fn listen() -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = connector(flags)?;
+        // Without it, there is room for fewer.
+        let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER);
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, PROC))?;
+        // Kernels before 6.6 do not know the second word, and tell of forks and exits, too.
+        for body in [&[LISTEN, EXEC][..], &[LISTEN]] {
+            match send(socket.as_raw_fd(), &request(body), MsgFlags::empty()) {
+                Ok(_) => return Ok(Self(socket)),
+                Err(Errno::EINVAL) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::Error::from(Errno::EINVAL))
+    }
+
+    /// Takes what has happened.
+    #[must_use]
+    pub fn take(&self) -> Started {
+        let mut started = Started::default();
+        let mut message = [0; LARGEST];
+        loop {
+            match recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
+                Ok(length) => started.pids.extend(message.get(..length).and_then(started_by)),
+                Err(Errno::EINTR) => {}
+                Err(Errno::ENOBUFS) => started.missed = true,
+                Err(Errno::EAGAIN) => return started,
+                Err(_) => {
+                    started.missed = true;
+                    return started;
+                }
+            }
+        }
+    }
+}
+
+/// A socket of `NETLINK_CONNECTOR`, a protocol that nix has no name for.
+fn connector(flags: SockFlag) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes numbers only; what it returns is a new descriptor that nobody else has, or -1.
+    unsafe {
+        let descriptor =
+            libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | flags.bits(), libc::NETLINK_CONNECTOR);
+        if descriptor < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(descriptor)) }
+    }
+}
+
+/// The message that asks for events.
+fn request(body: &[u32]) -> Vec<u8> {
+    let carried = size_of_val(body);
+    let total = u32::try_from(NETLINK_HEADER + CONNECTOR_HEADER + carried).unwrap_or_default();
+    let mut message = Vec::new();
+    message.extend(total.to_ne_bytes());
+    message.extend(DONE.to_ne_bytes());
+    // Flags, sequence number and port.
+    message.extend([0; 10]);
+    message.extend(PROC.to_ne_bytes());
+    message.extend(PROC.to_ne_bytes());
+    // Sequence and acknowledgement.
+    message.extend([0; 8]);
+    message.extend(u16::try_from(carried).unwrap_or_default().to_ne_bytes());
+    message.extend([0; 2]);
+    message.extend(body.iter().flat_map(|word| word.to_ne_bytes()));
+    message
+}
+
+/// Who has begun to run a program, if that is what the message tells.
+fn started_by(message: &[u8]) -> Option<Pid> {
+    let word = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
+    if word(WHAT)? == EXEC { Pid::new(word(TGID)?) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_starts_is_told_of() {
+        // Where the kernel or the user does not allow it, there is nothing to test: all processes are looked through then.
+        let Ok(starts) = Starts::listen() else { return };
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = Pid::new(child.id()).unwrap();
+        child.wait().unwrap();
+        assert!(starts.take().pids.contains(&pid));
+        assert!(!starts.take().pids.contains(&pid));
+    }
+
+    #[test]
+    fn messages_that_are_cut_tell_nothing() {
+        for length in 0..TGID {
+            assert_eq!(started_by(&vec![2; length]), None);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A file of records that only ever grows by whole lines, each with its checksum: whatever happens while one is written, all
+//! others can be read.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Error, PendingFile};
+
+/// Hexadecimal digits of a checksum.
+const DIGITS: usize = 8;
+/// Larger journals are not read: their records are a few hundred bytes each.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A journal that can be added to.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Where the last whole line ends, as far as is known.
+    length: u64,
+    /// The last line may not be whole.
+    is_torn: bool,
+}
+
+/// What was read of a journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Records<T> {
+    /// Records, in the order in which they were written.
+    pub records: Vec<T>,
+    /// Lines that are none: torn or damaged.
+    pub damaged: usize,
+}
+
+impl Journal {
+    /// Opens a journal, or begins it.
+    pub fn open<T: DeserializeOwned>(path: &Path) -> io::Result<(Self, Records<T>)> {
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).append(true).create(true).mode(0o640).open(path)?;
+        let length = file.metadata()?.len();
+        if length > MAX_BYTES {
+            return Err(io::Error::other(format!("it has {length} bytes, which is too many for an index")));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let is_torn = bytes.last().is_some_and(|last| *last != b'\n');
+        let journal = Self { path: path.to_owned(), file, length, is_torn };
+        Ok((journal, parse(&bytes)))
+    }
+
+    /// Adds a record. When that fails, as on a full disk, the journal is as it was.
+    pub fn add(&mut self, record: &impl Serialize) -> io::Result<()> {
+        let mut line = String::new();
+        if self.is_torn {
+            line.push('\n');
+        }
+        line.push_str(&self::line(record)?);
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => {
+                self.is_torn = false;
+                self.length += line.len() as u64;
+            }
+            // Shrinking takes no room. If it fails all the same, the next record begins a new line.
+            Err(_) => self.is_torn |= self.file.set_len(self.length).is_err(),
+        }
+        written
+    }
+
+    /// Replaces all records, at once or not at all.
+    pub fn rewrite<'a, T: Serialize + 'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a T>,
+    ) -> Result<(), Error> {
+        let failed = |source| Error::Write { path: self.path.clone(), source };
+        let mut pending = PendingFile::create(&self.path)?;
+        for record in records {
+            pending.write(line(record).map_err(failed)?.as_bytes())?;
+        }
+        pending.finish()?;
+        let file = OpenOptions::new().read(true).append(true).open(&self.path).map_err(failed)?;
+        self.length = file.metadata().map_err(failed)?.len();
+        (self.file, self.is_torn) = (file, false);
+        Ok(())
+    }
+}
+
+/// `CHECKSUM JSON`, and the end of the line. JSON has no line ends of its own.
+fn line(record: &impl Serialize) -> io::Result<String> {
+    let json = serde_json::to_string(record)?;
+    Ok(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Records<T> {
+    let mut found = Records { records: Vec::new(), damaged: 0 };
+    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match record(line) {
+            Some(record) => found.records.push(record),
+            None => found.damaged += 1,
+        }
+    }
+    found
+}
+
+fn record<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
+    let (checksum, json) = (line.get(..DIGITS)?, line.get(DIGITS + 1..)?);
+    let checksum = u32::from_str_radix(str::from_utf8(checksum).ok()?, 16).ok()?;
+    if line[DIGITS] != b' ' || crc32fast::hash(json) != checksum {
+        return None;
+    }
+    serde_json::from_slice(json).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn written(records: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let (mut journal, found) = Journal::open::<String>(&path).unwrap();
+        assert_eq!(found, Records::default());
+        for record in records {
+            journal.add(record).unwrap();
+        }
+        (folder, path)
+    }
+
+    fn read(path: &Path) -> Records<String> {
+        Journal::open(path).unwrap().1
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_also_after_it_was_rewritten() {
+        let (_folder, path) = written(&["one", "two\nlines", "é"]);
+        assert_eq!(read(&path).records, ["one", "two\nlines", "é"]);
+        let (mut journal, _) = Journal::open::<String>(&path).unwrap();
+        journal.rewrite(["two"].iter()).unwrap();
+        journal.add(&"three").unwrap();
+        assert_eq!(read(&path), Records { records: vec!["two".to_owned(), "three".to_owned()], damaged: 0 });
+    }
+
+    #[test]
+    fn cut_at_any_byte_it_has_every_record_before_and_takes_others() {
+        let (_folder, path) = written(&["one", "two", "three"]);
+        let whole = fs::read(&path).unwrap();
+        let ends: Vec<_> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            let (mut journal, found) = Journal::open::<String>(&path).unwrap();
+            // A record is whole without the end of its line, too.
+            let expected = ends.iter().filter(|end| **end <= length).count();
+            assert_eq!(found.records, ["one", "two", "three"][..expected], "{length}");
+            journal.add(&"four").unwrap();
+            let records = read(&path).records;
+            assert_eq!((records.len(), records.last().unwrap().as_str()), (expected + 1, "four"), "{length}");
+        }
+    }
+
+    #[test]
+    fn damaged_at_any_byte_it_lacks_the_records_of_that_place_only() {
+        let (_folder, path) = written(&["one", "two", "three"]);
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            for damage in [0, b'\n', whole[at] ^ 1] {
+                let mut bytes = whole.clone();
+                bytes[at] = damage;
+                fs::write(&path, &bytes).unwrap();
+                let found = read(&path);
+                // The end of a line is between two.
+                let spared = if whole[at] == b'\n' { 1 } else { 2 };
+                assert!(found.records.len() >= spared, "{at}: {found:?}");
+                let known = |record: &String| ["one", "two", "three"].contains(&record.as_str());
+                assert!(found.records.iter().all(known), "{at}: {found:?}");
+            }
+        }
+    }
+}

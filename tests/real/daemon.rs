@@ -1,0 +1,233 @@
+//! The daemon: watches real processes, profiles the one that grows, and keeps what it finds.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
+
+use crate::support::bounded::{LONG, SOON, until};
+use crate::support::compile;
+use crate::support::daemon::{Place, profiles};
+use crate::support::jjleak::Ended;
+use crate::support::lines::Lines;
+use crate::support::privilege::{require_bpf, require_program};
+use crate::support::process::Process;
+
+/// Longer than it takes to see growth, to profile, and to judge, on a slow machine.
+const VERDICT: Duration = Duration::from_secs(240);
+
+/// Profiles briefly, and suspects nobody by itself.
+const ON_REQUEST: &str = "[profile]\nduration = \"60s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nback_off = \"1s\"\n\
+    [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"\n\
+    [http]\nlisten = \"off\"";
+
+/// The C program with leaks, under the name of a test, at work.
+fn working(place: &Place) -> (Process, Lines) {
+    let mut command = Command::new(place.program(compile::verdicts().as_ref()));
+    let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(program.stdin.as_mut().unwrap(), "pace 100000 10").unwrap();
+    (program, said)
+}
+
+#[test]
+fn of_four_jvms_the_one_that_leaks_is_reported_and_only_it() {
+    require_bpf!();
+    require_program!("java");
+    let place = Place::new("four");
+    let profile = "[profile]\nduration = \"15s\"\nsettle = \"2s\"\nsnapshot = \"5s\"";
+    let suspect = "[suspect]\ngrowth_bytes = \"4MiB\"\ngrowth_percent = 0.5\nlimit_within = \"0s\"\nlimit_percent = 100.0";
+    let http = "[http]\nlisten = \"off\"";
+    place.configure("warm_up = \"3s\"", &format!("{profile}\n{suspect}\n{http}"));
+    let _healthy: Vec<_> = (0..3).map(|_| place.java(65_536, 20, "free")).collect();
+    let leaking = place.java(65_536, 20, "leak");
+    let mut daemon = place.start();
+    let verdict = daemon.until(" leaks: ", VERDICT);
+    assert_eq!((verdict["pid"].as_u64(), verdict["leaking"].as_u64()), (Some(leaking.pid().into()), Some(1)));
+    let said = daemon.end();
+    let leaking: BTreeSet<_> = said
+        .iter()
+        .filter(|line| line["message"].as_str().unwrap().contains(" leaks: "))
+        .map(|line| line["pid"].as_u64().unwrap())
+        .collect();
+    assert_eq!(leaking.len(), 1, "{said:#?}");
+    let last = profiles(&place.state()).pop().unwrap();
+    let report = Ended::of(["report".as_ref(), last.as_os_str()]).assert_done();
+    assert!(report.stdout.contains("Pace.forget"), "{}", report.stdout);
+    assert!(
+        fs::read_to_string(last.to_str().unwrap().replace(".pb.gz", ".svg")).unwrap().contains("Pace.forget")
+    );
+}
+
+#[test]
+fn a_signal_has_a_process_profiled_and_the_end_comes_within_five_seconds_with_a_last_profile() {
+    require_bpf!();
+    let place = Place::new("asked");
+    place.configure("", ON_REQUEST);
+    let (program, _said) = working(&place);
+    let mut daemon = place.start();
+    daemon.signal(Signal::SIGUSR1);
+    let told = daemon.until("profiling ", SOON);
+    assert!(told["message"].as_str().unwrap().contains(&format!("pid {}", program.id())), "{told}");
+    until(LONG, "a profile", || !daemon.profiles().is_empty());
+    let before = daemon.profiles().len();
+    let begin = Instant::now();
+    let said = daemon.end();
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(said.iter().all(|line| !line["message"].as_str().unwrap().contains("too long")), "{said:#?}");
+    assert!(profiles(&place.state()).len() > before);
+}
+
+#[test]
+fn killed_while_it_profiles_it_leaves_a_history_that_can_be_read() {
+    require_bpf!();
+    let place = Place::new("killed");
+    place.configure("", ON_REQUEST);
+    let (_program, _said) = working(&place);
+    let mut kept = 0;
+    for _ in 0..3 {
+        let mut daemon = place.start();
+        assert!(
+            daemon.said.iter().all(|line| !line["message"].as_str().unwrap().contains("damaged")),
+            "{:#?}",
+            daemon.said
+        );
+        daemon.signal(Signal::SIGUSR1);
+        daemon.until("profiling ", SOON);
+        until(LONG, "another profile", || daemon.profiles().len() > kept);
+        daemon.kill();
+        let profiles = profiles(&place.state());
+        kept = profiles.len();
+        Ended::of(["report".as_ref(), profiles.last().unwrap().as_os_str()]).assert_done();
+    }
+    place.start().end();
+}
+
+#[test]
+fn a_full_disk_is_told_of_and_as_soon_as_there_is_room_profiles_are_kept_again() {
+    require_bpf!();
+    let place = Place::new("full");
+    place.configure("", ON_REQUEST);
+    let state = place.state();
+    fs::create_dir(&state).unwrap();
+    let _mounted = Mounted::new(&state);
+    let (_program, _said) = working(&place);
+    let mut daemon = place.start();
+    let filler = state.join("filler");
+    let mut file = fs::File::create(&filler).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    drop(file);
+    daemon.signal(Signal::SIGUSR1);
+    let told = daemon.until("is not kept", LONG);
+    assert!(told["message"].as_str().unwrap().contains("No space left on device"), "{told}");
+    assert_eq!(daemon.profiles().len(), 0);
+    fs::remove_file(&filler).unwrap();
+    until(LONG, "a profile", || !daemon.profiles().is_empty());
+    daemon.end();
+}
+
+#[test]
+fn a_configuration_is_checked_with_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("jjleak.toml");
+    let check = |text: &str| {
+        fs::write(&path, text).unwrap();
+        Ended::of(["daemon", "--check-config", "--config", path.to_str().unwrap()])
+    };
+    assert!(check("[watch]\ninterval = \"5s\"\n").assert_done().stdout.ends_with("jjleak.toml: right\n"));
+    check("[watch]\n\ninterval = \"5 parsecs\"\n").assert_failed(
+        2,
+        "jjleak.toml:3: `5 parsecs` is no duration",
+        "correct it",
+    );
+    let missing = folder.path().join("missing.toml");
+    let missing = Ended::of(["daemon", "--check-config", "--config", missing.to_str().unwrap()]);
+    missing.assert_failed(2, "cannot read", "correct it");
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_refused_on_reload_and_one_that_is_right_holds_at_once() {
+    require_bpf!();
+    let place = Place::new("reload");
+    let path = place.configure("", ON_REQUEST);
+    let (_program, _said) = working(&place);
+    let mut daemon = place.start();
+    let right = fs::read_to_string(&path).unwrap();
+    fs::write(&path, right.replace("interval = \"1s\"", "interval = \"1 s s\"")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    let refused = daemon.until("refused", SOON);
+    assert!(refused["message"].as_str().unwrap().contains("jjleak.toml:8: "), "{refused}");
+    // It watches as before.
+    daemon.signal(Signal::SIGUSR1);
+    daemon.until("profiling ", SOON);
+    fs::write(&path, right.replace("interval = \"1s\"", "interval = \"2s\"")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.until("read anew", SOON);
+    daemon.end();
+}
+
+/// Asks over a Unix socket, and returns the head and the body of the answer.
+fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nhost: jjleak\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer.split_off(end + 4))
+}
+
+#[test]
+fn whoever_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() {
+    require_bpf!();
+    let place = Place::new("served");
+    let socket = place.path("socket");
+    let http = format!("[http]\nlisten = \"unix:{}\"\nmax_connections = 4", socket.display());
+    place.configure("", &ON_REQUEST.replace("[http]\nlisten = \"off\"", &http));
+    let (program, _said) = working(&place);
+    let mut daemon = place.start();
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+    let pid = program.id();
+    let (head, _) = ask(&socket, &format!("POST /api/v1/processes/{pid}/profile"));
+    assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+    daemon.until("profiling ", SOON);
+    let latest = format!("GET /debug/pprof/heap?pid={pid}");
+    until(LONG, "a profile", || ask(&socket, &latest).0.starts_with("HTTP/1.1 200 "));
+    let profile = jjleak::pprof::read(&ask(&socket, &latest).1).unwrap().profile;
+    assert_eq!(profile.process.pid, pid);
+    let metrics = String::from_utf8(ask(&socket, "GET /metrics").1).unwrap();
+    assert!(metrics.contains("jjleak_processes{state=\"profiling\"} 1\n"), "{metrics}");
+    assert!(metrics.contains(&format!("jjleak_process_resident_bytes{{pid=\"{pid}\"")), "{metrics}");
+    // Clients that say nothing are sent away, and those that come after them are served.
+    let silent: Vec<_> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    assert!(ask(&socket, "GET /healthz").0.starts_with("HTTP/1.1 200 "));
+    drop(silent);
+    daemon.end();
+    assert!(!socket.exists());
+}
+
+/// A small file system in memory, until it is dropped.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn new(folder: &'a Path) -> Self {
+        mount(Some("tmpfs"), folder, Some("tmpfs"), MsFlags::empty(), Some("size=512k")).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // It goes with its last user.
+        let _ = umount2(self.0, MntFlags::MNT_DETACH);
+    }
+}

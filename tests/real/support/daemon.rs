@@ -1,0 +1,138 @@
+//! A running daemon.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::bounded::{LONG, SOON};
+use super::java::Java;
+use super::jjleak::PROGRAM;
+use super::lines::Lines;
+use super::process::Process;
+
+/// A daemon with a folder of its own, which watches programs of this test only.
+pub(crate) struct Daemon {
+    process: Process,
+    log: Lines,
+    /// What it has said.
+    pub(crate) said: Vec<Value>,
+    folder: PathBuf,
+}
+
+/// A folder for a daemon, and a name that no other test's processes have.
+pub(crate) struct Place {
+    folder: TempDir,
+    name: String,
+}
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // Names of processes have 15 bytes.
+        let name = format!("{name}{}", std::process::id());
+        assert!(name.len() <= 15, "{name}");
+        Self { folder, name }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.path("state")
+    }
+
+    /// A program under the name of this test.
+    pub(crate) fn program(&self, program: &Path) -> PathBuf {
+        let link = self.path(&self.name);
+        if !link.exists() {
+            symlink(program, &link).unwrap();
+        }
+        link
+    }
+
+    /// A Java program under the name of this test.
+    pub(crate) fn java(&self, bytes: u64, pause_ms: u64, what: &str) -> Java {
+        let java = fs::canonicalize("/usr/bin/java").unwrap();
+        Java::start_pace(&self.program(&java), bytes, pause_ms, what)
+    }
+
+    /// Writes a configuration that watches programs of this name, with these sections beside it.
+    pub(crate) fn configure(&self, watch: &str, sections: &str) -> PathBuf {
+        let (state, name) = (self.state().display().to_string(), &self.name);
+        let text = format!(
+            "[state]\ndirectory = {state:?}\n[log]\nformat = \"json\"\n\
+             [watch]\njvms = false\nnames = [\"^{name}$\"]\ninterval = \"1s\"\n{watch}\n{sections}\n"
+        );
+        let path = self.path("jjleak.toml");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Starts a daemon and waits until it watches.
+    pub(crate) fn start(&self) -> Daemon {
+        let mut command = Command::new(PROGRAM);
+        command.args(["daemon", "--config"]).arg(self.path("jjleak.toml"));
+        let mut process = Process::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
+        let log = Lines::of("the daemon", process.stderr.take().unwrap());
+        let mut daemon = Daemon { process, log, said: Vec::new(), folder: self.state() };
+        daemon.until("watching ", SOON);
+        while !daemon.said.last().unwrap()["message"].as_str().unwrap().contains(" processes: ") {
+            daemon.until("watching ", SOON);
+        }
+        daemon
+    }
+}
+
+impl Daemon {
+    /// Waits for a message with this in it.
+    pub(crate) fn until(&mut self, part: &str, limit: Duration) -> Value {
+        loop {
+            let line = self.log.next(limit);
+            let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            self.said.push(said.clone());
+            if said["message"].as_str().is_some_and(|message| message.contains(part)) {
+                return said;
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Ends it as systemd does; everything that it has said.
+    pub(crate) fn end(mut self) -> Vec<Value> {
+        self.signal(Signal::SIGTERM);
+        let status = self.process.end(LONG);
+        assert_eq!(status.code(), Some(0), "{:#?}", self.said);
+        let lines = self.log.all(SOON);
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.process.end(SOON);
+    }
+
+    /// The profiles that are kept.
+    pub(crate) fn profiles(&self) -> Vec<PathBuf> {
+        profiles(&self.folder)
+    }
+}
+
+/// The profiles in a state directory, the oldest first.
+pub(crate) fn profiles(state: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(state.join("profiles")).unwrap().map(|file| file.unwrap().path());
+    let mut profiles: Vec<_> = files.filter(|path| path.to_str().unwrap().ends_with(".pb.gz")).collect();
+    profiles.sort();
+    profiles
+}
