@@ -203,6 +203,6 @@ fn whatever_is_in_a_jvms_memory_is_read_within_bounds() {
     require_program!("javac");
     assert_harmless(Path::new("java"));
     if is_long() {
-        jdks().iter().for_each(|home| assert_harmless(&home.join("bin/java")));
+        jdks().iter().for_each(|jdk| assert_harmless(&jdk.java()));
     }
 }

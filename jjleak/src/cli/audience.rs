@@ -83,7 +83,7 @@ impl Audience {
     /// Which verdicts are to be of the very look.
     pub(super) const fn pace(&self) -> Pace {
         match self {
-            Self::Reader => Pace::Thorough,
+            Self::Reader | Self::Recorder(_) => Pace::Thorough,
             Self::Viewer(_) => Pace::InTurn,
         }
     }
@@ -130,7 +130,7 @@ impl Audience {
     pub(super) fn show_ended_child(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
         match self {
             Self::Reader => outputs.mention_ended(profiles),
-            Self::Viewer(_) => self.show_ended(profiles, outputs),
+            Self::Viewer(_) | Self::Recorder(_) => self.show_ended(profiles, outputs),
         }
     }
 

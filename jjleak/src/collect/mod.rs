@@ -208,7 +208,7 @@ impl Collector {
             None => allocated,
         };
         let live_variance = weighted.as_ref().map(|weighted| {
-            let sums = sums.iter().flat_map(HashMap::values).flat_map(Sum::seen);
+            let sums = sums.iter().flatten().flat_map(|(_, sum)| sum.seen());
             weighted.variances(&sums.collect::<Vec<_>>())
         });
         // Blocks first: whatever is live has then been counted for its stack.

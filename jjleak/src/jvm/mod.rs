@@ -41,7 +41,7 @@ pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
 
 /// The file that HotSpot is in, unless somebody has put it elsewhere.
-const LIBRARY: &str = "libjvm.so";
+pub(crate) const LIBRARY: &str = "libjvm.so";
 
 /// The variable that leads to what HotSpot tells of its structures.
 const STRUCTS: &str = "gHotSpotVMStructs";

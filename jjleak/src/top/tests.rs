@@ -10,8 +10,8 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::profile::{
-    Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, StackProfile, Survival, Thread, Totals,
-    Verdict, VerdictKind,
+    Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, StackProfile, Survival, Thread,
+    Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 

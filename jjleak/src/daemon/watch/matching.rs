@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::daemon::config::{Pattern, Watching};
-use crate::jvm::is_library;
+use crate::jvm::LIBRARY;
 use crate::processes::{ControlGroup, Credentials, Pid, Process};
 
 /// Most of what a process maps that is looked at: a JVM maps its library early on.
@@ -64,11 +64,13 @@ fn maps_jvm(pid: Pid) -> bool {
     lines.into_iter().any(|line| maps_library(&String::from_utf8_lossy(&line)))
 }
 
-/// Whether a line of `/proc/PID/maps` is of a JVM's code. Profilers map its file, too, but do not run it.
+/// Whether a line of `/proc/PID/maps` is of a JVM's code, going by the name of its file alone: this is asked of every process
+/// that starts. Profilers map the file, too, but do not run it.
 fn maps_library(line: &str) -> bool {
     let is_code =
         line.split(' ').nth(1).is_some_and(|permissions| permissions.as_bytes().get(2) == Some(&b'x'));
-    is_code && line.find('/').is_some_and(|path| is_library(Path::new(&line[path..])))
+    let path = line.find('/').map(|path| Path::new(line[path..].trim_end_matches(" (deleted)")));
+    is_code && path.and_then(Path::file_name).is_some_and(|name| name == LIBRARY)
 }
 
 #[cfg(test)]
