@@ -33,7 +33,7 @@ impl CodeFollower {
         look: &Look,
         attachment: &mut Attachment,
     ) -> Result<(), attach::Error> {
-        let Watched { image, modules, jvm, .. } = watched;
+        let Watched { image, modules, .. } = watched;
         let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
@@ -48,9 +48,8 @@ impl CodeFollower {
             };
             self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
-        let is_awaited = jvm.is_awaited(&look.mappings);
         let code: Vec<_> = executable()
-            .filter(|mapping| !(mapping.is_of_uprobes() || is_awaited && mapping.is_generated()))
+            .filter(|mapping| !mapping.is_of_uprobes())
             .map(|mapping| CodeMapping::of(mapping, modules))
             .collect();
         let left_out = attachment.set_code(*image, &code, look.seen)?;

@@ -13,16 +13,12 @@ use crate::symbolize::{JavaNames, KnownJava, StackNames};
 
 /// How often a JVM's own description is tried to be read: while its library is being loaded, it is not there yet.
 const ATTEMPTS: u32 = 10;
-/// How often it is looked for where a JVM's code is, before its code is taken for another compiler's. A JVM settles that some
-/// ten milliseconds after its library was mapped, and looks without news are up to 100 ms apart.
-const LOOKS: u32 = 100;
 
 /// What is known of the JVM in a process, if there is one.
 #[derive(Default)]
 pub(super) struct WatchedJvm {
     jvm: Option<Jvm<ProcessMemory>>,
     attempts: u32,
-    looks: u32,
     /// Where its code is; empty before it has any.
     heaps: Vec<CodeHeap>,
     names: KnownJava,
@@ -39,18 +35,10 @@ impl WatchedJvm {
         self.names.unnamed
     }
 
-    /// Whether a process has a JVM of which it is not known yet where it generates code. What it generates meanwhile must not
-    /// be taken for another compiler's: by a return address that is nowhere, jjleak is told that there is something.
-    pub(super) fn is_awaited(&self, mappings: &[Mapping]) -> bool {
-        let is_starting = self.heaps.is_empty() && self.attempts < ATTEMPTS && self.looks < LOOKS;
-        is_starting && mappings.iter().any(|mapping| mapping.executable && jvm::is_library(&mapping.path))
-    }
-
     /// Where code is, if that is another place than the last time: it is settled while the JVM starts.
     fn look(&mut self, thread: Pid, mappings: &[Mapping], modules: &ModuleTable) -> Option<CodeCache> {
         self.open(thread, mappings, modules);
         let jvm = self.jvm.as_ref()?;
-        self.looks += u32::from(self.heaps.is_empty() && self.looks < LOOKS);
         let no_code = |error: &jvm::Error| tracing::debug!(%error, "a JVM has no code yet");
         let heaps = jvm.heaps().inspect_err(no_code).ok()?;
         if heaps == self.heaps {
@@ -107,13 +95,8 @@ impl Watch {
         thread: Pid,
         look: &Look,
     ) -> Result<bool, Failure> {
-        let was_awaited = watched.jvm.is_awaited(&look.mappings);
-        match watched.jvm.look(thread, &look.mappings, &watched.modules) {
-            Some(code) => self.attachment.set_generated(watched.slot(), &code),
-            // No JVM that can be looked into, after all: the code counts as any other compiler's.
-            None if was_awaited && !watched.jvm.is_awaited(&look.mappings) => {}
-            None => return Ok(false),
-        }
+        let Some(code) = watched.jvm.look(thread, &look.mappings, &watched.modules) else { return Ok(false) };
+        self.attachment.set_generated(watched.slot(), &code);
         self.code.follow(watched, thread, look, &mut self.attachment)?;
         Ok(true)
     }
