@@ -90,7 +90,7 @@ fn a_child_of_a_process_that_has_been_watched_for_long_is_looked_at_closely_from
     let (reader, writer) = std::io::pipe().unwrap();
     let parent = ledger.pid();
     let mut command = Command::new(PROGRAM);
-    command.args(["--follow", "-p", &parent.to_string(), "--format", "json", "0.02"]).stdout(writer);
+    command.args(["--follow", "-p", &parent.to_string(), "--format", "json", "0.1"]).stdout(writer);
     let jjleak = Jjleak::start(command).until_attached();
     let mut lines = Lines::of("jjleak's reports", reader);
     let mut looks_at = |pid: u32, number: usize| -> Vec<u32> {
@@ -98,10 +98,10 @@ fn a_child_of_a_process_that_has_been_watched_for_long_is_looked_at_closely_from
         reports.filter(|report| report.process.pid == pid).map(|report| report.looks).take(number).collect()
     };
     // So many that instants have become rare.
-    let of_parent = looks_at(parent, 200);
-    assert!(of_parent[199] < 50, "{of_parent:?}");
+    let of_parent = looks_at(parent, 60);
+    assert!(of_parent[59] <= 48, "{of_parent:?}");
     let child = ledger.fork();
-    assert_eq!(looks_at(child, 20), (1..=20).collect::<Vec<_>>());
+    assert_eq!(looks_at(child, 10), (1..=10).collect::<Vec<_>>());
     ledger.end_child();
     jjleak.interrupt().assert_done();
 }
