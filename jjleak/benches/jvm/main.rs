@@ -107,16 +107,13 @@ fn blobs(jvm: &Jvm<ProcessMemory>, heaps: &[CodeHeap]) -> Vec<Blob> {
     for heap in heaps {
         let (mut at, mut empty) = (heap.begin, 0);
         while at < heap.end && empty < EMPTY {
-            match jvm.find(heaps, at + 1) {
-                Some(blob) => {
-                    at = blob.code.end.next_multiple_of(SEGMENT);
-                    empty = 0;
-                    blobs.push(blob);
-                }
-                None => {
-                    at += SEGMENT;
-                    empty += 1;
-                }
+            if let Some(blob) = jvm.find(heaps, at + 1) {
+                at = blob.code.end.next_multiple_of(SEGMENT);
+                empty = 0;
+                blobs.push(blob);
+            } else {
+                at += SEGMENT;
+                empty += 1;
             }
         }
     }
