@@ -131,6 +131,8 @@ fn session(pid: u32) -> Result<(Duration, Duration)> {
     let begun = Instant::now();
     let mut jjleak = Command::new(env!("CARGO_BIN_EXE_jjleak"))
         .args(["-p", &pid.to_string(), "3600"])
+        // It leaves a flame graph.
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
