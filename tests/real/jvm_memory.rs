@@ -18,6 +18,7 @@ use crate::support::java::{Java, jdks};
 use crate::support::privilege::{is_long, require_program};
 
 const PAGE: u64 = 4096;
+const PAGE_BYTES: usize = 4096;
 /// Code that is looked at: every 2 KiB of the heaps is an address in it, up to this many blobs.
 const STRIDE: usize = 2048;
 const MAX_BLOBS: usize = 60;
@@ -44,7 +45,7 @@ impl Memory for Recorder<'_> {
         let mut record = self.record.borrow_mut();
         record.read.insert(address);
         for page in address / PAGE..=address.saturating_add(into.len() as u64) / PAGE {
-            let mut bytes = vec![0; PAGE as usize];
+            let mut bytes = vec![0; PAGE_BYTES];
             if self.memory.read(page * PAGE, &mut bytes) == bytes.len() {
                 record.pages.entry(page).or_insert(bytes);
             }
@@ -138,7 +139,7 @@ fn change() -> impl Strategy<Value = Change> {
 /// The pages that differ after these changes.
 fn changed(record: &Record, changes: &[Change]) -> BTreeMap<u64, Vec<u8>> {
     let read: Vec<u64> = record.read.iter().copied().collect();
-    let mut changed = BTreeMap::new();
+    let mut pages = BTreeMap::new();
     for change in changes {
         let (at, bytes) = match change {
             Change::Word(at, word) => (read[at.index(read.len())], word.to_le_bytes().to_vec()),
@@ -149,7 +150,7 @@ fn changed(record: &Record, changes: &[Change]) -> BTreeMap<u64, Vec<u8>> {
             Change::Gone(at) => (read[at.index(read.len())], Vec::new()),
         };
         let Some(page) = record.pages.get(&(at / PAGE)) else { continue };
-        let page = changed.entry(at / PAGE).or_insert_with(|| page.clone());
+        let page = pages.entry(at / PAGE).or_insert_with(|| page.clone());
         if bytes.is_empty() {
             page.fill(0xff);
         }
@@ -157,7 +158,7 @@ fn changed(record: &Record, changes: &[Change]) -> BTreeMap<u64, Vec<u8>> {
             *place = byte;
         }
     }
-    changed
+    pages
 }
 
 fn assert_harmless(java: &Path) {
@@ -203,6 +204,8 @@ fn whatever_is_in_a_jvms_memory_is_read_within_bounds() {
     require_program!("javac");
     assert_harmless(Path::new("java"));
     if is_long() {
-        jdks().iter().for_each(|jdk| assert_harmless(&jdk.java()));
+        for jdk in jdks() {
+            assert_harmless(&jdk.java());
+        }
     }
 }

@@ -107,16 +107,13 @@ fn blobs(jvm: &Jvm<ProcessMemory>, heaps: &[CodeHeap]) -> Vec<Blob> {
     for heap in heaps {
         let (mut at, mut empty) = (heap.begin, 0);
         while at < heap.end && empty < EMPTY {
-            match jvm.find(heaps, at + 1) {
-                Some(blob) => {
-                    at = blob.code.end.next_multiple_of(SEGMENT);
-                    empty = 0;
-                    blobs.push(blob);
-                }
-                None => {
-                    at += SEGMENT;
-                    empty += 1;
-                }
+            if let Some(blob) = jvm.find(heaps, at + 1) {
+                at = blob.code.end.next_multiple_of(SEGMENT);
+                empty = 0;
+                blobs.push(blob);
+            } else {
+                at += SEGMENT;
+                empty += 1;
             }
         }
     }
@@ -134,6 +131,8 @@ fn session(pid: u32) -> Result<(Duration, Duration)> {
     let begun = Instant::now();
     let mut jjleak = Command::new(env!("CARGO_BIN_EXE_jjleak"))
         .args(["-p", &pid.to_string(), "3600"])
+        // It leaves a flame graph.
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

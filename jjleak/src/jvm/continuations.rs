@@ -172,7 +172,9 @@ mod tests {
         memory[10..16].copy_from_slice(&[8, 12, 16, 20, 24, 48]);
         memory[20..24].copy_from_slice(&[0x1000, 3, 0x8_0000_0000, 0]);
         memory[CLASSES..CLASSES + 2].copy_from_slice(&[0, CLASS]);
-        on.iter().for_each(|flag| memory[*flag] = 1);
+        for flag in on {
+            memory[*flag] = 1;
+        }
         let at = |index: usize| 8 * index as u64;
         let [compressed, compressed_classes, compact, moving] = FLAGS.map(at);
         let layout = ContinuationLayout {
