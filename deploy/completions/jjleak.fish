@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -45,6 +45,7 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the sta
 complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'What to write: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l max-overhead -d 'Keep what profiling costs the process below this, in per cent of the CPU time that it uses itself; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l system-wide -d 'Attach to every process, also to those that begin later'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Account children, too, each in books of its own'
@@ -88,6 +89,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Or
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'What to write at the end: text, json, svg, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-overhead -d 'Keep what profiling costs the process below this, in per cent of the CPU time that it uses itself; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l baseline -d 'Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sort -d 'First order of the rows: verdict, size (live bytes), count (live allocations), growth (since the look before), rate (of growth) or age (of the oldest live allocation)' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l system-wide -d 'Attach to every process, also to those that begin later'

@@ -13,6 +13,7 @@
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
+//! | [`sample_windows`] | windows of time | weights and errors of what is counted in them |
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
@@ -41,6 +42,7 @@ pub mod pprof;
 pub mod processes;
 pub mod profile;
 pub mod render;
+pub mod sample_windows;
 pub mod store;
 pub mod symbolize;
 pub mod top;

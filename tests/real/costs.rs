@@ -1,11 +1,18 @@
 //! What being profiled costs is told, before and while it is paid.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use jjleak::render::json::Document;
 use serde_json::Value;
 
+use crate::support::bounded::{LONG, SOON};
+use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
+use crate::support::process::Process;
 
 #[test]
 fn reports_say_what_being_profiled_costs() {
@@ -26,8 +33,8 @@ fn an_estimate_counts_the_calls_of_a_process_and_profiles_nothing() {
     require_bpf!();
     let mut ledger = Ledger::start();
     let pid = ledger.pid().to_string();
-    let mut command = std::process::Command::new(crate::support::jjleak::PROGRAM);
-    command.args(["--estimate", "-p", &pid, "3600", "--format", "json"]).stdout(std::process::Stdio::piped());
+    let mut command = Command::new(crate::support::jjleak::PROGRAM);
+    command.args(["--estimate", "-p", &pid, "3600", "--format", "json"]).stdout(Stdio::piped());
 
     let mut jjleak = Jjleak::start(command);
     jjleak.wait_for("jjleak: counting");
@@ -50,4 +57,54 @@ fn an_estimate_is_of_one_process() {
     let ended = Ended::of(["--estimate", "-p", "1", "-p", "2"]);
 
     ended.assert_failed(2, "one process", "--help");
+}
+
+/// What jjleak reports with these options of a program that leaks at a steady pace, and how many bytes it has leaked.
+fn paced(options: &[&str], milliseconds: u32) -> (Document, u64) {
+    let mut program =
+        Process::spawn(Command::new(compile::paced()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the paced program", program.stdout.take().unwrap());
+    let mut stdin = program.stdin.take().unwrap();
+    assert_eq!(said.next(SOON), "ready");
+    let pid = program.id().to_string();
+    let jjleak = Jjleak::attached(["-p", &pid, "3600", "--format", "json"].iter().chain(options));
+    writeln!(stdin, "{milliseconds}").unwrap();
+    let leaked = said.next(LONG).parse().unwrap();
+    let report = jjleak.interrupt().assert_done().report();
+    (report, leaked)
+}
+
+/// Further off than this many standard errors is one estimate in five million.
+const FAR: f64 = 5.2;
+
+#[test]
+#[expect(clippy::cast_precision_loss, reason = "statistics")]
+fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
+    require_bpf!();
+
+    let (report, leaked) = paced(&["--max-overhead", "20"], 25_000);
+
+    let windows = report.windows.expect("counting everything costs more than that");
+    assert!(windows >= 3, "{windows} windows");
+    let error = report.live_error.unwrap();
+    let off = (report.live.bytes as f64 - leaked as f64) / error.bytes as f64;
+    println!(
+        "{} for {leaked}, standard error {}, {windows} windows: {off:.2}",
+        report.live.bytes, error.bytes
+    );
+    assert!(off.abs() < FAR, "off by {off}");
+    assert!(error.bytes < leaked, "of no use: {error:?}");
+    assert!(report.lost.values().all(|count| *count == 0), "{:?}", report.lost);
+    assert!(report.verdicts.is_empty(), "estimates are not judged");
+    println!("{:?}", report.cost);
+}
+
+#[test]
+fn a_bound_that_is_never_reached_changes_nothing() {
+    require_bpf!();
+
+    let (report, leaked) = paced(&["--max-overhead", "1000"], 3_000);
+
+    assert_eq!((report.windows, report.live_error), (None, None));
+    assert_eq!(report.live.bytes, leaked);
 }

@@ -43,7 +43,7 @@ pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
 pub use preflight::{Check, Host, Missing};
-pub use probes::{Measuring, Runs, RunsByPart, Steppings};
+pub use probes::{Measuring, Part, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 
@@ -190,6 +190,22 @@ impl Attachment {
     /// Binds the probes of a process to another of its threads, after the one they were bound to has ended.
     pub fn rebind(&mut self, slot: ProcessSlot, thread: Pid) -> Result<(), Error> {
         self.probes.rebind(&mut self.ebpf, slot, Scope::Process { slot, thread })
+    }
+
+    /// Takes a part of the probes out for a while.
+    pub fn rest(&mut self, part: Part) {
+        self.probes.rest(part);
+    }
+
+    /// Puts a part of the probes back in.
+    pub fn wake(&mut self, part: Part) -> Result<(), Error> {
+        self.probes.wake(&mut self.ebpf, part)
+    }
+
+    /// Whether probes can be taken out and put back in in a moment: where they are no perf events.
+    #[must_use]
+    pub const fn can_rest(&self) -> bool {
+        self.probes.are_quick()
     }
 
     /// Takes the probes out of forked children of the processes that they are bound to: a child has them in its copy of

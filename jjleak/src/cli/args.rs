@@ -179,6 +179,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
     pub(super) by: Vec<Value>,
 
+    /// Keep what profiling costs the process below this, in per cent of the CPU time that it uses itself; figures become estimates
+    ///
+    /// Everything is counted while that costs less. Otherwise, allocations are counted in windows of time, at random, and what
+    /// the figures may be off by is told. One process only.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    #[arg(conflicts_with_all = ["name", "system_wide", "follow", "mmap", "trace", "sample_rate", "sample_bytes", "combined_only"])]
+    pub(super) max_overhead: Option<f64>,
+
     /// Account nothing, but count calls for INTERVAL seconds, and say what exact profiling would cost the process
     ///
     /// Counting costs the process less than half of what profiling does. Text, or one JSON document with --format json.
@@ -291,6 +299,7 @@ impl Args {
         Ok(Coverage {
             older: Duration::from_millis(self.older),
             sampling: self.sampling(),
+            windows: None,
             combined: self.combined_only,
             blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
             // What is younger is not in the figures, and may not be judged.
@@ -313,6 +322,16 @@ impl Args {
             return Err(Failure::usage(format!("--min-size {min} is larger than --max-size {max}")));
         }
         Ok(SizeFilter { min: self.min_size, max: self.max_size })
+    }
+}
+
+/// A share in per cent.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    const LOWEST: f64 = 0.1;
+    const HIGHEST: f64 = 1000.;
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (LOWEST..=HIGHEST).contains(&percent) => Ok(percent),
+        _ => Err(format!("not a percentage from {LOWEST} to {HIGHEST}")),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use super::Failure;
 use super::args::{Args, Subject};
@@ -49,6 +49,10 @@ pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Fail
     let subject = args.subject()?;
     let settings = settings(args, &subject)?;
     let choice = Choice::of(args)?;
+    if args.max_overhead.is_some() && args.pid.len() > 1 {
+        let what = "--max-overhead keeps one process below a bound: give one -p";
+        return Err(Failure::usage(what.to_owned()));
+    }
     let baseline = saved::baseline(args)?;
     args.coverage()?;
     attach::preflight().map_err(attach::Error::from)?;
@@ -140,6 +144,9 @@ impl Session {
                 (watch, outputs)
             }
         };
+        if let Some(percent) = args.max_overhead {
+            watch.keep_below(percent / 100.)?;
+        }
         if args.refresh_perf_map {
             watch.ask_for_perf_maps();
         }
@@ -238,6 +245,7 @@ impl Session {
                     let spacing = self.watch.look_at_past()?;
                     looks.reset_after(spacing.max(between_looks).max(begin.elapsed() * LEAST_REST));
                 }
+                () = at(self.watch.next_turn()) => self.watch.turn()?,
                 () = self.watch.next_ending() => {
                     self.catch_up()?;
                     if self.watch.is_crowded() {
@@ -408,6 +416,14 @@ fn readable(descriptor: RawFd) -> Result<AsyncFd<RawFd>, Failure> {
 async fn ready(descriptor: Option<&AsyncFd<RawFd>>) -> io::Result<AsyncFdReadyGuard<'_, RawFd>> {
     match descriptor {
         Some(descriptor) => descriptor.readable().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until an instant; for ever when there is none.
+async fn at(instant: Option<std::time::Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant.into()).await,
         None => pending().await,
     }
 }

@@ -12,6 +12,7 @@ mod spill;
 mod stacks;
 mod sums;
 mod timeline;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
@@ -29,9 +30,11 @@ use jjleak_common::stack::{StackFrame, StackRow, StackStatus, StackTotals, lost_
 use jjleak_common::unwind::MAX_FOUND;
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
+use crate::sample_windows::Windows;
 use frames::Frames;
 use live::Blocks;
-use sums::Sum;
+use sums::{Draw, Sum};
+use windows::WindowSums;
 
 pub use sums::{Block, Cohort, LiveBlocks};
 pub use timeline::{MAX_INSTANTS, Timeline};
@@ -56,6 +59,9 @@ pub struct Snapshot {
     pub youngest_ns: u64,
     /// Most blocks of each stack that are listed one by one.
     pub blocks_per_stack: usize,
+    /// Estimated variances of all blocks that live and of their bytes, if they were counted in windows; of all images of the
+    /// snapshot together.
+    pub live_variance: Option<(f64, f64)>,
     /// The program image it is of.
     pub image: ImageId,
     /// Every stack of the image that allocated since the start, by its row in the kernel's table.
@@ -113,6 +119,7 @@ pub struct Collector {
     sampling: Sampling,
     combined: bool,
     timeline: Timeline,
+    windows: Option<WindowSums>,
 }
 
 impl Collector {
@@ -125,6 +132,7 @@ impl Collector {
             sampling,
             combined,
             timeline: Timeline::default(),
+            windows: None,
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -145,6 +153,31 @@ impl Collector {
         self.timeline.spacing()
     }
 
+    /// From now on, only what is allocated in windows counts, and stands for the time around it.
+    pub fn count_in_windows(&mut self) {
+        self.windows = Some(WindowSums::new(now_ns()));
+    }
+
+    /// The windows, if there are some.
+    #[must_use]
+    pub fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref().map(WindowSums::windows)
+    }
+
+    /// A window begins; probes are in place.
+    pub fn begin_window(&mut self) {
+        if let Some(windows) = &mut self.windows {
+            windows.begin(now_ns(), stacks::allocated(&self.stacks, self.sampling));
+        }
+    }
+
+    /// A window is over at an instant; its stratum ends then. What is counted after it is left out.
+    pub fn end_window_at(&mut self, end_ns: u64, stratum_end_ns: u64) {
+        if let Some(windows) = &mut self.windows {
+            windows.end(end_ns, stratum_end_ns, &stacks::allocated(&self.stacks, self.sampling));
+        }
+    }
+
     /// Takes a snapshot of each of these images, all of the same instant.
     pub fn snapshots(
         &mut self,
@@ -158,6 +191,15 @@ impl Collector {
         } else {
             self.at_instant(attachment, images, view)?
         };
+        let weighted = self.windows.as_ref().map(|windows| windows.at(taken_ns));
+        let allocated = match &self.windows {
+            Some(windows) => windows.allocated(allocated, taken_ns),
+            None => allocated,
+        };
+        let live_variance = weighted.as_ref().map(|weighted| {
+            let sums = sums.iter().flat_map(HashMap::values).flat_map(Sum::seen);
+            weighted.variances(&sums.collect::<Vec<_>>())
+        });
         // Blocks first: whatever is live has then been counted for its stack.
         let mut stacks = stacks::read(&self.stacks, images, self.sampling);
         if self.combined {
@@ -169,7 +211,7 @@ impl Collector {
             let Some(stacks) = stacks.get_mut(image) else { continue };
             for (row, sum) in sums {
                 let used = stacks.entry(row).or_default();
-                (used.live, used.cohorts, used.blocks) = sum.finish(view.blocks_per_stack);
+                (used.live, used.cohorts, used.blocks) = sum.finish(view.blocks_per_stack, weighted.as_ref());
             }
         }
         for (row, used) in stacks.values_mut().flatten() {
@@ -193,7 +235,16 @@ impl Collector {
             let instants_ns = Arc::clone(&instants_ns);
             (
                 image,
-                Snapshot { taken_ns, instants_ns, youngest_ns, blocks_per_stack, image, stacks, counters },
+                Snapshot {
+                    taken_ns,
+                    instants_ns,
+                    youngest_ns,
+                    blocks_per_stack,
+                    live_variance,
+                    image,
+                    stacks,
+                    counters,
+                },
             )
         };
         Ok(stacks.into_iter().map(snapshot).collect())
@@ -215,10 +266,17 @@ impl Collector {
         let timeline = self.timeline.up_to(instant_ns);
         let intervals = timeline.intervals();
         let youngest_ns = instant_ns.saturating_sub(view.older_ns);
+        let weighted = self.windows.as_ref().map(|windows| windows.at(instant_ns));
         let blocks = Blocks::of_table(&self.live, instant_ns, |key, record| {
             let shown = record.time_ns <= youngest_ns && wanted.contains(&key.image());
             if let (true, Some(sum)) = (shown, sums.get_mut(record.stack as usize)) {
-                sum.add(key, record, &intervals, self.sampling, view.blocks_per_stack);
+                sum.add(
+                    key,
+                    record,
+                    &intervals,
+                    Draw { sampling: self.sampling, windows: weighted.as_ref() },
+                    view.blocks_per_stack,
+                );
             }
         });
         let spilled = spill::read(spill);

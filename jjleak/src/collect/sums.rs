@@ -1,10 +1,13 @@
 //! Sums of live blocks.
 
+use std::collections::HashMap;
+
 use jjleak_common::live::{Key, Record};
 use jjleak_common::process::ImageId;
 use jjleak_common::sampling::{Sampling, WEIGHT_BITS, WEIGHT_ONE, weighted};
 
 use super::timeline::Intervals;
+use crate::sample_windows::{Seen, Weighted};
 
 /// Live blocks, summed; when sampling, estimates.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -84,6 +87,15 @@ pub(super) struct Sum {
     /// Numbers with [`WEIGHT_BITS`] fractional bits.
     cohorts: Vec<Cohort>,
     blocks: Vec<Block>,
+    /// What was counted in windows, by their index.
+    seen: HashMap<usize, Seen>,
+}
+
+/// How blocks came to be counted.
+#[derive(Clone, Copy)]
+pub(super) struct Draw<'a> {
+    pub(super) sampling: Sampling,
+    pub(super) windows: Option<&'a Weighted>,
 }
 
 impl Sum {
@@ -93,11 +105,19 @@ impl Sum {
         key: Key,
         record: &Record,
         intervals: &Intervals<'_>,
-        sampling: Sampling,
+        draw: Draw<'_>,
         kept: usize,
     ) {
         let Record { size, time_ns, .. } = *record;
-        let weight = sampling.weight(size);
+        let mut weight = draw.sampling.weight(size);
+        if let Some(windows) = draw.windows {
+            // What is there since another time (a block that was resized) was not drawn.
+            let Some(window) = windows.of(time_ns) else { return };
+            weight = windows.fixed_weight(window);
+            let seen = self.seen.entry(window).or_default();
+            seen.objects += 1;
+            seen.bytes += size;
+        }
         let live = &mut self.live;
         live.oldest_ns = if self.objects == 0 { time_ns } else { live.oldest_ns.min(time_ns) };
         live.newest_ns = live.newest_ns.max(time_ns);
@@ -110,7 +130,7 @@ impl Sum {
         let cohort = &mut self.cohorts[intervals.of(time_ns)];
         cohort.objects += weight;
         cohort.bytes += weighted(size, weight);
-        if weight != WEIGHT_ONE {
+        if weight != WEIGHT_ONE && draw.windows.is_none() {
             #[expect(
                 clippy::cast_precision_loss,
                 reason = "a standard error has no use for more than 53 bits"
@@ -128,13 +148,26 @@ impl Sum {
         }
     }
 
+    /// What was counted in windows, by their index.
+    pub(super) fn seen(&self) -> impl Iterator<Item = (usize, Seen)> {
+        self.seen.iter().map(|(window, seen)| (*window, *seen))
+    }
+
     /// Whose blocks they are; `None` when there was none.
     pub(super) const fn image(&self) -> Option<ImageId> {
         self.image
     }
 
     /// The sum, its cohorts, and the blocks that were kept, the largest first, older ones before younger ones.
-    pub(super) fn finish(mut self, kept: usize) -> (LiveBlocks, Vec<Cohort>, Vec<Block>) {
+    pub(super) fn finish(
+        mut self,
+        kept: usize,
+        windows: Option<&Weighted>,
+    ) -> (LiveBlocks, Vec<Cohort>, Vec<Block>) {
+        if let Some(windows) = windows {
+            let seen: Vec<_> = self.seen().collect();
+            (self.live.objects_variance, self.live.bytes_variance) = windows.variances(&seen);
+        }
         largest_first(&mut self.blocks, kept);
         for cohort in &mut self.cohorts {
             cohort.objects = rounded(cohort.objects);
@@ -168,11 +201,11 @@ mod tests {
                 Key::new(ImageId(1), address),
                 &Record { size, time_ns, stack: 1, reserved: 0 },
                 &timeline.intervals(),
-                sampling,
+                Draw { sampling, windows: None },
                 kept,
             );
         }
-        let (live, cohorts, blocks) = sum.finish(kept);
+        let (live, cohorts, blocks) = sum.finish(kept, None);
         assert_eq!(cohorts.iter().map(|cohort| cohort.bytes).sum::<u64>(), live.bytes);
         (live, blocks)
     }
@@ -186,9 +219,15 @@ mod tests {
         let mut sum = Sum::default();
         for (address, (size, time_ns)) in (1..).zip([(1, 50), (2, 100), (4, 101), (8, 250), (16, 300)]) {
             let record = Record { size, time_ns, stack: 1, reserved: 0 };
-            sum.add(Key::new(ImageId(1), address), &record, &timeline.intervals(), Sampling::Off, 0);
+            sum.add(
+                Key::new(ImageId(1), address),
+                &record,
+                &timeline.intervals(),
+                Draw { sampling: Sampling::Off, windows: None },
+                0,
+            );
         }
-        let (_, cohorts, _) = sum.finish(0);
+        let (_, cohorts, _) = sum.finish(0, None);
         assert_eq!(
             cohorts.iter().map(|cohort| (cohort.objects, cohort.bytes)).collect::<Vec<_>>(),
             [(2, 3), (1, 4), (2, 24)]

@@ -94,6 +94,8 @@ pub struct Spending {
     /// When the last snapshot was taken.
     cpu_now: Option<Duration>,
     last: Option<Cost>,
+    /// What a bound has told, up to the last report.
+    told: Duration,
 }
 
 impl Spending {
@@ -110,7 +112,14 @@ impl Spending {
 
     /// What it has cost since the last time, for the profile that was taken at the last look. For spans that are too short to
     /// tell, it is what was told before.
-    pub fn measure(&mut self, profile: &Profile, prices: Option<Prices>) -> Option<Cost> {
+    ///
+    /// Where a [`super::Bound`] knows what was spent, that is told: calls are estimates then, and most have cost nothing.
+    pub fn measure(
+        &mut self,
+        profile: &Profile,
+        prices: Option<Prices>,
+        bound: Option<Duration>,
+    ) -> Option<Cost> {
         let cpu = self.cpu_now;
         let over = profile.elapsed().saturating_sub(self.elapsed);
         if over < SHORTEST_SPAN && self.last.is_some() {
@@ -125,11 +134,22 @@ impl Spending {
         let cost = Cost {
             over,
             calls: new_allocations + new_frees,
-            spent: spent.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            spent: match bound {
+                Some(spent) => Some(spent.saturating_sub(self.told)),
+                None => spent.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            },
             cpu: cpu.zip(self.cpu).map(|(now, before)| now.saturating_sub(before)),
         };
         let (elapsed, cpu) = (profile.elapsed(), cpu.or(self.cpu));
-        *self = Self { elapsed, allocations, frees, cpu, last: Some(cost), ..*self };
+        *self = Self {
+            elapsed,
+            allocations,
+            frees,
+            cpu,
+            last: Some(cost),
+            told: bound.unwrap_or_default(),
+            ..*self
+        };
         self.last
     }
 }
@@ -166,7 +186,7 @@ mod tests {
         prices: Option<Prices>,
     ) -> Option<Cost> {
         spending.cpu_now = cpu;
-        spending.measure(profile, prices)
+        spending.measure(profile, prices, None)
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! often they were hit, and the CPU time of the process. Out: [`Prices`] of calls, and a [`Cost`] for each profile. All
 //! of it are estimates.
 
+mod bound;
 mod estimate;
 mod meter;
 mod prices;
 
 pub use crate::profile::Cost;
+pub use bound::{Bound, Load, Plan};
 pub use estimate::{Advice, Estimate};
 pub use meter::{Meter, Spending};
 pub use prices::Prices;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::profile::{Cost, Coverage, ProcessInfo, ProcessKind, Profile, Sampling};
+use crate::profile::{Cost, Coverage, InWindows, ProcessInfo, ProcessKind, Profile, Sampling, Totals};
 
 /// Who wrote the file.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
@@ -39,6 +39,11 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
         add("cost.calls", Some(calls.to_string()));
         add("cost.spent_ns", spent.map(nanoseconds));
         add("cost.cpu_ns", cpu.map(nanoseconds));
+    }
+    if let Some(InWindows { windows, live_error }) = coverage.windows {
+        add("windows", Some(windows.to_string()));
+        add("windows.error_bytes", Some(live_error.bytes.to_string()));
+        add("windows.error_objects", Some(live_error.objects.to_string()));
     }
     match coverage.sampling {
         Sampling::Off => {}
@@ -137,6 +142,13 @@ impl<'a> Comments<'a> {
             settle: Duration::from_nanos(self.number("settle_ns").unwrap_or_default()),
             some_sizes: self.values.contains_key("some_sizes"),
             sampling,
+            windows: self.number("windows").map(|windows| InWindows {
+                windows,
+                live_error: Totals {
+                    bytes: self.number("windows.error_bytes").unwrap_or_default(),
+                    objects: self.number("windows.error_objects").unwrap_or_default(),
+                },
+            }),
             combined: self.values.contains_key("combined"),
             blocks_per_stack: self.number("blocks_per_stack").unwrap_or_default(),
         }

@@ -13,8 +13,8 @@ use super::proto::{self, Function, Line, Location, Sample, ValueType};
 use super::write::{DEFAULT_SAMPLE_TYPE, values, write};
 use super::{Error, Malformed, read};
 use crate::profile::{
-    Ages, Block, Cost, Coverage, Frame, FrameKind, Memory, MemoryKind, Moment, NO_STACK, Point, ProcessInfo,
-    ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Totals, Verdict, VerdictKind,
+    Ages, Block, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind, Moment, NO_STACK, Point,
+    ProcessInfo, ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -196,6 +196,10 @@ fn any_coverage() -> impl Strategy<Value = Coverage> {
             settle: Duration::from_nanos(older / 2),
             some_sizes: combined,
             sampling,
+            windows: (older % 3 == 0).then_some(InWindows {
+                windows: (older >> 40) as u32,
+                live_error: Totals { bytes: older, objects: older / 7 },
+            }),
             combined,
             blocks_per_stack,
         },

@@ -20,6 +20,10 @@ impl Profile {
         coverage: Coverage,
         mut name: impl FnMut(u32) -> NamedStack,
     ) -> Self {
+        let mut coverage = coverage;
+        if let (Some(windows), Some((objects, bytes))) = (&mut coverage.windows, snapshot.live_variance) {
+            windows.live_error = Totals { bytes: standard_error(bytes), objects: standard_error(objects) };
+        }
         let stacks = snapshot
             .stacks
             .iter()
@@ -54,7 +58,7 @@ fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: &NamedStack)
         id: used.hash,
         live: Totals { bytes: used.live.bytes, objects: used.live.objects },
         allocated: Totals { bytes: used.allocated_bytes, objects: used.allocated_objects },
-        live_error: coverage.sampling.is_estimate().then(|| Totals {
+        live_error: coverage.is_estimate().then(|| Totals {
             bytes: standard_error(used.live.bytes_variance),
             objects: standard_error(used.live.objects_variance),
         }),
@@ -126,6 +130,7 @@ mod tests {
             allocated_bytes: 120,
         };
         let snapshot = Snapshot {
+            live_variance: None,
             taken_ns: 11_000_000,
             instants_ns: Arc::from([500_000, 11_000_000]),
             youngest_ns: 11_000_000,

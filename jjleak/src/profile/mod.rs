@@ -80,6 +80,10 @@ impl Profile {
     /// Standard errors of [`Self::live`]; `None` when it is exact. Those of the stacks are independent.
     #[must_use]
     pub fn live_error(&self) -> Option<Totals> {
+        if let Some(windows) = self.coverage.windows {
+            // The same windows tell of all stacks.
+            return Some(windows.live_error);
+        }
         let errors = || self.stacks.iter().filter_map(|stack| stack.live_error);
         self.coverage.sampling.is_estimate().then(|| Totals {
             bytes: root_of_squares(errors().map(|error| error.bytes)),
@@ -142,6 +146,9 @@ pub struct Coverage {
     pub older: Duration,
     /// Which allocations were taken; cumulative and live figures are estimates of all unless it is off.
     pub sampling: Sampling,
+    /// Allocations were counted in windows of time; cumulative and live figures are estimates of all. Nothing when they were
+    /// counted all the time.
+    pub windows: Option<InWindows>,
     /// Live figures are the kernel side's sums: there are no ages.
     pub combined: bool,
     /// The blocks of each stack are listed, the largest first, so many at most.
@@ -150,6 +157,23 @@ pub struct Coverage {
     pub settle: Duration,
     /// Blocks of some sizes are left out: freeing them counts among [`Profile::unknown_frees`].
     pub some_sizes: bool,
+}
+
+impl Coverage {
+    /// Whether figures are estimates.
+    #[must_use]
+    pub const fn is_estimate(&self) -> bool {
+        self.sampling.is_estimate() || self.windows.is_some()
+    }
+}
+
+/// Allocations were counted in windows of time (see [`crate::sample_windows`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InWindows {
+    /// How many there were.
+    pub windows: u32,
+    /// Standard errors of what lives.
+    pub live_error: Totals,
 }
 
 /// Who a process is.

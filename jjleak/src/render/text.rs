@@ -106,7 +106,10 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     }
     let Some(error) = profile.live_error() else { return Ok(()) };
     match coverage.sampling {
-        Sampling::Off => Ok(()),
+        Sampling::Off => match coverage.windows {
+            Some(windows) => write!(out, "estimates from {} windows of time", windows.windows),
+            None => Ok(()),
+        },
         Sampling::Rate(rate) => write!(out, "estimates from one allocation in {rate}"),
         Sampling::Bytes(bytes) => write!(out, "estimates from one allocation in {bytes} bytes"),
     }?;
@@ -180,7 +183,7 @@ fn write_blocks(stack: &StackProfile, coverage: Coverage, out: &mut impl Write) 
     }
     // When sampling, those that were not taken are not known.
     let more = stack.live.objects.saturating_sub(stack.blocks.len() as u64);
-    if coverage.blocks_per_stack > 0 && more > 0 && !coverage.sampling.is_estimate() {
+    if coverage.blocks_per_stack > 0 && more > 0 && !coverage.is_estimate() {
         writeln!(out, "\tand {more} more allocations from this stack")?;
     }
     Ok(())

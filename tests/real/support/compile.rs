@@ -131,6 +131,12 @@ pub(crate) fn leaky() -> &'static Path {
     })
 }
 
+/// The program that leaks and churns at a pace of its own.
+pub(crate) fn paced() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
+}
+
 /// The program with leaks, caches and churn.
 pub(crate) fn verdicts() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -34,6 +34,8 @@ pub(super) struct Probes {
     /// For uprobe-multi links; `None` where the kernel has none.
     multi: Option<MultiPrograms>,
     placed: Vec<Placed>,
+    /// Parts whose probes are out.
+    resting: Vec<Part>,
 }
 
 /// Probes that were attached together.
@@ -47,6 +49,7 @@ struct Placed {
 struct Group {
     program: &'static str,
     at_return: bool,
+    part: Part,
     file: PathBuf,
     sites: Vec<ProbeSite>,
 }
@@ -72,7 +75,7 @@ impl Probes {
             }
             perf::load(ebpf, programs.names())?;
         }
-        Ok(Self { programs, multi, placed: Vec::new() })
+        Ok(Self { programs, multi, placed: Vec::new(), resting: Vec::new() })
     }
 
     /// How many instructions the verifier has followed in the programs that aya knows nothing of.
@@ -82,9 +85,13 @@ impl Probes {
 
     /// Attaches probes: those at returns first, so that no entry goes without one.
     pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
-        let Self { programs, multi, placed } = self;
+        let Self { programs, multi, placed, resting } = self;
         for group in programs.group(targets) {
-            let links = Links::attach(*programs, multi.as_ref(), ebpf, scope, &group)?;
+            let links = if resting.contains(&group.part) {
+                Links::NONE
+            } else {
+                Links::attach(*programs, multi.as_ref(), ebpf, scope, &group)?
+            };
             placed.push(Placed { group, scope, links });
         }
         Ok(())
@@ -97,7 +104,7 @@ impl Probes {
     /// nothing may be counted twice. Perf events go afterwards: they do not fire any more, and many take seconds to go, in
     /// which all frees would be missed.
     pub(super) fn rebind(&mut self, ebpf: &mut Ebpf, slot: ProcessSlot, scope: Scope) -> Result<(), Error> {
-        let Self { programs, multi, placed } = self;
+        let Self { programs, multi, placed, resting } = self;
         let is_bound =
             |placed: &&mut Placed| matches!(placed.scope, Scope::Process { slot: of, .. } if of == slot);
         multi::close(
@@ -105,9 +112,12 @@ impl Probes {
         );
         let mut replaced = Vec::new();
         let outcome = placed.iter_mut().filter(is_bound).try_for_each(|placed| {
+            placed.scope = scope;
+            if resting.contains(&placed.group.part) {
+                return Ok(());
+            }
             let links = Links::attach(*programs, multi.as_ref(), ebpf, scope, &placed.group)?;
             replaced.push((placed.group.program, mem::replace(&mut placed.links, links)));
-            placed.scope = scope;
             Ok(())
         });
         for (program, links) in replaced {
@@ -129,6 +139,43 @@ impl Probes {
         }
         multi::close(multi);
         Ok(())
+    }
+
+    /// Takes a part of the probes out for a while ([`Self::wake`]), entries before returns, so that no call that is noted goes
+    /// without an end.
+    pub(super) fn rest(&mut self, part: Part) {
+        if self.resting.contains(&part) {
+            return;
+        }
+        self.resting.push(part);
+        for at_return in [false, true] {
+            let resting = self
+                .placed
+                .iter_mut()
+                .filter(|placed| placed.group.at_return == at_return && placed.group.part == part);
+            multi::close(resting.filter_map(|placed| placed.links.take_multi()).collect());
+        }
+    }
+
+    /// Puts a part of the probes back in that was taken out: returns before entries.
+    pub(super) fn wake(&mut self, ebpf: &mut Ebpf, part: Part) -> Result<(), Error> {
+        let Self { programs, multi, placed, resting } = self;
+        resting.retain(|resting| *resting != part);
+        for at_return in [true, false] {
+            let resting = placed.iter_mut().filter(|placed| {
+                let is_out = matches!(&placed.links, Links::PerfEvents(links) if links.is_empty());
+                is_out && placed.group.at_return == at_return && placed.group.part == part
+            });
+            for placed in resting {
+                placed.links = Links::attach(*programs, multi.as_ref(), ebpf, placed.scope, &placed.group)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether probes can be taken out and put back in in a moment.
+    pub(super) const fn are_quick(&self) -> bool {
+        self.multi.is_some()
     }
 
     /// Takes the probes out of processes that nobody has bound them to. When a probe goes, the kernel looks at all
@@ -157,7 +204,27 @@ impl Probes {
     }
 }
 
+/// Probes that rest together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Those of functions that give new blocks.
+    Allocations,
+    /// Those of functions that take blocks back, or turn them into others.
+    Frees,
+}
+
+impl Part {
+    const fn of(role: Role) -> Self {
+        match role {
+            Role::Allocate | Role::AllocateOrThrow | Role::Exit | Role::UnseenAllocation => Self::Allocations,
+            Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree => Self::Frees,
+        }
+    }
+}
+
 impl Links {
+    const NONE: Self = Self::PerfEvents(Vec::new());
+
     /// Attaches what is probed together.
     fn attach(
         programs: Programs,
@@ -181,7 +248,7 @@ impl Links {
 
     /// Takes the uprobe-multi link, if it is one.
     fn take_multi(&mut self) -> Option<OwnedFd> {
-        match mem::replace(self, Self::PerfEvents(Vec::new())) {
+        match mem::replace(self, Self::NONE) {
             Self::Multi(link) => Some(link),
             events @ Self::PerfEvents(_) => {
                 *self = events;
@@ -260,11 +327,19 @@ impl Programs {
     fn group(self, targets: &[Target]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut add = |program, at_return, Target { file, site }: &Target| {
-            let is_of = |group: &&mut Group| group.program == program && group.file == *file;
+            let part = Part::of(site.role);
+            let is_of =
+                |group: &&mut Group| group.program == program && group.part == part && group.file == *file;
             match groups.iter_mut().find(is_of) {
                 Some(group) => group.sites.push(site.clone()),
                 None => {
-                    groups.push(Group { program, at_return, file: file.clone(), sites: vec![site.clone()] });
+                    groups.push(Group {
+                        program,
+                        at_return,
+                        part,
+                        file: file.clone(),
+                        sites: vec![site.clone()],
+                    });
                 }
             }
         };

@@ -17,21 +17,23 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::CodeSeen;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
+use super::failure::PREFLIGHT;
 use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
-use crate::cost::Meter;
+use crate::cost::{Bound, Meter};
 use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
-use crate::profile::{Coverage, Memory, MemoryKind, Profile};
+use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
 use children::Children;
@@ -69,6 +71,8 @@ pub(super) struct Watch {
     growth: Growth,
     histories: Histories,
     meter: Meter,
+    /// Keeps the cost below a bound, if there is to be one.
+    bound: Option<Bound>,
     wanted: Wanted,
     /// Whether JVMs are asked to write down the names of their code.
     asks_for_perf_maps: bool,
@@ -95,6 +99,7 @@ impl Watch {
             collector: Collector::new(&mut attachment)?,
             mappings,
             meter: Meter::new(&attachment),
+            bound: None,
             attachment,
             files: ModuleFiles::default(),
             allocators: Allocators::new(choice),
@@ -207,6 +212,7 @@ impl Watch {
         for profile in &mut profiles {
             self.growth.measure(profile);
             self.histories.judge(profile);
+            unjudge_estimates(profile);
         }
         self.measure_cost(&mut profiles);
         Ok(profiles)
@@ -260,6 +266,7 @@ impl Watch {
             self.growth.forget(profile);
             self.histories.judge(profile);
             self.histories.forget(profile);
+            unjudge_estimates(profile);
         }
         self.measure_cost(&mut profiles);
         slots.into_iter().try_for_each(|slot| self.let_go(slot))?;
@@ -272,7 +279,8 @@ impl Watch {
         for profile in profiles {
             let is_of = |watched: &&mut Watched| watched.pid().number().get() == profile.process.pid;
             if let Some(watched) = self.processes.values_mut().find(is_of) {
-                profile.cost = watched.spending.measure(profile, prices);
+                let spent = self.bound.as_ref().map(|bound| bound.spent(&self.attachment, prices));
+                profile.cost = watched.spending.measure(profile, prices, spent);
             }
         }
     }
@@ -285,7 +293,13 @@ impl Watch {
         for watched in processes.values_mut().filter(|watched| which(watched)) {
             watched.spending.look(watched.pid());
         }
-        let mut snapshots = collector.snapshots(attachment, &images, view(*coverage))?;
+        let windows = collector.windows().filter(|windows| !windows.is_whole());
+        let windows = windows.map(|windows| InWindows {
+            windows: u32::try_from(windows.len()).unwrap_or(u32::MAX),
+            ..InWindows::default()
+        });
+        let coverage = Coverage { windows, ..*coverage };
+        let mut snapshots = collector.snapshots(attachment, &images, view(coverage))?;
         let now = (Timestamp::now(), now_ns());
         let profiles = processes.values_mut().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
@@ -294,12 +308,19 @@ impl Watch {
                 .add_to(&mut snapshot, collector, |stack| allocators.are_in(stack, &watched.modules, exe));
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
+            if coverage.windows.is_some() {
+                // Blocks that were not counted are freed, and others that were are freed without being seen: their addresses
+                // come again.
+                for counter in [Counter::UnknownFree, Counter::MissedFree] {
+                    snapshot.counters.insert(counter, 0);
+                }
+            }
             let name = |row| names.name(row, &watched.modules, || collector.stack(row).cloned());
             let mut profile = Profile::build(
                 &snapshot,
                 watched.info(),
                 watched.span(snapshot.taken_ns, now),
-                *coverage,
+                coverage,
                 name,
             );
             profile.ended.clone_from(&watched.ended);
@@ -352,9 +373,47 @@ impl Watch {
         started.map(|watched| (watched.process.comm.as_str(), watched.pid()))
     }
 
+    /// Keeps what profiling costs the only process below a share of what it takes itself.
+    pub(super) fn keep_below(&mut self, share: f64) -> Result<(), Failure> {
+        let cannot =
+            |why: &str| Failure::new(PREFLIGHT, format!("--max-overhead: {why}"), "use Linux 6.6 or newer");
+        if !self.attachment.can_rest() {
+            return Err(cannot(
+                "this kernel has no uprobe-multi links, and takes seconds to take probes out",
+            ));
+        }
+        let Some(watched) = self.processes.values().next() else { return Ok(()) };
+        let bound = Bound::begin(share, watched.pid(), &self.attachment, &mut self.collector);
+        self.bound = Some(bound.map_err(|_| cannot("this kernel does not measure BPF programs"))?);
+        Ok(())
+    }
+
+    /// When [`Self::turn`] has something to do; never without a bound.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        self.bound.as_ref().map(Bound::next)
+    }
+
+    /// Takes probes out, or puts them in, to stay below the bound.
+    pub(super) fn turn(&mut self) -> Result<(), Failure> {
+        let is_running = self.processes.values().any(|watched| watched.ended.is_none());
+        if let (Some(bound), true) = (&mut self.bound, is_running) {
+            bound.turn(&mut self.attachment, &mut self.collector, &mut self.meter)?;
+        } else {
+            self.bound = None;
+        }
+        Ok(())
+    }
+
     /// Stops counting. Dropping it detaches the probes.
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         Ok(self.attachment.disarm()?)
+    }
+}
+
+/// In windows, what becomes of a block is not always seen: no verdict is drawn from that.
+fn unjudge_estimates(profile: &mut Profile) {
+    if profile.coverage.windows.is_some() {
+        profile.unjudge();
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn cards(profile: &Profile, out: &mut String) -> fmt::Result {
     let (big, class) =
         if lost == 0 { ("nothing".to_owned(), "good") } else { (format!("{lost} kinds"), "bad") };
     let exact = match lost {
-        0 if profile.coverage.sampling.is_estimate() => "but the figures are estimates",
+        0 if profile.coverage.is_estimate() => "but the figures are estimates",
         0 => "every allocation was counted",
         _ => "the figures miss something, see below",
     };
@@ -227,6 +227,9 @@ pub(super) fn measured(profile: &Profile, out: &mut String) -> fmt::Result {
         &match coverage.sampling {
             Sampling::Rate(rate @ 2..) => format!("one in {rate}, at random: the figures are estimates"),
             Sampling::Bytes(bytes) => format!("one in {bytes} bytes, at random: the figures are estimates"),
+            _ if coverage.windows.is_some() => {
+                "those in windows of time, at random: the figures are estimates".to_owned()
+            }
             _ => "every one since the start; bytes are as requested".to_owned(),
         },
     )?;

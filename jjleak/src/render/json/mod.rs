@@ -46,6 +46,9 @@ pub struct Document {
     /// How allocations were chosen; absent when all were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingDocument>,
+    /// In how many windows of time allocations were counted, if not all the time: the figures are estimates then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<u32>,
     /// Standard errors of `live`; absent when it is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
@@ -205,6 +208,7 @@ impl Document {
                 Sampling::Bytes(bytes) => Some(SamplingDocument::Bytes(bytes)),
                 Sampling::Off | Sampling::Rate(_) => None,
             },
+            windows: profile.coverage.windows.map(|windows| windows.windows),
             live_error: profile.live_error().map(Into::into),
             shown: None,
             lost: profile.lost.clone(),
@@ -337,6 +341,7 @@ mod tests {
         profile.coverage = Coverage {
             older: Duration::from_millis(500),
             sampling: Sampling::Bytes(4096),
+            windows: None,
             combined: false,
             blocks_per_stack: 10,
             settle: Duration::from_secs(15),

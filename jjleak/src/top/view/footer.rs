@@ -14,7 +14,7 @@ use super::super::screen::Screen;
 use super::super::text::{cut_end, safe, width};
 use super::super::theme::Theme;
 use super::{Piece, fitting};
-use crate::profile::{Cost, Sampling};
+use crate::profile::{Cost, Coverage, InWindows, Sampling};
 use crate::render::{grouped, losses, share_in_words};
 
 /// From this width on, keys and costs have words.
@@ -46,10 +46,7 @@ impl Top {
             pieces.push((format!("LOST: {}", words.join(", ")), self.theme.alarm()));
         }
         if let Some(profile) = books.profiles.first() {
-            pieces.push((
-                coverage(profile.coverage.sampling, profile.coverage.older.as_millis()),
-                self.theme.alarm(),
-            ));
+            pieces.push((coverage(&profile.coverage), self.theme.alarm()));
         }
         let rate = format!("{} allocations/s", grouped(whole(books.allocations)));
         if self.instants > 1 && !self.is_over {
@@ -133,9 +130,13 @@ impl Top {
 }
 
 /// Says so when the figures are not of everything.
-fn coverage(sampling: Sampling, older_ms: u128) -> String {
-    let mut words = match sampling {
-        Sampling::Off => String::new(),
+fn coverage(coverage: &Coverage) -> String {
+    let older_ms = coverage.older.as_millis();
+    let mut words = match coverage.sampling {
+        Sampling::Off => match coverage.windows {
+            Some(InWindows { windows, .. }) => format!("ESTIMATES from {windows} windows of time"),
+            None => String::new(),
+        },
         Sampling::Rate(rate) => format!("ESTIMATES from 1 allocation in {rate}"),
         Sampling::Bytes(bytes) => format!("ESTIMATES from 1 allocation in {bytes} bytes"),
     };

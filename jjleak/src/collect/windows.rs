@@ -1,0 +1,98 @@
+//! What was allocated in windows.
+
+use crate::sample_windows::{Weighted, Windows};
+
+/// Objects and bytes, by row of the stack table.
+type ByRow = Vec<(u64, u64)>;
+
+/// The windows, and what was allocated in them.
+pub(super) struct WindowSums {
+    windows: Windows,
+    /// The window that is going on: since when, and what had been allocated before.
+    running: Option<(u64, ByRow)>,
+    /// What was allocated in the last window, whose weight is not settled.
+    last: ByRow,
+    /// Estimates of what was allocated before, with the weights of these windows.
+    settled: Vec<(f64, f64)>,
+}
+
+impl WindowSums {
+    /// Everything has been counted since the start, and is until the first window ends.
+    pub(super) const fn new(begin_ns: u64) -> Self {
+        Self {
+            windows: Windows::whole_from(begin_ns),
+            running: Some((begin_ns, ByRow::new())),
+            last: ByRow::new(),
+            settled: Vec::new(),
+        }
+    }
+
+    pub(super) const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    pub(super) fn at(&self, now_ns: u64) -> Weighted {
+        self.windows.at(now_ns)
+    }
+
+    pub(super) fn begin(&mut self, now_ns: u64, allocated: ByRow) {
+        self.running = Some((now_ns, allocated));
+    }
+
+    pub(super) fn end(&mut self, now_ns: u64, stratum_end_ns: u64, allocated: &[(u64, u64)]) {
+        let Some((begin_ns, before)) = self.running.take() else { return };
+        let weight = self.windows.settled_weight();
+        add(&mut self.settled, &self.last, weight);
+        if self.windows.is_whole() {
+            self.windows.end_whole(now_ns);
+        } else {
+            self.windows.push(begin_ns, now_ns, stratum_end_ns);
+        }
+        // A row that was given to another stack begins anew.
+        let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let none = std::iter::repeat(&(0, 0));
+        let rows = allocated.iter().zip(before.iter().chain(none));
+        self.last = rows.map(|(now, before)| (since(now.0, before.0), since(now.1, before.1))).collect();
+    }
+
+    /// Estimates of what was allocated by row, for what the rows say.
+    pub(super) fn allocated(&self, rows: ByRow, now_ns: u64) -> ByRow {
+        if self.windows.is_whole() {
+            return rows;
+        }
+        let mut estimates = self.settled.clone();
+        add(&mut estimates, &self.last, self.at(now_ns).last_weight());
+        estimates.resize(rows.len(), (0., 0.));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sums of counts")]
+        let whole = |(objects, bytes): (f64, f64)| (objects.round() as u64, bytes.round() as u64);
+        estimates.into_iter().map(whole).collect()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "estimates")]
+fn add(sums: &mut Vec<(f64, f64)>, rows: &[(u64, u64)], weight: f64) {
+    sums.resize(sums.len().max(rows.len()), (0., 0.));
+    for (sum, (objects, bytes)) in sums.iter_mut().zip(rows) {
+        sum.0 += weight * *objects as f64;
+        sum.1 += weight * *bytes as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_allocated_in_windows_stands_for_the_time_around_them() {
+        let mut sums = WindowSums::new(0);
+        assert_eq!(sums.allocated(vec![(3, 30)], 50), [(3, 30)]);
+        sums.end(100, 100, &[(5, 50)]);
+        // In between, a block that is resized counts in the kernel's sums, and not in these.
+        sums.begin(150, vec![(6, 60)]);
+        sums.end(160, 200, &[(8, 80), (1, 4)]);
+        assert_eq!(sums.allocated(vec![(9, 90), (1, 4)], 200), [(5 + 20, 50 + 200), (10, 40)]);
+        sums.begin(240, vec![(9, 90), (1, 4)]);
+        sums.end(260, 300, &[(10, 100), (1, 4), (2, 2)]);
+        assert_eq!(sums.allocated(vec![(0, 0); 3], 300), [(25 + 5, 250 + 50), (10, 40), (10, 10)]);
+    }
+}

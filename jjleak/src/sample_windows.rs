@@ -1,0 +1,220 @@
+//! Windows of time in which allocations are counted, and what they say of all time.
+//!
+//! Time is divided into *strata*, one after the other. Allocations are counted in one window of each, whose place in it is drawn
+//! at random, so that a block that was counted stands for as many as its stratum is longer than its window. The length of a
+//! stratum is settled before its window begins: what is seen in a window has no say in what it stands for.
+//!
+//! Blocks are not drawn one by one, but by windows. So the error is told by how much windows differ from their neighbours:
+//! the variance of a total is the sum of those of strata, and that of a stratum is estimated from the difference to the next
+//! (collapsed strata; Wolter, "Introduction to Variance Estimation", 2.5). It is rather too large than too small where a
+//! program changes slowly.
+
+use jjleak_common::sampling::WEIGHT_ONE;
+
+/// Windows that are kept; neighbours are taken together when there are more. A day of windows every two seconds.
+const MAX_WINDOWS: usize = 1 << 16;
+
+/// A window, in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the unit")]
+struct Window {
+    begin_ns: u64,
+    end_ns: u64,
+    /// Where its stratum ends.
+    stratum_end_ns: u64,
+    /// Time in which allocations were counted: less than from begin to end where several were taken together.
+    counted_ns: u64,
+}
+
+/// The windows of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Windows {
+    begin_ns: u64,
+    past: Vec<Window>,
+    /// Since when everything is counted, when it is.
+    whole_since_ns: Option<u64>,
+}
+
+/// What was seen in a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Blocks.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Windows {
+    /// Everything is counted from an instant on.
+    #[must_use]
+    pub const fn whole_from(begin_ns: u64) -> Self {
+        Self { begin_ns, past: Vec::new(), whole_since_ns: Some(begin_ns) }
+    }
+
+    /// Not everything is counted any more.
+    pub fn end_whole(&mut self, now_ns: u64) {
+        if let Some(begin_ns) = self.whole_since_ns.take() {
+            self.push(begin_ns, now_ns, now_ns);
+        }
+    }
+
+    /// A window of a stratum is over.
+    pub fn push(&mut self, begin_ns: u64, end_ns: u64, stratum_end_ns: u64) {
+        let counted_ns = end_ns.saturating_sub(begin_ns);
+        if counted_ns == 0 {
+            return;
+        }
+        if self.past.len() == MAX_WINDOWS {
+            let pairs = self.past.chunks(2).map(|pair| {
+                let (first, last) = (pair[0], pair[pair.len() - 1]);
+                let counted_ns = pair.iter().map(|window| window.counted_ns).sum();
+                Window { begin_ns: first.begin_ns, counted_ns, ..last }
+            });
+            self.past = pairs.collect();
+        }
+        self.past.push(Window { begin_ns, end_ns, stratum_end_ns: stratum_end_ns.max(end_ns), counted_ns });
+    }
+
+    /// Whether everything is counted, and has been since the start.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.whole_since_ns.is_some()
+    }
+
+    /// The weight of the last window when its stratum has ended and another has begun.
+    #[must_use]
+    pub fn settled_weight(&self) -> f64 {
+        self.past.last().map_or(1., |last| self.at(last.stratum_end_ns).last_weight())
+    }
+
+    /// How many windows there were.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.past.len()
+    }
+
+    /// Whether there was none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.past.is_empty()
+    }
+
+    /// The windows as they stand at an instant, with their weights.
+    #[must_use]
+    pub fn at(&self, now_ns: u64) -> Weighted {
+        let mut weighted = Weighted::default();
+        let mut stratum_begin_ns = self.begin_ns;
+        for (index, window) in self.past.iter().enumerate() {
+            let is_last = index + 1 == self.past.len() && self.whole_since_ns.is_none();
+            // The last stands for what has come since, too, until there is another.
+            let end_ns = if is_last { now_ns } else { window.stratum_end_ns.min(now_ns) }.max(window.end_ns);
+            let stratum_ns = end_ns.saturating_sub(stratum_begin_ns).max(window.counted_ns);
+            weighted.add(window.begin_ns, window.end_ns, stratum_ns, window.counted_ns);
+            stratum_begin_ns = end_ns;
+        }
+        if let Some(begin_ns) = self.whole_since_ns {
+            weighted.add(begin_ns, u64::MAX, 1, 1);
+        }
+        weighted
+    }
+}
+
+/// Windows with their weights.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Weighted {
+    begins_ns: Vec<u64>,
+    ends_ns: Vec<u64>,
+    /// How much longer strata are than their windows; 1 or more.
+    weights: Vec<f64>,
+    /// Nanoseconds of strata.
+    strata_ns: Vec<f64>,
+}
+
+impl Weighted {
+    #[expect(clippy::cast_precision_loss, reason = "weights are estimates")]
+    fn add(&mut self, begin_ns: u64, end_ns: u64, stratum_ns: u64, counted_ns: u64) {
+        self.begins_ns.push(begin_ns);
+        self.ends_ns.push(end_ns);
+        self.weights.push(stratum_ns as f64 / counted_ns as f64);
+        self.strata_ns.push(stratum_ns as f64);
+    }
+
+    /// The window in which an instant is; what begins outside of all is not counted.
+    #[must_use]
+    pub fn of(&self, time_ns: u64) -> Option<usize> {
+        let window = self.begins_ns.partition_point(|begin_ns| *begin_ns <= time_ns).checked_sub(1)?;
+        (time_ns <= self.ends_ns[window]).then_some(window)
+    }
+
+    /// What a block of a window stands for.
+    #[must_use]
+    pub fn weight(&self, window: usize) -> f64 {
+        self.weights[window]
+    }
+
+    /// The same with [`jjleak_common::sampling::WEIGHT_BITS`] fractional bits.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "weights are at least 1, and far below what would overflow"
+    )]
+    pub fn fixed_weight(&self, window: usize) -> u64 {
+        (self.weights[window] * WEIGHT_ONE as f64).round() as u64
+    }
+
+    /// What a block of the last window stands for.
+    #[must_use]
+    pub fn last_weight(&self) -> f64 {
+        self.weights.last().copied().unwrap_or(1.)
+    }
+
+    /// Estimated variances of the weighted sums of blocks and of bytes, for what was seen in windows, by their index; windows
+    /// in which nothing was seen may be left out.
+    #[must_use]
+    pub fn variances(&self, seen: &[(usize, Seen)]) -> (f64, f64) {
+        let totals = |part: fn(&Seen) -> u64| {
+            let mut totals = vec![0.; self.weights.len()];
+            for (window, seen) in seen {
+                #[expect(clippy::cast_precision_loss, reason = "a variance is an estimate")]
+                let seen = part(seen) as f64;
+                totals[*window] += seen * self.weights[*window];
+            }
+            self.variance(&totals)
+        };
+        (totals(|seen| seen.objects), totals(|seen| seen.bytes))
+    }
+
+    /// That of the sum of the estimated totals of strata.
+    fn variance(&self, totals: &[f64]) -> f64 {
+        let sampled: Vec<usize> = (0..totals.len()).filter(|window| self.weights[*window] > 1.).collect();
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand windows")]
+        let count = sampled.len() as f64;
+        if count < 1. {
+            return 0.;
+        }
+        // By what an independent draw of each window would give: all that can be said of a single one, and rather too much.
+        let independent =
+            sampled.iter().map(|&window| totals[window].powi(2) * (1. - 1. / self.weights[window]));
+        let independent: f64 = independent.sum();
+        if count < FEW {
+            return independent;
+        }
+        // Totals of the strata if all were as long as their mean: else neighbours of other lengths would differ by that.
+        let differences = sampled.windows(2).map(|pair| {
+            let rate = |window: usize| totals[window] / self.strata_ns[window];
+            let mean_ns = f64::midpoint(self.strata_ns[pair[0]], self.strata_ns[pair[1]]);
+            let left_out = 1. - f64::midpoint(1. / self.weights[pair[0]], 1. / self.weights[pair[1]]);
+            ((rate(pair[0]) - rate(pair[1])) * mean_ns).powi(2) * left_out
+        });
+        let neighbours = differences.sum::<f64>() * count / (2. * (count - 1.));
+        neighbours.min(independent)
+    }
+}
+
+/// Fewer windows do not tell how much they differ.
+const FEW: f64 = 6.;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Estimates from windows, on programs of every kind, whose truth is known.
+
+#![expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "statistics"
+)]
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+/// A quarter of an hour of the program, in strata of 10 seconds with windows of one.
+const STRATA: u64 = 90;
+const STRATUM: u64 = 10 * SECOND;
+const WINDOW: u64 = SECOND;
+
+/// splitmix64: a stream of independent draws, the same in every run.
+struct Stream(u64);
+
+impl Stream {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.next() as f64 / 2f64.powi(64)
+    }
+}
+
+/// Blocks allocated in a second, at a time in seconds.
+type Rate = fn(f64) -> f64;
+
+const PROGRAMS: [(&str, Rate); 5] = [
+    ("steady", |_| 30.),
+    ("growing", |second| second / 30.),
+    ("waves of five minutes", |second| 30. * (1. + (second / 300. * std::f64::consts::TAU).sin())),
+    ("bursts of seven seconds each minute", |second| if second % 60. < 7. { 60. } else { 2. }),
+    ("rare", |_| 1.),
+];
+
+/// None is faster.
+const FASTEST: f64 = 60.;
+
+/// Allocates at random with this rate; windows at random: the estimate, its standard error, and the truth.
+fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
+    let mut draws = Stream(number.wrapping_mul(0x1234_5678_9abc_def1));
+    let end = STRATA * STRATUM;
+    let mut windows = Windows { begin_ns: 0, ..Windows::default() };
+    for stratum in 0..STRATA {
+        let begin = stratum * STRATUM + (draws.unit() * (STRATUM - WINDOW) as f64) as u64;
+        windows.push(begin, begin + WINDOW, (stratum + 1) * STRATUM);
+    }
+    let weighted = windows.at(end);
+    let mut counted = vec![Seen::default(); STRATA as usize];
+    let (mut truth, mut estimate) = (0., 0.);
+    let mut time = 0.;
+    loop {
+        // A Poisson process, by thinning one of a rate that none of the programs exceeds.
+        time -= (1. - draws.unit()).ln() / FASTEST;
+        let time_ns = (time * SECOND as f64) as u64;
+        if time_ns >= end {
+            break;
+        }
+        if draws.unit() >= rate(time) / FASTEST {
+            continue;
+        }
+        let size = 16 << (draws.next() % 5);
+        truth += size as f64;
+        if let Some(window) = weighted.of(time_ns) {
+            estimate += size as f64 * weighted.weight(window);
+            counted[window].objects += 1;
+            counted[window].bytes += size;
+        }
+    }
+    let counted: Vec<_> = counted.into_iter().enumerate().collect();
+    (estimate, weighted.variances(&counted).1.sqrt(), truth)
+}
+
+#[test]
+fn estimates_are_within_three_standard_errors_and_right_on_average() {
+    const RUNS: u64 = 200;
+    for (name, rate) in PROGRAMS {
+        let runs: Vec<_> = (0..RUNS).map(|seed| run(rate, seed)).collect();
+        let far =
+            runs.iter().filter(|(estimate, error, truth)| (estimate - truth).abs() > 3. * error).count();
+        println!("{name}: {far} of {RUNS}");
+        // Of 200 of a normal distribution, one is; errors that are themselves estimated, from 90 windows, make that more.
+        assert!(far <= 5, "{name}: {far} of {RUNS} are further off than three standard errors");
+        let off = runs.iter().map(|(estimate, error, truth)| (estimate - truth) / error).sum::<f64>();
+        let off = off / (RUNS as f64).sqrt();
+        assert!(off.abs() < 4., "{name}: off by {off} standard errors of the mean");
+        // Where strata are unlike, errors are too large; much too large, they would be of no use.
+        let squares = runs.iter().map(|(estimate, error, truth)| ((estimate - truth) / error).powi(2));
+        let ratio = squares.sum::<f64>() / RUNS as f64;
+        assert!((0.2..1.5).contains(&ratio), "{name}: variances are {ratio} of what they should be");
+    }
+}
+
+#[test]
+fn what_is_counted_all_the_time_is_exact() {
+    let mut windows = Windows::whole_from(5);
+    assert!(windows.is_whole());
+    let weighted = windows.at(100);
+    assert_eq!((weighted.of(4), weighted.of(5)), (None, Some(0)));
+    assert_eq!(weighted.fixed_weight(0), WEIGHT_ONE);
+    windows.end_whole(100);
+    windows.push(150, 160, 200);
+    let weighted = windows.at(200);
+    assert_eq!([99, 101, 155, 161].map(|time| weighted.of(time)), [Some(0), None, Some(1), None]);
+    assert_eq!([0, 1].map(|window| weighted.fixed_weight(window)), [WEIGHT_ONE, 10 * WEIGHT_ONE]);
+    let seen = Seen { objects: 1_000, bytes: 1 };
+    assert_eq!(weighted.variances(&[(0, seen)]), (0., 0.));
+    assert!(!windows.is_whole());
+}
+
+#[test]
+fn the_last_window_stands_for_what_has_come_since() {
+    let mut windows = Windows { begin_ns: 0, ..Windows::default() };
+    windows.push(10, 20, 100);
+    assert_eq!(windows.at(50).fixed_weight(0), 5 * WEIGHT_ONE);
+    assert_eq!(windows.at(150).fixed_weight(0), 15 * WEIGHT_ONE);
+    windows.push(150, 160, 200);
+    assert_eq!(windows.at(200).fixed_weight(0), 10 * WEIGHT_ONE);
+}
+
+#[test]
+fn too_many_windows_are_taken_together() {
+    let mut windows = Windows { begin_ns: 0, ..Windows::default() };
+    for window in 0..=MAX_WINDOWS as u64 {
+        windows.push(10 * window, 10 * window + 2, 10 * (window + 1));
+    }
+    assert_eq!(windows.len(), MAX_WINDOWS / 2 + 1);
+    let weighted = windows.at(10 * (MAX_WINDOWS as u64 + 1));
+    assert!((weighted.weight(0) - 5.).abs() < 1e-9 && (weighted.weight(MAX_WINDOWS / 2) - 5.).abs() < 1e-9);
+}
