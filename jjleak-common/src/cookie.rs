@@ -61,6 +61,28 @@ pub struct Signature {
     pub zero_frees: bool,
 }
 
+/// What can be read at an instruction inside of an allocation function, where the arguments may be gone. The block that the
+/// call will return is in `rax`, where it is known; null when the call will fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Inside {
+    /// The register with the requested size, by the number that instructions encode it with.
+    pub size: u8,
+    /// How many words below the canonical frame address the caller's frame pointer is saved; 0 when it is in `rbp`.
+    pub frame_pointer_words: u8,
+    /// From the function's first instruction to this one, in bytes.
+    pub distance: i32,
+}
+
+impl Inside {
+    /// The registers that can hold the size, by number: those that calls leave alone, and `rsi` and `rdi`, in which a size is
+    /// passed on.
+    pub const SIZE_REGISTERS: [u8; 8] = [3, 5, 6, 7, 12, 13, 14, 15];
+    /// The largest [`Self::frame_pointer_words`] that a cookie can carry.
+    pub const MAX_FRAME_POINTER_WORDS: u8 = (1 << 6) - 1;
+    /// The largest [`Self::distance`] that a cookie can carry, in either direction.
+    pub const MAX_DISTANCE: i32 = (1 << 22) - 1;
+}
+
 /// A decoded attach cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cookie {
@@ -71,6 +93,8 @@ pub struct Cookie {
     /// Distance in 8-byte words from the stack pointer at the site up to the canonical frame address: the
     /// stack pointer just before the call instruction pushed the return address. 1 at a function's entry.
     pub cfa_words: u16,
+    /// For a site that is not where the function is called, in the place of the signature.
+    pub inside: Option<Inside>,
 }
 
 const NO_ARG: u64 = 7;
@@ -84,23 +108,42 @@ const POINTEE_SHIFT: u64 = EXTRA_SHIFT + ARG_BITS;
 const ZERO_FREES_SHIFT: u64 = POINTEE_SHIFT + 1;
 const CFA_SHIFT: u64 = ZERO_FREES_SHIFT + 1;
 const CFA_MASK: u64 = Cookie::MAX_CFA_WORDS as u64;
+const INSIDE_SHIFT: u64 = CFA_SHIFT + 10;
+const DISTANCE_SHIFT: u64 = INSIDE_SHIFT + 1;
+/// In the bits of the signature.
+const SIZE_REGISTER_SHIFT: u64 = 16;
+const FRAME_POINTER_SHIFT: u64 = SIZE_REGISTER_SHIFT + 4;
+const REGISTER_MASK: u64 = (1 << 4) - 1;
+/// The bits of a signature without arguments.
+const NO_ARGUMENTS: u64 = ((1 << (4 * ARG_BITS)) - 1) << SIZE_SHIFT;
+
+const _: () = assert!(FRAME_POINTER_SHIFT + 6 <= CFA_SHIFT && DISTANCE_SHIFT + 23 == 64);
 
 impl Cookie {
     /// The largest distance to the canonical frame address that a cookie can carry.
     pub const MAX_CFA_WORDS: u16 = (1 << 10) - 1;
 
-    /// Packs the cookie. `cfa_words` beyond [`Self::MAX_CFA_WORDS`] is a caller's bug and is cut.
+    /// Packs the cookie. What is beyond the limits of its field is a caller's bug and is cut.
     #[must_use]
     pub const fn encode(self) -> u64 {
         let Signature { size, count, pointer, extra, result, zero_frees } = self.signature;
-        self.process.0 as u64
-            | encode_arg(size) << SIZE_SHIFT
-            | encode_arg(count) << COUNT_SHIFT
-            | encode_arg(pointer) << POINTER_SHIFT
-            | encode_arg(extra) << EXTRA_SHIFT
-            | (matches!(result, ResultIn::Pointee) as u64) << POINTEE_SHIFT
-            | (zero_frees as u64) << ZERO_FREES_SHIFT
-            | (self.cfa_words as u64 & CFA_MASK) << CFA_SHIFT
+        let reading = match self.inside {
+            None => {
+                encode_arg(size) << SIZE_SHIFT
+                    | encode_arg(count) << COUNT_SHIFT
+                    | encode_arg(pointer) << POINTER_SHIFT
+                    | encode_arg(extra) << EXTRA_SHIFT
+                    | (matches!(result, ResultIn::Pointee) as u64) << POINTEE_SHIFT
+                    | (zero_frees as u64) << ZERO_FREES_SHIFT
+            }
+            Some(Inside { size, frame_pointer_words, distance }) => {
+                (size as u64 & REGISTER_MASK) << SIZE_REGISTER_SHIFT
+                    | ((frame_pointer_words & Inside::MAX_FRAME_POINTER_WORDS) as u64) << FRAME_POINTER_SHIFT
+                    | 1 << INSIDE_SHIFT
+                    | (distance as i64).cast_unsigned() << DISTANCE_SHIFT
+            }
+        };
+        self.process.0 as u64 | reading | (self.cfa_words as u64 & CFA_MASK) << CFA_SHIFT
     }
 
     /// Unpacks what [`Self::encode`] packed.
@@ -108,17 +151,25 @@ impl Cookie {
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each field is masked to its width")]
     pub const fn decode(bits: u64) -> Self {
+        let is_inside = bits >> INSIDE_SHIFT & 1 == 1;
+        let call = if is_inside { NO_ARGUMENTS } else { bits };
+        let inside = Inside {
+            size: (bits >> SIZE_REGISTER_SHIFT & REGISTER_MASK) as u8,
+            frame_pointer_words: (bits >> FRAME_POINTER_SHIFT) as u8 & Inside::MAX_FRAME_POINTER_WORDS,
+            distance: (bits.cast_signed() >> DISTANCE_SHIFT) as i32,
+        };
         Self {
             process: ProcessSlot(bits as u16),
             signature: Signature {
-                size: decode_arg(bits >> SIZE_SHIFT),
-                count: decode_arg(bits >> COUNT_SHIFT),
-                pointer: decode_arg(bits >> POINTER_SHIFT),
-                extra: decode_arg(bits >> EXTRA_SHIFT),
-                result: if bits >> POINTEE_SHIFT & 1 == 1 { ResultIn::Pointee } else { ResultIn::Return },
-                zero_frees: bits >> ZERO_FREES_SHIFT & 1 == 1,
+                size: decode_arg(call >> SIZE_SHIFT),
+                count: decode_arg(call >> COUNT_SHIFT),
+                pointer: decode_arg(call >> POINTER_SHIFT),
+                extra: decode_arg(call >> EXTRA_SHIFT),
+                result: if call >> POINTEE_SHIFT & 1 == 1 { ResultIn::Pointee } else { ResultIn::Return },
+                zero_frees: call >> ZERO_FREES_SHIFT & 1 == 1,
             },
             cfa_words: (bits >> CFA_SHIFT & CFA_MASK) as u16,
+            inside: if is_inside { Some(inside) } else { None },
         }
     }
 }
@@ -153,7 +204,21 @@ mod tests {
         ) {
             let result = if pointee { ResultIn::Pointee } else { ResultIn::Return };
             let signature = Signature { size, count, pointer, extra, result, zero_frees };
-            let cookie = Cookie { process: ProcessSlot(slot), signature, cfa_words };
+            let cookie = Cookie { process: ProcessSlot(slot), signature, cfa_words, inside: None };
+            prop_assert_eq!(Cookie::decode(cookie.encode()), cookie);
+        }
+
+        #[test]
+        fn decoding_returns_what_was_encoded_of_a_site_inside_of_a_function(
+            slot: u16, size in 0..16u8, cfa_words in 0..=Cookie::MAX_CFA_WORDS,
+            frame_pointer_words in 0..=Inside::MAX_FRAME_POINTER_WORDS,
+            distance in -Inside::MAX_DISTANCE..=Inside::MAX_DISTANCE,
+        ) {
+            let inside = Some(Inside { size, frame_pointer_words, distance });
+            let signature = Signature {
+                size: None, count: None, pointer: None, extra: None, result: ResultIn::Return, zero_frees: false,
+            };
+            let cookie = Cookie { process: ProcessSlot(slot), signature, cfa_words, inside };
             prop_assert_eq!(Cookie::decode(cookie.encode()), cookie);
         }
     }

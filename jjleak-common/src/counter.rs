@@ -86,7 +86,7 @@ counters! {
     ProcessTableFull = "process_table_full", Loss;
     /// All blocks of a heap of mimalloc's were freed at once, which is not followed; they stand as live.
     UnseenFree = "unseen_free", Loss;
-    /// An operator new ended without returning, as it does when it throws an exception: it allocated nothing.
+    /// An operator new ended without returning, as it does when it throws an exception, or a signal handler jumped out of a malloc: it allocated nothing.
     Thrown = "thrown", Note;
     /// A system call that maps or unmaps memory was not followed because the ring buffer to jjleak was full; mappings are missing, or stand although they are gone.
     MappingEventLost = "mapping_event_lost", Loss;

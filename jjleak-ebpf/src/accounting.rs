@@ -47,6 +47,50 @@ pub(crate) fn enter_allocate(hit: &Hit) {
     }
 }
 
+/// A function that gives a new block has it, and will return it: the call is seen by this probe alone.
+#[inline(always)]
+pub(crate) fn give(hit: &Hit) {
+    let Some(inside) = hit.cookie.inside else { return };
+    let block = hit.returned();
+    if block == 0 {
+        return;
+    }
+    let Some(books) = Books::of(hit) else { return };
+    if !counts(&books, hit) {
+        return;
+    }
+    let left_out = left_out(hit.register(inside.size));
+    if left_out != 0 {
+        book(&books, left_out, lost_row(books.slot), block, 0);
+        return;
+    }
+    let stack = stack::capture(books.image, books.row, hit);
+    // Read anew: the verifier would follow the walk for all that it has come to know of the size.
+    book(&books, 0, stack, block, hit.register(inside.size));
+}
+
+/// Whether a call that is not noted counts: it is not a part of one that is.
+#[inline(always)]
+fn counts(books: &Books, hit: &Hit) -> bool {
+    let Some(calls) = CALLS.get() else { return true };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let calls = unsafe { &mut *calls };
+    if is_nested(books, hit, &mut calls.outer) {
+        return false;
+    }
+    match books.nesting(&calls.current, hit.cfa()) {
+        Nesting::Outermost | Nesting::CalledBack => true,
+        Nesting::Nested => {
+            calls.current.nested += 1;
+            false
+        }
+        Nesting::Stale => {
+            drop_stale(books, hit, &mut calls.current);
+            true
+        }
+    }
+}
+
 /// A stack is all that is wanted.
 #[inline(always)]
 pub(crate) fn take_stack(hit: &Hit) {
@@ -106,7 +150,7 @@ pub(crate) fn enter_throwing(hit: &Hit) {
     }
 }
 
-/// A function that may throw is about to return, or another one that has come to share its code.
+/// A function whose end is seen by a probe is about to return, or another one that has come to share its code.
 #[inline(always)]
 pub(crate) fn exit(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -122,7 +166,7 @@ pub(crate) fn exit(hit: &Hit) {
     };
     let block = hit.returned();
     if block != 0 {
-        book(&books, pending, block, pending.size);
+        book(&books, pending.flags, pending.stack, block, pending.size);
     }
     pending.flags = 0;
 }
@@ -187,13 +231,7 @@ fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
 #[inline(always)]
 fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
-    let left_out = if filters_out(size) {
-        flag::FILTERED
-    } else if sampling::leaves_out(size) {
-        flag::UNSAMPLED
-    } else {
-        0
-    };
+    let left_out = left_out(size);
     pending.cfa = hit.cfa();
     pending.image = books.image.0 as u64;
     pending.size = size;
@@ -205,9 +243,24 @@ fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     pending.flags = flags | left_out | flag::RUNNING;
 }
 
+/// Why a block of this size is not booked, as a flag; 0 when it is.
+#[inline(always)]
+fn left_out(size: u64) -> u8 {
+    if filters_out(size) {
+        flag::FILTERED
+    } else if sampling::leaves_out(size) {
+        flag::UNSAMPLED
+    } else {
+        0
+    }
+}
+
 /// The size the caller asked for; `u64::MAX` when the product overflows, which the allocator refuses.
 #[inline(always)]
 fn requested_size(hit: &Hit) -> u64 {
+    if let Some(inside) = hit.cookie.inside {
+        return hit.register(inside.size);
+    }
     let signature = &hit.cookie.signature;
     let size = hit.arg(signature.size);
     if signature.count.is_none() {
@@ -281,7 +334,7 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
     if block != 0 {
         trace_old(books, pending);
         // The new block first: a snapshot must not find neither.
-        let time_ns = book(books, pending, block, pending.size);
+        let time_ns = book(books, pending.flags, pending.stack, block, pending.size);
         release_old(books, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
@@ -301,7 +354,7 @@ fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
         let most = pending.size.saturating_add(pending.extra);
         trace_old(books, pending);
         let size = if real_size < most { real_size } else { most };
-        let time_ns = book(books, pending, pending.pointer, size);
+        let time_ns = book(books, pending.flags, pending.stack, pending.pointer, size);
         release_old(books, pending, time_ns);
     } else if pending.has(flag::HAS_OLD) {
         restore(books, pending);
@@ -350,19 +403,19 @@ fn restore(books: &Books, pending: &Pending) {
 
 /// Enters the new block; the time it begins at.
 #[inline(always)]
-fn book(books: &Books, pending: &Pending, block: u64, size: u64) -> u64 {
-    if pending.has(flag::FILTERED) {
+fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
+    if flags & flag::FILTERED != 0 {
         books.count(Counter::Filtered);
         return live::NOW;
     }
-    if pending.has(flag::UNSAMPLED) {
+    if flags & flag::UNSAMPLED != 0 {
         books.count(Counter::Unsampled);
         return live::NOW;
     }
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
-    stack::count_allocation(pending.stack, size);
-    enter_block(books.key(block), &Record { size, time_ns, stack: pending.stack, reserved: 0 });
+    stack::count_allocation(stack, size);
+    enter_block(books.key(block), &Record { size, time_ns, stack, reserved: 0 });
     trace::allocated(books.slot, block, size);
     time_ns
 }

@@ -42,7 +42,7 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
             return outcome(&old);
         }
     }
-    let replaced = remove_spilled(key, set, record.time_ns);
+    let outcome = remove_spilled(key, set, record.time_ns).map_or(Inserted::New, |old| outcome(&old));
     let mut way = 0;
     while way < WAYS {
         // SAFETY: `way` is in bounds of the set, which is a map value.
@@ -50,7 +50,7 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
             let slot = addr_of_mut!((*set).keys[way]);
             if read_volatile(slot) == Key::EMPTY.0 && swap_if(slot, Key::EMPTY.0, Key::LOCKED.0) {
                 fill(set, way, key, record);
-                return replaced.map_or(Inserted::New, |old| outcome(&old));
+                return outcome;
             }
         }
         way += 1;
@@ -61,7 +61,7 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
     // SAFETY: points into a map value.
     unsafe { add_u32(addr_of_mut!((*set).spilled), 1) };
     stack::count_live(record.stack, record.size);
-    replaced.map_or(Inserted::New, |old| outcome(&old))
+    outcome
 }
 
 /// Writes a way that is locked.

@@ -16,6 +16,13 @@ pub(crate) fn allocate_enter(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// An instruction of a function that gives a new block, at which it has it.
+#[uprobe]
+pub(crate) fn block_given(ctx: ProbeContext) -> u32 {
+    accounting::give(&Hit::new(&ctx));
+    0
+}
+
 /// Entry of a function that turns a block into another one.
 #[uprobe]
 pub(crate) fn resize_enter(ctx: ProbeContext) -> u32 {
@@ -44,14 +51,16 @@ pub(crate) fn resize_in_place_enter(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Entry of a function that gives a new block or throws an exception.
+/// Entry of a function that gives a new block or throws an exception, or an instruction of one whose end is seen by
+/// another probe.
 #[uprobe]
 pub(crate) fn throwing_enter(ctx: ProbeContext) -> u32 {
     accounting::enter_throwing(&Hit::new(&ctx));
     0
 }
 
-/// A return instruction of such a function, or of code that it shares with others.
+/// A return instruction of such a function, or of code that it shares with others, or an instruction at which the result
+/// is known.
 #[uprobe]
 pub(crate) fn throwing_exit(ctx: ProbeContext) -> u32 {
     accounting::exit(&Hit::new(&ctx));

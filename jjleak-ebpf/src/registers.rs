@@ -3,7 +3,9 @@
 use core::{arch::asm, ffi::c_void, mem::offset_of};
 
 use aya_ebpf::{EbpfContext, bindings::pt_regs, helpers::generated::bpf_get_attach_cookie};
-use jjleak_common::cookie::{Arg, Cookie};
+use jjleak_common::cookie::{Arg, Cookie, Inside};
+
+use crate::memory::top_bit;
 
 /// One hit of a probe.
 pub(crate) struct Hit {
@@ -65,6 +67,55 @@ impl Hit {
     #[inline(always)]
     pub(crate) fn returned(&self) -> u64 {
         self.regs().rax
+    }
+
+    /// The address that the function is known by: of the probed instruction, or its first if there are several.
+    #[inline(always)]
+    pub(crate) fn site(&self) -> u64 {
+        let distance = self.cookie.inside.map_or(0, |inside| inside.distance as i64);
+        self.instruction_pointer().wrapping_sub(distance as u64)
+    }
+
+    /// How many words below the CFA a walk reads at once: down to the caller's frame pointer, if the function has saved it,
+    /// and else the return address.
+    #[inline(always)]
+    pub(crate) fn words_to_begin_with(&self) -> u64 {
+        let words = self.saved_frame_pointer_words();
+        if words == 0 { 1 } else { words }
+    }
+
+    /// Whether the caller's frame pointer is not in its register any more.
+    #[inline(always)]
+    pub(crate) fn has_saved_frame_pointer(&self) -> bool {
+        self.saved_frame_pointer_words() != 0
+    }
+
+    #[inline(always)]
+    fn saved_frame_pointer_words(&self) -> u64 {
+        self.cookie.inside.map_or(0, |inside| inside.frame_pointer_words as u64)
+    }
+
+    /// The register with this number, one of [`Inside::SIZE_REGISTERS`]. Without branches: the verifier would follow all that
+    /// comes after for each of them.
+    #[inline(always)]
+    pub(crate) fn register(&self, number: u8) -> u64 {
+        let [rbx, rbp, rsi, rdi, r12, r13, r14, r15] = Inside::SIZE_REGISTERS;
+        self.load_if::<{ offset_of!(pt_regs, rbx) }>(number, rbx)
+            | self.load_if::<{ offset_of!(pt_regs, rbp) }>(number, rbp)
+            | self.load_if::<{ offset_of!(pt_regs, rsi) }>(number, rsi)
+            | self.load_if::<{ offset_of!(pt_regs, rdi) }>(number, rdi)
+            | self.load_if::<{ offset_of!(pt_regs, r12) }>(number, r12)
+            | self.load_if::<{ offset_of!(pt_regs, r13) }>(number, r13)
+            | self.load_if::<{ offset_of!(pt_regs, r14) }>(number, r14)
+            | self.load_if::<{ offset_of!(pt_regs, r15) }>(number, r15)
+    }
+
+    /// A register if it is the one that is wanted; 0 otherwise.
+    #[inline(always)]
+    fn load_if<const OFFSET: usize>(&self, wanted: u8, number: u8) -> u64 {
+        // Only of 0 the predecessor has its top bit set.
+        let is_wanted = top_bit(((wanted ^ number) as u64).wrapping_sub(1));
+        self.load::<OFFSET>() & 0u64.wrapping_sub(is_wanted)
     }
 
     /// An argument of the function; 0 when it has none of that meaning.

@@ -1,8 +1,11 @@
 //! Every allocation function and the corners of its contract: reports equal the program's own books, by call site, to
 //! the byte and to the object.
 
+use std::fs;
+
 use crate::support::books::assert_nothing_lost;
-use crate::support::ledger::assert_exact;
+use crate::support::jjleak::Ended;
+use crate::support::ledger::{assert_exact, assert_exact_with};
 use crate::support::privilege::require_bpf;
 
 /// Tests that play a scenario in which nothing may be lost.
@@ -43,4 +46,29 @@ exact! {
     blocks_beyond_4_gib_are_counted_whole: "beyond_4_gib";
     every_function_at_random: "storm";
     many_blocks_are_counted: "many_blocks";
+}
+
+#[test]
+fn every_function_at_random_is_exact_by_entries_and_returns_too() {
+    require_bpf!();
+    for scenario in ["malloc", "malloc_zero", "malloc_fail", "storm"] {
+        assert_nothing_lost(&assert_exact_with(scenario, &["--probe-returns"]));
+    }
+}
+
+#[test]
+fn one_probe_sees_a_malloc_whose_code_allows_it() {
+    require_bpf!();
+    let sites = |options: &[&str]| {
+        let ended = Ended::of(["-v", "--format", "json"].iter().chain(options).chain(&["--", "true"]));
+        let of_malloc = |line: &&String| line.contains(" malloc at file offset ");
+        ended.stderr.iter().filter(of_malloc).cloned().collect::<Vec<_>>()
+    };
+
+    let [malloc] = &sites(&["--probe-returns"])[..] else { panic!("malloc has one site") };
+    assert!(malloc.contains("(Allocate, "), "{malloc}");
+    // What the code of another C library allows is not known here.
+    let is_debian_12 = fs::read_to_string("/etc/os-release").is_ok_and(|it| it.contains("bookworm"));
+    let inside = sites(&[]);
+    assert!(!is_debian_12 || inside.iter().any(|site| site.contains("(Given, ")), "{inside:#?}");
 }

@@ -55,7 +55,7 @@ pub(super) struct Start {
     pub(super) site: u64,
     pub(super) cfa: u64,
     pub(super) frame_pointer: u64,
-    /// The first word that it reads; the window begins with it.
+    /// The word below the CFA, which is in the window.
     pub(super) return_address: u64,
 }
 
@@ -89,7 +89,10 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
         }
         (*replay).window_bytes = (*scratch).walk.window_bytes;
     }
-    note(scratch, 0, start.return_address);
+    // SAFETY: as above.
+    let window_at = unsafe { (*scratch).walk.window_at };
+    let place = start.cfa.wrapping_sub(8).wrapping_sub(window_at) >> 3;
+    note(scratch, place as usize & (WINDOW_WORDS - 1), start.return_address);
     None
 }
 

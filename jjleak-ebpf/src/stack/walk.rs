@@ -22,7 +22,7 @@ use super::{
     replay::{self, Start},
     rows::{self, Tables},
     trampoline,
-    window::word,
+    window::{self, word},
 };
 use crate::{
     maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
@@ -55,17 +55,27 @@ pub(super) fn from_call(
 ) -> Walked {
     let cfa = hit.cfa();
     begin(scratch, image, cfa, hit.frame_pointer(), 1);
-    push(scratch, StackFrame::new(hit.instruction_pointer(), layer::OF_SITE));
+    push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let Some(return_address) = word(scratch, cfa - 8) else {
+    // The window begins with the frame pointer, if the function has saved it, and else with the return address.
+    let words = hit.words_to_begin_with();
+    let Some(first) = word(scratch, cfa.wrapping_sub(words << 3)) else {
         walk.status = StackStatus::Fault as u64;
         return Walked::New(0);
     };
+    if walk.window_bytes < words << 3 {
+        walk.status = StackStatus::Fault as u64;
+        return Walked::New(0);
+    }
+    let return_address = window::at(scratch, words - 1);
+    if hit.has_saved_frame_pointer() {
+        walk.frame_pointer = first;
+    }
     walk.instruction_pointer = return_address;
     let Some(tables) = tables(scratch, process, image) else { return Walked::New(0) };
     let scope = tables.scope;
-    let (site, frame_pointer) = (hit.instruction_pointer(), hit.frame_pointer());
+    let (site, frame_pointer) = (hit.instruction_pointer(), walk.frame_pointer);
     let start = Start { scope, site, cfa, frame_pointer, return_address };
     if let Some(row) = replay::find(scratch, &start) {
         return Walked::Again(row);

@@ -1,6 +1,9 @@
 //! The words of the target's stack, copied 2 KiB at a time.
 
-use core::{ffi::c_void, ptr::addr_of_mut};
+use core::{
+    ffi::c_void,
+    ptr::{addr_of, addr_of_mut},
+};
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
@@ -31,6 +34,13 @@ pub(super) fn word(scratch: *mut Scratch, at: u64) -> Option<u64> {
     let word = unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) };
     replay::note(scratch, index, word);
     Some(word)
+}
+
+/// A word of the window, which must reach that far.
+#[inline(always)]
+pub(super) fn at(scratch: *const Scratch, index: u64) -> u64 {
+    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
+    unsafe { *addr_of!((*scratch).window).cast::<u64>().add(index as usize & (WINDOW_WORDS - 1)) }
 }
 
 /// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read. To find that out takes

@@ -12,10 +12,11 @@ use std::error::Error;
 use std::fs;
 use std::time::Instant;
 
+use jjleak::allocators::CallFollowing;
 use jjleak::attach::{self, Attachment, Programs};
 use jjleak::collect::{Collector, View};
 use jjleak::unwind;
-use program::{Program, Timings, compile};
+use program::{Mode, Program, Timings, compile};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -46,19 +47,24 @@ const FILES: [&str; 5] = [
 fn main() -> Result<()> {
     attach::preflight()?;
     let mut program = Program::start(&compile()?)?;
-    pairs(&mut program)?;
+    println!("malloc and free by one probe each, where malloc's code allows it");
+    pairs(&mut program, CallFollowing::Inside)?;
+    println!("malloc by probes at entry and return");
+    pairs(&mut program, CallFollowing::EntryAndReturn)?;
     stacks(&mut program)?;
     rows()
 }
 
-fn pairs(program: &mut Program) -> Result<()> {
+fn pairs(program: &mut Program, following: CallFollowing) -> Result<()> {
     println!("ns per malloc+free pair; ratio to bare probes at the same sites; spread between quartiles");
     println!(
         "{:>6}  {:>9}  {:>9}  {:>9}  {:>7}  {:>7}",
         "frames", "untraced", "bare", "jjleak", "ratio", "spread"
     );
     for frames in FRAMES {
-        let modes = [None, Some(Programs::Bare), Some(Programs::Accounting)];
+        let [bare, jjleak] =
+            [Programs::Bare, Programs::Accounting].map(|programs| Mode { programs, following });
+        let modes = [None, Some(bare), Some(jjleak)];
         let [untraced, bare, jjleak] = measure(program, frames - OTHER_FRAMES, modes)?;
         let spread = bare.spread().max(jjleak.spread());
         println!(
@@ -78,7 +84,9 @@ fn stacks(program: &mut Program) -> Result<()> {
     println!("ns per stack, beyond bare probes: by bpf_get_stack and by jjleak");
     println!("{:>6}  {:>9}  {:>9}  {:>7}  {:>7}", "frames", "kernel", "jjleak", "ratio", "spread");
     for frames in STACK_FRAMES {
-        let modes = [Some(Programs::Bare), Some(Programs::KernelStacks), Some(Programs::Stacks)];
+        let modes = [Programs::Bare, Programs::KernelStacks, Programs::Stacks];
+        // The kernel walks by frame pointers, which malloc's own code does not keep.
+        let modes = modes.map(|programs| Some(Mode { programs, following: CallFollowing::EntryAndReturn }));
         let [bare, kernel, jjleak] = measure(program, frames - OTHER_FRAMES, modes)?;
         let spread = bare.spread().max(kernel.spread()).max(jjleak.spread());
         let [kernel, jjleak] = [kernel, jjleak].map(|timings| timings.median() - bare.median());
@@ -112,14 +120,15 @@ fn warn_of_noise(spread: f64) {
     }
 }
 
-fn measure(program: &mut Program, depth: u32, modes: [Option<Programs>; 3]) -> Result<[Timings; 3]> {
+fn measure(program: &mut Program, depth: u32, modes: [Option<Mode>; 3]) -> Result<[Timings; 3]> {
     let mut all: [Timings; 3] = Default::default();
     for _ in 0..TURNS {
-        for (programs, timings) in modes.iter().zip(&mut all) {
-            let attachment = programs.map(|programs| program.attach(programs)).transpose()?;
+        for (mode, timings) in modes.iter().zip(&mut all) {
+            let attachment = mode.map(|mode| program.attach(mode)).transpose()?;
             for _ in 0..TIMINGS {
                 timings.0.push(program.time(depth)?);
             }
+            let programs = mode.map(|mode| mode.programs);
             if let (Some(attachment), Some(Programs::Accounting)) = (attachment, programs) {
                 check_stacks(attachment, depth)?;
             }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use jjleak::allocators::{Hints, find_sites};
+use jjleak::allocators::{CallFollowing, Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Programs, Scope, Settings, Target};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
@@ -39,6 +39,13 @@ impl Timings {
     }
 }
 
+/// What is attached to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Mode {
+    pub(crate) programs: Programs,
+    pub(crate) following: CallFollowing,
+}
+
 /// The timed program. Killed when dropped.
 pub(crate) struct Program {
     child: Child,
@@ -70,7 +77,7 @@ impl Program {
         Ok(line.trim().to_owned())
     }
 
-    pub(crate) fn attach(&self, programs: Programs) -> Result<Attachment> {
+    pub(crate) fn attach(&self, Mode { programs, following }: Mode) -> Result<Attachment> {
         let pid = Pid::new(self.child.id()).ok_or("PID 0")?;
         let mut attachment = Attachment::load(Settings::new(programs))?;
         let slot = attachment.processes_mut().reserve()?.ok_or("no room for a process")?;
@@ -80,7 +87,8 @@ impl Program {
         let mut modules = ModuleTable::default();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid)?) {
             let module = modules.get(id);
-            for allocator in find_sites(&module.read()?, Hints::default())?.profiled {
+            let hints = Hints { following, ..Hints::default() };
+            for allocator in find_sites(&module.read()?, hints)?.profiled {
                 let targets =
                     allocator.sites.into_iter().map(|site| Target { file: module.stable_path(), site });
                 attachment.attach(scope, &targets.collect::<Vec<_>>())?;

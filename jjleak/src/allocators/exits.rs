@@ -79,7 +79,7 @@ pub(super) struct Follower<'image, 'data> {
 }
 
 /// Where a jump or a call leads.
-enum Target<'a> {
+pub(super) enum Target<'a> {
     Address(u64),
     OtherFile(&'a str),
 }
@@ -89,6 +89,21 @@ impl<'image, 'data> Follower<'image, 'data> {
         let no_return = NO_RETURN.iter().flat_map(|name| image.definitions(name));
         let no_return = no_return.map(|symbol| symbol.address()).collect();
         Self { image, linkage: image.linkage(), no_return }
+    }
+
+    /// The instruction at an address, and its bytes with those that follow.
+    pub(super) fn instruction(&self, address: u64) -> (Instruction, &'data [u8]) {
+        (self.decoder(address).decode(), self.image.code_from(address))
+    }
+
+    /// Whether the function at an address is known never to come back.
+    pub(super) fn never_returns(&self, address: u64) -> bool {
+        self.no_return.contains(&address)
+    }
+
+    /// Whether a function of this name never comes back.
+    pub(super) fn is_no_return(name: &str) -> bool {
+        NO_RETURN.contains(&name)
     }
 
     /// How the function at `entry` ends. Other `known` functions are not followed.
@@ -191,7 +206,7 @@ impl<'image, 'data> Follower<'image, 'data> {
     }
 
     /// Where a jump or a call leads, through a stub of the linker's if there is one; `None` when that is computed.
-    fn target(&self, branch: &Instruction) -> Option<Target<'_>> {
+    pub(super) fn target(&self, branch: &Instruction) -> Option<Target<'_>> {
         if branch.op0_kind() != OpKind::NearBranch64 {
             return self.linked(branch);
         }

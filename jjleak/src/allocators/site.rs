@@ -1,6 +1,6 @@
 //! A probe site: where to put a breakpoint, and what to read there.
 
-use jjleak_common::cookie::Signature;
+use jjleak_common::cookie::{Inside, Signature};
 
 /// What an allocator function does to the books. Each role has one BPF program for its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,7 +9,14 @@ pub enum Role {
     Allocate,
     /// Gives a new block or throws an exception (`operator new`), so that its exits are probed and not its return.
     AllocateOrThrow,
-    /// No function, but an instruction by which functions that may throw return.
+    /// No function, but an instruction of one that gives a new block, at which both the block and the requested size are
+    /// known.
+    Given,
+    /// No function, but an instruction of one that gives a new block, at which the requested size is known; an [`Self::Exit`]
+    /// follows.
+    Noted,
+    /// No function, but an instruction by which functions that may throw return, or at which the block is known that a
+    /// [`Self::Noted`] call gives.
     Exit,
     /// Turns a block into another one (`realloc`).
     Resize,
@@ -57,7 +64,13 @@ impl ProbeSite {
     /// Offset in the file of the instruction to probe.
     #[must_use]
     pub const fn offset(&self) -> u64 {
-        self.function_offset + self.placement.delta
+        self.function_offset.wrapping_add(self.placement.delta)
+    }
+
+    /// Offset in the file of the instruction that stands for the function on stacks.
+    #[must_use]
+    pub const fn frame_offset(&self) -> u64 {
+        if self.placement.inside.is_some() { self.function_offset } else { self.offset() }
     }
 
     /// The names by which people know the function.
@@ -83,12 +96,14 @@ fn plain(name: &str) -> &str {
 /// The instruction of a function that carries the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// Distance in bytes from the function's first instruction.
+    /// Distance in bytes from the function's first instruction; wraps around for code that lies before it.
     pub delta: u64,
     /// Distance in 8-byte words from the stack pointer up to the canonical frame address there.
     pub cfa_words: u16,
     /// What the kernel does to get past the breakpoint.
     pub stepping: Stepping,
+    /// What can be read there, where that is not what the function was called with.
+    pub inside: Option<Inside>,
 }
 
 /// How the kernel gets past a probed instruction, cheapest first.

@@ -88,6 +88,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) allocators: Vec<PathBuf>,
 
+    /// Probe entry and return of every allocation function, also where one probe inside of it would do
+    #[arg(long, hide = true)]
+    pub(super) probe_returns: bool,
+
     /// Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use
     #[arg(long)]
     pub(super) mmap: bool,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use super::args::Args;
 use super::failure::USAGE;
-use crate::allocators::{self, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
+use crate::allocators::{self, CallFollowing, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
 
 /// Largest table of allocators that is read; a function takes some 80 bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
@@ -18,6 +18,7 @@ pub(super) struct Choice {
     only: Option<PathBuf>,
     /// Those that the user has named.
     named: Vec<NamedAllocator>,
+    following: CallFollowing,
 }
 
 impl Choice {
@@ -29,7 +30,9 @@ impl Choice {
         if let Some(prefix) = &args.symbols_prefix {
             named.push(NamedAllocator::with_prefix(prefix, args.obj.clone()));
         }
-        Ok(Self { only: args.obj.clone(), named })
+        let following =
+            if args.probe_returns { CallFollowing::EntryAndReturn } else { CallFollowing::Inside };
+        Ok(Self { only: args.obj.clone(), named, following })
     }
 
     /// The allocators in the file with this path and content, of which there may be a debug file.
@@ -41,13 +44,15 @@ impl Choice {
     ) -> Result<ModuleAllocators, allocators::Error> {
         let is_only = self.only.as_deref().map(|only| is_file(only, path));
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
-        let mut found = find_sites(elf, Hints { named: &named, debug_file })?;
+        let following = self.following;
+        let mut found = find_sites(elf, Hints { named: &named, debug_file, following })?;
         if is_only == Some(false) {
             // What the table says of other files holds all the same.
             found.profiled.retain(|allocator| named.iter().any(|named| named.name == allocator.family));
         } else if is_only == Some(true) && found.profiled.is_empty() {
             // It is no known family, and has been asked for.
-            found = find_sites(elf, Hints { named: &[&NamedAllocator::with_prefix("", None)], debug_file })?;
+            let named = [&NamedAllocator::with_prefix("", None)];
+            found = find_sites(elf, Hints { named: &named, debug_file, following })?;
         }
         for named in named.iter().filter(|named| named.explicit && named.file.is_some()) {
             if !found.profiled.iter().any(|allocator| allocator.family == named.name) {

@@ -50,7 +50,7 @@ impl Examined {
         let elf = elf.unwrap_or_default();
         let debug_file = module.read_debug_file(&elf);
         let debug_file = debug_file.as_deref();
-        let found = find_sites(&elf, Hints { named: &[], debug_file }).ok();
+        let found = find_sites(&elf, Hints { debug_file, ..Hints::default() }).ok();
         Self {
             path: module.path.clone(),
             build_id: module.build_id().to_owned(),

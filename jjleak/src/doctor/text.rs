@@ -8,7 +8,7 @@ use super::jvm::{ExaminedJvm, Names, Tracking};
 use super::module::{Examined, Unwinding};
 use super::symbols::Symbols;
 use super::{Examination, ExaminedProcess};
-use crate::allocators::Stepping;
+use crate::allocators::{ProbeSite, Stepping};
 use crate::attach::Check;
 use crate::jcmd::Way;
 use crate::render::printable;
@@ -59,18 +59,16 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
     }
     for module in &examined.modules {
         for allocator in &module.allocators {
-            let count = |stepping: &dyn Fn(Stepping) -> bool| {
-                allocator.sites.iter().filter(|site| stepping(site.placement.stepping)).count()
-            };
-            let stepped = count(&|stepping| stepping == Stepping::SingleStep);
-            let emulated = count(&|stepping| stepping != Stepping::SingleStep);
+            let is_stepped = |site: &&ProbeSite| site.placement.stepping == Stepping::SingleStep;
+            let stepped = allocator.sites.iter().filter(is_stepped).count();
+            let emulated = allocator.functions().filter(|site| !is_stepped(site)).count();
             let _ = writeln!(
                 out,
                 "  yes  {} in {}: {emulated} functions probed where it is cheap, {stepped} single-stepped",
                 allocator.family,
                 printable(&base_name(&module.path)),
             );
-            let dear = allocator.sites.iter().filter(|site| site.placement.stepping == Stepping::SingleStep);
+            let dear = allocator.sites.iter().filter(is_stepped);
             let dear: Vec<_> = dear.map(|site| site.names.join("/")).collect();
             if !dear.is_empty() {
                 let _ = writeln!(out, "       single-stepped, up to ten times the cost: {}", dear.join(", "));

@@ -185,7 +185,12 @@ impl Ledger {
 
 /// Plays a scenario under jjleak; the report must equal the program's books.
 pub(crate) fn assert_exact(scenario: &str) -> Document {
-    let (report, books) = reported_and_booked(scenario, &["--format", "json"]);
+    assert_exact_with(scenario, &[])
+}
+
+/// The same with more options.
+pub(crate) fn assert_exact_with(scenario: &str, options: &[&str]) -> Document {
+    let (report, books) = reported_and_booked(scenario, &[&["--format", "json"], options].concat());
     books.assert_reported(&report);
     report
 }

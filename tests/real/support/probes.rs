@@ -19,8 +19,8 @@ pub(crate) fn everywhere() -> RwLockWriteGuard<'static, ()> {
     EVERYWHERE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes that are compared of each function: every probe site is in a function's first block.
-const LENGTH: usize = 64;
+/// Bytes that are compared of each function: more than the largest has.
+const LENGTH: usize = 1024;
 
 /// The first bytes of each allocation function, as they are in a process's memory.
 #[derive(Debug, PartialEq, Eq)]

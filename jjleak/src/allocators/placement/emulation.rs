@@ -11,7 +11,7 @@ use crate::allocators::site::Stepping;
 ///
 /// The 5-byte no-op counts as emulated: Linux 6.18 even turns it into a call. Older kernels single-step it, as
 /// they do all multi-byte no-ops, which costs time there but changes nothing else.
-pub(super) const fn stepping(instruction: &[u8]) -> Stepping {
+pub(in crate::allocators) const fn stepping(instruction: &[u8]) -> Stepping {
     match instruction {
         // nop; the 5-byte nop; jmp and jcc rel8; jmp rel32; jcc rel32.
         [0x90]

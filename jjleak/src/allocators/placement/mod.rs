@@ -13,9 +13,10 @@ mod branches;
 mod emulation;
 mod frame;
 
-pub(super) use branches::sealed_against;
+pub(super) use branches::{far_targets, sealed_against};
+pub(super) use emulation::stepping;
 
-use self::{branches::sealed_within, emulation::stepping, frame::Frame};
+use self::{branches::sealed_within, frame::Frame};
 use super::site::{Placement, Role, Stepping};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Register};
 use jjleak_common::cookie::{Arg, Signature};
@@ -39,7 +40,7 @@ impl<'data> Body<'data> {
 }
 
 /// Integer argument registers of the System V calling convention (psABI x86-64, 3.2.3).
-const ARGUMENTS: [Register; Arg::COUNT as usize] =
+pub(super) const ARGUMENTS: [Register; Arg::COUNT as usize] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 /// Chooses the probe site of a function whose first `sealed` bytes no code outside of it jumps into.
@@ -66,7 +67,7 @@ pub(super) fn place(body: Body<'_>, role: Role, signature: Signature, sealed: u6
 fn entry(code: &[u8]) -> Placement {
     let first = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let bytes = code.get(..first.len()).unwrap_or_default();
-    Placement { delta: 0, cfa_words: Frame::ENTRY.cfa_words(), stepping: stepping(bytes) }
+    Placement { delta: 0, cfa_words: Frame::ENTRY.cfa_words(), stepping: stepping(bytes), inside: None }
 }
 
 /// The emulated instructions of the entry block at which the role finds what it needs; `None` when the block
@@ -87,7 +88,12 @@ fn emulated_sites(code: &[u8], role: Role, signature: Signature) -> Option<Vec<P
         if let Some(frame) = frame.filter(|frame| !role.probes_return() || frame.takes_return_probe())
             && stepping != Stepping::SingleStep
         {
-            sites.push(Placement { delta: start as u64, cfa_words: frame.cfa_words(), stepping });
+            sites.push(Placement {
+                delta: start as u64,
+                cfa_words: frame.cfa_words(),
+                stepping,
+                inside: None,
+            });
         }
         if instruction.flow_control() != FlowControl::Next {
             return Some(sites);

@@ -21,7 +21,7 @@ fn place_free(code: &[u8]) -> Placement {
 }
 
 const fn at(delta: u64, cfa_words: u16, stepping: Stepping) -> Placement {
-    Placement { delta, cfa_words, stepping }
+    Placement { delta, cfa_words, stepping, inside: None }
 }
 
 const STEPPED_ENTRY: Placement = at(0, 1, Stepping::SingleStep);

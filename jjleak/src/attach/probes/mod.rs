@@ -19,7 +19,7 @@ use jjleak_common::process::ProcessSlot;
 use nix::libc::ESRCH;
 
 use super::{Error, Host, Programs, Scope, Target};
-use crate::allocators::{ProbeSite, Role};
+use crate::allocators::{Placement, ProbeSite, Role};
 use multi::MultiPrograms;
 
 pub(super) use multi::close as close_links;
@@ -291,7 +291,8 @@ impl Programs {
             (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
             (Self::Accounting, Role::UnseenFree) => ("unseen_free_enter", None),
             (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
-            (Self::Accounting, Role::AllocateOrThrow) => ("throwing_enter", None),
+            (Self::Accounting, Role::Given) => ("block_given", None),
+            (Self::Accounting, Role::AllocateOrThrow | Role::Noted) => ("throwing_enter", None),
             (Self::Accounting, Role::Exit) => ("throwing_exit", None),
             (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
             (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
@@ -309,6 +310,7 @@ impl Programs {
                 "allocate_enter",
                 "resize_enter",
                 "allocate_return",
+                "block_given",
                 "free_enter",
                 "unseen_allocate_enter",
                 "resize_in_place_enter",
@@ -363,7 +365,8 @@ const fn cookie(scope: Scope, site: &ProbeSite) -> Cookie {
         Scope::Process { slot, .. } => slot,
         Scope::File => ProcessSlot::OF_WHOEVER_HITS,
     };
-    Cookie { process, signature: site.signature, cfa_words: site.placement.cfa_words }
+    let Placement { cfa_words, inside, .. } = site.placement;
+    Cookie { process, signature: site.signature, cfa_words, inside }
 }
 
 const fn is_bound(scope: Scope) -> bool {

@@ -58,7 +58,7 @@ impl Allocators {
         for allocator in found.iter() {
             attachment.attach(scope, &targets(module, allocator))?;
             for site in allocator.functions() {
-                names.set_function(module, site.offset(), &site.label());
+                names.set_function(module, site.frame_offset(), &site.label());
             }
         }
         self.modules.push(Rc::clone(module));
@@ -197,11 +197,12 @@ fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {
     let file = module.stable_path();
     for site in &allocator.sites {
         tracing::info!(
-            "{} at file offset {:#x} ({:?}, {:+})",
+            "{} at file offset {:#x} ({:?}, {:?}, {:+})",
             site.names.join("/"),
             site.offset(),
+            site.role,
             site.placement.stepping,
-            site.placement.delta,
+            site.placement.delta.cast_signed(),
         );
     }
     allocator.sites.iter().map(|site| Target { file: file.clone(), site: site.clone() }).collect()

@@ -1,0 +1,138 @@
+//! What one instruction does to registers and to the function's own stack frame.
+
+use iced_x86::{
+    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+};
+
+use super::state::{Place, State, Value, WORD};
+
+/// Registers that a call may change (psABI x86-64, 3.2.1).
+const CALLER_SAVED: [Register; 9] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RSI,
+    Register::RDI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+];
+
+/// What an instruction changes, given the state before it.
+#[derive(Debug, Default)]
+pub(super) struct Effect {
+    /// Registers whose old value is gone, by number.
+    pub(super) registers: Vec<u8>,
+    /// Bytes of the frame whose old content is gone: offsets from the canonical frame address.
+    pub(super) stack: Vec<(i64, i64)>,
+    /// All of the frame may have changed.
+    pub(super) all_stack: bool,
+    /// Whole words that are copied: to, from.
+    pub(super) moves: Vec<(Place, Place)>,
+}
+
+impl Effect {
+    /// Whether the old value of a place is gone.
+    pub(super) fn changes(&self, place: Place) -> bool {
+        match place {
+            Place::Register(number) => self.registers.contains(&number),
+            Place::Slot(at) => {
+                self.all_stack || self.stack.iter().any(|&(from, to)| at < to && from < at + WORD)
+            }
+        }
+    }
+
+    /// Where the value of a place came from, if the instruction copied it there.
+    pub(super) fn origin(&self, place: Place) -> Option<Place> {
+        self.moves.iter().find(|(to, _)| *to == place).map(|&(_, from)| from)
+    }
+
+    pub(super) fn of(instruction: &Instruction, state: &State, info: &mut InstructionInfoFactory) -> Self {
+        let mut effect = Self::default();
+        if is_call(instruction) {
+            effect.registers.extend(CALLER_SAVED.map(number));
+            effect.all_stack = state.exposed;
+            effect.stack.extend(state.stack_pointer().map(|below| (i64::MIN, below)));
+            return effect;
+        }
+        let used = info.info(instruction);
+        let written = used.used_registers().iter().filter(|used| writes(used.access()));
+        effect.registers.extend(written.filter_map(|used| general(used.register())));
+        if instruction.mnemonic() == Mnemonic::Syscall {
+            effect.registers.extend([Register::RAX, Register::RCX, Register::R11].map(number));
+        }
+        for memory in used.used_memory().iter().filter(|memory| writes(memory.access())) {
+            let at = state.stack_address(
+                memory.segment(),
+                memory.base(),
+                memory.index(),
+                memory.displacement().cast_signed(),
+            );
+            match (at, i64::try_from(memory.memory_size().size())) {
+                (Some(at), Ok(size)) if size > 0 => effect.stack.push((at, at + size)),
+                (Some(_), _) => effect.all_stack = true,
+                (None, _) => effect.all_stack |= state.exposed || is_stack(memory.base(), state),
+            }
+        }
+        effect.moves.extend(moved(instruction, state));
+        effect
+    }
+}
+
+/// The word that an instruction copies: to, from.
+fn moved(instruction: &Instruction, state: &State) -> Option<(Place, Place)> {
+    match instruction.code() {
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 => {
+            Some((operand(instruction, 0, state)?, operand(instruction, 1, state)?))
+        }
+        Code::Push_r64 => {
+            let to = Place::Slot(state.stack_pointer()? - WORD);
+            Some((to, Place::Register(general(instruction.op0_register())?)))
+        }
+        Code::Pop_r64 => {
+            let from = Place::Slot(state.stack_pointer()?);
+            Some((Place::Register(general(instruction.op0_register())?), from))
+        }
+        Code::Leaveq => {
+            let Value::Stack(frame) = state.register(number(Register::RBP)) else { return None };
+            Some((Place::Register(number(Register::RBP)), Place::Slot(frame)))
+        }
+        _ => None,
+    }
+}
+
+fn operand(instruction: &Instruction, index: u32, state: &State) -> Option<Place> {
+    match instruction.op_kind(index) {
+        OpKind::Register => general(instruction.op_register(index)).map(Place::Register),
+        OpKind::Memory => state.memory_operand(instruction).map(Place::Slot),
+        _ => None,
+    }
+}
+
+/// Whether a memory operand is somewhere on the stack, although it is not known where.
+fn is_stack(base: Register, state: &State) -> bool {
+    base.full_register() == Register::RSP
+        || general(base).is_some_and(|base| matches!(state.register(base), Value::Stack(_)))
+}
+
+pub(super) fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+        && instruction.mnemonic() != Mnemonic::Syscall
+}
+
+const fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
+}
+
+/// The number of a general-purpose register, or of the one that it is a part of.
+pub(super) fn general(register: Register) -> Option<u8> {
+    let full = register.full_register();
+    full.is_gpr64().then(|| number(full))
+}
+
+/// The number of a 64-bit register, as instructions encode it.
+#[expect(clippy::cast_possible_truncation, reason = "there are 16 of them")]
+pub(super) fn number(register: Register) -> u8 {
+    register.number() as u8
+}

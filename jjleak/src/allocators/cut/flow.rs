@@ -1,0 +1,217 @@
+//! The ways through a function: its instructions, what is known before each, and where each leads.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, Register};
+
+use super::{
+    effect::{is_call, number},
+    state::{Sized, State, Value},
+};
+use crate::allocators::{
+    exits::{Follower, Target},
+    placement::stepping,
+    site::Stepping,
+};
+
+/// Most instructions that are followed in one function: glibc's malloc has 200.
+const MAX_INSTRUCTIONS: usize = 2048;
+/// How deep calls are followed to find out whether they come back: `malloc_printerr`, `__libc_message`, `abort`.
+const MAX_DEPTH: u32 = 4;
+
+/// Why no cut can be proven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(in crate::allocators) enum NoCut {
+    #[error("its code jumps to a computed address, or leaves the file")]
+    Leaves,
+    #[error("its code runs into something that is no instruction")]
+    NoCode,
+    #[error("there is too much code in it")]
+    TooLarge,
+    #[error("it calls another allocation function")]
+    Allocates,
+    #[error("it returns with a stack that is not understood")]
+    Frame,
+    #[error("other code jumps into it")]
+    NotSealed,
+    #[error("no set of instructions is passed exactly once by all calls")]
+    NoSites,
+    #[error("it takes as many hits as to probe entry and return")]
+    NoGain,
+}
+
+/// A function's code as it can be run.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) entry: u64,
+    pub(super) nodes: BTreeMap<u64, Node>,
+}
+
+/// An instruction.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) instruction: Instruction,
+    /// How the kernel gets past it under a probe.
+    pub(super) stepping: Stepping,
+    /// What is known before it, whichever way led there.
+    pub(super) state: State,
+    /// Where it leads, and what is known then.
+    pub(super) next: Vec<(u64, State)>,
+}
+
+impl Node {
+    pub(super) fn returns(&self) -> bool {
+        self.instruction.flow_control() == FlowControl::Return
+    }
+}
+
+/// Follows functions of a file.
+pub(super) struct Explorer<'a, 'image, 'data> {
+    follower: &'a Follower<'image, 'data>,
+    /// Entries of the allocation functions that have probes of their own.
+    accounted: &'a HashSet<u64>,
+    info: InstructionInfoFactory,
+    /// Whether a function comes back when it is called with this first argument.
+    known: HashMap<(u64, Option<u64>), bool>,
+}
+
+/// What a function is followed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// All of it.
+    Flow,
+    /// To find any way that returns.
+    Return,
+}
+
+impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
+    pub(super) fn new(follower: &'a Follower<'image, 'data>, accounted: &'a HashSet<u64>) -> Self {
+        Self { follower, accounted, info: InstructionInfoFactory::new(), known: HashMap::new() }
+    }
+
+    /// All ways through an allocation function.
+    pub(super) fn flow(&mut self, entry: u64, sized: Sized) -> Result<Flow, NoCut> {
+        let nodes = self.explore(entry, &State::entry(Some(sized)), Some(sized), Purpose::Flow, 0)?;
+        Ok(Flow { entry, nodes })
+    }
+
+    fn explore(
+        &mut self,
+        entry: u64,
+        state: &State,
+        sized: Option<Sized>,
+        purpose: Purpose,
+        depth: u32,
+    ) -> Result<BTreeMap<u64, Node>, NoCut> {
+        let mut nodes: BTreeMap<u64, Node> = BTreeMap::new();
+        let mut waiting = vec![(entry, state.clone())];
+        while let Some((at, state)) = waiting.pop() {
+            let (instruction, stepping, state) = if let Some(node) = nodes.get_mut(&at) {
+                if !node.state.join(&state) {
+                    continue;
+                }
+                (node.instruction, node.stepping, node.state.clone())
+            } else {
+                let (instruction, bytes) = self.follower.instruction(at);
+                let stepping = stepping(bytes.get(..instruction.len()).unwrap_or_default());
+                (instruction, stepping, state)
+            };
+            let next = self.next(&instruction, &state, sized, purpose, depth)?;
+            waiting.extend(next.iter().cloned());
+            let node = Node { instruction, stepping, state, next };
+            let found = purpose == Purpose::Return && node.returns();
+            nodes.insert(at, node);
+            if found {
+                break;
+            }
+            if nodes.len() > MAX_INSTRUCTIONS {
+                return Err(NoCut::TooLarge);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Where an instruction leads.
+    fn next(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        sized: Option<Sized>,
+        purpose: Purpose,
+        depth: u32,
+    ) -> Result<Vec<(u64, State)>, NoCut> {
+        let after = |info: &mut InstructionInfoFactory| state.after(instruction, sized, info);
+        match instruction.flow_control() {
+            _ if instruction.is_invalid() => Err(NoCut::NoCode),
+            _ if is_call(instruction) => {
+                if !self.comes_back(instruction, state, purpose, depth)? {
+                    return Ok(Vec::new());
+                }
+                Ok(vec![(instruction.next_ip(), after(&mut self.info))])
+            }
+            FlowControl::Next | FlowControl::Call => Ok(vec![(instruction.next_ip(), after(&mut self.info))]),
+            FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => {
+                if purpose == Purpose::Flow && state.stack_pointer() != Some(-super::state::WORD) {
+                    return Err(NoCut::Frame);
+                }
+                Ok(Vec::new())
+            }
+            FlowControl::ConditionalBranch => {
+                let ways = [(instruction.near_branch_target(), true), (instruction.next_ip(), false)];
+                let ways = ways
+                    .into_iter()
+                    .filter_map(|(to, taken)| Some((to, state.on_branch(instruction, taken)?)));
+                Ok(ways.collect())
+            }
+            FlowControl::UnconditionalBranch | FlowControl::IndirectBranch => {
+                match self.follower.target(instruction).ok_or(NoCut::Leaves)? {
+                    Target::Address(address) if self.follower.never_returns(address) => Ok(Vec::new()),
+                    Target::Address(address) if self.accounted.contains(&address) => Err(NoCut::Allocates),
+                    Target::Address(address) => Ok(vec![(address, state.clone())]),
+                    Target::OtherFile(name) if Follower::is_no_return(name) => Ok(Vec::new()),
+                    Target::OtherFile(_) => Err(NoCut::Leaves),
+                }
+            }
+            FlowControl::Exception => Ok(Vec::new()),
+            FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => Ok(Vec::new()),
+            _ => Err(NoCut::NoCode),
+        }
+    }
+
+    /// Whether a call comes back: it does unless it is shown that it cannot.
+    fn comes_back(
+        &mut self,
+        call: &Instruction,
+        state: &State,
+        purpose: Purpose,
+        depth: u32,
+    ) -> Result<bool, NoCut> {
+        let address = match self.follower.target(call) {
+            Some(Target::Address(address)) => address,
+            Some(Target::OtherFile(name)) => return Ok(!Follower::is_no_return(name)),
+            None => return Ok(true),
+        };
+        if purpose == Purpose::Flow && self.accounted.contains(&address) {
+            return Err(NoCut::Allocates);
+        }
+        if self.follower.never_returns(address) {
+            return Ok(false);
+        }
+        if depth >= MAX_DEPTH {
+            return Ok(true);
+        }
+        let first = match state.register(number(Register::RDI)) {
+            Value::Constant(first) => Some(first),
+            _ => None,
+        };
+        if let Some(known) = self.known.get(&(address, first)) {
+            return Ok(*known);
+        }
+        // One that calls itself is taken to come back.
+        self.known.insert((address, first), true);
+        let explored = self.explore(address, &State::called_with(first), None, Purpose::Return, depth + 1);
+        let comes_back = explored.map_or(true, |nodes| nodes.values().any(Node::returns));
+        self.known.insert((address, first), comes_back);
+        Ok(comes_back)
+    }
+}
