@@ -217,7 +217,12 @@ pub enum Part {
 impl Part {
     const fn of(role: Role) -> Self {
         match role {
-            Role::Allocate | Role::AllocateOrThrow | Role::Exit | Role::UnseenAllocation => Self::Allocations,
+            Role::Allocate
+            | Role::Given
+            | Role::Noted
+            | Role::AllocateOrThrow
+            | Role::Exit
+            | Role::UnseenAllocation => Self::Allocations,
             Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree => Self::Frees,
         }
     }
