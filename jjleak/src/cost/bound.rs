@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Meter, Prices};
+use super::{Meter, Prices, float};
 use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns};
 use crate::collect::Collector;
 use crate::processes::{Pid, cpu_time};
@@ -324,11 +324,6 @@ impl Bound {
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-const fn float(number: u64) -> f64 {
-    number as f64
 }
 
 fn ns_until(instant: Instant) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Prices;
+use super::{Prices, float};
 use crate::allocators::Stepping;
 use crate::attach::{RunsByPart, Steppings, Traps};
 
@@ -106,11 +106,6 @@ fn seconds(ns: f64) -> Duration {
     Duration::try_from_secs_f64(ns / 1e9).unwrap_or_default()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-const fn float(number: u64) -> f64 {
-    number as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +113,7 @@ mod tests {
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 400. };
     const EMULATED: Steppings =
-        Steppings { allocation: Stepping::EmulatedPush, free: Stepping::EmulatedBranch };
+        Steppings { allocation: Stepping::EmulatedPush, returns: true, free: Stepping::EmulatedBranch };
 
     fn estimate(calls_per_second: u64, cpu: Duration) -> Estimate {
         let runs = Runs { count: 10 * calls_per_second, time_ns: 0 };

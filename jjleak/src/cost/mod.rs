@@ -14,3 +14,8 @@ pub use bound::{Bound, Load, Plan};
 pub use estimate::{Advice, Estimate};
 pub use meter::{Meter, Spending};
 pub use prices::Prices;
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+const fn float(number: u64) -> f64 {
+    number as f64
+}

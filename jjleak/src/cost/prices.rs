@@ -1,5 +1,6 @@
 //! What an allocation and a free take, from what their parts take.
 
+use super::float;
 use crate::allocators::Stepping;
 use crate::attach::{RunsByPart, Steppings, Traps};
 
@@ -25,9 +26,14 @@ impl Prices {
         let assumed = |hits: f64| PROGRAMS_SHARE * hits;
         let entry = runs.entries.mean_ns().unwrap_or_else(|| assumed(emulated_ns));
         let leave = runs.returns.mean_ns().unwrap_or_else(|| assumed(returning_ns));
+        // Where a probe inside of a function knows all, its return has none.
+        let returns = match runs.entries.count {
+            0 => f64::from(u8::from(steppings.returns)),
+            entries => (float(runs.returns.count) / float(entries)).min(1.),
+        };
         let free = runs.frees.mean_ns().unwrap_or_else(|| assumed(emulated_ns));
         Self {
-            allocation_ns: trap(steppings.allocation) + entry + returning_ns + leave,
+            allocation_ns: trap(steppings.allocation) + entry + returns * (returning_ns + leave),
             free_ns: trap(steppings.free) + free,
         }
     }
@@ -46,7 +52,7 @@ mod tests {
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
     const EMULATED: Steppings =
-        Steppings { allocation: Stepping::EmulatedPush, free: Stepping::EmulatedBranch };
+        Steppings { allocation: Stepping::EmulatedPush, returns: true, free: Stepping::EmulatedBranch };
 
     #[test]
     #[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
@@ -62,6 +68,16 @@ mod tests {
     fn what_was_not_measured_is_assumed_in_proportion_to_breakpoints() {
         let prices = Prices::of(TRAPS, EMULATED, RunsByPart::default());
         assert!((prices.allocation_ns - 1.3 * 1_100.).abs() < 1e-6, "{prices:?}");
+    }
+
+    #[test]
+    fn a_return_that_has_no_probe_costs_nothing() {
+        let inside = Steppings { returns: false, ..EMULATED };
+        let prices = Prices::of(TRAPS, inside, RunsByPart::default());
+        assert!((prices.allocation_ns - 1.3 * 600.).abs() < 1e-6, "{prices:?}");
+        let runs = |count| Runs { count, time_ns: 300 * count };
+        let half = RunsByPart { entries: runs(10), returns: runs(5), frees: runs(1) };
+        assert!((Prices::of(TRAPS, inside, half).allocation_ns - (900. + 0.5 * 800.)).abs() < 1e-6);
     }
 
     #[test]

@@ -302,6 +302,8 @@ impl Programs {
             (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
             (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
             (Self::Counting, Role::Free | Role::UnseenFree) => ("bare_free", None),
+            // The call is counted where it gives its block.
+            (Self::Counting, Role::Noted) => ("bare_return", None),
             (Self::Counting, _) => (NOTHING, None),
             (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
             (_, _) => (NOTHING, None),

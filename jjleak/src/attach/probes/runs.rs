@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::{NOTHING, Probes, bpf, multi};
-use crate::allocators::{Role, Stepping};
+use crate::allocators::{ProbeSite, Role, Stepping};
 use crate::attach::calibration::{Calibration, OWN_PROGRAM};
 
 /// How often a program has run, and for how long.
@@ -69,6 +69,8 @@ impl RunsByPart {
 pub struct Steppings {
     /// Of functions that give blocks.
     pub allocation: Stepping,
+    /// Whether their returns are probed, too.
+    pub returns: bool,
     /// Of functions that take them back.
     pub free: Stepping,
 }
@@ -93,6 +95,7 @@ impl Probes {
         RunsByPart {
             entries: sum(&[
                 "allocate_enter",
+                "block_given",
                 "resize_enter",
                 "resize_in_place_enter",
                 "throwing_enter",
@@ -107,11 +110,15 @@ impl Probes {
     /// Of the first function of a kind that is probed: those that are called most come first in the tables of families.
     pub(in crate::attach) fn steppings(&self) -> Steppings {
         let sites = || self.placed.iter().flat_map(|placed| &placed.group.sites);
-        let first = |role: Role| {
-            let site = sites().find(|site| site.role == role);
-            site.map_or(Stepping::EmulatedBranch, |site| site.placement.stepping)
-        };
-        Steppings { allocation: first(Role::Allocate), free: first(Role::Free) }
+        let first = |is_of: fn(Role) -> bool| sites().find(|site| is_of(site.role));
+        let stepping =
+            |site: Option<&ProbeSite>| site.map_or(Stepping::EmulatedBranch, |site| site.placement.stepping);
+        let allocation = first(|role| matches!(role, Role::Allocate | Role::Given));
+        Steppings {
+            allocation: stepping(allocation),
+            returns: allocation.is_none_or(|site| site.role.probes_return()),
+            free: stepping(first(|role| role == Role::Free)),
+        }
     }
 
     /// Begins to measure what a breakpoint costs on this machine, on functions of our own; `None` where that cannot be done in
