@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -85,6 +86,59 @@ fn a_signal_has_a_process_profiled_and_the_end_comes_within_five_seconds_with_a_
     assert!(took < Duration::from_secs(30), "{took:?}");
     assert!(said.iter().all(|line| !line["message"].as_str().unwrap().contains("too long")), "{said:#?}");
     assert!(profiles(&place.state()).len() > before);
+}
+
+/// Takes a request, and answers that all is well; what its body was.
+fn take_request(listener: &TcpListener) -> Vec<u8> {
+    let (stream, _) = listener.accept().unwrap();
+    let mut reader = BufReader::new(&stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        let line = line.trim_end().to_lowercase();
+        if let Some(bytes) = line.strip_prefix("content-length: ") {
+            length = bytes.parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    body
+}
+
+#[test]
+fn what_was_found_is_sent_when_somebody_takes_it_also_after_a_restart() {
+    require_bpf!();
+    let place = Place::new("sent");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let configure = |address: SocketAddr| {
+        place.configure(
+            "",
+            &format!("{ON_REQUEST}\n[push]\nto = \"pprof\"\nurl = \"http://{address}/profiles\""),
+        );
+    };
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    configure(closed);
+    let (_program, _said) = working(&place);
+    let mut daemon = place.start();
+    daemon.signal(Signal::SIGUSR1);
+    daemon.until("profiling ", SOON);
+    until(LONG, "a profile", || !daemon.profiles().is_empty());
+    daemon.end();
+    let queue = place.state().join("push");
+    assert_eq!(fs::read_dir(&queue).unwrap().count(), 1);
+
+    configure(address);
+    let daemon = place.start();
+    let sent = take_request(&listener);
+    assert_eq!(sent, fs::read(profiles(&place.state()).pop().unwrap()).unwrap());
+    until(SOON, "an empty queue", || fs::read_dir(&queue).unwrap().count() == 0);
+    daemon.end();
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
+//! | [`mod@package`] | the Debian package, and whether everything in deploy/ is well-formed |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts |
 //! | [`mod@bench`] | benchmarks on the running kernel |
 //! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
@@ -30,6 +31,7 @@ mod jdks;
 mod ledger;
 mod licences;
 mod manual;
+mod package;
 mod prerequisites;
 mod run;
 mod sudo;
@@ -84,6 +86,12 @@ enum Verb {
     VmTest,
     /// Write down how many Java stacks are whole, on every JDK, in every mode and with every collector
     Jdks,
+    /// Build the Debian package
+    Package {
+        /// Also install, upgrade and purge it in a copy of this system, and check everything in deploy/
+        #[arg(long)]
+        check: bool,
+    },
     /// Write man pages and shell completions into deploy/
     Manual,
     /// Check formatting, lints, documentation and licences
@@ -112,6 +120,7 @@ fn main() -> ExitCode {
         Verb::Caps => caps::caps(),
         Verb::VmTest => vm::test(),
         Verb::Jdks => jdks::jdks(),
+        Verb::Package { check } => package::package(check),
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),

@@ -14,6 +14,7 @@ use super::history::{Bounds, History};
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
 use crate::processes::Pid;
+use crate::push::Pusher;
 
 /// What all parts share.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     core: Arc<Mutex<Core>>,
     /// What is kept. Taken after the core, if both are.
     pub(super) history: Arc<Mutex<History>>,
+    /// What sends profiles, if they are sent anywhere.
+    pub(super) pusher: Option<Arc<Pusher>>,
     /// Notified when somebody else than the daemon's loop has changed the core.
     pub(super) wake: Arc<Notify>,
 }
@@ -43,7 +46,7 @@ pub(super) struct Core {
 }
 
 impl Shared {
-    pub(super) fn new(config: Config, watcher: Watcher, history: History) -> Self {
+    pub(super) fn new(config: Config, watcher: Watcher, history: History, pusher: Option<Pusher>) -> Self {
         let core = Core {
             config,
             watcher,
@@ -58,6 +61,7 @@ impl Shared {
         Self {
             core: Arc::new(Mutex::new(core)),
             history: Arc::new(Mutex::new(history)),
+            pusher: pusher.map(Arc::new),
             wake: Arc::new(Notify::new()),
         }
     }
@@ -103,7 +107,7 @@ impl Shared {
                 reason.to_string(),
                 profile.duration.0,
                 Arc::clone(profiler),
-                history,
+                (history, self.pusher.clone()),
                 messages.clone(),
             );
             core.profiles_begun += 1;

@@ -7,6 +7,7 @@ use super::core::Core;
 use super::decide::State;
 use super::history::History;
 use super::log::suppressed;
+use crate::push::Status;
 
 /// A metric's samples, under its help and type.
 struct Family<'a> {
@@ -158,6 +159,22 @@ pub(super) fn of_history(history: &History) -> String {
         .sample(&[], lost);
     Family::new(out, "jjleak_history_failing", "gauge", "Whether the last profile could not be kept.")
         .sample(&[], u8::from(trouble.is_some()));
+    text
+}
+
+/// What has become of profiles that are sent elsewhere.
+pub(super) fn of_pushing(status: &Status) -> String {
+    let mut text = String::new();
+    let out = &mut text;
+    let mut add = |name, kind, help, value: u64| {
+        Family::new(out, name, kind, help).sample(&[], value);
+    };
+    add("jjleak_push_waiting", "gauge", "Profiles that wait to be sent.", status.waiting as u64);
+    add("jjleak_push_waiting_bytes", "gauge", "Bytes that they take.", status.waiting_bytes);
+    add("jjleak_push_sent_total", "counter", "Profiles that were sent.", status.sent);
+    add("jjleak_push_refused_total", "counter", "Profiles that the other side never takes.", status.refused);
+    add("jjleak_push_dropped_total", "counter", "Profiles that found no place to wait.", status.dropped);
+    add("jjleak_push_failures_total", "counter", "Attempts that failed and are made again.", status.failures);
     text
 }
 

@@ -21,6 +21,8 @@ mod life;
 pub mod log;
 mod metrics;
 pub mod profile;
+pub mod pushing;
+mod token;
 pub mod watch;
 
 use std::io;
@@ -56,6 +58,9 @@ pub enum Error {
     /// Nobody can be served.
     #[error(transparent)]
     Http(#[from] http::Error),
+    /// Profiles cannot be sent.
+    #[error(transparent)]
+    Push(#[from] pushing::Error),
     /// Something else of the system.
     #[error("{0} failed")]
     System(&'static str, #[source] io::Error),
@@ -77,7 +82,8 @@ pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), E
             "the kernel does not tell of programs that start ({error}): they are found at each watch.rescan"
         );
     }
-    let shared = Shared::new(config, watcher, history);
+    let pusher = pushing::start(&config)?;
+    let shared = Shared::new(config, watcher, history, pusher);
     shared.tidy_up();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
@@ -159,9 +165,10 @@ fn reconsider(shared: &Shared, reload: &Reload) {
     match reload() {
         Ok(config) => {
             let mut core = shared.core();
-            let fixed = (&core.config.state.directory, &core.config.http, &core.config.log);
-            if fixed != (&config.state.directory, &config.http, &config.log) {
-                tracing::warn!("state.directory, [http] and [log] change at the next start only");
+            let fixed =
+                (&core.config.state.directory, &core.config.http, &core.config.push, &core.config.log);
+            if fixed != (&config.state.directory, &config.http, &config.push, &config.log) {
+                tracing::warn!("state.directory, [http], [push] and [log] change at the next start only");
             }
             core.config = config;
             let core = &mut *core;

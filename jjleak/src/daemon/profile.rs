@@ -17,6 +17,7 @@ use super::history::{Entry, History, Id};
 use crate::analyze::{Selection, SortBy};
 use crate::processes::Pid;
 use crate::profile::{Profile, VerdictKind};
+use crate::push::Pusher;
 use crate::render::{Contents, Format, Options, Value, render};
 
 /// What is to be profiled, and how.
@@ -89,18 +90,18 @@ impl Job {
         why: String,
         duration: Duration,
         profiler: Profiler,
-        history: Arc<Mutex<History>>,
+        (history, pusher): (Arc<Mutex<History>>, Option<Arc<Pusher>>),
         messages: Sender<Message>,
     ) -> io::Result<Self> {
         let stop = Arc::new(Notify::new());
         let ends = Arc::clone(&stop);
         thread::Builder::new().name(format!("profile {}", order.pid)).spawn(move || {
             let last = Arc::new(Mutex::new(None));
-            let (found, latest) = (messages.clone(), Arc::clone(&last));
+            let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
             let take: Take = Arc::new(move |profiles| {
                 let is_meant = |profile: &&Profile| profile.process.start_time == order.start_time;
                 for profile in profiles.iter().filter(is_meant) {
-                    let finding = keep(profile, order.pid, &why, &history);
+                    let finding = keep(profile, order.pid, &why, &kept);
                     *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(finding.clone());
                     // Nobody waits for what is found on the way; the last one is told again at the end.
                     let _ = found.try_send(Message::Found(finding));
@@ -111,6 +112,11 @@ impl Job {
             let outcome =
                 outcome.unwrap_or_else(|_| Err("a defect in jjleak ended it; please report it".to_owned()));
             let last = last.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let (Some(pusher), Some(id)) =
+                (pusher, last.as_ref().and_then(|last: &Finding| last.kept.as_ref()))
+            {
+                push(&pusher, id, &history);
+            }
             // Nobody listens when the daemon has ended.
             let _ = messages.blocking_send(Message::Ended(order.pid, outcome.map(|()| last)));
         })?;
@@ -162,6 +168,17 @@ fn keep(profile: &Profile, pid: Pid, why: &str, history: &Mutex<History>) -> Fin
         Err(error) => tracing::error!("the profile of {} is not kept: {error}", profile.process),
     }
     finding
+}
+
+/// Sends a profile that is kept to where those of others are.
+fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
+    let file = history.lock().unwrap_or_else(PoisonError::into_inner).read(id);
+    let pushed = file
+        .map_err(|error| crate::cli::chain(&error))
+        .and_then(|file| pusher.push(&file).map_err(|error| crate::cli::chain(&error)));
+    if let Err(error) = pushed {
+        tracing::error!("{id} is not sent: {error}");
+    }
 }
 
 /// How flame graphs and reports are drawn.

@@ -7,6 +7,7 @@ mod place;
 mod read;
 mod values;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub profile: Profiling,
     /// What is served.
     pub http: Http,
+    /// Where profiles are sent.
+    pub push: Push,
     /// What is said.
     pub log: Log,
 }
@@ -122,6 +125,38 @@ pub struct Http {
     pub show_command_lines: bool,
     /// Most clients at a time.
     pub max_connections: Count<1, 10_000>,
+}
+
+/// Where profiles are sent, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Push {
+    /// How the other side takes profiles.
+    pub to: Store,
+    /// The other side.
+    pub url: String,
+    /// A file with the token that is sent along; empty for none.
+    pub token_file: PathBuf,
+    /// More headers.
+    pub headers: BTreeMap<String, String>,
+    /// What every profile is marked with.
+    pub labels: BTreeMap<String, String>,
+    /// Most bytes of profiles that wait to be sent.
+    pub queue_bytes: Size<{ 1 << 20 }, { 1 << 40 }>,
+}
+
+/// What takes profiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Store {
+    /// Nothing.
+    Off,
+    /// Pyroscope, or what takes profiles as it does.
+    Pyroscope,
+    /// An OpenTelemetry collector.
+    Otlp,
+    /// Anything that takes a pprof file.
+    Pprof,
 }
 
 /// What is said on stderr.
@@ -228,6 +263,19 @@ impl Default for Http {
             token_file: PathBuf::new(),
             show_command_lines: false,
             max_connections: Count(64),
+        }
+    }
+}
+
+impl Default for Push {
+    fn default() -> Self {
+        Self {
+            to: Store::Off,
+            url: String::new(),
+            token_file: PathBuf::new(),
+            headers: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            queue_bytes: Size(64 << 20),
         }
     }
 }

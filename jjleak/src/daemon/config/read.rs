@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use super::Config;
+use super::{Config, Store};
 use crate::profile::JUDGED_SPANS;
 
 /// A configuration that cannot be used.
@@ -67,7 +67,7 @@ pub fn read(file: &Path, text: &str, settings: &[String]) -> Result<Config, Erro
 
 /// Two values that do not go together: which key to change, and why.
 fn contradiction(config: &Config) -> Option<(&'static [&'static str; 2], String)> {
-    let Config { profile, http, state, .. } = config;
+    let Config { profile, http, state, push, .. } = config;
     let least = profile.settle.0 * (JUDGED_SPANS + 1);
     if profile.duration.0 < least {
         let what = format!("nothing can be judged in less than {} s, with this settle", least.as_secs());
@@ -84,7 +84,13 @@ fn contradiction(config: &Config) -> Option<(&'static [&'static str; 2], String)
     if is_relative(&state.directory) || state.directory == PathBuf::new() {
         return Some((&["state", "directory"], "it must begin with /".to_owned()));
     }
-    is_relative(&http.token_file).then(|| (&["http", "token_file"], "it must begin with /".to_owned()))
+    if is_relative(&http.token_file) {
+        return Some((&["http", "token_file"], "it must begin with /".to_owned()));
+    }
+    if push.to != Store::Off && !["http://", "https://"].iter().any(|scheme| push.url.starts_with(scheme)) {
+        return Some((&["push", "url"], "it must begin with https:// or http://".to_owned()));
+    }
+    is_relative(&push.token_file).then(|| (&["push", "token_file"], "it must begin with /".to_owned()))
 }
 
 /// Sets a key, `section.key=value`: a value that is no TOML is text.

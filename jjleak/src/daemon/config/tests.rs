@@ -53,6 +53,15 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
         ),
         ("[http]\nlisten = \"0.0.0.0:80\"\n", "jjleak.toml:2: `0.0.0.0:80` is no place to listen"),
         ("[http]\nlisten = \"tcp:0.0.0.0:80\"\n", "jjleak.toml:2: http.listen: anybody could read it there"),
+        (
+            "[push]\nto = \"pyroscope\"\nurl = \"pyro\"\n",
+            "jjleak.toml:3: push.url: it must begin with https://",
+        ),
+        (
+            "[push]\nto = \"kafka\"\n",
+            "jjleak.toml:2: unknown variant `kafka`, expected one of `off`, `pyroscope`",
+        ),
+        ("[push]\nheaders = { a = 1 }\n", "jjleak.toml:2: invalid type: integer `1`, expected a string"),
         ("[log]\nlevel = \"loud\"\n", "jjleak.toml:2: unknown variant `loud`, expected one of `error`"),
         ("[watch]\njvms = 1\n", "jjleak.toml:2: invalid type: integer `1`, expected a boolean"),
         ("[watch\n", "jjleak.toml:1: "),

@@ -1,8 +1,5 @@
 //! Who may ask for anything.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -14,13 +11,8 @@ use sha2::{Digest, Sha256};
 
 use super::{Error, failure};
 use crate::daemon::config::{Http, Place};
+use crate::daemon::token;
 
-/// Shorter ones can be guessed.
-const LEAST_TOKEN: usize = 16;
-/// No token is longer.
-const MOST_TOKEN: u64 = 4096;
-/// What the world may do with a file.
-const OTHERS: u32 = 0o007;
 /// What a client that stands on this host calls it.
 const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
@@ -36,10 +28,8 @@ pub struct Guard {
 impl Guard {
     /// Reads the token, if there is one.
     pub fn of(http: &Http) -> Result<Self, Error> {
-        let token = match http.token_file.as_path() {
-            path if path == Path::new("") => None,
-            path => Some(read(path).map_err(|why| Error::Token { path: path.to_owned(), why })?),
-        };
+        let path = &http.token_file;
+        let token = token::read(path).map_err(|why| Error::Token { path: path.clone(), why })?;
         let token = token.map(|token| Sha256::digest(token).into());
         Ok(Self { checks_name: token.is_none() && matches!(http.listen, Place::Tcp(_)), token })
     }
@@ -65,22 +55,6 @@ impl Guard {
             return Some((StatusCode::FORBIDDEN, "another site's page may not ask for this"));
         }
         None
-    }
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    let about = fs::metadata(path).map_err(|error| error.to_string())?;
-    if about.mode() & OTHERS != 0 {
-        return Err("everybody on this host may read it (chmod o= FILE)".to_owned());
-    }
-    if about.len() > MOST_TOKEN {
-        return Err("it is too long".to_owned());
-    }
-    let token = fs::read_to_string(path).map_err(|error| error.to_string())?.trim().to_owned();
-    if token.len() < LEAST_TOKEN {
-        Err(format!("it has less than {LEAST_TOKEN} characters"))
-    } else {
-        Ok(token)
     }
 }
 

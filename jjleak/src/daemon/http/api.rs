@@ -81,7 +81,8 @@ pub(super) async fn request(State(served): State<Served>, Path(pid): Path<u32>) 
 pub(super) async fn metrics(State(served): State<Served>) -> Response {
     let text = blocking(&served, |served| {
         let text = metrics::of_processes(&served.shared.core());
-        text + &metrics::of_history(&served.shared.history())
+        let pushing = served.shared.pusher.as_ref().map(|pusher| metrics::of_pushing(&pusher.status()));
+        text + &metrics::of_history(&served.shared.history()) + &pushing.unwrap_or_default()
     });
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     text.await.map_or_else(defect, |text| (kind, text).into_response())

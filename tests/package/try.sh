@@ -1,0 +1,71 @@
+#!/bin/sh
+# Installs, upgrades, removes and purges jjleak's package in a copy of this system, and fails unless each leaves what it should.
+#
+#   unshare --mount --propagation private try.sh PACKAGE LATER_PACKAGE
+set -eu
+package=$1
+later=$2
+
+copy=$(mktemp -d)
+mount -t tmpfs none "$copy"
+mkdir "$copy/upper" "$copy/work" "$copy/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" "$copy/root"
+mount --bind /proc "$copy/root/proc"
+mount --bind /dev "$copy/root/dev"
+cp "$package" "$copy/root/tmp/jjleak.deb"
+cp "$later" "$copy/root/tmp/later.deb"
+export SYSTEMD_OFFLINE=1 DEBIAN_FRONTEND=noninteractive LC_ALL=C
+cd /
+
+within() {
+    chroot "$copy/root" "$@"
+}
+fail() {
+    echo "package: $*" >&2
+    exit 1
+}
+there() {
+    within test -e "$1" || fail "$1 is missing $2"
+}
+gone() {
+    if within test -e "$1"; then
+        fail "$1 is still there $2"
+    fi
+}
+
+within dpkg --purge jjleak >/dev/null 2>&1 || true
+within dpkg --install /tmp/jjleak.deb
+for file in /usr/bin/jjleak /lib/systemd/system/jjleak.service /etc/jjleak/jjleak.toml \
+    /usr/share/man/man1/jjleak.1.gz /usr/share/man/man1/jjleak-daemon.1.gz \
+    /usr/share/bash-completion/completions/jjleak; do
+    there "$file" "after installation"
+done
+within id jjleak >/dev/null || fail "there is no user jjleak"
+[ "$(within stat -c '%a %U:%G' /etc/jjleak/jjleak.toml)" = "640 root:jjleak" ] ||
+    fail "/etc/jjleak/jjleak.toml is $(within stat -c '%a %U:%G' /etc/jjleak/jjleak.toml)"
+within jjleak --version
+within setpriv --reuid jjleak --regid jjleak --clear-groups jjleak daemon --config /etc/jjleak/jjleak.toml --check-config
+within systemd-analyze verify /lib/systemd/system/jjleak.service
+exposure=$(within systemd-analyze security --offline=yes --no-pager jjleak.service | sed -n 's/.*exposure level.*: \([0-9.]*\) .*/\1/p')
+echo "package: exposure $exposure"
+[ "$(echo "$exposure" | tr -d .)" -le 30 ] || fail "systemd-analyze security says $exposure"
+if within test -e /etc/systemd/system/multi-user.target.wants/jjleak.service; then
+    fail "the service is enabled without being asked for"
+fi
+
+# What the user has changed stays as it is.
+within sh -c 'echo "# changed" >>/etc/jjleak/jjleak.toml && mkdir -p /var/lib/jjleak && touch /var/lib/jjleak/index'
+within dpkg --force-confold --install /tmp/later.deb
+within grep -q '^# changed$' /etc/jjleak/jjleak.toml || fail "the upgrade has overwritten the configuration"
+there /var/lib/jjleak/index "after the upgrade"
+
+within dpkg --remove jjleak
+gone /usr/bin/jjleak "after removal"
+there /etc/jjleak/jjleak.toml "after removal"
+there /var/lib/jjleak/index "after removal"
+
+within dpkg --purge jjleak
+for file in /etc/jjleak/jjleak.toml /var/lib/jjleak /var/cache/jjleak /usr/share/doc/jjleak \
+    /usr/lib/sysusers.d/jjleak.conf; do
+    gone "$file" "after purging"
+done
