@@ -10,9 +10,9 @@ use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use tempfile::Builder;
 
-/// The files tell nothing that the programs of the host do not, and other users may read them; none of them may write.
-const FILE_MODE: u32 = 0o644;
-const FOLDER_MODE: u32 = 0o755;
+/// The files tell which programs have run, and where they lie: that is nobody else's concern.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The folder.

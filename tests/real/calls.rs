@@ -49,10 +49,10 @@ exact! {
 }
 
 #[test]
-fn every_function_at_random_is_exact_by_entries_and_returns_too() {
+fn calls_are_exact_by_a_probe_inside_too() {
     require_bpf!();
-    for scenario in ["malloc", "malloc_zero", "malloc_fail", "storm"] {
-        assert_nothing_lost(&assert_exact_with(scenario, &["--probe-returns"]));
+    for scenario in ["malloc", "malloc_zero", "malloc_fail", "calloc", "memalign", "storm"] {
+        assert_nothing_lost(&assert_exact_with(scenario, &["--probe-inside"]));
     }
 }
 
@@ -65,10 +65,10 @@ fn one_probe_sees_a_malloc_whose_code_allows_it() {
         ended.stderr.iter().filter(of_malloc).cloned().collect::<Vec<_>>()
     };
 
-    let [malloc] = &sites(&["--probe-returns"])[..] else { panic!("malloc has one site") };
+    let [malloc] = &sites(&[])[..] else { panic!("malloc has one site") };
     assert!(malloc.contains("(Allocate, "), "{malloc}");
     // What the code of another C library allows is not known here.
     let is_debian_12 = fs::read_to_string("/etc/os-release").is_ok_and(|it| it.contains("bookworm"));
-    let inside = sites(&[]);
+    let inside = sites(&["--probe-inside"]);
     assert!(!is_debian_12 || inside.iter().any(|site| site.contains("(Given, ")), "{inside:#?}");
 }

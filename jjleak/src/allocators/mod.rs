@@ -70,11 +70,11 @@ pub struct Hints<'a> {
 /// How calls of allocation functions are followed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallFollowing {
-    /// By single probes inside of a function, where it can be proven that they see every call.
-    #[default]
-    Inside,
     /// By probes at entry and return of every function.
+    #[default]
     EntryAndReturn,
+    /// By single probes inside of a function, where it can be proven that they see every call.
+    Inside,
 }
 
 /// An allocator with its probe sites.

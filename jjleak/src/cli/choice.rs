@@ -30,8 +30,7 @@ impl Choice {
         if let Some(prefix) = &args.symbols_prefix {
             named.push(NamedAllocator::with_prefix(prefix, args.obj.clone()));
         }
-        let following =
-            if args.probe_returns { CallFollowing::EntryAndReturn } else { CallFollowing::Inside };
+        let following = if args.probe_inside { CallFollowing::Inside } else { CallFollowing::EntryAndReturn };
         Ok(Self { only: args.obj.clone(), named, following })
     }
 

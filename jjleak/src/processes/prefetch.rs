@@ -5,8 +5,10 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
@@ -19,6 +21,12 @@ use super::{Module, ModuleFiles, ModuleTable, Pid};
 pub const MAX_EXPECTED: usize = 128;
 /// Most entries of a folder of libraries that are looked at.
 const MAX_ENTRIES: usize = 256;
+/// Most folders that are looked into.
+const MAX_FOLDERS: usize = 64;
+/// The program waits meanwhile. The loader looks into the same folders after it.
+const MAX_TIME: Duration = Duration::from_millis(200);
+/// Where everybody may put something, what lies there is anybody's.
+const WRITABLE_BY_ALL: u32 = 0o002;
 /// Folders of a run path have libraries in folders of their own, one below the other.
 const MAX_DEPTH: usize = 2;
 
@@ -35,7 +43,7 @@ impl ModuleFiles {
     /// Opens the files that a process is likely to map besides those that it maps, as far as they are there. `earlier`
     /// are paths of files that its program has mapped before.
     pub fn expected(&mut self, pid: Pid, mapped: &ModuleTable, earlier: &[PathBuf]) -> Vec<Rc<Module>> {
-        let mut search = Search::default();
+        let mut search = Search::new();
         for (_, module) in mapped.iter() {
             search.known.insert(module.path.clone());
             search.folders.extend(module.path.parent().map(Path::to_path_buf));
@@ -52,7 +60,7 @@ impl ModuleFiles {
         }
         let mut expected = Vec::new();
         while let Some(path) = search.waiting.pop_front() {
-            if expected.len() >= MAX_EXPECTED {
+            if expected.len() >= MAX_EXPECTED || search.is_over() {
                 break;
             }
             // As the kernel will name it.
@@ -69,8 +77,9 @@ impl ModuleFiles {
 }
 
 /// The state of a search.
-#[derive(Default)]
 struct Search {
+    end: Instant,
+    folders_left: usize,
     known: HashSet<PathBuf>,
     /// Where the program's libraries are.
     folders: HashSet<PathBuf>,
@@ -78,6 +87,20 @@ struct Search {
 }
 
 impl Search {
+    fn new() -> Self {
+        Self {
+            end: Instant::now() + MAX_TIME,
+            folders_left: MAX_FOLDERS,
+            known: HashSet::new(),
+            folders: HashSet::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
     /// Adds the libraries in a folder.
     fn add_folder(&mut self, folder: &Path, depth: usize) {
         // Where the system's libraries are, nearly all are other programs'.
@@ -85,12 +108,25 @@ impl Search {
         {
             return;
         }
+        if self.folders_left == 0 || self.is_over() {
+            return;
+        }
+        self.folders_left -= 1;
+        let is_open = |about: fs::Metadata| about.permissions().mode() & WRITABLE_BY_ALL != 0;
+        if fs::metadata(folder).is_ok_and(is_open) {
+            return;
+        }
         let Ok(entries) = fs::read_dir(folder) else { return };
-        let mut paths: Vec<_> = entries.take(MAX_ENTRIES).flatten().map(|entry| entry.path()).collect();
+        // What a folder is, it says itself: to look at it could mount something.
+        let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let entries = entries.take(MAX_ENTRIES).flatten();
+        let mut paths: Vec<_> = entries.map(|entry| (entry.path(), is_folder(&entry))).collect();
         paths.sort();
-        for path in paths {
-            if depth > 1 && path.is_dir() {
-                self.add_folder(&path, depth - 1);
+        for (path, is_folder) in paths {
+            if is_folder {
+                if depth > 1 {
+                    self.add_folder(&path, depth - 1);
+                }
             } else if is_library(&path) {
                 self.waiting.push_back(path);
             }
@@ -205,7 +241,11 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        let mut search = Search::default();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::write(open.join("d.so"), "").unwrap();
+        let mut search = Search::new();
         search.add_folder(folder.path(), MAX_DEPTH);
         search.add_folder(Path::new("/usr/lib"), MAX_DEPTH);
         let names = ["a.so", "b.so", "below/c.so"].map(|name| folder.path().join(name));

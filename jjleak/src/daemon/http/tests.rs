@@ -27,7 +27,7 @@ impl Fixture {
         profile.process.comm = "<script>\"'&".to_owned();
         let entry = Entry::of(crate::daemon::history::Id::of(&profile), &profile, "a test");
         let id = history.keep(&profile, entry, b"<svg xmlns=\"x\"/>").unwrap().to_string();
-        Self { shared: Shared::new(config, Watcher::new().0, history), _folder: folder, id }
+        Self { shared: Shared::new(config, Watcher::new().0, history, None), _folder: folder, id }
     }
 
     fn guard(&self) -> Guard {

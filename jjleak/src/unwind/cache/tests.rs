@@ -57,7 +57,7 @@ fn rows_come_back_as_they_were() {
     let fixture = Fixture::new();
     let elf = module(64);
     assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap(), compile(&*elf).unwrap());
-    assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, 0o644);
+    assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, 0o600);
     assert!(fixture.is_used(&elf));
     assert_eq!(files(fixture.file().parent().unwrap()), 1);
 }
