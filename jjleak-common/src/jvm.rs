@@ -84,6 +84,9 @@ pub struct Continuations {
     pub reference_base: u64,
     /// Address of the variable that holds the return address into the code that entered the continuation.
     pub return_address: u64,
+    /// Address of the variable that is 0 while no safepoint is coming, in force or going: the collector moves objects in none
+    /// but those, and threads in native code run meanwhile.
+    pub safepoint: u64,
     /// In a `Continuation`: reference to its innermost chunk.
     pub tail: u32,
     /// In a chunk: reference to the one further out; none in the last.
@@ -149,8 +152,8 @@ pub const fn frame_of(compile_id: u32) -> u32 {
 
 const _: () = assert!(
     size_of::<CodeHeap>() == 32
-        && size_of::<Continuations>() == 72
-        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 112
+        && size_of::<Continuations>() == 80
+        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 120
 );
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
 

@@ -6,7 +6,7 @@
 //! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
 //! come exactly to the end of each chunk's, and when the way to the chunks is at the end what it was at the beginning: memory
 //! is given to others only after all references to it have been changed. Otherwise the stack ends at the barrier, as if
-//! nothing had been looked for.
+//! nothing had been looked for. While the collector may be moving objects, nothing is.
 
 use core::{
     ffi::c_void,
@@ -102,7 +102,7 @@ impl Place {
 pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let is_known = with(walk.image.slot().0, |known| known.klass != 0)?;
+    let is_known = with(walk.image.slot().0, |known| known.klass != 0)? && !may_move(walk.image.slot().0);
     walk.heap.task = task::SEARCH;
     walk.heap.passed = 0;
     walk.heap.count = 0;
@@ -151,6 +151,13 @@ fn is_chunk(slot: u16, chunk: u64) -> bool {
     let Ok(place) = with(slot, |known| known.klass_at) else { return false };
     let Some(word) = read_user_word(chunk.wrapping_add((place as u64) << 2)) else { return false };
     with(slot, |known| word & known.klass_mask == known.klass).unwrap_or(false)
+}
+
+/// Whether objects may be on the move: references to them are changed before they are.
+#[inline(always)]
+fn may_move(slot: u16) -> bool {
+    let state = with(slot, |known| known.safepoint).ok().and_then(read_user_word);
+    state.is_none_or(|state| state as u32 != 0)
 }
 
 /// What is known of a process's virtual threads.
@@ -345,7 +352,7 @@ fn is_where_it_was(scratch: *mut Scratch) -> bool {
         chunk = reference(slot, chunk, place).unwrap_or(0);
         passed += 1;
     }
-    trace == walk.heap.trace
+    trace == walk.heap.trace && !may_move(slot)
 }
 
 /// The walk has ended in the heap; how. Its frames there count if it has only become too long.

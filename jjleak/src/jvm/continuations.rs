@@ -30,8 +30,9 @@ pub(super) mod variable {
     pub(crate) const STACK: &str = "_ZN23InstanceStackChunkKlass16_offset_of_stackE";
     pub(crate) const RETURN_ADDRESS: &str = "_ZN17ContinuationEntry10_return_pcE";
     pub(crate) const CLASSES: &str = "_ZN9vmClasses8_klassesE";
-    pub(crate) const ALL: [&str; 8] =
-        [TAIL, PARENT, SIZE, STACK_POINTER, BOTTOM, STACK, RETURN_ADDRESS, CLASSES];
+    pub(crate) const SAFEPOINT: &str = "_ZN20SafepointSynchronize6_stateE";
+    pub(crate) const ALL: [&str; 9] =
+        [TAIL, PARENT, SIZE, STACK_POINTER, BOTTOM, STACK, RETURN_ADDRESS, CLASSES, SAFEPOINT];
 }
 
 /// Addresses of the variables that tell.
@@ -40,6 +41,7 @@ pub(super) struct ContinuationLayout {
     places: [u64; 6],
     return_address: u64,
     classes: u64,
+    safepoint: u64,
     klass: Field,
     reference: Shifted,
     narrow_klass: Shifted,
@@ -81,12 +83,13 @@ impl ContinuationLayout {
     ) -> Option<Self> {
         let flags = flags(memory, structs)?;
         let flag = |name: &str| flags.get(name).map_or(0, |(at, _)| *at);
-        let [tail, parent, size, stack_pointer, bottom, stack, return_address, classes] =
+        let [tail, parent, size, stack_pointer, bottom, stack, return_address, classes, safepoint] =
             variable::ALL.map(symbol);
         Some(Self {
             places: [tail?, parent?, size?, stack_pointer?, bottom?, stack?],
             return_address: return_address?,
             classes: classes?,
+            safepoint: safepoint?,
             klass: structs.field(&[("oopDesc", "_metadata._klass")]).ok()?,
             reference: Shifted::of(structs, "CompressedOops", "_narrow_oop")?,
             narrow_klass: Shifted::of(structs, "CompressedKlassPointers", "_narrow_klass")?,
@@ -135,6 +138,7 @@ impl ContinuationLayout {
             klass_at,
             reference_base,
             return_address: self.return_address,
+            safepoint: self.safepoint,
             tail: tail?,
             parent: parent?,
             size: size?,
@@ -181,6 +185,7 @@ mod tests {
             places: [10, 11, 12, 13, 14, 15].map(at),
             return_address: 0x7777,
             classes: at(CLASSES),
+            safepoint: 0x8888,
             klass: Field { offset: 8, width: 8 },
             reference: Shifted { base: at(20), shift: at(21) },
             narrow_klass: Shifted { base: at(22), shift: at(23) },
@@ -197,7 +202,7 @@ mod tests {
         let known = read(&FLAGS[..2], CHUNK).unwrap();
         assert_eq!((known.tail, known.parent, known.size), (2, 3, 4));
         assert_eq!((known.stack_pointer, known.bottom, known.stack), (5, 6, 12));
-        assert_eq!((known.klass_at, known.return_address), (2, 0x7777));
+        assert_eq!((known.klass_at, known.return_address, known.safepoint), (2, 0x7777, 0x8888));
     }
 
     #[test]
