@@ -98,6 +98,7 @@ mod tests {
     #[test]
     fn an_exception_holds_for_its_package_only() {
         judge("inferno", Some("CDDL-1.0")).unwrap();
+        judge("libfuzzer-sys", Some("(MIT OR Apache-2.0) AND NCSA")).unwrap();
         assert!(judge("another", Some("CDDL-1.0")).is_err());
     }
 

@@ -6,6 +6,7 @@
 #![allow(
     clippy::expect_used,
     clippy::cast_possible_truncation,
+    clippy::type_complexity,
     missing_docs,
     reason = "a test program: what cannot be is a finding"
 )]
