@@ -24,6 +24,8 @@ const ALLOWED: &[&str] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[
     // Draws the flame graphs. Its copyleft covers its own files, which jjleak uses as they are.
     ("inferno", "CDDL-1.0"),
+    // libFuzzer itself, which tests are linked with and nothing that is shipped: permissive, the University of Illinois's.
+    ("libfuzzer-sys", "NCSA"),
     // Mozilla's list of certificate authorities: data, which may be passed on as it is.
     ("webpki-root-certs", "CDLA-Permissive-2.0"),
     ("webpki-roots", "CDLA-Permissive-2.0"),
@@ -96,6 +98,7 @@ mod tests {
     #[test]
     fn an_exception_holds_for_its_package_only() {
         judge("inferno", Some("CDDL-1.0")).unwrap();
+        judge("libfuzzer-sys", Some("(MIT OR Apache-2.0) AND NCSA")).unwrap();
         assert!(judge("another", Some("CDDL-1.0")).is_err());
     }
 

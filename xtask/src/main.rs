@@ -8,6 +8,7 @@
 //! | [`mod@test`], [`tally`] | run every test and count the results |
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
 //! | [`caps`] | which capabilities jjleak needs |
+//! | [`mod@fuzz`] | random input for what parses input |
 //! | [`vm`] | jjleak on another kernel |
 //! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
@@ -27,6 +28,7 @@ mod caps;
 mod check;
 mod command;
 mod demo;
+mod fuzz;
 mod jdks;
 mod ledger;
 mod licences;
@@ -92,6 +94,14 @@ enum Verb {
         #[arg(long)]
         check: bool,
     },
+    /// Try random input on what parses input
+    Fuzz {
+        /// What to try it on; everything by default
+        target: Option<String>,
+        /// How long, in seconds, each
+        #[arg(long, default_value_t = fuzz::SECONDS)]
+        seconds: u32,
+    },
     /// Write man pages and shell completions into deploy/
     Manual,
     /// Check formatting, lints, documentation and licences
@@ -121,6 +131,7 @@ fn main() -> ExitCode {
         Verb::VmTest => vm::test(),
         Verb::Jdks => jdks::jdks(),
         Verb::Package { check } => package::package(check),
+        Verb::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, OBJECT_VARIABLE},
     command::{self, announce, host_cargo, shown},
-    jdks, prerequisites,
+    fuzz, jdks, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace,
@@ -47,7 +47,15 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     let mut cargo = host_cargo();
     cargo
         .current_dir(workspace::root())
-        .args(["test", "--workspace", "--exclude", "jjleak-ebpf", "--no-fail-fast"])
+        .args([
+            "test",
+            "--workspace",
+            "--exclude",
+            "jjleak-ebpf",
+            "--exclude",
+            "jjleak-fuzz",
+            "--no-fail-fast",
+        ])
         .env(OBJECT_VARIABLE, object)
         .env(SKIPPED, &skipped.0);
     if !args.is_empty() {
@@ -67,11 +75,13 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
 
     let mut tally = run_counting(&mut cargo)?;
     if long && args.is_empty() {
-        match vm::test() {
-            Ok(_) => tally.passed += 1,
-            Err(error) => {
-                announce(&format!("vm-test: {error:#}"));
-                tally.failed += 1;
+        for (name, outcome) in [("vm-test", vm::test()), ("fuzz", fuzz::fuzz(None, fuzz::SECONDS))] {
+            match outcome {
+                Ok(_) => tally.passed += 1,
+                Err(error) => {
+                    announce(&format!("{name}: {error:#}"));
+                    tally.failed += 1;
+                }
             }
         }
     }

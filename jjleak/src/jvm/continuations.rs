@@ -111,7 +111,8 @@ impl ContinuationLayout {
         if self.moving.into_iter().any(is_on) {
             return None;
         }
-        let classes = (0..MAX_CLASSES).filter_map(|index| memory.pointer(self.classes + WORD * index));
+        let classes =
+            (0..MAX_CLASSES).filter_map(|index| memory.pointer(self.classes.wrapping_add(WORD * index)));
         let klass = { classes }.find(|class| *class != 0 && class_name(*class).as_deref() == Some(CHUNK))?;
         let [tail, parent, size, stack_pointer, bottom, stack] = self.places.map(|place| {
             let bytes = memory.number(place, 4)?;

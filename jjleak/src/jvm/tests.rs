@@ -1,5 +1,7 @@
 //! A small JVM in made-up memory, as it is and damaged.
 
+mod fuzzed;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jjleak_common::jvm::CodeHeap;
@@ -220,17 +222,19 @@ const SIZES: &[(&str, u64)] = &[
     ("PcDesc", 8),
     ("ConstMethod", 32),
     ("ConstantPool", 24),
+    ("JVMFlag", 24),
 ];
 
 /// A JVM with one code heap: the interpreter, a compiled method `outer` that has `inner` inlined at pc 0x20, and a stub.
 pub(crate) fn image() -> Image {
-    image_of(17, FIELDS, ("CodeCache", "_heaps", HEAPS))
+    image_of(17, FIELDS, &[("CodeCache", "_heaps", HEAPS)])
 }
 
-/// The same with this version, these fields, and these heaps.
-fn image_of(version: u32, fields: &[(&str, &str, &str, u64)], heaps: (&str, &str, u64)) -> Image {
+/// The same with this version, these fields, and these variables, of which the heaps are one.
+fn image_of(version: u32, fields: &[(&str, &str, &str, u64)], statics: &[(&str, &str, u64)]) -> Image {
     let mut image = Image::new();
-    image.describe(fields, &[heaps, ("Abstract_VM_Version", "_vm_major_version", VERSION)], SIZES);
+    let version_at = ("Abstract_VM_Version", "_vm_major_version", VERSION);
+    image.describe(fields, &[statics, &[version_at]].concat(), SIZES);
     image.int(VERSION, version);
     image.word(HEAPS, HEAPS + 0x10);
     image.int(HEAPS + 0x10, 1);
@@ -274,7 +278,7 @@ fn image_of_jdk_8() -> Image {
         ("nmethod", "_scopes_data_offset", "int", 48),
     ];
     let fields: Vec<_> = kept.copied().chain([("ConstMethod", "_code_size", "u2", 16)]).chain(own).collect();
-    let mut image = image_of(25, &fields, ("CodeCache", "_heap", HEAPS + 0x30));
+    let mut image = image_of(25, &fields, &[("CodeCache", "_heap", HEAPS + 0x30)]);
     for step in 0..4 {
         let blob = HEAP + step * STEP + 16;
         image.int(blob + 16, u32::try_from(BLOB_HEADER).unwrap());

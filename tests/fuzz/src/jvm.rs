@@ -1,0 +1,151 @@
+//! The memory of a JVM that means harm: a small one, of which the input says what is otherwise.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use jjleak::jvm::{Description, Jvm, KnownMethods, Memory};
+
+/// A JVM that is right, written by jjleak's own tests: `SYMBOL ADDRESS`, and `ADDRESS WORD` where a word is not 0.
+const SMALL: &str = include_str!("../jvm-memory");
+
+/// Addresses in it of methods, one every so many bytes.
+const METHODS: u64 = 0x30_0000;
+const METHOD_BYTES: u64 = 0x1000;
+
+/// Bytes of one change: which word, how, and a number.
+const CHANGE_BYTES: usize = 11;
+
+/// How far apart the addresses are at which code is looked for, and in how many places of a heap.
+const STEP: u64 = 0x240;
+const STEPS: u64 = 64;
+
+struct Small {
+    bytes: Vec<u8>,
+    symbols: HashMap<String, u64>,
+    /// Addresses of words that mean something.
+    words: Vec<u64>,
+    /// What is in all other places, over and over; if empty, they are not mapped.
+    elsewhere: Vec<u8>,
+}
+
+/// The same memory for all that reads it.
+#[derive(Clone)]
+struct Shared(Rc<RefCell<Small>>);
+
+impl Memory for Shared {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let small = self.0.borrow();
+        let at = usize::try_from(address).unwrap_or(usize::MAX);
+        let here = small.bytes.get(at..).unwrap_or_default();
+        let (begin, rest) = into.split_at_mut(here.len().min(into.len()));
+        begin.copy_from_slice(&here[..begin.len()]);
+        if small.elsewhere.is_empty() {
+            return begin.len();
+        }
+        rest.chunks_mut(small.elsewhere.len())
+            .for_each(|chunk| chunk.copy_from_slice(&small.elsewhere[..chunk.len()]));
+        into.len()
+    }
+}
+
+impl Small {
+    fn new() -> Self {
+        let mut small = Self {
+            bytes: vec![0; (METHODS + 2 * METHOD_BYTES) as usize],
+            symbols: HashMap::new(),
+            words: Vec::new(),
+            elsewhere: Vec::new(),
+        };
+        for line in SMALL.lines() {
+            let (key, value) = line.split_once(' ').expect("a line has two words");
+            let value = u64::from_str_radix(value, 16).expect("the second one is a number");
+            if let Ok(address) = u64::from_str_radix(key, 16) {
+                small.set(address, value);
+                small.words.push(address);
+            } else {
+                small.symbols.insert(key.to_owned(), value);
+            }
+        }
+        small
+    }
+
+    fn word(&mut self, address: u64) -> &mut [u8] {
+        &mut self.bytes[address as usize..address as usize + 8]
+    }
+
+    fn set(&mut self, address: u64, word: u64) {
+        self.word(address).copy_from_slice(&word.to_le_bytes());
+    }
+
+    fn get(&mut self, address: u64) -> u64 {
+        u64::from_le_bytes(self.word(address).try_into().expect("it has 8 bytes"))
+    }
+
+    /// Changes what the input says, and returns the words that were there.
+    fn change(&mut self, changes: &[u8]) -> Vec<(u64, u64)> {
+        let mut before = Vec::new();
+        for change in changes.chunks_exact(CHANGE_BYTES) {
+            let number = u64::from_le_bytes(change[3..].try_into().expect("it has 8 bytes"));
+            let address =
+                self.words[usize::from(u16::from_le_bytes([change[0], change[1]])) % self.words.len()];
+            let other = self.words[number as usize % self.words.len()];
+            let (kind, byte) = (change[2] % 4, usize::from(change[2] / 4 % 8));
+            let old = self.get(address);
+            before.push((address, old));
+            match kind {
+                0 => self.set(address, number),
+                1 => self.set(address, other),
+                2 => {
+                    let word = self.get(other);
+                    self.set(address, word);
+                }
+                _ => self.word(address)[byte] = number as u8,
+            }
+        }
+        before
+    }
+}
+
+/// Reads all that can be read of a JVM.
+pub(crate) fn structures(data: &[u8]) {
+    thread_local!(static SMALL: Rc<RefCell<Small>> = Rc::new(RefCell::new(Small::new())));
+    let memory = Shared(SMALL.with(Rc::clone));
+    let Some((first, changes)) = data.split_first() else { return };
+    memory.0.borrow_mut().elsewhere = if first % 2 == 1 { changes.to_vec() } else { Vec::new() };
+    let before = memory.0.borrow_mut().change(changes);
+    exhaust(&memory);
+    let mut small = memory.0.borrow_mut();
+    before.into_iter().rev().for_each(|(address, word)| small.set(address, word));
+}
+
+fn exhaust(memory: &Shared) {
+    let symbols = memory.0.borrow().symbols.clone();
+    let symbol = |name: &str| symbols.get(name).copied();
+    if let Ok(described) = Description::described(memory.clone(), symbol) {
+        let _ = (described.version(), described.release(), described.build());
+        for flag in ["UseCompressedOops", "UseG1GC"] {
+            let _ = (described.is_on(flag), described.number(flag));
+            let _ = (described.text(flag), described.origin(flag));
+        }
+    }
+    let Ok(jvm) = Jvm::described(memory.clone(), symbol) else { return };
+    let _ = (jvm.lacks(), jvm.continuations());
+    let mut known = KnownMethods::default();
+    for method in [METHODS, METHODS + METHOD_BYTES] {
+        for bytecode in 0x120..0x130 {
+            jvm.methods(&mut known).interpreted(method, bytecode);
+        }
+    }
+    let Ok(heaps) = jvm.heaps() else { return };
+    let _ = jvm.code_cache(&heaps);
+    for heap in heaps.iter().take(2) {
+        let ends = [heap.begin, heap.end, heap.end.wrapping_sub(1)];
+        let inside = (0..STEPS).map(|step| heap.begin.wrapping_add(step * STEP));
+        for address in inside.chain(ends) {
+            if let Some(blob) = jvm.find(&heaps, address) {
+                jvm.methods(&mut known).compiled(&blob, address);
+            }
+        }
+    }
+}

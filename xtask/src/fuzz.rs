@@ -1,0 +1,99 @@
+//! Fuzzing: random input for all that parses what a profiled process, or whoever may have written a file, can choose.
+//!
+//! libFuzzer needs code that tells where it passes (`tests/fuzz/coverage`), which the stable compiler can make. Only sanitizers
+//! would need a nightly one, and there is hardly any `unsafe` in what is fuzzed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    command::{announce, host_cargo, run},
+    workspace,
+};
+
+/// The targets, as in `tests/fuzz/src/main.rs`.
+const TARGETS: [&str; 7] = ["elf", "call_frames", "row_cache", "maps", "perf_map", "pprof", "jvm"];
+
+/// How long each is run by `cargo xtask test --long`.
+pub(crate) const SECONDS: u32 = 30;
+
+/// Inputs up to here: larger ones take longer, and are rarely of another kind.
+const MAX_INPUT_BYTES: u32 = 64 << 10;
+
+/// An input that takes longer than this many seconds is a finding.
+const MAX_SECONDS: u32 = 10;
+
+/// Small files of the host, for the first inputs.
+const LIBRARIES: [&str; 3] = ["libdl.so.2", "libthread_db.so.1", "libnss_compat.so.2"];
+const LIBRARY_FOLDER: &str = "/lib/x86_64-linux-gnu";
+
+/// `cargo xtask fuzz [TARGET] [--seconds N]`.
+pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
+    if let Some(unknown) = target.filter(|target| !TARGETS.contains(target)) {
+        bail!("there is no fuzz target `{unknown}`, but {}", TARGETS.join(", "));
+    }
+    let folder = workspace::target()?.join("fuzz");
+    let program = build()?;
+    let mut found = Vec::new();
+    for target in TARGETS.into_iter().filter(|name| target.is_none_or(|target| target == *name)) {
+        let corpus = folder.join("corpus").join(target);
+        seed(target, &corpus).with_context(|| format!("cannot prepare {}", corpus.display()))?;
+        announce(&format!("fuzzing {target} for {seconds} s"));
+        let mut command = Command::new(&program);
+        command.current_dir(&folder).env("JJLEAK_FUZZ_TARGET", target);
+        command.args([
+            format!("-max_total_time={seconds}"),
+            format!("-max_len={MAX_INPUT_BYTES}"),
+            format!("-timeout={MAX_SECONDS}"),
+            format!("-artifact_prefix={}-", folder.join(target).display()),
+            "-verbosity=0".to_owned(),
+            "-print_final_stats=1".to_owned(),
+        ]);
+        if let Err(error) = run(command.arg(&corpus)) {
+            announce(&format!("{target}: {error:#}"));
+            found.push(target);
+        }
+    }
+    if found.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!("inputs that do harm were found for {}: they are in {}", found.join(", "), folder.display())
+}
+
+/// Builds the program that has all targets.
+fn build() -> Result<PathBuf> {
+    let mut cargo = host_cargo();
+    // Only jjleak itself is compiled in another way: all else is there already.
+    cargo.current_dir(workspace::root());
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("tests/fuzz/coverage"));
+    run(cargo.args(["build", "--quiet", "--package", "jjleak-fuzz"]))
+        .context("cannot build the fuzz targets")?;
+    Ok(workspace::target()?.join("debug/jjleak-fuzz"))
+}
+
+/// The first inputs: real ones, of which others are made.
+fn seed(target: &str, corpus: &Path) -> Result<()> {
+    fs::create_dir_all(corpus)?;
+    let seeds = workspace::root().join("tests/fuzz/seeds").join(target);
+    for seed in fs::read_dir(seeds).into_iter().flatten().flatten() {
+        fs::copy(seed.path(), corpus.join(seed.file_name()))?;
+    }
+    match target {
+        "elf" => {
+            for library in LIBRARIES {
+                // Which of them there are depends on the host.
+                let _ = fs::copy(Path::new(LIBRARY_FOLDER).join(library), corpus.join(library));
+            }
+        }
+        "maps" => {
+            fs::write(corpus.join("own"), fs::read("/proc/self/maps")?)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
