@@ -145,12 +145,17 @@ fn frame_at(stack: &StackProfile, depth: usize) -> Option<&Frame> {
     stack.frames.get(index)
 }
 
-/// The identity of the frame so far from the root: frames that are called the same are the same.
+/// The identity of the frame so far from the root: frames that are called the same are the same, but for threads, of which
+/// those of a pool often have one name.
 fn id_at(stack: &StackProfile, depth: usize) -> Option<u64> {
     let Some(frame) = frame_at(stack, depth) else {
         return (stack.frames.is_empty() && depth == 0).then_some(0);
     };
     let mut hasher = DefaultHasher::new();
+    if let Some(thread) = frame.thread() {
+        (frame.kind, thread.number, thread.nth).hash(&mut hasher);
+        return Some(hasher.finish());
+    }
     (&frame.symbol, frame.kind).hash(&mut hasher);
     if frame.symbol.is_empty() {
         (frame.address, &frame.module).hash(&mut hasher);
@@ -170,6 +175,7 @@ fn name(frame: &Frame) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Thread;
     use crate::render::sample;
 
     fn icicle(zoom: &[u64], width: u16) -> Icicle {
@@ -192,6 +198,22 @@ mod tests {
                 |parent: &Tile| parent.left <= it.left && it.left + it.width <= parent.left + parent.width;
             assert!(it.path.is_empty() || icicle.find(&it.path[..it.path.len() - 1]).is_some_and(inside));
         }
+    }
+
+    #[test]
+    fn threads_of_one_name_are_apart() {
+        let stack = |number| {
+            let thread = Thread { number, name: "http-nio-8080-e".to_owned(), nth: 1 };
+            StackProfile {
+                live: Totals { bytes: 8, objects: 1 },
+                frames: [Frame::of_thread(&thread)].into(),
+                ..sample::empty_stack()
+            }
+        };
+        let stacks = [stack(41), stack(42)];
+        let icicle = Icicle::of(stacks.iter(), &[], Place { width: 70, rows: 9, value: Value::Bytes });
+        let threads = icicle.tiles.iter().filter(|it| it.depth == 1).map(|it| it.label.as_str());
+        assert_eq!(threads.collect::<Vec<_>>(), ["http-nio-8080-e (tid 41)", "http-nio-8080-e (tid 42)"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const KEPT: f64 = 0.5;
 /// The course of a sum.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Total {
-    /// It grows: what is left of it at its lowest becomes more and more.
+    /// It grows: what is left of it at its lowest becomes more and more, and it is not flat by now.
     pub(super) grows: bool,
     /// It grows less and less.
     pub(super) slows: bool,
@@ -59,18 +59,21 @@ impl Total {
         let later = &past.live[past.live.len() - (past.live.len() - from).div_ceil(2)..];
         let peak = later.iter().copied().fold(0., f32::max);
         let low = later.iter().copied().fold(f32::INFINITY, f32::min);
+        let flat_for = flat_for(past);
+        // What is old goes on to become more for as long as that takes, where the sum has been flat for long.
+        let rises = trend(&troughs) >= UPWARDS && last - half > RISE * last;
         Self {
-            grows: trend(&troughs) >= UPWARDS && last - half > RISE * last,
+            grows: rises && flat_for.is_none(),
             slows: slows_down(&paces),
             keeps: f64::from(low) >= KEPT * f64::from(peak) && peak > 0.,
             rate: rate.filter(|rate| rate.per_second.is_finite()),
-            flat_for: flat_for(past),
+            flat_for,
         }
     }
 
     /// Judges by the sum alone.
     pub(super) fn judge(&self, past: &Past<'_>, judgement: &mut Judgement) {
-        let certain = self.rate.is_some_and(|rate| rate.low > 0.) && self.flat_for.is_none();
+        let certain = self.rate.is_some_and(|rate| rate.low > 0.);
         let is_even = !self.slows && !may_be_queue(past);
         (judgement.kind, judgement.confidence) = match self {
             // Without ages, a cache that fills evenly looks the same.

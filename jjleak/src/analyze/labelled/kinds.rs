@@ -120,6 +120,14 @@ kinds! {
         let mean = end * draw.within(0.03..0.1);
         sessions(draw, end, mean, 5000.)
     };
+    "cache that fills evenly, then replaces", [CacheLike, SteadyChurn], LONG, |draw, end| {
+        let (residence, spread, size) = (end * draw.within(0.4..0.7), draw.within(0. ..0.1), draw.size());
+        let times = draw.times(0. ..end, 4000.);
+        times.into_iter().map(|born| {
+            let dies = born + residence * draw.within(1. - spread..1. + spread + f64::EPSILON);
+            Block { born, dies, size, count: 1 }
+        }).collect()
+    };
     "leak that stops", [CacheLike], LONG, |draw, end| {
         let stop = end * draw.within(0.3..0.6);
         let mut blocks = leak(draw, 0. ..stop, 50. ..1000.);
