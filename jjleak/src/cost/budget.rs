@@ -237,11 +237,11 @@ mod tests {
             let plan = load.plan(share, budget.saved_s(), target);
             target = longer(target, plan);
             windows += 1;
-            let window_s = plan.window.as_secs_f64();
-            let rest_s = plan.stratum.as_secs_f64() - window_s;
+            let counted_s = plan.window.as_secs_f64();
+            let rest_s = plan.stratum.as_secs_f64() - counted_s;
             let follow_s = plan.follow.as_secs_f64().min(rest_s);
             book(&mut budget, Stretch { spent_s: TURN_S, ..Stretch::default() });
-            book(&mut budget, program.run(window_s, true, true));
+            book(&mut budget, program.run(counted_s, true, true));
             book(&mut budget, program.run(follow_s, false, true));
             let (is_over, spent) = book(&mut budget, program.run(rest_s - follow_s, false, false));
             if is_over {
