@@ -297,7 +297,7 @@ mod tests {
         let load = Load { allocations: 0.07, frees: 0.04, own: 0.03, turn_s: TURN_S };
         let target = Duration::from_secs(1);
         let (even, owing) = (load.plan(0.2, 0., target), load.plan(0.2, -0.6, target));
-        let longer_s = (owing.stratum - even.stratum).as_secs_f64();
+        let longer_s = owing.stratum.as_secs_f64() - even.stratum.as_secs_f64();
         assert!((longer_s - 0.6 / (0.2 * 0.03)).abs() < 1e-6, "{even:?}, {owing:?}");
     }
 

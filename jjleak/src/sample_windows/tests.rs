@@ -89,7 +89,6 @@ fn estimates_are_within_three_standard_errors_and_right_on_average() {
         let runs: Vec<_> = (0..RUNS).map(|seed| run(rate, seed)).collect();
         let far =
             runs.iter().filter(|(estimate, error, truth)| (estimate - truth).abs() > 3. * error).count();
-        println!("{name}: {far} of {RUNS}");
         assert!(far <= MOST_FAR, "{name}: {far} of {RUNS} are further off than three standard errors");
         let off = runs.iter().map(|(estimate, error, truth)| (estimate - truth) / error).sum::<f64>();
         let off = off / (RUNS as f64).sqrt();
