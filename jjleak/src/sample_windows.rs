@@ -7,7 +7,7 @@
 //! Blocks are not drawn one by one, but by windows. So the error is told by how much windows differ from their neighbours:
 //! the variance of a total is the sum of those of strata, and that of a stratum is estimated from the difference to the next
 //! (collapsed strata; Wolter, "Introduction to Variance Estimation", 2.5). It is rather too large than too small where a
-//! program changes slowly.
+//! program changes slowly, and where windows are few.
 
 use jjleak_common::sampling::WEIGHT_ONE;
 
@@ -209,8 +209,19 @@ impl Weighted {
             ((rate(pair[0]) - rate(pair[1])) * mean_ns).powi(2) * left_out
         });
         let neighbours = differences.sum::<f64>() * count / (2. * (count - 1.));
-        neighbours.min(independent)
+        (neighbours * uncertain(count)).min(independent)
     }
+}
+
+/// By how much a variance has to be larger because it is itself estimated, from the differences of so many neighbours: so
+/// that three standard errors hold as many estimates as they do of a normal distribution, by Student's.
+///
+/// Of differences that overlap, two thirds count (von Neumann 1941). The quantile is that of Cornish and Fisher's expansion.
+fn uncertain(count: f64) -> f64 {
+    const NORMAL: f64 = 3.;
+    let freedom = 2. * (count - 1.) / 3.;
+    let student = NORMAL + 7.5 / freedom + 17.25 / freedom.powi(2) + 30.2 / freedom.powi(3);
+    (student / NORMAL).powi(2)
 }
 
 /// Fewer windows do not tell how much they differ.

@@ -96,7 +96,19 @@ fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
     assert!(error.bytes < leaked, "of no use: {error:?}");
     assert!(report.lost.values().all(|count| *count == 0), "{:?}", report.lost);
     assert!(report.verdicts.is_empty(), "estimates are not judged");
-    println!("{:?}", report.cost);
+    assert_below(&report, 0.2);
+}
+
+/// What the kernel has counted of calls, at their prices, is less than this share of what the process took itself.
+fn assert_below(report: &Document, share: f64) {
+    /// After seconds, what was owed at the beginning is not all paid back yet, and a report can come when a window is over
+    /// whose cost is not saved up. On a busy machine, probes are taken out late, which costs as much as a window.
+    const MARGIN: f64 = 2.;
+    let cost = report.cost.expect("a process that runs has a cost");
+    let of_cpu = cost.of_cpu.expect("what calls take is known");
+    let of_own = of_cpu / (1. - of_cpu);
+    println!("{of_own:.3} of {share}, with {:?} windows: {cost:?}", report.windows);
+    assert!(of_own < MARGIN * share, "{of_own}: {cost:?}");
 }
 
 #[test]

@@ -26,6 +26,9 @@ fn words(order: &Order) -> Vec<String> {
     if order.sample_bytes > 0 {
         words.extend(["--sample-bytes".to_owned(), order.sample_bytes.to_string()]);
     }
+    if let Some(percent) = order.max_overhead {
+        words.extend(["--max-overhead".to_owned(), percent.to_string()]);
+    }
     words.push(order.snapshot.as_secs_f64().to_string());
     words
 }
@@ -46,6 +49,7 @@ mod tests {
             settle: Duration::from_secs(30),
             snapshot: Duration::from_millis(1500),
             sample_bytes: 0,
+            max_overhead: None,
         };
         let args = |order: &Order| CommandLine::try_parse_from(words(order)).unwrap().args;
         let parsed = args(&order);
@@ -55,6 +59,9 @@ mod tests {
         );
         assert!(parsed.wants_verdicts());
         assert_eq!(parsed.coverage().unwrap().sampling, Sampling::Off);
+        assert_eq!(parsed.max_overhead, None);
+        let bounded = Order { max_overhead: Some(2.5), ..order };
+        assert_eq!(args(&bounded).max_overhead, Some(2.5));
         order.sample_bytes = 512 << 10;
         assert_eq!(args(&order).coverage().unwrap().sampling, Sampling::Bytes(512 << 10));
     }

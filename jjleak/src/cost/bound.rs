@@ -2,99 +2,22 @@
 //!
 //! As long as counting everything costs less, everything is counted. Otherwise allocations are counted in short windows,
 //! drawn at random; frees are counted for a while longer, so that what outlives its window is told from what does not; then
-//! all probes rest. How long is settled before each window by what earlier ones have cost ([`Plan`]).
+//! all probes rest. Books are kept of what the process takes itself and of what probes have taken ([`Budget`]); how long a
+//! stratum is, is settled before its window by what is saved or owed then, and by what earlier windows have cost
+//! ([`Load::plan`]).
 
 use std::time::{Duration, Instant};
 
-use super::{Meter, Prices, float};
+use super::budget::{FIRST_TARGET, longer};
+use super::{Budget, Load, Meter, Plan, Prices, Stretch, float};
 use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns};
 use crate::collect::Collector;
 use crate::processes::{Pid, cpu_time};
 
-/// A window: long against the time in which probes are put in, and short against what changes in a program.
-const WINDOW: Duration = Duration::from_millis(200);
-/// How long everything is counted before that is judged again.
-const LOOK: Duration = Duration::from_millis(500);
-/// Blocks that are not freed so long after their window have survived.
-const FOLLOW: Duration = Duration::from_secs(15);
-/// Where the bound allows less, at least so long.
-const SHORTEST_FOLLOW: Duration = Duration::from_millis(500);
-/// Windows are to come as often as this, if frees can be followed for long enough then.
-const LONGEST_STRATUM: Duration = Duration::from_secs(5);
-/// What a new measurement counts for, beside all before it.
-const NEWEST: f64 = 0.3;
-/// A process that does nothing may be spent this share of a core on: else the first call after a silence would be too much.
-const LEAST_CORES: f64 = 0.01;
-
-/// What was measured, in shares of a core.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
-    /// What allocations cost while they are counted.
-    pub allocations: f64,
-    /// What frees cost while they are.
-    pub frees: f64,
-    /// What the process takes itself.
-    pub own: f64,
-    /// Seconds of a core that putting in and taking out the probes of a window takes: of ours, but it can hold the process up.
-    pub turn_s: f64,
-}
-
-/// How a stratum is spent.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
-    /// Its length.
-    pub stratum: Duration,
-    /// How long frees are followed after the window; for longer than the stratum, all the time.
-    pub follow: Duration,
-}
-
-impl Load {
-    /// Whether everything can be counted within the bound, which is a share of what the process takes itself.
-    #[must_use]
-    pub fn fits(&self, bound: f64) -> bool {
-        self.allocations + self.frees <= self.allowed(bound)
-    }
-
-    fn allowed(&self, bound: f64) -> f64 {
-        bound * self.own.max(LEAST_CORES)
-    }
-
-    /// How to stay within the bound.
-    #[must_use]
-    pub fn plan(&self, bound: f64) -> Plan {
-        let allowed = self.allowed(bound);
-        let seconds = |seconds: f64| Duration::from_secs_f64(seconds.clamp(0., 1e6));
-        let window_s = WINDOW.as_secs_f64();
-        // With frees counted all the time: what lives is known then as if everything were counted.
-        if self.frees < allowed / 2. {
-            let stratum_s = (self.allocations * window_s + self.turn_s) / (allowed - self.frees);
-            let stratum = seconds(stratum_s).max(2 * WINDOW);
-            return Plan { stratum, follow: Duration::MAX };
-        }
-        let window_cost = (self.allocations + self.frees) * window_s + self.turn_s;
-        let left = allowed * LONGEST_STRATUM.as_secs_f64() - window_cost;
-        let follow = seconds(left / self.frees).clamp(SHORTEST_FOLLOW, FOLLOW);
-        let stratum_s = (window_cost + self.frees * follow.as_secs_f64()) / allowed;
-        Plan { stratum: seconds(stratum_s).max(2 * WINDOW), follow }
-    }
-
-    /// How long to rest for what was spent beyond the bound: at the beginning, when everything is counted, or when a program
-    /// begins to call more.
-    fn repayment(&self, bound: f64, spent: Duration, over: Duration) -> Duration {
-        let owed = spent.as_secs_f64() / self.allowed(bound) - over.as_secs_f64();
-        Duration::from_secs_f64(owed.clamp(0., 1e6))
-    }
-
-    fn mixed(self, newer: Self) -> Self {
-        let mix = |old: f64, new: f64| old + NEWEST * (new - old);
-        Self {
-            allocations: mix(self.allocations, newer.allocations),
-            frees: mix(self.frees, newer.frees),
-            own: mix(self.own, newer.own),
-            turn_s: mix(self.turn_s, newer.turn_s),
-        }
-    }
-}
+/// How long the process is left alone to see what it takes itself, before the first window is planned.
+const ALONE: Duration = Duration::from_millis(300);
+/// How often is looked at what frees cost while they are counted.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Keeps a process within a bound.
 pub struct Bound {
@@ -105,34 +28,32 @@ pub struct Bound {
     state: State,
     /// When there is something to do next.
     next: Instant,
-    load: Option<Load>,
-    /// What was measured when the state began.
+    budget: Budget,
+    load: Load,
+    target: Duration,
+    /// What was measured at the last look.
     before: Measured,
     draws: u64,
+    /// CPU time that probes and turns have taken up to the last look.
+    spent_s: f64,
+    /// What putting probes in and taking them out has taken since the last window.
     turn_s: f64,
-    /// What all turns have taken.
-    turns_s: f64,
-    /// What had run when it began.
-    begun: RunsByPart,
-    begun_at: Instant,
+    /// Whether frees are counted.
+    follows: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum State {
+    /// Everything is counted.
     Whole,
-    Window {
-        stratum_end: Instant,
-        follow: Duration,
-    },
-    Following {
-        stratum_end: Instant,
-    },
-    Resting,
+    /// Nothing is planned yet.
+    Alone,
     /// Until the window of the stratum begins.
-    Waiting {
-        stratum_end: Instant,
-        follow: Duration,
-    },
+    Waiting { stratum_end: Instant, window: Instant, plan: Plan },
+    /// Allocations are counted.
+    Window { stratum_end: Instant, plan: Plan },
+    /// Frees are, for so long.
+    Following { stratum_end: Instant, until: Option<Instant>, plan: Plan },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -143,9 +64,9 @@ struct Measured {
 }
 
 impl Bound {
-    /// Begins, with everything counted; `bound` is a share of the CPU time that the process takes itself.
+    /// Begins, with everything counted; `share` is one of the CPU time that the process takes itself.
     pub fn begin(
-        bound: f64,
+        share: f64,
         pid: Pid,
         attachment: &Attachment,
         collector: &mut Collector,
@@ -153,19 +74,21 @@ impl Bound {
         let measuring = Measuring::begin()?;
         collector.count_in_windows();
         let before = Measured { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(pid) };
+        let budget = Budget::new(share);
         Ok(Self {
-            share: bound,
+            share,
             pid,
             _measuring: measuring,
             state: State::Whole,
-            next: before.at + LOOK,
-            load: None,
+            next: before.at + budget.until_look(),
+            budget,
+            load: Load::default(),
+            target: FIRST_TARGET,
             before,
             draws: now_ns(),
+            spent_s: 0.,
             turn_s: 0.,
-            turns_s: 0.,
-            begun: before.runs,
-            begun_at: before.at,
+            follows: true,
         })
     }
 
@@ -177,11 +100,10 @@ impl Bound {
 
     /// CPU time that it has taken of the process so far.
     #[must_use]
-    pub fn spent(&self, attachment: &Attachment, prices: Option<Prices>) -> Duration {
-        let runs = attachment.runs().since(self.begun);
-        let calls = prices
-            .map_or(0., |prices| prices.sum_ns(float(runs.entries.count), float(runs.frees.count)) / 1e9);
-        Duration::try_from_secs_f64(calls + self.turns_s).unwrap_or_default()
+    pub fn spent(&self, attachment: &Attachment, meter: &Meter) -> Duration {
+        let runs = attachment.runs().since(self.before.runs);
+        let since_s = seconds(meter.prices_or_assumed(attachment), runs);
+        Duration::try_from_secs_f64(self.spent_s + since_s).unwrap_or_default()
     }
 
     /// Does what is to be done now.
@@ -192,127 +114,142 @@ impl Bound {
         meter: &mut Meter,
     ) -> Result<(), Error> {
         meter.tick(attachment);
-        let Some(prices) = meter.prices(attachment) else {
-            self.next = Instant::now() + LOOK;
-            return Ok(());
-        };
+        let prices = meter.prices_or_assumed(attachment);
+        if let State::Window { stratum_end, .. } = self.state {
+            // What is allocated while probes go is seen or not: the window ends before.
+            let end = now_ns();
+            collector.end_window_at(end, end + ns_until(stratum_end));
+        }
+        self.look(attachment, prices);
+        let now = Instant::now();
         match self.state {
+            State::Whole if !self.budget.is_exceeded() => self.next = now + self.budget.until_look(),
             State::Whole => {
-                self.measure(attachment, prices);
-                if self.load.is_some_and(|load| !load.fits(self.share)) {
-                    let end = now_ns();
-                    collector.end_window_at(end, end);
-                    self.timed(|| attachment.rest(Part::Allocations));
-                    self.plan(attachment, prices)?;
-                } else {
-                    self.next = Instant::now() + LOOK;
-                }
-            }
-            State::Waiting { stratum_end, follow } => {
-                self.account(attachment, prices);
-                let begun = thread_cpu_s();
-                attachment.wake(Part::Frees)?;
-                attachment.wake(Part::Allocations)?;
-                self.turn_s += thread_cpu_s() - begun;
-                collector.begin_window();
-                self.before = self.now(attachment);
-                self.state = State::Window { stratum_end, follow };
-                self.next = Instant::now() + WINDOW;
-            }
-            State::Window { stratum_end, follow } => {
-                // What is allocated while probes go is seen or not: the window ends before.
                 let end = now_ns();
-                collector.end_window_at(end, end + ns_until(stratum_end));
-                self.measure(attachment, prices);
-                self.timed(|| attachment.rest(Part::Allocations));
-                self.state = State::Following { stratum_end };
-                let follow_end = Instant::now().checked_add(follow);
-                self.next = follow_end.map_or(stratum_end, |end| end.min(stratum_end)).max(Instant::now());
-                if follow_end.is_none_or(|end| end >= stratum_end) {
-                    self.state = State::Resting;
-                    self.next = stratum_end;
+                collector.end_window_at(end, end);
+                self.rest(attachment, Part::Allocations);
+                if !self.load.follows_always(self.share) {
+                    self.rest(attachment, Part::Frees);
                 }
+                (self.state, self.next) = (State::Alone, now + ALONE);
             }
-            State::Following { stratum_end } => {
-                self.account(attachment, prices);
-                self.timed(|| attachment.rest(Part::Frees));
-                self.state = State::Resting;
-                self.next = stratum_end;
+            State::Alone => self.plan(attachment)?,
+            State::Waiting { stratum_end, window, plan } if now >= window => {
+                self.wake(attachment, Part::Frees)?;
+                self.wake(attachment, Part::Allocations)?;
+                collector.begin_window();
+                self.look(attachment, prices);
+                (self.state, self.next) = (State::Window { stratum_end, plan }, Instant::now() + plan.window);
             }
-            State::Resting => {
-                self.account(attachment, prices);
-                self.plan(attachment, prices)?;
+            State::Waiting { window, plan, .. } => {
+                self.keep_to(plan, attachment);
+                self.wait_for(window);
+            }
+            State::Window { stratum_end, plan } => {
+                self.rest(attachment, Part::Allocations);
+                let until = now.checked_add(plan.follow);
+                self.state = State::Following { stratum_end, until, plan };
+                self.wait_for(until.map_or(stratum_end, |until| until.min(stratum_end)));
+            }
+            State::Following { stratum_end, .. } if now >= stratum_end => self.plan(attachment)?,
+            State::Following { stratum_end, until, plan } => {
+                if until.is_some_and(|until| now >= until) {
+                    self.rest(attachment, Part::Frees);
+                }
+                self.keep_to(plan, attachment);
+                self.wait_for(
+                    until.filter(|until| *until > now).map_or(stratum_end, |until| until.min(stratum_end)),
+                );
             }
         }
         Ok(())
     }
 
     /// A stratum begins.
-    fn plan(&mut self, attachment: &mut Attachment, prices: Prices) -> Result<(), Error> {
-        let Some(load) = self.load else { return Ok(()) };
-        let Plan { stratum, follow } = load.plan(self.share);
-        let spent = self.spent(attachment, Some(prices));
-        let stratum = stratum + load.repayment(self.share, spent, self.begun_at.elapsed()).min(stratum);
-        tracing::info!("{load:?}: a window in {stratum:?}, frees followed for {follow:?}");
-        if follow >= stratum {
-            attachment.wake(Part::Frees)?;
+    fn plan(&mut self, attachment: &mut Attachment) -> Result<(), Error> {
+        let plan = self.load.plan(self.share, self.budget.saved_s(), self.target);
+        tracing::info!("{:?}, {:?}: {plan:?}", self.load, self.budget);
+        self.target = longer(self.target, plan);
+        if plan.follow >= plan.stratum {
+            self.wake(attachment, Part::Frees)?;
+        } else {
+            self.rest(attachment, Part::Frees);
         }
         let begin = Instant::now();
-        let stratum_end = begin + stratum;
-        self.state = State::Waiting { stratum_end, follow };
-        self.next = begin + stratum.saturating_sub(WINDOW).mul_f64(self.draw());
+        let window = begin + plan.stratum.saturating_sub(plan.window).mul_f64(self.draw());
+        self.state = State::Waiting { stratum_end: begin + plan.stratum, window, plan };
+        self.wait_for(window);
         Ok(())
     }
 
-    /// What was spent since the last look, and what that says of the load.
-    fn measure(&mut self, attachment: &Attachment, prices: Prices) {
-        let now = self.now(attachment);
-        let seconds = (now.at - self.before.at).as_secs_f64().max(1e-3);
-        let runs = now.runs.since(self.before.runs);
-        let [allocations, frees] = [runs.entries.count, runs.frees.count].map(float);
-        let spent = prices.sum_ns(allocations, frees) / 1e9;
-        let used = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
-        // A window is too short for a clock of hundredths of a second: what the process takes itself is measured over strata.
-        let own = used.map_or(0., |used| (used.as_secs_f64() - spent).max(0.) / seconds);
-        let own = match (self.state, self.load) {
-            (State::Whole, _) | (_, None) => own,
-            (_, Some(load)) => load.own,
-        };
-        let load = Load {
-            allocations: prices.sum_ns(allocations, 0.) / 1e9 / seconds,
-            frees: prices.sum_ns(0., frees) / 1e9 / seconds,
-            own,
-            turn_s: std::mem::take(&mut self.turn_s),
-        };
-        self.turns_s += load.turn_s;
-        self.load = Some(self.load.map_or(load, |old| old.mixed(load)));
-        self.before = now;
-    }
-
-    /// What was spent since the last look, while not everything was counted.
-    fn account(&mut self, attachment: &Attachment, prices: Prices) {
-        let now = self.now(attachment);
-        let runs = now.runs.since(self.before.runs);
-        let spent = prices.sum_ns(float(runs.entries.count), float(runs.frees.count)) / 1e9;
-        let seconds = (now.at - self.before.at).as_secs_f64();
-        if let (Some(used), Some(load)) =
-            (now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before)), &mut self.load)
-            && seconds > LOOK.as_secs_f64()
-        {
-            let own = (used.as_secs_f64() - spent).max(0.) / seconds;
-            load.own += NEWEST * (own - load.own);
+    /// Has frees rest when the program frees so much more than it did that the bound would be lost.
+    fn keep_to(&mut self, plan: Plan, attachment: &mut Attachment) {
+        if self.budget.saved_s() < -plan.most_owed_s {
+            self.rest(attachment, Part::Frees);
         }
+    }
+
+    fn wait_for(&mut self, instant: Instant) {
+        self.next = if self.follows { instant.min(Instant::now() + LOOK) } else { instant };
+    }
+
+    /// Books what was spent since the last look, and what that says of the load.
+    fn look(&mut self, attachment: &Attachment, prices: Prices) {
+        let now = Measured { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(self.pid) };
+        let over_s = (now.at - self.before.at).as_secs_f64().max(1e-6);
+        let runs = now.runs.since(self.before.runs);
+        let probes_s = seconds(prices, runs);
+        let used = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
+        let own_s = used.map_or(0., |used| (used.as_secs_f64() - probes_s).max(0.));
         self.before = now;
+        self.book(Stretch { over_s, own_s, spent_s: probes_s });
+        let [allocations, frees] = [(float(runs.entries.count), 0.), (0., float(runs.frees.count))]
+            .map(|(allocations, frees)| prices.sum_ns(allocations, frees) / 1e9 / over_s);
+        match self.state {
+            // The last look, by which the bound was exceeded, tells what a window would cost.
+            State::Whole => {
+                self.load = Load { allocations, frees, own: own_s / over_s, turn_s: self.load.turn_s }
+            }
+            State::Window { .. } => {
+                let turn_s = std::mem::take(&mut self.turn_s);
+                self.load.mix_window(Load { allocations, turn_s, ..self.load });
+                self.load.mix_frees(frees, over_s);
+            }
+            State::Alone => self.load.own = own_s / over_s,
+            State::Waiting { .. } | State::Following { .. } => {
+                self.load.mix_own(own_s / over_s, over_s);
+                if self.follows {
+                    self.load.mix_frees(frees, over_s);
+                }
+            }
+        }
     }
 
-    fn now(&self, attachment: &Attachment) -> Measured {
-        Measured { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(self.pid) }
+    fn book(&mut self, stretch: Stretch) {
+        self.budget.book(stretch);
+        self.spent_s += stretch.spent_s;
     }
 
-    fn timed(&mut self, act: impl FnOnce()) {
+    fn rest(&mut self, attachment: &mut Attachment, part: Part) {
         let begun = thread_cpu_s();
-        act();
-        self.turn_s += thread_cpu_s() - begun;
+        attachment.rest(part);
+        self.turned(begun);
+        self.follows &= part != Part::Frees;
+    }
+
+    fn wake(&mut self, attachment: &mut Attachment, part: Part) -> Result<(), Error> {
+        let begun = thread_cpu_s();
+        attachment.wake(part)?;
+        self.turned(begun);
+        self.follows |= part == Part::Frees;
+        Ok(())
+    }
+
+    /// Books what probes have taken that were put in or taken out.
+    fn turned(&mut self, begun_s: f64) {
+        let spent_s = thread_cpu_s() - begun_s;
+        self.turn_s += spent_s;
+        self.book(Stretch { spent_s, ..Stretch::default() });
     }
 
     /// A number from 0 to 1, each as likely.
@@ -326,6 +263,11 @@ impl Bound {
     }
 }
 
+/// What so many runs have taken.
+fn seconds(prices: Prices, runs: RunsByPart) -> f64 {
+    prices.sum_ns(float(runs.entries.count), float(runs.frees.count)) / 1e9
+}
+
 fn ns_until(instant: Instant) -> u64 {
     let left = instant.saturating_duration_since(Instant::now());
     u64::try_from(left.as_nanos()).unwrap_or(u64::MAX / 2)
@@ -335,52 +277,4 @@ fn ns_until(instant: Instant) -> u64 {
 fn thread_cpu_s() -> f64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     now.map_or(0., |now| Duration::from(now).as_secs_f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOAD: Load = Load { allocations: 0.13, frees: 0.07, own: 0.5, turn_s: 0.001 };
-
-    /// What a plan costs, in shares of a core.
-    fn cost(load: Load, plan: Plan) -> f64 {
-        let window = WINDOW.as_secs_f64();
-        let stratum = plan.stratum.as_secs_f64();
-        let followed = (window + plan.follow.as_secs_f64()).min(stratum);
-        (load.allocations * window + load.frees * followed + load.turn_s) / stratum
-    }
-
-    #[test]
-    fn a_plan_stays_within_its_bound() {
-        for bound in [0.001, 0.01, 0.05, 0.2, 0.35] {
-            for factor in [1., 3., 10., 40.] {
-                let load =
-                    Load { allocations: LOAD.allocations * factor, frees: LOAD.frees * factor, ..LOAD };
-                let plan = load.plan(bound);
-                assert!(!load.fits(bound) || factor < 2.);
-                assert!(cost(load, plan) <= load.own * bound * 1.001, "{bound} {factor}: {plan:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_was_spent_beyond_the_bound_is_paid_back() {
-        let second = Duration::from_secs(1);
-        // A tenth of half a core may be spent.
-        assert_eq!(LOAD.repayment(0.1, second / 10, second), second);
-        assert_eq!(LOAD.repayment(0.1, second / 100, second), Duration::ZERO);
-    }
-
-    #[test]
-    fn frees_are_counted_all_the_time_where_the_bound_allows_it() {
-        assert_eq!(LOAD.plan(0.35).follow, Duration::MAX);
-        assert!(LOAD.plan(0.01).follow < FOLLOW);
-    }
-
-    #[test]
-    fn everything_is_counted_of_a_process_that_hardly_calls() {
-        let quiet = Load { allocations: 1e-4, frees: 1e-4, own: 0., turn_s: 0. };
-        assert!(quiet.fits(0.05) && !LOAD.fits(0.05));
-    }
 }

@@ -12,8 +12,11 @@ use crate::profile::Profile;
 const MEASURED_FOR: Duration = Duration::from_millis(200);
 /// How long it rests in between: what a call takes changes with what the process does.
 const RESTS_FOR: Duration = Duration::from_secs(60);
-/// Shorter spans tell nothing of a process whose CPU time is counted in hundredths of a second.
+/// Shorter spans tell little of what a process does.
 const SHORTEST_SPAN: Duration = Duration::from_millis(500);
+
+/// What breakpoints take on the machine of `docs/benchmarks/probes.md`.
+const ASSUMED: Traps = Traps { emulated_ns: 650., stepped_ns: 9_000., returning_ns: 550. };
 
 /// Knows what a call takes.
 pub struct Meter {
@@ -81,6 +84,13 @@ impl Meter {
             runs = attachment.runs().since(*before);
         }
         Some(Prices::of(self.traps?, attachment.steppings(), runs))
+    }
+
+    /// The same, with what breakpoints take elsewhere where it is not known here, or not yet.
+    #[must_use]
+    pub fn prices_or_assumed(&self, attachment: &Attachment) -> Prices {
+        self.prices(attachment)
+            .unwrap_or_else(|| Prices::of(ASSUMED, attachment.steppings(), attachment.runs()))
     }
 }
 

@@ -5,12 +5,14 @@
 //! of it are estimates.
 
 mod bound;
+mod budget;
 mod estimate;
 mod meter;
 mod prices;
 
 pub use crate::profile::Cost;
-pub use bound::{Bound, Load, Plan};
+pub use bound::Bound;
+pub use budget::{Budget, Load, Plan, Stretch};
 pub use estimate::{Advice, Estimate};
 pub use meter::{Meter, Spending};
 pub use prices::Prices;

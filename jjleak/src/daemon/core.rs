@@ -99,6 +99,7 @@ impl Shared {
                 settle: profile.settle.0,
                 snapshot: profile.snapshot.0,
                 sample_bytes: profile.sample_bytes.0,
+                max_overhead: profile.max_overhead.0,
             };
             tracing::info!("profiling {} (pid {pid}): {reason}", watched.process.comm);
             let history = Arc::clone(&self.history);

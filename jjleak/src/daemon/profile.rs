@@ -21,7 +21,7 @@ use crate::push::Pusher;
 use crate::render::{Contents, Format, Options, Value, render};
 
 /// What is to be profiled, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Order {
     /// The process.
     pub pid: Pid,
@@ -33,6 +33,8 @@ pub struct Order {
     pub snapshot: Duration,
     /// One allocation in so many bytes; 0 for all.
     pub sample_bytes: u64,
+    /// Per cent of the CPU time that the process uses itself, which profiling may take; `None` for any.
+    pub max_overhead: Option<f64>,
 }
 
 /// Takes the profiles of an instant.

@@ -82,14 +82,14 @@ fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
 
 #[test]
 fn estimates_are_within_three_standard_errors_and_right_on_average() {
-    const RUNS: u64 = 200;
+    const RUNS: u64 = 400;
+    /// 98.5 % are to be nearer. Of a normal distribution, 99.7 % are; totals of windows are not quite normal.
+    const MOST_FAR: usize = 6;
     for (name, rate) in PROGRAMS {
         let runs: Vec<_> = (0..RUNS).map(|seed| run(rate, seed)).collect();
         let far =
             runs.iter().filter(|(estimate, error, truth)| (estimate - truth).abs() > 3. * error).count();
-        println!("{name}: {far} of {RUNS}");
-        // Of 200 of a normal distribution, one is; errors that are themselves estimated, from 90 windows, make that more.
-        assert!(far <= 5, "{name}: {far} of {RUNS} are further off than three standard errors");
+        assert!(far <= MOST_FAR, "{name}: {far} of {RUNS} are further off than three standard errors");
         let off = runs.iter().map(|(estimate, error, truth)| (estimate - truth) / error).sum::<f64>();
         let off = off / (RUNS as f64).sqrt();
         assert!(off.abs() < 4., "{name}: off by {off} standard errors of the mean");

@@ -330,7 +330,7 @@ impl Watch {
         for profile in profiles {
             let is_of = |watched: &&mut Watched| watched.pid().number().get() == profile.process.pid;
             if let Some(watched) = self.processes.values_mut().find(is_of) {
-                let spent = self.bound.as_ref().map(|bound| bound.spent(&self.attachment, prices));
+                let spent = self.bound.as_ref().map(|bound| bound.spent(&self.attachment, &self.meter));
                 profile.cost = watched.spending.measure(profile, prices, spent);
             }
         }

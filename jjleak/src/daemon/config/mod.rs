@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use place::Place;
 pub use read::{Error, read};
-pub use values::{Count, Every, Pattern, Percent, Size, Span, Unlimited};
+pub use values::{AtMost, Count, Every, Pattern, Percent, Size, Span};
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -105,8 +105,8 @@ pub struct Profiling {
     pub at_once: Count<1, 8>,
     /// One allocation in so many bytes; 0 for every allocation.
     pub sample_bytes: Size<0, { 1 << 30 }>,
-    /// Most of the process's time that profiling may take.
-    pub max_overhead: Unlimited,
+    /// Profiling may take no more than this, of the CPU time that the process uses itself.
+    pub max_overhead: AtMost,
     /// Until a process that was not found to leak is suspected again; twice as long each time.
     pub back_off: Span<1, { 365 * DAY }>,
     /// Longest back-off.
@@ -249,7 +249,7 @@ impl Default for Profiling {
             snapshot: Span(seconds(60)),
             at_once: Count(1),
             sample_bytes: Size(0),
-            max_overhead: Unlimited,
+            max_overhead: AtMost(None),
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),
         }

@@ -46,7 +46,15 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
         ("[state]\nmax_bytes = \"1KiB\"\n", "jjleak.toml:2: `1KiB` is no size from 1MiB to 1024TiB"),
         ("[suspect]\ngrowth_percent = 101\n", "jjleak.toml:2: 101 is no percentage from 0 to 100"),
         ("[suspect]\nschedule = \"1s\"\n", "jjleak.toml:2: `1s` is no duration from 1m to 365d"),
-        ("[profile]\nmax_overhead = \"5%\"\n", "jjleak.toml:2: this version of jjleak cannot bound"),
+        (
+            "[profile]\nmax_overhead = \"5\"\n",
+            "jjleak.toml:2: `5` is no share from \"0.1%\" to \"1000%\", nor",
+        ),
+        ("[profile]\nmax_overhead = \"0%\"\n", "jjleak.toml:2: `0%` is no share"),
+        (
+            "[profile]\nmax_overhead = \"5%\"\nsample_bytes = 4096\n",
+            "jjleak.toml:2: profile.max_overhead: figures are estimates in one way",
+        ),
         (
             "[profile]\nsettle = \"1m\"\nduration = \"2m\"\n",
             "jjleak.toml:3: profile.duration: nothing can be judged",
@@ -70,6 +78,15 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
         assert!(error.starts_with(expected), "{text:?}: {error}");
         assert!(!error.contains('\n'), "{error:?}");
     }
+}
+
+#[test]
+fn what_profiling_may_cost_is_a_share_or_unlimited() {
+    let bound =
+        |text: &str| parse(&format!("[profile]\nmax_overhead = \"{text}\"\n")).unwrap().profile.max_overhead;
+    assert_eq!(bound("2.5%"), AtMost(Some(2.5)));
+    assert_eq!(bound("unlimited"), AtMost(None));
+    assert_eq!(toml::Value::try_from(bound("2.5%")).unwrap().as_str(), Some("2.5%"));
 }
 
 #[test]

@@ -13,6 +13,10 @@ const SIZES: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 /// No duration.
 const OFF: &str = "off";
+/// No bound.
+const UNLIMITED: &str = "unlimited";
+/// What `--max-overhead` takes, in per cent.
+const BOUNDS: [f64; 2] = [0.1, 1000.];
 
 /// A duration of at least and at most so many seconds, written as `"90s"`, `"5m"`, `"6h"` or `"30d"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +38,9 @@ pub struct Count<const LEAST: u64, const MOST: u64>(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percent(pub f64);
 
-/// What has no bound, and cannot have one yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unlimited;
+/// A share in per cent, written as `"5%"`, or `"unlimited"`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AtMost(pub Option<f64>);
 
 /// A regular expression.
 #[derive(Debug, Clone)]
@@ -126,11 +130,23 @@ impl<'de> Deserialize<'de> for Percent {
     }
 }
 
-impl<'de> Deserialize<'de> for Unlimited {
+impl<'de> Deserialize<'de> for AtMost {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        let why = "this version of jjleak cannot bound what profiling costs: leave it \"unlimited\", and see sample_bytes";
-        if text == "unlimited" { Ok(Self) } else { Err(D::Error::custom(why)) }
+        if text == UNLIMITED {
+            return Ok(Self(None));
+        }
+        let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+        let [least, most] = BOUNDS;
+        let allowed = || {
+            D::Error::custom(format!(
+                "`{text}` is no share from \"{least}%\" to \"{most}%\", nor \"unlimited\""
+            ))
+        };
+        percent
+            .filter(|percent| (least..=most).contains(percent))
+            .map(|at| Self(Some(at)))
+            .ok_or_else(allowed)
     }
 }
 
@@ -183,9 +199,9 @@ impl Serialize for Percent {
     }
 }
 
-impl Serialize for Unlimited {
+impl Serialize for AtMost {
     fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
-        into.serialize_str("unlimited")
+        into.serialize_str(&self.0.map_or_else(|| UNLIMITED.to_owned(), |percent| format!("{percent}%")))
     }
 }
 
