@@ -16,6 +16,9 @@ use super::watch::Watcher;
 use crate::processes::Pid;
 use crate::push::Pusher;
 
+/// Threads that hang keep what they have of memory and probes: with so many, nothing more is profiled.
+const MAX_STUCK: usize = 8;
+
 /// What all parts share.
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
@@ -36,6 +39,8 @@ pub(super) struct Core {
     /// What was found last, of processes that are watched.
     pub(super) findings: BTreeMap<Pid, Finding>,
     pub(super) jobs: Vec<Job>,
+    /// Jobs that have not ended when they were told to, and are waited for no longer.
+    pub(super) stuck: Vec<Job>,
     pub(super) began: Instant,
     /// When processes were last looked at.
     pub(super) looked: Duration,
@@ -52,6 +57,7 @@ impl Shared {
             watcher,
             findings: BTreeMap::new(),
             jobs: Vec::new(),
+            stuck: Vec::new(),
             began: Instant::now(),
             looked: Duration::ZERO,
             looks: 0,
@@ -87,9 +93,14 @@ impl Shared {
     /// Begins to profile those whose turn it is.
     pub(super) fn begin(&self, profiler: &Profiler, messages: &Sender<Message>) {
         let mut core = self.core();
-        let (now, at_once) = (core.now(), core.config.profile.at_once.0);
+        if core.stuck.len() >= MAX_STUCK {
+            return;
+        }
+        let now = core.now();
+        // Also those are counted whose process has ended while its last profile is being taken.
+        let room = core.config.profile.at_once.0.saturating_sub(core.jobs.len());
         let cases = core.watcher.iter().map(|watched| (watched.process.pid, watched.case.state()));
-        for pid in next(cases, at_once) {
+        for pid in next(cases, room) {
             let profile = core.config.profile.clone();
             let Some(watched) = core.watcher.get_mut(pid) else { continue };
             let Some(reason) = watched.case.begin(now) else { continue };
@@ -114,7 +125,7 @@ impl Shared {
             core.profiles_begun += 1;
             match job {
                 Ok(job) => core.jobs.push(job),
-                Err(error) => core.end(pid, Err(format!("no thread for it: {error}"))),
+                Err(error) => core.end(pid, order.start_time, Err(format!("no thread for it: {error}"))),
             }
         }
     }
@@ -151,21 +162,22 @@ impl Core {
     pub(super) fn hear(&mut self, message: Message) {
         match message {
             Message::Found(finding) => self.enter(finding),
-            Message::Ended(pid, outcome) => self.end(pid, outcome),
+            Message::Ended { pid, start_time, outcome } => self.end(pid, start_time, outcome),
         }
     }
 
     fn enter(&mut self, finding: Finding) {
-        if self.watcher.get_mut(finding.pid).is_some() {
+        if self.watcher.same(finding.pid, finding.start_time).is_some() {
             self.findings.insert(finding.pid, finding);
         }
     }
 
     /// Profiling of a process has ended.
-    fn end(&mut self, pid: Pid, outcome: Result<Option<Finding>, String>) {
-        self.jobs.retain(|job| job.pid != pid);
+    fn end(&mut self, pid: Pid, start_time: u64, outcome: Result<Option<Finding>, String>) {
+        self.jobs.retain(|job| !job.is_of(pid, start_time));
+        self.stuck.retain(|job| !job.is_of(pid, start_time));
         let (now, config) = (self.now(), &self.config);
-        let name = match self.watcher.get_mut(pid) {
+        let name = match self.watcher.same(pid, start_time) {
             Some(watched) => {
                 watched.case.end(now, config);
                 format!("{} (pid {pid})", watched.process.comm)
@@ -189,6 +201,13 @@ impl Core {
                 self.enter(finding);
             }
         }
+    }
+
+    /// Does as another configuration says from now on.
+    pub(super) fn reconsider(&mut self, config: Config) {
+        self.config = config;
+        self.watcher.reconsider(&self.config);
+        self.findings.retain(|pid, finding| self.watcher.same(*pid, finding.start_time).is_some());
     }
 
     /// Has a process profiled; whether it is watched and not being profiled already.
@@ -215,14 +234,40 @@ impl Core {
 
     /// When the next job is to end.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.jobs.iter().filter_map(|job| job.deadline).min()
+        self.jobs.iter().map(|job| job.deadline).min()
     }
 
-    /// Ends the jobs whose time is over.
-    pub(super) fn stop_overdue(&mut self) {
-        let now = Instant::now();
-        for job in self.jobs.iter_mut().filter(|job| job.deadline.is_some_and(|deadline| deadline <= now)) {
-            job.expire(self.findings.get(&job.pid).is_some_and(|finding| finding.judged));
+    /// Ends the jobs whose time is over, and gives up those that have not ended.
+    pub(super) fn stop_overdue(&mut self, now: Instant) {
+        let findings = &self.findings;
+        let is_judged = |job: &Job| {
+            findings
+                .get(&job.pid)
+                .is_some_and(|finding| finding.start_time == job.start_time && finding.judged)
+        };
+        let hangs = |job: &mut Job| {
+            let is_judged = is_judged(job);
+            job.deadline <= now && job.expire(now, is_judged)
+        };
+        let stuck: Vec<_> = self.jobs.extract_if(.., hangs).collect();
+        stuck.into_iter().for_each(|job| self.give_up(job));
+    }
+
+    /// A job hangs. Others have its place, and its process is not profiled again before it ends.
+    fn give_up(&mut self, job: Job) {
+        self.profiles_failed += 1;
+        let since = self.now();
+        let name = match self.watcher.same(job.pid, job.start_time) {
+            Some(watched) => {
+                watched.case.give_up(since);
+                watched.process.comm.clone()
+            }
+            None => "a process that has ended".to_owned(),
+        };
+        tracing::error!(pid = job.pid.number(), "profiling {name} (pid {}) hangs: it is given up", job.pid);
+        self.stuck.push(job);
+        if self.stuck.len() >= MAX_STUCK {
+            tracing::error!("{} profiles hang: nothing is profiled until one ends", self.stuck.len());
         }
     }
 
@@ -240,3 +285,6 @@ impl Core {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

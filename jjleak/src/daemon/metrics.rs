@@ -76,7 +76,7 @@ pub(super) fn of_processes(core: &Core) -> String {
 }
 
 fn states(core: &Core, out: &mut String) {
-    let names = ["watching", "suspected", "profiling", "back_off"];
+    let names = ["watching", "suspected", "profiling", "stuck", "back_off"];
     let mut processes = Family::new(out, "jjleak_processes", "gauge", "Watched processes by state.");
     for name in names {
         let is_so = |state: State| state.name() == name;
@@ -134,6 +134,8 @@ fn own(core: &Core, out: &mut String) {
     Family::new(out, "jjleak_profiles_total", "counter", "Profiles begun.").sample(&[], core.profiles_begun);
     Family::new(out, "jjleak_profiles_failed_total", "counter", "Profiles that could not be taken.")
         .sample(&[], core.profiles_failed);
+    let help = "Profiles that hang, and are waited for no longer.";
+    Family::new(out, "jjleak_profiles_stuck", "gauge", help).sample(&[], core.stuck.len());
     Family::new(
         out,
         "jjleak_log_messages_suppressed_total",

@@ -134,7 +134,7 @@ async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<
             }
             _ = signals.request.recv() => request(shared),
             _ = watchdog.tick() => life::alive(),
-            () = sleep_until(deadline) => shared.core().stop_overdue(),
+            () = sleep_until(deadline) => shared.core().stop_overdue(std::time::Instant::now()),
             Some(message) = messages.recv() => shared.core().hear(message),
             _ = looks.tick() => shared.core().look(),
             _ = tidy.tick() => shared.tidy_up(),
@@ -170,9 +170,7 @@ fn reconsider(shared: &Shared, reload: &Reload) {
             if fixed != (&config.state.directory, &config.http, &config.push, &config.log) {
                 tracing::warn!("state.directory, [http], [push] and [log] change at the next start only");
             }
-            core.config = config;
-            let core = &mut *core;
-            core.watcher.reconsider(&core.config);
+            core.reconsider(config);
             tracing::info!("the configuration has been read anew");
         }
         Err(error) => tracing::error!("the configuration is refused, and the old one holds: {error}"),
@@ -192,7 +190,8 @@ fn request(shared: &Shared) {
 async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<Message>) {
     life::stopping();
     drop(sender);
-    shared.core().jobs.iter_mut().for_each(profile::Job::stop);
+    let now = std::time::Instant::now();
+    shared.core().jobs.iter_mut().for_each(|job| job.stop(now));
     let latest = Instant::now() + FAREWELL;
     while !shared.core().jobs.is_empty() {
         match timeout_at(latest, messages.recv()).await {

@@ -48,6 +48,8 @@ pub type Profiler = Arc<dyn Fn(&Order, Take, &Arc<Notify>) -> Result<(), String>
 pub struct Finding {
     /// Of which process.
     pub pid: Pid,
+    /// Its start time: another one with its PID has nothing to do with it.
+    pub start_time: u64,
     /// The verdict on it, in words.
     pub verdict: String,
     /// Call sites that leak.
@@ -70,7 +72,14 @@ pub enum Message {
     /// A profile has been taken.
     Found(Finding),
     /// Profiling has ended: with what was found last, or why it could not be done.
-    Ended(Pid, Result<Option<Finding>, String>),
+    Ended {
+        /// Which process.
+        pid: Pid,
+        /// Its start time.
+        start_time: u64,
+        /// What came out.
+        outcome: Result<Option<Finding>, String>,
+    },
 }
 
 /// A process that is being profiled.
@@ -78,12 +87,18 @@ pub enum Message {
 pub struct Job {
     /// Which.
     pub pid: Pid,
-    /// When it is to end; `None` when it has been told to.
-    pub deadline: Option<Instant>,
+    /// Its start time.
+    pub start_time: u64,
+    /// When it is to end, or when it is given up, if it has been told to end.
+    pub deadline: Instant,
     /// How long it gets beyond that, once, if nothing can be judged by then.
     grace: Option<Duration>,
+    is_told: bool,
     stop: Arc<Notify>,
 }
+
+/// How long the last profile may take. Whoever takes longer hangs, as in a file of a file system whose server is gone.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Job {
     /// Begins to profile.
@@ -103,7 +118,7 @@ impl Job {
             let take: Take = Arc::new(move |profiles| {
                 let is_meant = |profile: &&Profile| profile.process.start_time == order.start_time;
                 for profile in profiles.iter().filter(is_meant) {
-                    let finding = keep(profile, order.pid, &why, &kept);
+                    let finding = keep(profile, &order, &why, &kept);
                     *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(finding.clone());
                     // Nobody waits for what is found on the way; the last one is told again at the end.
                     let _ = found.try_send(Message::Found(finding));
@@ -120,32 +135,49 @@ impl Job {
                 push(&pusher, id, &history);
             }
             // Nobody listens when the daemon has ended.
-            let _ = messages.blocking_send(Message::Ended(order.pid, outcome.map(|()| last)));
+            let outcome = outcome.map(|()| last);
+            let Order { pid, start_time, .. } = order;
+            let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome });
         })?;
-        Ok(Self { pid: order.pid, deadline: Some(Instant::now() + duration), grace: Some(duration), stop })
+        let Order { pid, start_time, .. } = order;
+        let deadline = Instant::now() + duration;
+        Ok(Self { pid, start_time, deadline, grace: Some(duration), is_told: false, stop })
     }
 
-    /// Its time is over: it ends, or goes on for as long again if that may bring a verdict.
-    pub fn expire(&mut self, is_judged: bool) {
-        match self.grace.take().filter(|_| !is_judged) {
-            Some(grace) => self.deadline = Some(Instant::now() + grace),
-            None => self.stop(),
+    /// Its time is over: it goes on for as long again if that may bring a verdict, or is told to end. Whether it has been told
+    /// before, and has not ended: it hangs.
+    #[must_use]
+    pub fn expire(&mut self, now: Instant, is_judged: bool) -> bool {
+        if self.is_told {
+            return true;
         }
+        match self.grace.take().filter(|_| !is_judged) {
+            Some(grace) => self.deadline = now + grace,
+            None => self.stop(now),
+        }
+        false
     }
 
     /// Asks for the last profile, and the end.
-    pub fn stop(&mut self) {
-        self.deadline = None;
+    pub fn stop(&mut self, now: Instant) {
+        (self.is_told, self.deadline) = (true, now + PATIENCE);
         self.stop.notify_one();
+    }
+
+    /// Whether it is of this process.
+    #[must_use]
+    pub fn is_of(&self, pid: Pid, start_time: u64) -> bool {
+        self.pid == pid && self.start_time == start_time
     }
 }
 
 /// Keeps a profile, and says what is in it.
-fn keep(profile: &Profile, pid: Pid, why: &str, history: &Mutex<History>) -> Finding {
+fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -> Finding {
     let leaks = || profile.verdicts.iter().filter(|verdict| verdict.kind == VerdictKind::Leaking);
     let entry = Entry::of(Id::of(profile), profile, why);
     let mut finding = Finding {
-        pid,
+        pid: order.pid,
+        start_time: order.start_time,
         verdict: entry.verdict.clone(),
         leaking: leaks().count(),
         leak_rate: leaks().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum(),

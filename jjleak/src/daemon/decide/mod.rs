@@ -5,6 +5,8 @@
 //!
 //! ```text
 //! watching -> suspected -> profiling -> back-off -> watching
+//!                              |            ^
+//!                              +-> stuck ---+
 //! ```
 
 mod course;
@@ -60,6 +62,8 @@ pub enum State {
     Suspected(Reason, Duration),
     /// It is being profiled, since then.
     Profiling(Reason, Duration),
+    /// Profiling it does not end, since then: it is not profiled before that has.
+    Stuck(Duration),
     /// It has been profiled, and is left in peace until then.
     BackOff(Duration),
 }
@@ -130,7 +134,7 @@ impl Case {
     /// Somebody wants it profiled, whatever it looks like; whether that will be.
     pub fn request(&mut self, now: Duration) -> bool {
         match self.state {
-            State::Profiling(..) => false,
+            State::Profiling(..) | State::Stuck(_) => false,
             State::Suspected(_, since) => {
                 self.state = State::Suspected(Reason::Request, since);
                 true
@@ -152,7 +156,9 @@ impl Case {
     /// Profiling has ended. A leak that has been found is known, and what was not found will hardly be found the next minute:
     /// it is left in peace whatever came out.
     pub fn end(&mut self, now: Duration, config: &Config) {
-        let State::Profiling(..) = self.state else { return };
+        if !self.state.has_probes() {
+            return;
+        }
         self.profiled = now;
         let profile = &config.profile;
         // Beyond, the longest back-off is reached whatever the shortest is.
@@ -160,6 +166,13 @@ impl Case {
         self.rounds = self.rounds.saturating_add(1);
         let back_off = profile.back_off.0.saturating_mul(times).min(profile.back_off_max.0);
         self.state = State::BackOff(now.saturating_add(back_off));
+    }
+
+    /// Profiling has not ended when it was told to.
+    pub const fn give_up(&mut self, now: Duration) {
+        if let State::Profiling(..) = self.state {
+            self.state = State::Stuck(now);
+        }
     }
 
     fn suspicion(&self, now: Duration, rules: &Suspicion) -> Option<Reason> {
@@ -199,18 +212,14 @@ impl Case {
 /// Which of the suspects are to be profiled next, the most urgent first and of those the one that waits longest: as many as
 /// there is room for.
 #[must_use]
-pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, at_once: usize) -> Vec<K> {
-    let mut running = 0;
-    let mut waiting = Vec::new();
-    for (key, state) in cases {
-        match state {
-            State::Profiling(..) => running += 1,
-            State::Suspected(reason, since) => waiting.push((reason.rank(), since, key)),
-            State::Watching | State::BackOff(_) => {}
-        }
-    }
+pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, room: usize) -> Vec<K> {
+    let waiting = cases.filter_map(|(key, state)| match state {
+        State::Suspected(reason, since) => Some((reason.rank(), since, key)),
+        _ => None,
+    });
+    let mut waiting: Vec<_> = waiting.collect();
     waiting.sort_unstable();
-    waiting.into_iter().take(at_once.saturating_sub(running)).map(|(_, _, key)| key).collect()
+    waiting.into_iter().take(room).map(|(_, _, key)| key).collect()
 }
 
 impl Reason {
@@ -276,6 +285,7 @@ impl State {
             Self::Watching => "watching",
             Self::Suspected(..) => "suspected",
             Self::Profiling(..) => "profiling",
+            Self::Stuck(_) => "stuck",
             Self::BackOff(_) => "back_off",
         }
     }
@@ -285,8 +295,14 @@ impl State {
     pub const fn reason(self) -> Option<Reason> {
         match self {
             Self::Suspected(reason, _) | Self::Profiling(reason, _) => Some(reason),
-            Self::Watching | Self::BackOff(_) => None,
+            Self::Watching | Self::Stuck(_) | Self::BackOff(_) => None,
         }
+    }
+
+    /// Whether somebody is at work in it.
+    #[must_use]
+    pub const fn has_probes(&self) -> bool {
+        matches!(self, Self::Profiling(..) | Self::Stuck(_))
     }
 }
 

@@ -103,8 +103,20 @@ fn the_most_urgent_comes_first_and_then_who_waits_longest() {
         (5, State::Watching),
     ];
     assert_eq!(next(cases.into_iter(), 3), [4, 3, 2]);
-    let busy = cases.into_iter().chain([(6, State::Profiling(Reason::Schedule, at(0)))]);
-    assert_eq!(next(busy, 1), [0; 0]);
+    assert_eq!(next(cases.into_iter(), 0), [0; 0]);
+}
+
+#[test]
+fn one_whose_profile_hangs_is_not_profiled_before_it_has_ended() {
+    let config = config();
+    let mut case = Case::new(Duration::ZERO, Duration::ZERO);
+    assert!(case.request(at(0)) && case.begin(at(0)).is_some());
+    case.give_up(at(60));
+    (60..200).for_each(|look| case.observe(at(look), resident(look * 10 * MIB), &config));
+    assert!(!case.request(at(200)));
+    assert_eq!(case.state(), State::Stuck(at(60)));
+    case.end(at(200), &config);
+    assert!(matches!(case.state(), State::BackOff(_)));
 }
 
 #[derive(Debug, Clone)]
@@ -112,6 +124,7 @@ enum Step {
     Look(u64),
     Request,
     Begin,
+    GiveUp,
     End,
 }
 
@@ -120,6 +133,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0u64..1 << 40).prop_map(Step::Look),
         1 => Just(Step::Request),
         1 => Just(Step::Begin),
+        1 => Just(Step::GiveUp),
         1 => Just(Step::End),
     ]
 }
@@ -139,18 +153,20 @@ proptest! {
                 Step::Look(bytes) => case.observe(now, resident(bytes), &config),
                 Step::Request => {
                     let taken = case.request(now);
-                    prop_assert_eq!(taken, !matches!(before, State::Profiling(..)));
+                    prop_assert_eq!(taken, !before.has_probes());
                 }
                 Step::Begin => {
                     let begun = case.begin(now).is_some();
                     prop_assert_eq!(begun, matches!(before, State::Suspected(..)));
                 }
+                Step::GiveUp => case.give_up(now),
                 Step::End => case.end(now, &config),
             }
             match (before, case.state()) {
                 (State::Profiling(..), after) => {
-                    prop_assert!(matches!(after, State::Profiling(..) | State::BackOff(_)));
+                    prop_assert!(after.has_probes() || matches!(after, State::BackOff(_)));
                 }
+                (State::Stuck(_), after) => prop_assert!(matches!(after, State::Stuck(_) | State::BackOff(_))),
                 (_, State::BackOff(_)) => prop_assert_eq!(before, case.state()),
                 (_, State::Profiling(..)) => prop_assert!(matches!(before, State::Suspected(..))),
                 _ => {}

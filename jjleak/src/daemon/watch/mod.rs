@@ -12,7 +12,7 @@ use std::time::Duration;
 use matching::{Candidate, is_wanted};
 
 use super::config::Config;
-use super::decide::{Case, Sample, State};
+use super::decide::{Case, Sample};
 use crate::processes::{
     ControlGroup, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts, pids,
 };
@@ -80,6 +80,11 @@ impl Watcher {
         self.watched.get_mut(&pid)
     }
 
+    /// One of them, and no other that has its PID now.
+    pub fn same(&mut self, pid: Pid, start_time: u64) -> Option<&mut Watched> {
+        self.watched.get_mut(&pid).filter(|watched| watched.process.start_time == start_time)
+    }
+
     /// How many wanted processes found no room at the last search.
     #[must_use]
     pub const fn turned_away(&self) -> usize {
@@ -129,9 +134,7 @@ impl Watcher {
     /// Applies rules that have changed: those that are not wanted any more are let go, but for those that are being profiled.
     pub fn reconsider(&mut self, config: &Config) {
         self.rescanned = None;
-        self.watched.retain(|_, watched| {
-            matches!(watched.case.state(), State::Profiling(..)) || watched.is_wanted(config)
-        });
+        self.watched.retain(|_, watched| watched.case.state().has_probes() || watched.is_wanted(config));
     }
 
     /// Takes a process in, if it is wanted.
@@ -182,7 +185,7 @@ impl Watched {
     /// Whether the process runs another program than when it was taken in.
     fn is_another(&self) -> bool {
         let exe = fs::read_link(self.process.pid.proc_file("exe"));
-        exe.is_ok_and(|exe| exe != self.process.exe) && !matches!(self.case.state(), State::Profiling(..))
+        exe.is_ok_and(|exe| exe != self.process.exe) && !self.case.state().has_probes()
     }
 }
 
