@@ -30,12 +30,12 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout_at};
 
 use config::Config;
 use core::Shared;
-use history::History;
+use history::{History, Lock};
 use http::{Guard, Listener};
 use profile::{Message, Profiler};
 use watch::Watcher;
@@ -72,7 +72,9 @@ pub type Reload = Box<dyn Fn() -> Result<Config, String>>;
 /// Watches until SIGTERM or SIGINT.
 pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
     let directory = config.state.directory.clone();
-    let (history, mended) = History::open(&directory).map_err(|error| Error::State(directory, error))?;
+    let unusable = |error| Error::State(directory.clone(), error);
+    let _lock = Lock::take(&directory).map_err(unusable)?;
+    let (history, mended) = History::open(&directory).map_err(unusable)?;
     if mended != history::Mended::default() {
         tracing::warn!("the history was not whole: {mended:?}");
     }
@@ -137,7 +139,11 @@ async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<
             () = sleep_until(deadline) => shared.core().stop_overdue(std::time::Instant::now()),
             Some(message) = messages.recv() => shared.core().hear(message),
             _ = looks.tick() => shared.core().look(),
-            _ = tidy.tick() => shared.tidy_up(),
+            _ = tidy.tick() => {
+                // It waits for the disk. Two of them would wait for each other, no more.
+                let shared = shared.clone();
+                drop(spawn_blocking(move || shared.tidy_up()));
+            }
             () = shared.wake.notified() => {}
         }
         shared.begin(profiler, &sender);

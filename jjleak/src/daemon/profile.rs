@@ -193,8 +193,10 @@ fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -
     };
     let kept = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error)).and_then(
         |picture| {
-            let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.keep(profile, entry, &picture).map_err(|error| crate::cli::chain(&error))
+            let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
+            let folder = lock().folder();
+            let written = folder.write(profile, entry, &picture);
+            lock().enter(written).map_err(|error| crate::cli::chain(&error))
         },
     );
     match kept {

@@ -4,7 +4,10 @@
 //! there; what is there and not in the index, because jjleak was killed in between or the index was damaged, is taken in
 //! at the next start. Nothing is ever opened by a name that comes from elsewhere: names are made of the index.
 
+mod clock;
 mod entry;
+mod files;
+mod lock;
 mod retention;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,21 +19,24 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use clock::Clock;
+pub use clock::Instant;
 pub use entry::{Entry, Id};
+use files::{EXTENSION, PICTURE};
+pub use files::{Folder, Kept, MAX_PROFILE};
+pub use lock::Lock;
 use retention::expired;
 
 use crate::pprof;
 use crate::profile::Profile;
-use crate::store::{self, Journal, PendingFile};
+use crate::store::{self, Journal, Records};
 
 /// The index, in the state directory.
 const INDEX: &str = "index";
 /// Beside it, the profiles.
 const PROFILES: &str = "profiles";
-/// How names of profiles end.
-const EXTENSION: &str = ".pb.gz";
-/// And those of the flame graphs that go with them.
-const PICTURE: &str = ".svg";
+/// An index that could not be read, aside: it may say what nothing else does.
+const ASIDE: &str = "index.unreadable";
 /// Lines of the index that name nothing any more, before it is written anew.
 const MAX_DEAD: usize = 1000;
 
@@ -67,6 +73,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// It is another daemon's.
+    #[error("another jjleak daemon keeps its profiles there")]
+    Taken,
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] store::Error),
@@ -91,17 +100,26 @@ pub struct Mended {
     pub lines: usize,
     /// Profiles that were not in the index.
     pub adopted: usize,
-    /// Files that hold no profile, removed.
-    pub removed: usize,
+    /// Files with the name of a profile that cannot be read: by this version, or now. They are left alone.
+    pub unread: usize,
+    /// Files that a daemon left which was killed while it wrote or removed them. They are removed.
+    pub leftovers: usize,
+    /// The index could not be read at all. It is aside, and another was made of the profiles.
+    pub rebuilt: bool,
 }
 
 /// What is kept.
 #[derive(Debug)]
 pub struct History {
-    folder: PathBuf,
+    folder: Folder,
     journal: Journal,
     entries: BTreeMap<Id, Entry>,
+    /// Bytes of files that have the name of a profile and cannot be read. They go when they are too old or too much, as all do.
+    unread: BTreeMap<Id, u64>,
+    /// The index that could not be read, and its bytes.
+    aside: Option<(PathBuf, u64)>,
     dead: usize,
+    clock: Clock,
     /// Profiles that could not be kept since the daemon began.
     lost: u64,
     /// Why the last one could not.
@@ -109,14 +127,26 @@ pub struct History {
 }
 
 impl History {
-    /// Opens what is kept in a state directory, or begins it.
+    /// Opens what is kept in a state directory, or begins it. Nobody else may have it open: see [`Lock`].
     pub fn open(directory: &Path) -> Result<(Self, Mended), Error> {
         let folder = directory.join(PROFILES);
         fs::create_dir_all(&folder).map_err(state("creating", &folder))?;
         let index = directory.join(INDEX);
-        let (journal, found) = Journal::open(&index).map_err(state("opening", &index))?;
-        let mut mended = Mended { lines: found.damaged, ..Mended::default() };
-        let mut history = Self { folder, journal, entries: BTreeMap::new(), dead: 0, lost: 0, trouble: None };
+        let aside = directory.join(ASIDE);
+        let (journal, found, rebuilt) = open_index(&index, &aside)?;
+        let mut mended = Mended { lines: found.damaged, rebuilt, ..Mended::default() };
+        let aside = fs::metadata(&aside).ok().map(|about| (aside, about.len()));
+        let mut history = Self {
+            folder: Folder::new(folder),
+            journal,
+            entries: BTreeMap::new(),
+            unread: BTreeMap::new(),
+            aside,
+            dead: 0,
+            clock: Clock::default(),
+            lost: 0,
+            trouble: None,
+        };
         for line in found.records {
             match line {
                 Line::Kept(entry) => drop(history.entries.insert(entry.id.clone(), entry)),
@@ -126,6 +156,9 @@ impl History {
                 }
             }
         }
+        mended.leftovers = store::discard_left(directory).map_err(state("reading", directory))?;
+        let folder = history.folder.as_path();
+        mended.leftovers += store::discard_left(folder).map_err(state("reading", folder))?;
         history.compare_with_files(&mut mended)?;
         history.compact();
         Ok((history, mended))
@@ -143,10 +176,15 @@ impl History {
         self.entries.get(id)
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files, those of the index among them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.entries.values().map(Entry::bytes).sum()
+        let profiles = self.entries.values().map(Entry::bytes).chain(self.unread.values().copied());
+        profiles.sum::<u64>() + self.index_bytes()
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.journal.bytes() + self.aside.as_ref().map_or(0, |(_, bytes)| *bytes)
     }
 
     /// How many profiles could not be kept since the daemon began, and why the last one could not, unless one could since.
@@ -155,9 +193,15 @@ impl History {
         (self.lost, self.trouble.as_deref())
     }
 
-    /// Keeps a profile: its file, its flame graph, and its entry.
-    pub fn keep(&mut self, profile: &Profile, about: Entry, picture: &[u8]) -> Result<Id, Error> {
-        let kept = self.try_to_keep(profile, about, picture);
+    /// Where files are written, before they are [entered](Self::enter): writing waits for the disk, and nobody else needs to.
+    #[must_use]
+    pub fn folder(&self) -> Folder {
+        self.folder.clone()
+    }
+
+    /// Enters a profile whose files have been written, or that they could not be.
+    pub fn enter(&mut self, written: Result<Entry, Error>) -> Result<Id, Error> {
+        let kept = written.and_then(|entry| self.add(entry));
         match &kept {
             Ok(_) => self.trouble = None,
             Err(error) => {
@@ -168,20 +212,10 @@ impl History {
         kept
     }
 
-    fn try_to_keep(&mut self, profile: &Profile, mut entry: Entry, picture: &[u8]) -> Result<Id, Error> {
-        // A moment ago there may have been no folder: whoever removed it has not asked.
-        fs::create_dir_all(&self.folder).map_err(state("creating", &self.folder))?;
-        let mut bytes = Vec::new();
-        let path = self.path(&entry.id, EXTENSION);
-        pprof::write(profile, &mut bytes).map_err(state("writing", &path))?;
-        entry.seal(&bytes, picture);
-        let written =
-            self.write(&entry.id, EXTENSION, &bytes).and_then(|()| self.write(&entry.id, PICTURE, picture));
-        let added = written.and_then(|()| {
-            self.journal.add(&Line::Kept(entry.clone())).map_err(state("writing", &self.folder))
-        });
-        if let Err(error) = added {
-            self.remove_files(&entry.id);
+    fn add(&mut self, entry: Entry) -> Result<Id, Error> {
+        let lines = [Line::Kept(entry.clone())];
+        if let Err(error) = self.journal.add(&lines).map_err(state("writing", self.folder.as_path())) {
+            self.folder.remove(&entry.id);
             return Err(error);
         }
         let id = entry.id.clone();
@@ -189,35 +223,61 @@ impl History {
         Ok(id)
     }
 
-    /// The bytes of a profile, as they were written.
-    pub fn read(&self, id: &Id) -> Result<Vec<u8>, Error> {
-        let entry = self.get(id).ok_or_else(|| Error::Unknown(id.clone()))?;
-        let path = self.path(id, EXTENSION);
-        let bytes = fs::read(&path).map_err(state("reading", &path))?;
-        if entry.is_of(&bytes) { Ok(bytes) } else { Err(Error::Damaged(id.clone())) }
+    /// Keeps a profile.
+    #[cfg(test)]
+    pub(crate) fn keep(&mut self, profile: &Profile, entry: Entry, picture: &[u8]) -> Result<Id, Error> {
+        let written = self.folder.write(profile, entry, picture);
+        self.enter(written)
     }
 
-    /// The flame graph that was drawn of a profile.
-    pub fn picture(&self, id: &Id) -> Result<Vec<u8>, Error> {
+    /// The file of a profile, to be opened without the history.
+    pub fn profile(&self, id: &Id) -> Result<Kept, Error> {
+        let entry = self.get(id).ok_or_else(|| Error::Unknown(id.clone()))?;
+        Ok(Kept { path: self.folder.path(id, EXTENSION), entry: entry.clone() })
+    }
+
+    /// The flame graph that was drawn of a profile: where it is.
+    pub fn picture(&self, id: &Id) -> Result<PathBuf, Error> {
         let id = self.get(id).map(|entry| &entry.id).ok_or_else(|| Error::Unknown(id.clone()))?;
-        let path = self.path(id, PICTURE);
-        fs::read(&path).map_err(state("reading", &path))
+        Ok(self.folder.path(id, PICTURE))
     }
 
     /// Removes what is too old, and the oldest of what is too much; how many.
-    pub fn tidy_up(&mut self, now: Timestamp, bounds: Bounds) -> usize {
-        let ids = expired(self.entries.values(), now, bounds);
-        for id in &ids {
-            self.remove_files(id);
-            self.entries.remove(id);
-            self.dead += 2;
-            // On a full disk the file is gone all the same, and the next start finds out.
-            let _ = self.journal.add(&Line::Removed(id.clone()));
+    pub fn tidy_up(&mut self, now: Instant, bounds: Bounds) -> usize {
+        // An old index is worth less than any profile.
+        if self.bytes() > bounds.bytes
+            && let Some((path, _)) = self.aside.take()
+        {
+            // If it stays, the next start counts it again.
+            let _ = fs::remove_file(path);
         }
+        let left = bounds.bytes.saturating_sub(self.index_bytes());
+        let sizes = self.sizes();
+        let oldest = now.wall.saturating_sub(bounds.age).unwrap_or(Timestamp::MIN);
+        let newest = sizes.last_key_value().map(|(id, _)| id.time());
+        let oldest = if self.clock.is_believed(now, newest, oldest) { oldest } else { Timestamp::MIN };
+        let ids = expired(&sizes, oldest, left);
+        let mut lines = Vec::new();
+        for id in &ids {
+            self.folder.remove(id);
+            self.unread.remove(id);
+            if self.entries.remove(id).is_some() {
+                self.dead += 2;
+                lines.push(Line::Removed(id.clone()));
+            }
+        }
+        // On a full disk the files are gone all the same, and the next start finds out.
+        let _ = self.journal.add(&lines);
         if self.dead > MAX_DEAD {
             self.compact();
         }
         ids.len()
+    }
+
+    /// Bytes under each name, the oldest first.
+    fn sizes(&self) -> BTreeMap<Id, u64> {
+        let known = self.entries.values().map(|entry| (entry.id.clone(), entry.bytes()));
+        known.chain(self.unread.clone()).collect()
     }
 
     /// Writes the index without what is not there any more.
@@ -235,15 +295,23 @@ impl History {
 
     /// Takes in what is there and not in the index, and forgets what is not there.
     fn compare_with_files(&mut self, mended: &mut Mended) -> Result<(), Error> {
-        let mut there = BTreeSet::new();
-        for file in fs::read_dir(&self.folder).map_err(state("reading", &self.folder))?.flatten() {
+        let (mut there, mut pictures) = (BTreeSet::new(), BTreeSet::new());
+        for file in fs::read_dir(self.folder.as_path()).map_err(state("reading", self.folder.as_path()))? {
+            // What is not listed would count as gone.
+            let file = file.map_err(state("reading", self.folder.as_path()))?;
             let name = file.file_name().to_string_lossy().into_owned();
             let id =
                 name.strip_suffix(EXTENSION).or(name.strip_suffix(PICTURE)).and_then(|id| id.parse().ok());
             let Some(id): Option<Id> = id else { continue };
             if name.ends_with(EXTENSION) {
-                there.insert(id);
-            }
+                there.insert(id)
+            } else {
+                pictures.insert(id)
+            };
+        }
+        // A picture says nothing that its profile does not, and is written after it and removed after it.
+        for id in pictures.difference(&there) {
+            mended.leftovers += usize::from(fs::remove_file(self.folder.path(id, PICTURE)).is_ok());
         }
         let known: BTreeSet<Id> = self.entries.keys().cloned().collect();
         for id in known.difference(&there) {
@@ -251,43 +319,53 @@ impl History {
             self.dead += 1;
         }
         for id in there.difference(&known) {
-            if let Some(entry) = self.adopt(id) {
-                mended.adopted += 1;
-                // Without room for it in the index, it is found at the next start again.
-                let _ = self.journal.add(&Line::Kept(entry.clone()));
-                self.entries.insert(id.clone(), entry);
-            } else {
-                mended.removed += 1;
-                self.remove_files(id);
+            match self.adopt(id) {
+                Ok(entry) => {
+                    mended.adopted += 1;
+                    // Without room for it in the index, it is found at the next start again.
+                    let _ = self.journal.add(&[Line::Kept(entry.clone())]);
+                    self.entries.insert(id.clone(), entry);
+                }
+                // It may be there for a newer version, or be readable again at the next start: it is not ours to remove.
+                Err(error) => {
+                    tracing::warn!("a profile is left aside: {}", crate::cli::chain(&error));
+                    mended.unread += 1;
+                    self.unread.insert(id.clone(), self.file_bytes(id));
+                }
             }
         }
         Ok(())
     }
 
-    fn adopt(&self, id: &Id) -> Option<Entry> {
-        let bytes = fs::read(self.path(id, EXTENSION)).ok()?;
-        let profile = pprof::read(&bytes).ok()?.profile;
-        let picture = fs::read(self.path(id, PICTURE)).unwrap_or_default();
+    fn adopt(&self, id: &Id) -> Result<Entry, Error> {
+        let path = self.folder.path(id, EXTENSION);
+        let bytes = fs::read(&path).map_err(state("reading", &path))?;
+        let profile = pprof::read_within(&bytes, MAX_PROFILE)
+            .map_err(|error| Error::Unreadable(id.clone(), error))?
+            .profile;
+        let picture = fs::read(self.folder.path(id, PICTURE)).unwrap_or_default();
         let mut entry = Entry::of(id.clone(), &profile, "found without an entry in the index");
         entry.seal(&bytes, &picture);
-        Some(entry)
+        Ok(entry)
     }
 
-    fn write(&self, id: &Id, extension: &str, bytes: &[u8]) -> Result<(), Error> {
-        let mut file = PendingFile::create(&self.path(id, extension))?;
-        file.write(bytes)?;
-        file.finish()?;
-        Ok(())
+    /// Bytes of the files that are there under a name.
+    fn file_bytes(&self, id: &Id) -> u64 {
+        let bytes = |extension| fs::metadata(self.folder.path(id, extension)).map_or(0, |about| about.len());
+        bytes(EXTENSION) + bytes(PICTURE)
     }
+}
 
-    fn remove_files(&self, id: &Id) {
-        // What is not there need not be removed.
-        let _ = fs::remove_file(self.path(id, EXTENSION));
-        let _ = fs::remove_file(self.path(id, PICTURE));
-    }
-
-    fn path(&self, id: &Id, extension: &str) -> PathBuf {
-        self.folder.join(format!("{id}{extension}"))
+/// Opens the index; one that is too large to be one is put aside, and another begun. Whether it was.
+fn open_index(index: &Path, aside: &Path) -> Result<(Journal, Records<Line>, bool), Error> {
+    let opening = || state("opening", index);
+    match Journal::open(index) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            fs::rename(index, aside).map_err(state("renaming", index))?;
+            let (journal, found) = Journal::open(index).map_err(opening())?;
+            Ok((journal, found, true))
+        }
+        opened => opened.map(|(journal, found)| (journal, found, false)).map_err(opening()),
     }
 }
 

@@ -17,6 +17,11 @@ fn keep(history: &mut History, pid: u32, second: i64) -> Id {
     history.keep(&profile, entry, b"<svg/>").unwrap()
 }
 
+/// So many seconds after 1970 and after boot.
+fn at(second: u32) -> Instant {
+    Instant { wall: Timestamp::from_second(second.into()).unwrap(), boot: Duration::from_secs(second.into()) }
+}
+
 fn open(folder: &tempfile::TempDir) -> (History, Mended) {
     History::open(folder.path()).unwrap()
 }
@@ -32,9 +37,9 @@ fn what_is_kept_is_there_after_a_restart() {
     let id = keep(&mut history, 42, 1000);
     let (history, mended) = open(&folder);
     assert_eq!((ids(&history), mended), (vec!["0000001000000-42".to_owned()], Mended::default()));
-    let read = pprof::read(&history.read(&id).unwrap()).unwrap().profile;
+    let read = pprof::read(&history.profile(&id).unwrap().read().unwrap()).unwrap().profile;
     assert_eq!(read.live(), sample::profile().live());
-    assert_eq!(history.picture(&id).unwrap(), b"<svg/>");
+    assert_eq!(fs::read(history.picture(&id).unwrap()).unwrap(), b"<svg/>");
     assert_eq!(history.get(&id).unwrap().why, "a test");
 }
 
@@ -57,22 +62,47 @@ fn an_index_that_is_cut_or_damaged_anywhere_loses_no_profile() {
         fs::write(&index, &damaged).unwrap();
         let (history, _) = open(&folder);
         assert_eq!(ids(&history), expected, "damaged at {at}");
-        assert!(history.entries().all(|entry| history.read(&entry.id).is_ok()));
+        assert!(history.entries().all(|entry| history.profile(&entry.id).unwrap().read().is_ok()));
     }
     fs::remove_file(&index).unwrap();
     assert_eq!(open(&folder).1, Mended { adopted: 3, ..Mended::default() });
 }
 
 #[test]
-fn a_file_that_is_no_profile_is_removed_and_a_stranger_is_left_alone() {
+fn what_cannot_be_read_is_left_alone_and_counted_until_it_is_too_old() {
     let folder = tempfile::tempdir().unwrap();
     let profiles = folder.path().join(PROFILES);
     drop(open(&folder));
-    fs::write(profiles.join("0000000000001-1.pb.gz"), "no profile").unwrap();
-    fs::write(profiles.join("notes.txt"), "mine").unwrap();
-    let (history, mended) = open(&folder);
-    assert_eq!((ids(&history).len(), mended), (0, Mended { removed: 1, ..Mended::default() }));
-    assert!(profiles.join("notes.txt").exists());
+    let path = |name: &str| profiles.join(name);
+    // Of a newer version, or damaged; and one that cannot be read now, which root is told of a folder only.
+    fs::write(path("0000000001000-1.pb.gz"), "no profile that is known today").unwrap();
+    fs::create_dir(path("0000000002000-2.pb.gz")).unwrap();
+    fs::write(path("notes.txt"), "mine").unwrap();
+    let (mut history, mended) = open(&folder);
+    assert_eq!((ids(&history).len(), mended), (0, Mended { unread: 2, ..Mended::default() }));
+    assert!(path("0000000001000-1.pb.gz").exists() && path("0000000002000-2.pb.gz").exists());
+    assert!(history.bytes() >= 30);
+    let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs(10) };
+    assert_eq!(history.tidy_up(at(11), bounds), 0);
+    assert_eq!(history.tidy_up(at(60), bounds), 2);
+    assert!(!path("0000000001000-1.pb.gz").exists() && path("notes.txt").exists());
+}
+
+#[test]
+fn an_index_that_is_too_large_is_put_aside_and_made_anew_of_the_profiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let id = keep(&mut history, 1, 1000);
+    let aside = folder.path().join(ASIDE);
+    fs::OpenOptions::new().write(true).open(folder.path().join(INDEX)).unwrap().set_len(65 << 20).unwrap();
+    let (mut history, mended) = open(&folder);
+    assert_eq!(mended, Mended { adopted: 1, rebuilt: true, ..Mended::default() });
+    assert!(history.profile(&id).unwrap().read().is_ok() && history.bytes() > 65 << 20);
+    assert_eq!(open(&folder).1, Mended::default());
+    // It goes before any profile does.
+    let bounds = Bounds { bytes: 1 << 20, age: Duration::MAX };
+    assert_eq!(history.tidy_up(at(1000), bounds), 0);
+    assert!(!aside.exists() && history.bytes() < 1 << 20);
 }
 
 #[test]
@@ -80,11 +110,11 @@ fn a_profile_that_was_changed_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 1, 1);
-    let path = history.path(&id, EXTENSION);
+    let path = history.folder.path(&id, EXTENSION);
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    assert!(matches!(history.read(&id), Err(Error::Damaged(_))));
+    assert!(matches!(history.profile(&id).unwrap().read(), Err(Error::Damaged(_))));
 }
 
 #[test]
@@ -94,15 +124,53 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
     for pid in 1..=5 {
         keep(&mut history, pid, i64::from(pid) * 100);
     }
-    let each = history.bytes() / 5;
-    let now = Timestamp::from_second(500).unwrap();
+    let each = history.entries().map(Entry::bytes).sum::<u64>() / 5;
+    let now = at(500);
     let bounds = |bytes, seconds| Bounds { bytes, age: Duration::from_secs(seconds) };
     assert_eq!(history.tidy_up(now, bounds(u64::MAX, 300)), 1);
-    assert_eq!(history.tidy_up(now, bounds(2 * each + each / 2, 1000)), 2);
+    let index = history.bytes() - 4 * each;
+    assert_eq!(history.tidy_up(now, bounds(index + 2 * each + each / 2, 1000)), 2);
     let left = ["0000000400000-4", "0000000500000-5"];
     assert_eq!(ids(&history), left);
     assert_eq!(fs::read_dir(folder.path().join(PROFILES)).unwrap().count(), 4);
     assert_eq!(ids(&open(&folder).0), left);
+}
+
+#[test]
+fn a_clock_that_is_set_forward_by_a_month_costs_no_profile() {
+    const DAY: u32 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    for pid in 1..=3 {
+        keep(&mut history, pid, 1000);
+    }
+    let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs((30 * DAY).into()) };
+    let wrong = |second| Instant { wall: at(second + 31 * DAY).wall, ..at(second) };
+    for now in [at(1000), wrong(1060), wrong(1120), at(1180), at(1240), wrong(1300)] {
+        assert_eq!(history.tidy_up(now, bounds), 0, "{now:?}");
+    }
+    // The daemon is started while the clock is wrong.
+    let (mut history, _) = open(&folder);
+    assert_eq!(history.tidy_up(wrong(1360), bounds), 0);
+    assert_eq!(history.tidy_up(wrong(1420), bounds), 0);
+    // A clock that stays is right.
+    assert_eq!(history.tidy_up(wrong(1420 + DAY), bounds), 3);
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_removed_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let id = keep(&mut history, 1, 1);
+    let picture = history.folder.path(&"0000000009000-1".parse().unwrap(), PICTURE);
+    let left =
+        [folder.path().join(".jjleak-a1b2c3"), history.folder.as_path().join(".jjleak-d4e5f6"), picture];
+    for path in &left {
+        fs::write(path, "left").unwrap();
+    }
+    let (history, mended) = open(&folder);
+    assert_eq!(mended, Mended { leftovers: 3, ..Mended::default() });
+    assert!(left.iter().all(|path| !path.exists()) && history.picture(&id).unwrap().exists());
 }
 
 #[test]
@@ -111,7 +179,7 @@ fn a_folder_that_was_removed_is_made_again() {
     let (mut history, _) = open(&folder);
     fs::remove_dir_all(folder.path().join(PROFILES)).unwrap();
     let id = keep(&mut history, 1, 1);
-    assert!(history.read(&id).is_ok());
+    assert!(history.profile(&id).unwrap().read().is_ok());
 }
 
 #[test]
