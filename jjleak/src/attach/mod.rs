@@ -204,7 +204,7 @@ impl Attachment {
 
     /// Whether probes can be taken out and put back in in a moment: where they are no perf events.
     #[must_use]
-    pub const fn can_rest(&self) -> bool {
+    pub fn can_rest(&self) -> bool {
         self.probes.are_quick()
     }
 

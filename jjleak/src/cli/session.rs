@@ -259,7 +259,7 @@ impl Session {
                         looks.reset_after(between_looks.max(begin.elapsed() * LEAST_REST));
                     }
                 }
-                () = at(self.watch.next_turn()) => self.watch.turn()?,
+                () = at(self.watch.next_turn()) => self.watch.turn(),
                 () = self.watch.next_ending() => {
                     self.catch_up()?;
                     if self.watch.is_crowded() {

@@ -161,7 +161,6 @@ impl Probes {
     /// Puts a part of the probes back in that was taken out: returns before entries.
     pub(super) fn wake(&mut self, ebpf: &mut Ebpf, part: Part) -> Result<(), Error> {
         let Self { programs, multi, placed, resting } = self;
-        resting.retain(|resting| *resting != part);
         for at_return in [true, false] {
             let resting = placed.iter_mut().filter(|placed| {
                 let is_out = matches!(&placed.links, Links::PerfEvents(links) if links.is_empty());
@@ -171,12 +170,15 @@ impl Probes {
                 placed.links = Links::attach(*programs, multi.as_ref(), ebpf, placed.scope, &placed.group)?;
             }
         }
+        resting.retain(|resting| *resting != part);
         Ok(())
     }
 
-    /// Whether probes can be taken out and put back in in a moment.
-    pub(super) const fn are_quick(&self) -> bool {
-        self.multi.is_some()
+    /// Whether probes can be taken out and put back in in a moment: perf events cannot, and their programs are not measured.
+    pub(super) fn are_quick(&self) -> bool {
+        let is_slow =
+            |placed: &Placed| matches!(&placed.links, Links::PerfEvents(links) if !links.is_empty());
+        self.multi.is_some() && !self.placed.iter().any(is_slow)
     }
 
     /// Takes the probes out of processes that nobody has bound them to. When a probe goes, the kernel looks at all

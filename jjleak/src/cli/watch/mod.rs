@@ -458,14 +458,26 @@ impl Watch {
     }
 
     /// Takes probes out, or puts them in, to stay below the bound.
-    pub(super) fn turn(&mut self) -> Result<(), Failure> {
-        let is_running = self.processes.values().any(|watched| watched.ended.is_none());
-        if let (Some(bound), true) = (&mut self.bound, is_running) {
-            bound.turn(&mut self.attachment, &mut self.collector, &mut self.meter)?;
+    pub(super) fn turn(&mut self) {
+        let is_running = self.processes.values_mut().any(Watched::runs);
+        let Some(bound) = self.bound.as_mut().filter(|_| is_running) else {
+            self.bound = None;
+            return;
+        };
+        let turned = if self.attachment.can_rest() {
+            let turned = bound.turn(&mut self.attachment, &mut self.collector, &mut self.meter);
+            turned.map_err(|error| super::chain(&error))
         } else {
+            Err("its main thread has ended, and probes that are bound to another take seconds to go"
+                .to_owned())
+        };
+        if let Err(why) = turned {
+            // The process may be ending: its report is worth more than the bound.
+            tracing::warn!(
+                "what profiling costs is not bounded any more, and what is allocated not counted: {why}"
+            );
             self.bound = None;
         }
-        Ok(())
     }
 
     /// Stops counting. Dropping it detaches the probes.
