@@ -150,14 +150,14 @@ impl Core {
         let changes = self.watcher.look(now, &self.config);
         self.looks += 1;
         self.looked = now;
+        for pid in changes.ended {
+            tracing::info!("pid {pid} has ended, or runs another program");
+            self.findings.remove(&pid);
+        }
         for pid in changes.found {
             if let Some(watched) = self.watcher.get_mut(pid) {
                 tracing::info!("watching {} (pid {pid})", watched.process.comm);
             }
-        }
-        for pid in changes.ended {
-            tracing::info!("pid {pid} has ended");
-            self.findings.remove(&pid);
         }
         if self.watcher.turned_away() > 0 {
             let (many, most) = (self.watcher.turned_away(), self.config.watch.max_processes.0);
@@ -186,7 +186,7 @@ impl Core {
         let (now, config) = (self.now(), &self.config);
         let name = match self.watcher.same(pid, start_time) {
             Some(watched) => {
-                watched.case.end(now, config);
+                watched.case.end(now, outcome.is_ok(), config);
                 format!("{} (pid {pid})", watched.process.comm)
             }
             None => format!("pid {pid}, which has ended"),
@@ -231,8 +231,7 @@ impl Core {
             self.watcher.iter().filter(|watched| !matches!(watched.case.state(), State::Profiling(..)));
         let pace = |pid: Pid, rise: f64, resident: u64| (rise, resident as f64, pid);
         let ranked = idle.map(|watched| {
-            let rise = watched.case.course().rises().map(|rise| rise.rate.per_second).fold(0., f64::max);
-            pace(watched.process.pid, rise, watched.case.last().resident)
+            pace(watched.process.pid, watched.case.course().growth(), watched.case.last().resident)
         });
         let (.., pid) = ranked.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
         self.request(pid);

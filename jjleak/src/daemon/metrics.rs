@@ -64,11 +64,10 @@ pub(super) fn of_processes(core: &Core) -> String {
         out,
         "jjleak_process_growth_bytes_per_second",
         "gauge",
-        "Growth of resident memory; 0 when it does not grow.",
+        "Growth of resident memory now; 0 when it does not grow.",
     );
     for (pid, watched) in &watched {
-        let pace = watched.case.course().rises().last().map_or(0., |rise| rise.rate.per_second);
-        growth.sample(&[("pid", pid), ("comm", &watched.process.comm)], pace);
+        growth.sample(&[("pid", pid), ("comm", &watched.process.comm)], watched.case.course().growth());
     }
     findings(core, out);
     own(core, out);

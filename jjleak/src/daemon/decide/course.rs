@@ -46,6 +46,15 @@ impl Course {
         self.scales.iter().filter_map(|scale| scale.rise)
     }
 
+    /// By how many bytes a second it grows now: the most that any scale tells whose growth does not slow down and went on in the
+    /// newest quarter of its points; 0 when it does not grow. A long scale has its newest point from long ago, and tells the
+    /// pace of weeks: a leak that has just begun is in a short one.
+    #[must_use]
+    pub fn growth(&self) -> f64 {
+        let current = self.scales.iter().filter(|scale| scale.goes_on()).filter_map(|scale| scale.rise);
+        current.filter(|rise| !rise.slows).map(|rise| rise.rate.per_second).fold(0., f64::max)
+    }
+
     /// Up to so many points, for people: those of the shortest scale that spans all the time, the oldest first.
     #[must_use]
     pub fn points(&self) -> Vec<(f64, f64)> {
@@ -57,6 +66,20 @@ impl Course {
 }
 
 impl Scale {
+    /// Whether its growth went on of late: from one half of the newest quarter to the other, by half of its pace at least.
+    fn goes_on(&self) -> bool {
+        let Some(rise) = self.rise else { return false };
+        let half = self.points.len() / 8;
+        let newest = || self.points.iter().rev();
+        let lowest = |points: &mut dyn Iterator<Item = &Point>| {
+            points.map(|point| point.1).fold(f64::INFINITY, f64::min)
+        };
+        let (late, early) = (lowest(&mut newest().take(half)), lowest(&mut newest().skip(half).take(half)));
+        let times = (newest().next(), newest().nth(half));
+        let (Some((end, _)), Some((begin, _))) = times else { return false };
+        late - early >= 0.5 * rise.rate.per_second * (end - begin)
+    }
+
     /// Takes in a point; what goes on to the next scale is the lowest of several: troughs tell growth.
     fn enter(&mut self, point: Point) -> Option<Point> {
         if self.points.len() == POINTS {
@@ -101,6 +124,25 @@ mod tests {
         assert_eq!(course.rises().count(), 0);
         assert!(course.scales.iter().all(|scale| scale.points.len() <= POINTS));
         assert!(course.points()[0].0 < 50_000.);
+    }
+
+    #[test]
+    fn a_fast_leak_after_a_slow_drift_grows_at_its_own_pace() {
+        let day = 8640;
+        let drift = |look: u64| (1 << 30) + look * 1000;
+        let slow = course(10 * day, drift).growth();
+        assert!((50. ..200.).contains(&slow), "{slow}");
+        let fast =
+            course(10 * day + 60, |look| drift(look) + look.saturating_sub(10 * day) * (10 << 20)).growth();
+        assert!((0.8e6..1.3e6).contains(&fast), "{fast}");
+    }
+
+    #[test]
+    fn a_growth_that_has_stopped_is_none() {
+        let hour = 360;
+        let of = |looks| course(looks, |look| (1 << 30) + look.min(2 * hour) * (1 << 20)).growth();
+        assert!((0.9e5..1.2e5).contains(&of(2 * hour)), "{}", of(2 * hour));
+        assert_eq!(of(3 * hour), 0.);
     }
 
     #[test]

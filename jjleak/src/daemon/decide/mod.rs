@@ -77,8 +77,10 @@ pub struct Case {
     last: Sample,
     /// When it was last profiled, or taken in.
     profiled: Duration,
-    /// How often it has been profiled.
+    /// How often it has been profiled because of what was seen of it.
     rounds: u32,
+    /// When there was a reason to suspect it last.
+    unquiet: Duration,
 }
 
 impl Case {
@@ -92,6 +94,7 @@ impl Case {
             last: Sample::default(),
             profiled: now,
             rounds: 0,
+            unquiet: now,
         }
     }
 
@@ -124,11 +127,31 @@ impl Case {
             return;
         }
         self.course.enter(now, sample.resident);
-        if self.state == State::Watching
-            && let Some(reason) = self.suspicion(now, &config.suspect)
-        {
+        let reason = self.suspicion(now, &config.suspect);
+        if reason.is_some_and(Reason::is_seen) || self.state != State::Watching {
+            self.unquiet = now;
+        } else if now.saturating_sub(self.unquiet) >= config.profile.back_off_max.0 {
+            self.rounds = 0;
+        }
+        let Some(reason) = reason else { return };
+        let is_due = match self.state {
+            State::Watching => true,
+            State::BackOff(until) => self.cannot_wait(now, until, reason, config),
+            State::Suspected(..) | State::Profiling(..) | State::Stuck(_) => false,
+        };
+        if is_due {
             self.state = State::Suspected(reason, now);
         }
+    }
+
+    /// Whether something happens before a back-off is over. The shortest is always kept.
+    fn cannot_wait(&self, now: Duration, until: Duration, reason: Reason, config: &Config) -> bool {
+        let is_urgent = match reason {
+            Reason::Limit { left, .. } => left.is_some_and(|left| now.saturating_add(left) < until),
+            Reason::Pressure(_) => true,
+            Reason::Request | Reason::Growth(_) | Reason::Schedule => false,
+        };
+        is_urgent && now.saturating_sub(self.profiled) >= config.profile.back_off.0
     }
 
     /// Somebody wants it profiled, whatever it looks like; whether that will be.
@@ -154,16 +177,19 @@ impl Case {
     }
 
     /// Profiling has ended. A leak that has been found is known, and what was not found will hardly be found the next minute:
-    /// it is left in peace whatever came out.
-    pub fn end(&mut self, now: Duration, config: &Config) {
-        if !self.state.has_probes() {
-            return;
-        }
+    /// it is left in peace whatever came out: twice as long as the last time if there was a verdict on what was seen of it, and as
+    /// long as the last time if there was none, or somebody else wanted it.
+    pub fn end(&mut self, now: Duration, is_profiled: bool, config: &Config) {
+        let is_seen = match self.state {
+            State::Profiling(reason, _) => reason.is_seen(),
+            State::Stuck(_) => false,
+            State::Watching | State::Suspected(..) | State::BackOff(_) => return,
+        };
         self.profiled = now;
         let profile = &config.profile;
+        self.rounds = self.rounds.saturating_add(u32::from(is_profiled && is_seen));
         // Beyond, the longest back-off is reached whatever the shortest is.
-        let times = 1u32 << self.rounds.min(30);
-        self.rounds = self.rounds.saturating_add(1);
+        let times = 1u32 << self.rounds.saturating_sub(1).min(30);
         let back_off = profile.back_off.0.saturating_mul(times).min(profile.back_off_max.0);
         self.state = State::BackOff(now.saturating_add(back_off));
     }
@@ -223,6 +249,11 @@ pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, room: usize)
 }
 
 impl Reason {
+    /// Whether it is something that was seen of the process.
+    const fn is_seen(self) -> bool {
+        matches!(self, Self::Limit { .. } | Self::Pressure(_) | Self::Growth(_))
+    }
+
     const fn rank(self) -> u8 {
         match self {
             Self::Request => 0,

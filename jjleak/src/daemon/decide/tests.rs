@@ -73,23 +73,81 @@ fn without_any_reason_a_process_is_profiled_as_often_as_the_schedule_says() {
     assert_eq!(reason(&case), "schedule");
 }
 
+/// Grows, unless told not to, for so many looks from then.
+fn grow(case: &mut Case, from: u64, looks: u64, config: &Config) {
+    (from..from + looks).for_each(|look| case.observe(at(look), resident(500 * MIB + look * MIB), config));
+}
+
+/// For how many minutes it is left in peace after that.
+fn back_off(case: &mut Case, now: Duration, is_profiled: bool, config: &Config) -> u64 {
+    assert!(case.begin(now).is_some(), "{case:?}");
+    case.end(now, is_profiled, config);
+    let State::BackOff(until) = case.state() else { panic!("{case:?}") };
+    until.saturating_sub(now).as_secs() / 60
+}
+
 #[test]
 fn after_a_verdict_it_is_left_in_peace_twice_as_long_each_time() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
-    let mut now = Duration::ZERO;
+    let mut look = 0;
     let mut back_offs = Vec::new();
     for _ in 0..8 {
-        assert!(case.request(now));
-        assert_eq!(case.begin(now), Some(Reason::Request));
-        case.end(now, &config);
-        let State::BackOff(until) = case.state() else { panic!("{case:?}") };
-        back_offs.push(until.saturating_sub(now).as_secs() / 60);
-        now = until;
+        while !matches!(case.state(), State::Suspected(..)) {
+            grow(&mut case, look, 1, &config);
+            look += 1;
+        }
+        back_offs.push(back_off(&mut case, at(look), true, &config));
     }
     assert_eq!(back_offs, [30, 60, 120, 240, 480, 960, 1440, 1440]);
-    case.observe(now, resident(MIB), &config);
-    assert_eq!(case.state(), State::Watching);
+}
+
+#[test]
+fn after_a_long_time_without_a_suspicion_back_offs_begin_anew() {
+    let config = config();
+    let mut case = Case::new(Duration::ZERO, Duration::ZERO);
+    case.rounds = 5;
+    (0..8640).for_each(|look| case.observe(at(look), resident(MIB), &config));
+    assert_eq!(case.rounds, 5);
+    case.observe(at(8640), resident(MIB), &config);
+    assert_eq!(case.rounds, 0);
+}
+
+#[test]
+fn what_failed_or_was_asked_for_makes_no_back_off_longer() {
+    let config = config();
+    let mut case = Case::new(Duration::ZERO, Duration::ZERO);
+    for look in 0..5 {
+        assert!(case.request(at(look)));
+        assert_eq!(back_off(&mut case, at(look), true, &config), 30);
+    }
+    let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    assert_eq!(back_off(&mut case, at(60), false, &config), 30);
+    grow(&mut case, 60, 200, &config);
+    assert_eq!(back_off(&mut case, at(260), true, &config), 30);
+}
+
+#[test]
+fn a_limit_or_pressure_that_cannot_wait_ends_a_back_off_after_the_shortest() {
+    let config = config();
+    let shortest = config.profile.back_off.0.as_secs() / 10;
+    let after = |looks: u64, limit, pressure| {
+        let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+        case.rounds = 5;
+        assert_eq!(back_off(&mut case, at(60), true, &config), 960);
+        for look in 60..60 + looks {
+            let sample = Sample { resident: 500 * MIB + look * MIB, limit, pressure };
+            case.observe(at(look), sample, &config);
+        }
+        reason(&case)
+    };
+    let near = Some((2000 * MIB, 1000 * MIB));
+    assert_eq!(after(shortest - 1, near, Some(99.)), "none");
+    assert_eq!(after(shortest + 2, None, None), "none");
+    assert_eq!(after(shortest + 2, near, None), "limit");
+    assert_eq!(after(shortest + 2, None, Some(99.)), "pressure");
+    // Almost all is taken, and the rest lasts for longer than the back-off: that is soon enough.
+    assert_eq!(after(shortest + 2, Some((1 << 40, 80_000 * MIB)), None), "none");
 }
 
 #[test]
@@ -115,7 +173,7 @@ fn one_whose_profile_hangs_is_not_profiled_before_it_has_ended() {
     (60..200).for_each(|look| case.observe(at(look), resident(look * 10 * MIB), &config));
     assert!(!case.request(at(200)));
     assert_eq!(case.state(), State::Stuck(at(60)));
-    case.end(at(200), &config);
+    case.end(at(200), true, &config);
     assert!(matches!(case.state(), State::BackOff(_)));
 }
 
@@ -160,7 +218,7 @@ proptest! {
                     prop_assert_eq!(begun, matches!(before, State::Suspected(..)));
                 }
                 Step::GiveUp => case.give_up(now),
-                Step::End => case.end(now, &config),
+                Step::End => case.end(now, true, &config),
             }
             match (before, case.state()) {
                 (State::Profiling(..), after) => {

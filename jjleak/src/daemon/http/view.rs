@@ -95,7 +95,7 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
         limit_bytes: last.limit.map(|(limit, _)| limit),
         available_bytes: last.limit.map(|(_, available)| available),
         pressure_percent: last.pressure,
-        growth_bytes_per_s: case.course().rises().last().map_or(0., |rise| rise.rate.per_second),
+        growth_bytes_per_s: case.course().growth(),
         history: case.course().points(),
         finding,
     }

@@ -96,16 +96,18 @@ impl Watcher {
         let mut changes = Changes::default();
         let started = self.starts.as_ref().map(Starts::take).unwrap_or_default();
         let Started { pids: started, missed } = started;
-        // What runs another program now is another process to its users.
-        for pid in &started {
-            if self.watched.get(pid).is_some_and(Watched::is_another) {
-                self.watched.remove(pid);
+        let is_due = self.rescanned.is_none_or(|last| now.saturating_sub(last) >= config.watch.rescan.0);
+        self.new.extend(started.iter().map(|pid| (*pid, LOOKS_AT_NEW)));
+        let all = is_due || missed || self.new.len() > MAX_NEW;
+        // What runs another program now is another process to its users. Not of every program is told that it starts.
+        self.watched.retain(|pid, watched| {
+            let is_another = (all || started.contains(pid)) && watched.is_another();
+            if is_another {
                 changes.ended.push(*pid);
             }
-        }
-        self.new.extend(started.iter().map(|pid| (*pid, LOOKS_AT_NEW)));
-        let is_due = self.rescanned.is_none_or(|last| now.saturating_sub(last) >= config.watch.rescan.0);
-        let candidates: BTreeSet<Pid> = if is_due || missed || self.new.len() > MAX_NEW {
+            !is_another
+        });
+        let candidates: BTreeSet<Pid> = if all {
             self.rescanned = Some(now);
             self.new.clear();
             self.turned_away = 0;
@@ -274,6 +276,23 @@ mod tests {
         config.watch.names.clear();
         watcher.reconsider(&config);
         assert_eq!(watcher.iter().count(), 0);
+    }
+
+    #[test]
+    fn another_program_in_the_same_process_is_noticed_also_where_the_kernel_does_not_tell_of_it() {
+        let (mut watcher, _) = Watcher::new();
+        watcher.starts = None;
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", "read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = Cat(shell.spawn().unwrap());
+        let (pid, mut config) = (shell.pid(), cats());
+        config.watch.names = vec![Pattern(Regex::new("^(sh|cat)$").unwrap())];
+        assert!(watcher.look(Duration::ZERO, &config).found.contains(&pid));
+        shell.0.stdin.as_mut().unwrap().write_all(b"line\nx").unwrap();
+        shell.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let changes = watcher.look(config.watch.rescan.0, &config);
+        assert!(changes.ended.contains(&pid) && changes.found.contains(&pid), "{changes:?}");
+        assert_eq!(watcher.get_mut(pid).unwrap().process.comm, "cat");
     }
 
     #[test]
