@@ -37,19 +37,26 @@ pub struct Records<T> {
 }
 
 impl Journal {
-    /// Opens a journal, or begins it.
+    /// Opens a journal, or begins it. `FileTooLarge` when it is larger than any that was written.
     pub fn open<T: DeserializeOwned>(path: &Path) -> io::Result<(Self, Records<T>)> {
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).create(true).mode(0o640).open(path)?;
         let length = file.metadata()?.len();
         if length > MAX_BYTES {
-            return Err(io::Error::other(format!("it has {length} bytes, which is too many for an index")));
+            let why = format!("it has {length} bytes, which is too many for an index");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let is_torn = bytes.last().is_some_and(|last| *last != b'\n');
         let journal = Self { path: path.to_owned(), file, length, is_torn };
         Ok((journal, parse(&bytes)))
+    }
+
+    /// Bytes that it takes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.length
     }
 
     /// Adds a record. When that fails, as on a full disk, the journal is as it was.

@@ -21,7 +21,7 @@ use retention::expired;
 
 use crate::pprof;
 use crate::profile::Profile;
-use crate::store::{self, Journal, PendingFile};
+use crate::store::{self, Journal, PendingFile, Records};
 
 /// The index, in the state directory.
 const INDEX: &str = "index";
@@ -31,6 +31,8 @@ const PROFILES: &str = "profiles";
 const EXTENSION: &str = ".pb.gz";
 /// And those of the flame graphs that go with them.
 const PICTURE: &str = ".svg";
+/// An index that could not be read, aside: it may say what nothing else does.
+const ASIDE: &str = "index.unreadable";
 /// Lines of the index that name nothing any more, before it is written anew.
 const MAX_DEAD: usize = 1000;
 
@@ -91,8 +93,10 @@ pub struct Mended {
     pub lines: usize,
     /// Profiles that were not in the index.
     pub adopted: usize,
-    /// Files that hold no profile, removed.
-    pub removed: usize,
+    /// Files with the name of a profile that cannot be read: by this version, or now. They are left alone.
+    pub unread: usize,
+    /// The index could not be read at all. It is aside, and another was made of the profiles.
+    pub rebuilt: bool,
 }
 
 /// What is kept.
@@ -101,6 +105,10 @@ pub struct History {
     folder: PathBuf,
     journal: Journal,
     entries: BTreeMap<Id, Entry>,
+    /// Bytes of files that have the name of a profile and cannot be read. They go when they are too old or too much, as all do.
+    unread: BTreeMap<Id, u64>,
+    /// The index that could not be read, and its bytes.
+    aside: Option<(PathBuf, u64)>,
     dead: usize,
     /// Profiles that could not be kept since the daemon began.
     lost: u64,
@@ -114,9 +122,20 @@ impl History {
         let folder = directory.join(PROFILES);
         fs::create_dir_all(&folder).map_err(state("creating", &folder))?;
         let index = directory.join(INDEX);
-        let (journal, found) = Journal::open(&index).map_err(state("opening", &index))?;
-        let mut mended = Mended { lines: found.damaged, ..Mended::default() };
-        let mut history = Self { folder, journal, entries: BTreeMap::new(), dead: 0, lost: 0, trouble: None };
+        let aside = directory.join(ASIDE);
+        let (journal, found, rebuilt) = open_index(&index, &aside)?;
+        let mut mended = Mended { lines: found.damaged, rebuilt, ..Mended::default() };
+        let aside = fs::metadata(&aside).ok().map(|about| (aside, about.len()));
+        let mut history = Self {
+            folder,
+            journal,
+            entries: BTreeMap::new(),
+            unread: BTreeMap::new(),
+            aside,
+            dead: 0,
+            lost: 0,
+            trouble: None,
+        };
         for line in found.records {
             match line {
                 Line::Kept(entry) => drop(history.entries.insert(entry.id.clone(), entry)),
@@ -143,10 +162,15 @@ impl History {
         self.entries.get(id)
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files, those of the index among them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.entries.values().map(Entry::bytes).sum()
+        let profiles = self.entries.values().map(Entry::bytes).chain(self.unread.values().copied());
+        profiles.sum::<u64>() + self.index_bytes()
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.journal.bytes() + self.aside.as_ref().map_or(0, |(_, bytes)| *bytes)
     }
 
     /// How many profiles could not be kept since the daemon began, and why the last one could not, unless one could since.
@@ -206,18 +230,34 @@ impl History {
 
     /// Removes what is too old, and the oldest of what is too much; how many.
     pub fn tidy_up(&mut self, now: Timestamp, bounds: Bounds) -> usize {
-        let ids = expired(self.entries.values(), now, bounds);
+        // An old index is worth less than any profile.
+        if self.bytes() > bounds.bytes
+            && let Some((path, _)) = self.aside.take()
+        {
+            // If it stays, the next start counts it again.
+            let _ = fs::remove_file(path);
+        }
+        let left = Bounds { bytes: bounds.bytes.saturating_sub(self.index_bytes()), ..bounds };
+        let ids = expired(&self.sizes(), now, left);
         for id in &ids {
             self.remove_files(id);
-            self.entries.remove(id);
-            self.dead += 2;
-            // On a full disk the file is gone all the same, and the next start finds out.
-            let _ = self.journal.add(&Line::Removed(id.clone()));
+            self.unread.remove(id);
+            if self.entries.remove(id).is_some() {
+                self.dead += 2;
+                // On a full disk the file is gone all the same, and the next start finds out.
+                let _ = self.journal.add(&Line::Removed(id.clone()));
+            }
         }
         if self.dead > MAX_DEAD {
             self.compact();
         }
         ids.len()
+    }
+
+    /// Bytes under each name, the oldest first.
+    fn sizes(&self) -> BTreeMap<Id, u64> {
+        let known = self.entries.values().map(|entry| (entry.id.clone(), entry.bytes()));
+        known.chain(self.unread.clone()).collect()
     }
 
     /// Writes the index without what is not there any more.
@@ -236,7 +276,9 @@ impl History {
     /// Takes in what is there and not in the index, and forgets what is not there.
     fn compare_with_files(&mut self, mended: &mut Mended) -> Result<(), Error> {
         let mut there = BTreeSet::new();
-        for file in fs::read_dir(&self.folder).map_err(state("reading", &self.folder))?.flatten() {
+        for file in fs::read_dir(&self.folder).map_err(state("reading", &self.folder))? {
+            // What is not listed would count as gone.
+            let file = file.map_err(state("reading", &self.folder))?;
             let name = file.file_name().to_string_lossy().into_owned();
             let id =
                 name.strip_suffix(EXTENSION).or(name.strip_suffix(PICTURE)).and_then(|id| id.parse().ok());
@@ -251,26 +293,38 @@ impl History {
             self.dead += 1;
         }
         for id in there.difference(&known) {
-            if let Some(entry) = self.adopt(id) {
-                mended.adopted += 1;
-                // Without room for it in the index, it is found at the next start again.
-                let _ = self.journal.add(&Line::Kept(entry.clone()));
-                self.entries.insert(id.clone(), entry);
-            } else {
-                mended.removed += 1;
-                self.remove_files(id);
+            match self.adopt(id) {
+                Ok(entry) => {
+                    mended.adopted += 1;
+                    // Without room for it in the index, it is found at the next start again.
+                    let _ = self.journal.add(&Line::Kept(entry.clone()));
+                    self.entries.insert(id.clone(), entry);
+                }
+                // It may be there for a newer version, or be readable again at the next start: it is not ours to remove.
+                Err(error) => {
+                    tracing::warn!("a profile is left aside: {}", crate::cli::chain(&error));
+                    mended.unread += 1;
+                    self.unread.insert(id.clone(), self.file_bytes(id));
+                }
             }
         }
         Ok(())
     }
 
-    fn adopt(&self, id: &Id) -> Option<Entry> {
-        let bytes = fs::read(self.path(id, EXTENSION)).ok()?;
-        let profile = pprof::read(&bytes).ok()?.profile;
+    fn adopt(&self, id: &Id) -> Result<Entry, Error> {
+        let path = self.path(id, EXTENSION);
+        let bytes = fs::read(&path).map_err(state("reading", &path))?;
+        let profile = pprof::read(&bytes).map_err(|error| Error::Unreadable(id.clone(), error))?.profile;
         let picture = fs::read(self.path(id, PICTURE)).unwrap_or_default();
         let mut entry = Entry::of(id.clone(), &profile, "found without an entry in the index");
         entry.seal(&bytes, &picture);
-        Some(entry)
+        Ok(entry)
+    }
+
+    /// Bytes of the files that are there under a name.
+    fn file_bytes(&self, id: &Id) -> u64 {
+        let bytes = |extension| fs::metadata(self.path(id, extension)).map_or(0, |about| about.len());
+        bytes(EXTENSION) + bytes(PICTURE)
     }
 
     fn write(&self, id: &Id, extension: &str, bytes: &[u8]) -> Result<(), Error> {
@@ -288,6 +342,19 @@ impl History {
 
     fn path(&self, id: &Id, extension: &str) -> PathBuf {
         self.folder.join(format!("{id}{extension}"))
+    }
+}
+
+/// Opens the index; one that is too large to be one is put aside, and another begun. Whether it was.
+fn open_index(index: &Path, aside: &Path) -> Result<(Journal, Records<Line>, bool), Error> {
+    let opening = || state("opening", index);
+    match Journal::open(index) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            fs::rename(index, aside).map_err(state("renaming", index))?;
+            let (journal, found) = Journal::open(index).map_err(opening())?;
+            Ok((journal, found, true))
+        }
+        opened => opened.map(|(journal, found)| (journal, found, false)).map_err(opening()),
     }
 }
 

@@ -64,15 +64,40 @@ fn an_index_that_is_cut_or_damaged_anywhere_loses_no_profile() {
 }
 
 #[test]
-fn a_file_that_is_no_profile_is_removed_and_a_stranger_is_left_alone() {
+fn what_cannot_be_read_is_left_alone_and_counted_until_it_is_too_old() {
     let folder = tempfile::tempdir().unwrap();
     let profiles = folder.path().join(PROFILES);
     drop(open(&folder));
-    fs::write(profiles.join("0000000000001-1.pb.gz"), "no profile").unwrap();
-    fs::write(profiles.join("notes.txt"), "mine").unwrap();
-    let (history, mended) = open(&folder);
-    assert_eq!((ids(&history).len(), mended), (0, Mended { removed: 1, ..Mended::default() }));
-    assert!(profiles.join("notes.txt").exists());
+    let path = |name: &str| profiles.join(name);
+    // Of a newer version, or damaged; and one that cannot be read now, which root is told of a folder only.
+    fs::write(path("0000000001000-1.pb.gz"), "no profile that is known today").unwrap();
+    fs::create_dir(path("0000000002000-2.pb.gz")).unwrap();
+    fs::write(path("notes.txt"), "mine").unwrap();
+    let (mut history, mended) = open(&folder);
+    assert_eq!((ids(&history).len(), mended), (0, Mended { unread: 2, ..Mended::default() }));
+    assert!(path("0000000001000-1.pb.gz").exists() && path("0000000002000-2.pb.gz").exists());
+    assert!(history.bytes() >= 30);
+    let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs(10) };
+    assert_eq!(history.tidy_up(Timestamp::from_second(11).unwrap(), bounds), 0);
+    assert_eq!(history.tidy_up(Timestamp::from_second(60).unwrap(), bounds), 2);
+    assert!(!path("0000000001000-1.pb.gz").exists() && path("notes.txt").exists());
+}
+
+#[test]
+fn an_index_that_is_too_large_is_put_aside_and_made_anew_of_the_profiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let id = keep(&mut history, 1, 1000);
+    let aside = folder.path().join(ASIDE);
+    fs::OpenOptions::new().write(true).open(folder.path().join(INDEX)).unwrap().set_len(65 << 20).unwrap();
+    let (mut history, mended) = open(&folder);
+    assert_eq!(mended, Mended { adopted: 1, rebuilt: true, ..Mended::default() });
+    assert!(history.read(&id).is_ok() && history.bytes() > 65 << 20);
+    assert_eq!(open(&folder).1, Mended::default());
+    // It goes before any profile does.
+    let bounds = Bounds { bytes: 1 << 20, age: Duration::MAX };
+    assert_eq!(history.tidy_up(Timestamp::from_second(1000).unwrap(), bounds), 0);
+    assert!(!aside.exists() && history.bytes() < 1 << 20);
 }
 
 #[test]
@@ -94,11 +119,12 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
     for pid in 1..=5 {
         keep(&mut history, pid, i64::from(pid) * 100);
     }
-    let each = history.bytes() / 5;
+    let each = history.entries().map(Entry::bytes).sum::<u64>() / 5;
     let now = Timestamp::from_second(500).unwrap();
     let bounds = |bytes, seconds| Bounds { bytes, age: Duration::from_secs(seconds) };
     assert_eq!(history.tidy_up(now, bounds(u64::MAX, 300)), 1);
-    assert_eq!(history.tidy_up(now, bounds(2 * each + each / 2, 1000)), 2);
+    let index = history.bytes() - 4 * each;
+    assert_eq!(history.tidy_up(now, bounds(index + 2 * each + each / 2, 1000)), 2);
     let left = ["0000000400000-4", "0000000500000-5"];
     assert_eq!(ids(&history), left);
     assert_eq!(fs::read_dir(folder.path().join(PROFILES)).unwrap().count(), 4);
