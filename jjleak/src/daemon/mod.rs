@@ -35,7 +35,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 
 use config::Config;
 use core::Shared;
-use history::History;
+use history::{History, Lock};
 use http::{Guard, Listener};
 use profile::{Message, Profiler};
 use watch::Watcher;
@@ -72,7 +72,9 @@ pub type Reload = Box<dyn Fn() -> Result<Config, String>>;
 /// Watches until SIGTERM or SIGINT.
 pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
     let directory = config.state.directory.clone();
-    let (history, mended) = History::open(&directory).map_err(|error| Error::State(directory, error))?;
+    let unusable = |error| Error::State(directory.clone(), error);
+    let _lock = Lock::take(&directory).map_err(unusable)?;
+    let (history, mended) = History::open(&directory).map_err(unusable)?;
     if mended != history::Mended::default() {
         tracing::warn!("the history was not whole: {mended:?}");
     }

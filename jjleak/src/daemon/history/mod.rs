@@ -5,6 +5,7 @@
 //! at the next start. Nothing is ever opened by a name that comes from elsewhere: names are made of the index.
 
 mod entry;
+mod lock;
 mod retention;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use entry::{Entry, Id};
+pub use lock::Lock;
 use retention::expired;
 
 use crate::pprof;
@@ -69,6 +71,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// It is another daemon's.
+    #[error("another jjleak daemon keeps its profiles there")]
+    Taken,
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] store::Error),

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -100,14 +100,18 @@ impl Drop for Listener {
     }
 }
 
-/// A daemon that was killed has left its socket.
+/// A daemon that was killed has left its socket. Nothing else is removed: the path may be a wrong one.
 fn unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.file_type().is_socket() => fs::remove_file(path)?,
+        Ok(_) => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no socket"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
@@ -154,5 +158,28 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_was_left_is_replaced_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let open = || Listener::open(&Place::Unix(path.clone()));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let listener = open().unwrap();
+        assert!(matches!(open(), Err(Error::Taken(_))));
+        drop(listener);
+        assert!(!path.exists());
+        fs::write(&path, "somebody's").unwrap();
+        assert!(matches!(open(), Err(Error::Bind { .. })));
+        assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), &path).unwrap();
+        assert!(open().is_err() && path.is_symlink());
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn trouble(error: &Error) -> Response {
     match error {
         Error::Unknown(_) | Error::NoId => failure(StatusCode::NOT_FOUND, "there is no such profile"),
         // Where it is on the host is nobody's business.
-        Error::State { .. } | Error::Write(_) => {
+        Error::State { .. } | Error::Taken | Error::Write(_) => {
             tracing::warn!("a profile cannot be served: {}", cli::chain(error));
             failure(StatusCode::INTERNAL_SERVER_ERROR, "it cannot be read; the daemon's log says why")
         }

@@ -1,0 +1,48 @@
+//! One daemon to a state directory.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::{Error, state};
+
+/// What is locked, in the state directory. It stays: removing it could take it from under another daemon.
+const LOCK: &str = "lock";
+
+/// A state directory that is nobody else's, until this is dropped or the process ends, however it ends (`flock(2)`).
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "it is held")] Flock<File>);
+
+impl Lock {
+    /// Takes a state directory; makes it if need be.
+    pub fn take(directory: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(directory).map_err(state("creating", directory))?;
+        let path = directory.join(LOCK);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o640);
+        let file = options.open(&path).map_err(state("opening", &path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self(lock)),
+            Err((_, Errno::EWOULDBLOCK)) => Err(Error::Taken),
+            Err((_, errno)) => Err(state("locking", &path)(errno.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_daemon_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("state");
+        let lock = Lock::take(&directory).unwrap();
+        assert!(matches!(Lock::take(&directory), Err(Error::Taken)));
+        drop(lock);
+        Lock::take(&directory).unwrap();
+    }
+}
