@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use nix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::config::Config;
 use super::decide::{State, next};
-use super::history::{Bounds, History};
+use super::history::{self, Bounds, History};
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
 use crate::processes::Pid;
@@ -78,7 +79,8 @@ impl Shared {
     pub(super) fn tidy_up(&self) {
         let state = self.core().config.state.clone();
         let bounds = Bounds { bytes: state.max_bytes.0, age: state.max_age.0 };
-        let removed = self.history().tidy_up(Timestamp::now(), bounds);
+        let now = history::Instant { wall: Timestamp::now(), boot: since_boot() };
+        let removed = self.history().tidy_up(now, bounds);
         if removed > 0 {
             tracing::info!("{removed} profiles are kept no longer");
         }
@@ -117,6 +119,11 @@ impl Shared {
             }
         }
     }
+}
+
+fn since_boot() -> Duration {
+    // Linux has had this clock since 2.6.39.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Core {

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout_at};
 
 use config::Config;
@@ -139,7 +139,11 @@ async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<
             () = sleep_until(deadline) => shared.core().stop_overdue(),
             Some(message) = messages.recv() => shared.core().hear(message),
             _ = looks.tick() => shared.core().look(),
-            _ = tidy.tick() => shared.tidy_up(),
+            _ = tidy.tick() => {
+                // It waits for the disk. Two of them would wait for each other, no more.
+                let shared = shared.clone();
+                drop(spawn_blocking(move || shared.tidy_up()));
+            }
             () = shared.wake.notified() => {}
         }
         shared.begin(profiler, &sender);

@@ -59,18 +59,23 @@ impl Journal {
         self.length
     }
 
-    /// Adds a record. When that fails, as on a full disk, the journal is as it was.
-    pub fn add(&mut self, record: &impl Serialize) -> io::Result<()> {
-        let mut line = String::new();
-        if self.is_torn {
-            line.push('\n');
+    /// Adds records, and waits once until they are on disk. When that fails, as on a full disk, the journal is as it was.
+    pub fn add(&mut self, records: &[impl Serialize]) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
         }
-        line.push_str(&self::line(record)?);
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        let mut lines = String::new();
+        if self.is_torn {
+            lines.push('\n');
+        }
+        for record in records {
+            lines.push_str(&line(record)?);
+        }
+        let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => {
                 self.is_torn = false;
-                self.length += line.len() as u64;
+                self.length += lines.len() as u64;
             }
             // Shrinking takes no room. If it fails all the same, the next record begins a new line.
             Err(_) => self.is_torn |= self.file.set_len(self.length).is_err(),
@@ -133,9 +138,7 @@ mod tests {
         let path = folder.path().join("index");
         let (mut journal, found) = Journal::open::<String>(&path).unwrap();
         assert_eq!(found, Records::default());
-        for record in records {
-            journal.add(record).unwrap();
-        }
+        journal.add(records).unwrap();
         (folder, path)
     }
 
@@ -149,7 +152,7 @@ mod tests {
         assert_eq!(read(&path).records, ["one", "two\nlines", "é"]);
         let (mut journal, _) = Journal::open::<String>(&path).unwrap();
         journal.rewrite(["two"].iter()).unwrap();
-        journal.add(&"three").unwrap();
+        journal.add(&["three"]).unwrap();
         assert_eq!(read(&path), Records { records: vec!["two".to_owned(), "three".to_owned()], damaged: 0 });
     }
 
@@ -164,7 +167,7 @@ mod tests {
             // A record is whole without the end of its line, too.
             let expected = ends.iter().filter(|end| **end <= length).count();
             assert_eq!(found.records, ["one", "two", "three"][..expected], "{length}");
-            journal.add(&"four").unwrap();
+            journal.add(&["four"]).unwrap();
             let records = read(&path).records;
             assert_eq!((records.len(), records.last().unwrap().as_str()), (expected + 1, "four"), "{length}");
         }

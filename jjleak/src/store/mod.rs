@@ -10,4 +10,4 @@ mod temporary;
 
 pub use journal::{Journal, Records};
 pub use pending::{Error, PendingFile, is_stream};
-pub use temporary::discard_all;
+pub use temporary::{discard_all, discard_left};

@@ -60,7 +60,7 @@ pub enum Error {
 /// Profiles hold no secrets beyond names of code, and are looked at by others than root.
 const READABLE_BY_ALL: u32 = 0o644;
 /// What names of temporary files begin with.
-const PREFIX: &str = ".jjleak-";
+pub(super) const PREFIX: &str = ".jjleak-";
 
 /// A file that gets its name when it is whole. Dropped before that, it leaves nothing behind.
 #[derive(Debug)]
@@ -143,10 +143,16 @@ impl PendingFile {
             Content::Named { file, .. } => {
                 file.as_file().sync_all().and_then(|()| fs::rename(file.path(), &destination))
             }
-            Content::Stream(_) => Ok(()),
+            Content::Stream(_) => return Ok(destination),
         };
         match named {
-            Ok(()) => Ok(destination),
+            Ok(()) => {
+                // The name is on disk when the folder is. Whoever may write to a folder need not be able to open it.
+                if let Ok(folder) = File::open(folder_of(&destination)) {
+                    let _ = folder.sync_all();
+                }
+                Ok(destination)
+            }
             Err(source) => Err(failed(&destination, source)),
         }
     }

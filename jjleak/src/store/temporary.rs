@@ -1,8 +1,11 @@
 //! Temporary files that exist now.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::pending::PREFIX;
 
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -29,6 +32,19 @@ pub fn discard_all() {
         // Nothing can be done about a file that cannot be removed.
         let _ = fs::remove_file(path);
     }
+}
+
+/// Removes the temporary files that processes left in a folder which were killed; how many. Nobody may be writing there.
+pub fn discard_left(folder: &Path) -> io::Result<usize> {
+    let mut discarded = 0;
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        let is_ours = file.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        if is_ours && file.file_type()?.is_file() {
+            discarded += usize::from(fs::remove_file(file.path()).is_ok());
+        }
+    }
+    Ok(discarded)
 }
 
 fn lock() -> MutexGuard<'static, Vec<PathBuf>> {

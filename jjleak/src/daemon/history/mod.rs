@@ -4,6 +4,7 @@
 //! there; what is there and not in the index, because jjleak was killed in between or the index was damaged, is taken in
 //! at the next start. Nothing is ever opened by a name that comes from elsewhere: names are made of the index.
 
+mod clock;
 mod entry;
 mod lock;
 mod retention;
@@ -17,6 +18,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use clock::Clock;
+pub use clock::Instant;
 pub use entry::{Entry, Id};
 pub use lock::Lock;
 use retention::expired;
@@ -100,6 +103,8 @@ pub struct Mended {
     pub adopted: usize,
     /// Files with the name of a profile that cannot be read: by this version, or now. They are left alone.
     pub unread: usize,
+    /// Files that a daemon left which was killed while it wrote or removed them. They are removed.
+    pub leftovers: usize,
     /// The index could not be read at all. It is aside, and another was made of the profiles.
     pub rebuilt: bool,
 }
@@ -115,6 +120,7 @@ pub struct History {
     /// The index that could not be read, and its bytes.
     aside: Option<(PathBuf, u64)>,
     dead: usize,
+    clock: Clock,
     /// Profiles that could not be kept since the daemon began.
     lost: u64,
     /// Why the last one could not.
@@ -122,7 +128,7 @@ pub struct History {
 }
 
 impl History {
-    /// Opens what is kept in a state directory, or begins it.
+    /// Opens what is kept in a state directory, or begins it. Nobody else may have it open: see [`Lock`].
     pub fn open(directory: &Path) -> Result<(Self, Mended), Error> {
         let folder = directory.join(PROFILES);
         fs::create_dir_all(&folder).map_err(state("creating", &folder))?;
@@ -138,6 +144,7 @@ impl History {
             unread: BTreeMap::new(),
             aside,
             dead: 0,
+            clock: Clock::default(),
             lost: 0,
             trouble: None,
         };
@@ -150,6 +157,9 @@ impl History {
                 }
             }
         }
+        mended.leftovers = store::discard_left(directory).map_err(state("reading", directory))?;
+        mended.leftovers +=
+            store::discard_left(&history.folder).map_err(state("reading", &history.folder))?;
         history.compare_with_files(&mut mended)?;
         history.compact();
         Ok((history, mended))
@@ -207,7 +217,7 @@ impl History {
         let written =
             self.write(&entry.id, EXTENSION, &bytes).and_then(|()| self.write(&entry.id, PICTURE, picture));
         let added = written.and_then(|()| {
-            self.journal.add(&Line::Kept(entry.clone())).map_err(state("writing", &self.folder))
+            self.journal.add(&[Line::Kept(entry.clone())]).map_err(state("writing", &self.folder))
         });
         if let Err(error) = added {
             self.remove_files(&entry.id);
@@ -234,7 +244,7 @@ impl History {
     }
 
     /// Removes what is too old, and the oldest of what is too much; how many.
-    pub fn tidy_up(&mut self, now: Timestamp, bounds: Bounds) -> usize {
+    pub fn tidy_up(&mut self, now: Instant, bounds: Bounds) -> usize {
         // An old index is worth less than any profile.
         if self.bytes() > bounds.bytes
             && let Some((path, _)) = self.aside.take()
@@ -242,17 +252,23 @@ impl History {
             // If it stays, the next start counts it again.
             let _ = fs::remove_file(path);
         }
-        let left = Bounds { bytes: bounds.bytes.saturating_sub(self.index_bytes()), ..bounds };
-        let ids = expired(&self.sizes(), now, left);
+        let left = bounds.bytes.saturating_sub(self.index_bytes());
+        let sizes = self.sizes();
+        let oldest = now.wall.saturating_sub(bounds.age).unwrap_or(Timestamp::MIN);
+        let newest = sizes.last_key_value().map(|(id, _)| id.time());
+        let oldest = if self.clock.is_believed(now, newest, oldest) { oldest } else { Timestamp::MIN };
+        let ids = expired(&sizes, oldest, left);
+        let mut lines = Vec::new();
         for id in &ids {
             self.remove_files(id);
             self.unread.remove(id);
             if self.entries.remove(id).is_some() {
                 self.dead += 2;
-                // On a full disk the file is gone all the same, and the next start finds out.
-                let _ = self.journal.add(&Line::Removed(id.clone()));
+                lines.push(Line::Removed(id.clone()));
             }
         }
+        // On a full disk the files are gone all the same, and the next start finds out.
+        let _ = self.journal.add(&lines);
         if self.dead > MAX_DEAD {
             self.compact();
         }
@@ -280,7 +296,7 @@ impl History {
 
     /// Takes in what is there and not in the index, and forgets what is not there.
     fn compare_with_files(&mut self, mended: &mut Mended) -> Result<(), Error> {
-        let mut there = BTreeSet::new();
+        let (mut there, mut pictures) = (BTreeSet::new(), BTreeSet::new());
         for file in fs::read_dir(&self.folder).map_err(state("reading", &self.folder))? {
             // What is not listed would count as gone.
             let file = file.map_err(state("reading", &self.folder))?;
@@ -289,8 +305,14 @@ impl History {
                 name.strip_suffix(EXTENSION).or(name.strip_suffix(PICTURE)).and_then(|id| id.parse().ok());
             let Some(id): Option<Id> = id else { continue };
             if name.ends_with(EXTENSION) {
-                there.insert(id);
-            }
+                there.insert(id)
+            } else {
+                pictures.insert(id)
+            };
+        }
+        // A picture says nothing that its profile does not, and is written after it and removed after it.
+        for id in pictures.difference(&there) {
+            mended.leftovers += usize::from(fs::remove_file(self.path(id, PICTURE)).is_ok());
         }
         let known: BTreeSet<Id> = self.entries.keys().cloned().collect();
         for id in known.difference(&there) {
@@ -302,7 +324,7 @@ impl History {
                 Ok(entry) => {
                     mended.adopted += 1;
                     // Without room for it in the index, it is found at the next start again.
-                    let _ = self.journal.add(&Line::Kept(entry.clone()));
+                    let _ = self.journal.add(&[Line::Kept(entry.clone())]);
                     self.entries.insert(id.clone(), entry);
                 }
                 // It may be there for a newer version, or be readable again at the next start: it is not ours to remove.

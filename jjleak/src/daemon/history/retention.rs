@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{Bounds, Id};
+use super::Id;
 
-/// What is too old, and the oldest of what is too much, of what takes so many bytes each.
-pub(super) fn expired(sizes: &BTreeMap<Id, u64>, now: Timestamp, bounds: Bounds) -> Vec<Id> {
-    let oldest = now.saturating_sub(bounds.age).unwrap_or(Timestamp::MIN);
+/// What is older than this, and the oldest of what is more than so many bytes, of what takes so many bytes each.
+pub(super) fn expired(sizes: &BTreeMap<Id, u64>, oldest: Timestamp, most: u64) -> Vec<Id> {
     let mut sum = 0u64;
     let is_expired = |(id, bytes): &(&Id, &u64)| {
         sum = sum.saturating_add(**bytes);
-        id.time() < oldest || sum > bounds.bytes
+        id.time() < oldest || sum > most
     };
     sizes.iter().rev().filter(is_expired).map(|(id, _)| id.clone()).collect()
 }

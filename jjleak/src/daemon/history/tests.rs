@@ -17,6 +17,11 @@ fn keep(history: &mut History, pid: u32, second: i64) -> Id {
     history.keep(&profile, entry, b"<svg/>").unwrap()
 }
 
+/// So many seconds after 1970 and after boot.
+fn at(second: u32) -> Instant {
+    Instant { wall: Timestamp::from_second(second.into()).unwrap(), boot: Duration::from_secs(second.into()) }
+}
+
 fn open(folder: &tempfile::TempDir) -> (History, Mended) {
     History::open(folder.path()).unwrap()
 }
@@ -78,8 +83,8 @@ fn what_cannot_be_read_is_left_alone_and_counted_until_it_is_too_old() {
     assert!(path("0000000001000-1.pb.gz").exists() && path("0000000002000-2.pb.gz").exists());
     assert!(history.bytes() >= 30);
     let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs(10) };
-    assert_eq!(history.tidy_up(Timestamp::from_second(11).unwrap(), bounds), 0);
-    assert_eq!(history.tidy_up(Timestamp::from_second(60).unwrap(), bounds), 2);
+    assert_eq!(history.tidy_up(at(11), bounds), 0);
+    assert_eq!(history.tidy_up(at(60), bounds), 2);
     assert!(!path("0000000001000-1.pb.gz").exists() && path("notes.txt").exists());
 }
 
@@ -96,7 +101,7 @@ fn an_index_that_is_too_large_is_put_aside_and_made_anew_of_the_profiles() {
     assert_eq!(open(&folder).1, Mended::default());
     // It goes before any profile does.
     let bounds = Bounds { bytes: 1 << 20, age: Duration::MAX };
-    assert_eq!(history.tidy_up(Timestamp::from_second(1000).unwrap(), bounds), 0);
+    assert_eq!(history.tidy_up(at(1000), bounds), 0);
     assert!(!aside.exists() && history.bytes() < 1 << 20);
 }
 
@@ -120,7 +125,7 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
         keep(&mut history, pid, i64::from(pid) * 100);
     }
     let each = history.entries().map(Entry::bytes).sum::<u64>() / 5;
-    let now = Timestamp::from_second(500).unwrap();
+    let now = at(500);
     let bounds = |bytes, seconds| Bounds { bytes, age: Duration::from_secs(seconds) };
     assert_eq!(history.tidy_up(now, bounds(u64::MAX, 300)), 1);
     let index = history.bytes() - 4 * each;
@@ -129,6 +134,42 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
     assert_eq!(ids(&history), left);
     assert_eq!(fs::read_dir(folder.path().join(PROFILES)).unwrap().count(), 4);
     assert_eq!(ids(&open(&folder).0), left);
+}
+
+#[test]
+fn a_clock_that_is_set_forward_by_a_month_costs_no_profile() {
+    const DAY: u32 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    for pid in 1..=3 {
+        keep(&mut history, pid, 1000);
+    }
+    let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs((30 * DAY).into()) };
+    let wrong = |second| Instant { wall: at(second + 31 * DAY).wall, ..at(second) };
+    for now in [at(1000), wrong(1060), wrong(1120), at(1180), at(1240), wrong(1300)] {
+        assert_eq!(history.tidy_up(now, bounds), 0, "{now:?}");
+    }
+    // The daemon is started while the clock is wrong.
+    let (mut history, _) = open(&folder);
+    assert_eq!(history.tidy_up(wrong(1360), bounds), 0);
+    assert_eq!(history.tidy_up(wrong(1420), bounds), 0);
+    // A clock that stays is right.
+    assert_eq!(history.tidy_up(wrong(1420 + DAY), bounds), 3);
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_removed_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let id = keep(&mut history, 1, 1);
+    let picture = history.path(&"0000000009000-1".parse().unwrap(), PICTURE);
+    let left = [folder.path().join(".jjleak-a1b2c3"), history.folder.join(".jjleak-d4e5f6"), picture];
+    for path in &left {
+        fs::write(path, "left").unwrap();
+    }
+    let (history, mended) = open(&folder);
+    assert_eq!(mended, Mended { leftovers: 3, ..Mended::default() });
+    assert!(left.iter().all(|path| !path.exists()) && history.picture(&id).is_ok());
 }
 
 #[test]
