@@ -159,8 +159,10 @@ fn keep(profile: &Profile, pid: Pid, why: &str, history: &Mutex<History>) -> Fin
     };
     let kept = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error)).and_then(
         |picture| {
-            let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-            history.keep(profile, entry, &picture).map_err(|error| crate::cli::chain(&error))
+            let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
+            let folder = lock().folder();
+            let written = folder.write(profile, entry, &picture);
+            lock().enter(written).map_err(|error| crate::cli::chain(&error))
         },
     );
     match kept {
@@ -172,7 +174,8 @@ fn keep(profile: &Profile, pid: Pid, why: &str, history: &Mutex<History>) -> Fin
 
 /// Sends a profile that is kept to where those of others are.
 fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
-    let file = history.lock().unwrap_or_else(PoisonError::into_inner).read(id);
+    let kept = history.lock().unwrap_or_else(PoisonError::into_inner).profile(id);
+    let file = kept.and_then(|kept| kept.read());
     let pushed = file
         .map_err(|error| crate::cli::chain(&error))
         .and_then(|file| pusher.push(&file).map_err(|error| crate::cli::chain(&error)));

@@ -35,7 +35,16 @@ pub struct Reading {
 ///
 /// When it is no profile of memory, or larger than any that is worth reading.
 pub fn read(file: &[u8]) -> Result<Reading, Error> {
-    let message = decompressed(file, MAX_BYTES)?;
+    read_within(file, MAX_BYTES)
+}
+
+/// Reads a profile of at most so many bytes, decompressed.
+///
+/// # Errors
+///
+/// When it is no profile of memory, or larger.
+pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
+    let message = decompressed(file, limit)?;
     elements::check(&message, MAX_ELEMENT_BYTES)?;
     let message = proto::Profile::decode(message.as_slice()).map_err(Error::NotPprof)?;
     let mut tables = Tables::of(&message);

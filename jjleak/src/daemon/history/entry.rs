@@ -139,9 +139,9 @@ impl Entry {
         self.checksum = crc32fast::hash(file);
     }
 
-    /// Whether this is the file that was written.
-    pub(super) fn is_of(&self, file: &[u8]) -> bool {
-        self.file_bytes == file.len() as u64 && self.checksum == crc32fast::hash(file)
+    /// Whether a file of this length and checksum is the one that was written.
+    pub(super) const fn is_of(&self, (length, checksum): (u64, u32)) -> bool {
+        self.file_bytes == length && self.checksum == checksum
     }
 
     /// Bytes of its files.

@@ -6,6 +6,7 @@
 
 mod clock;
 mod entry;
+mod files;
 mod lock;
 mod retention;
 
@@ -21,21 +22,20 @@ use serde::{Deserialize, Serialize};
 use clock::Clock;
 pub use clock::Instant;
 pub use entry::{Entry, Id};
+use files::{EXTENSION, PICTURE};
+pub use files::{Folder, Kept, MAX_PROFILE};
 pub use lock::Lock;
 use retention::expired;
 
 use crate::pprof;
+#[cfg(test)]
 use crate::profile::Profile;
-use crate::store::{self, Journal, PendingFile, Records};
+use crate::store::{self, Journal, Records};
 
 /// The index, in the state directory.
 const INDEX: &str = "index";
 /// Beside it, the profiles.
 const PROFILES: &str = "profiles";
-/// How names of profiles end.
-const EXTENSION: &str = ".pb.gz";
-/// And those of the flame graphs that go with them.
-const PICTURE: &str = ".svg";
 /// An index that could not be read, aside: it may say what nothing else does.
 const ASIDE: &str = "index.unreadable";
 /// Lines of the index that name nothing any more, before it is written anew.
@@ -112,7 +112,7 @@ pub struct Mended {
 /// What is kept.
 #[derive(Debug)]
 pub struct History {
-    folder: PathBuf,
+    folder: Folder,
     journal: Journal,
     entries: BTreeMap<Id, Entry>,
     /// Bytes of files that have the name of a profile and cannot be read. They go when they are too old or too much, as all do.
@@ -138,7 +138,7 @@ impl History {
         let mut mended = Mended { lines: found.damaged, rebuilt, ..Mended::default() };
         let aside = fs::metadata(&aside).ok().map(|about| (aside, about.len()));
         let mut history = Self {
-            folder,
+            folder: Folder::new(folder),
             journal,
             entries: BTreeMap::new(),
             unread: BTreeMap::new(),
@@ -158,8 +158,8 @@ impl History {
             }
         }
         mended.leftovers = store::discard_left(directory).map_err(state("reading", directory))?;
-        mended.leftovers +=
-            store::discard_left(&history.folder).map_err(state("reading", &history.folder))?;
+        let folder = history.folder.as_path();
+        mended.leftovers += store::discard_left(folder).map_err(state("reading", folder))?;
         history.compare_with_files(&mut mended)?;
         history.compact();
         Ok((history, mended))
@@ -194,9 +194,15 @@ impl History {
         (self.lost, self.trouble.as_deref())
     }
 
-    /// Keeps a profile: its file, its flame graph, and its entry.
-    pub fn keep(&mut self, profile: &Profile, about: Entry, picture: &[u8]) -> Result<Id, Error> {
-        let kept = self.try_to_keep(profile, about, picture);
+    /// Where files are written, before they are [entered](Self::enter): writing waits for the disk, and nobody else needs to.
+    #[must_use]
+    pub fn folder(&self) -> Folder {
+        self.folder.clone()
+    }
+
+    /// Enters a profile whose files have been written, or that they could not be.
+    pub fn enter(&mut self, written: Result<Entry, Error>) -> Result<Id, Error> {
+        let kept = written.and_then(|entry| self.add(entry));
         match &kept {
             Ok(_) => self.trouble = None,
             Err(error) => {
@@ -207,20 +213,10 @@ impl History {
         kept
     }
 
-    fn try_to_keep(&mut self, profile: &Profile, mut entry: Entry, picture: &[u8]) -> Result<Id, Error> {
-        // A moment ago there may have been no folder: whoever removed it has not asked.
-        fs::create_dir_all(&self.folder).map_err(state("creating", &self.folder))?;
-        let mut bytes = Vec::new();
-        let path = self.path(&entry.id, EXTENSION);
-        pprof::write(profile, &mut bytes).map_err(state("writing", &path))?;
-        entry.seal(&bytes, picture);
-        let written =
-            self.write(&entry.id, EXTENSION, &bytes).and_then(|()| self.write(&entry.id, PICTURE, picture));
-        let added = written.and_then(|()| {
-            self.journal.add(&[Line::Kept(entry.clone())]).map_err(state("writing", &self.folder))
-        });
-        if let Err(error) = added {
-            self.remove_files(&entry.id);
+    fn add(&mut self, entry: Entry) -> Result<Id, Error> {
+        let lines = [Line::Kept(entry.clone())];
+        if let Err(error) = self.journal.add(&lines).map_err(state("writing", self.folder.as_path())) {
+            self.folder.remove(&entry.id);
             return Err(error);
         }
         let id = entry.id.clone();
@@ -228,19 +224,23 @@ impl History {
         Ok(id)
     }
 
-    /// The bytes of a profile, as they were written.
-    pub fn read(&self, id: &Id) -> Result<Vec<u8>, Error> {
-        let entry = self.get(id).ok_or_else(|| Error::Unknown(id.clone()))?;
-        let path = self.path(id, EXTENSION);
-        let bytes = fs::read(&path).map_err(state("reading", &path))?;
-        if entry.is_of(&bytes) { Ok(bytes) } else { Err(Error::Damaged(id.clone())) }
+    /// Keeps a profile.
+    #[cfg(test)]
+    pub(crate) fn keep(&mut self, profile: &Profile, entry: Entry, picture: &[u8]) -> Result<Id, Error> {
+        let written = self.folder.write(profile, entry, picture);
+        self.enter(written)
     }
 
-    /// The flame graph that was drawn of a profile.
-    pub fn picture(&self, id: &Id) -> Result<Vec<u8>, Error> {
+    /// The file of a profile, to be opened without the history.
+    pub fn profile(&self, id: &Id) -> Result<Kept, Error> {
+        let entry = self.get(id).ok_or_else(|| Error::Unknown(id.clone()))?;
+        Ok(Kept { path: self.folder.path(id, EXTENSION), entry: entry.clone() })
+    }
+
+    /// The flame graph that was drawn of a profile: where it is.
+    pub fn picture(&self, id: &Id) -> Result<PathBuf, Error> {
         let id = self.get(id).map(|entry| &entry.id).ok_or_else(|| Error::Unknown(id.clone()))?;
-        let path = self.path(id, PICTURE);
-        fs::read(&path).map_err(state("reading", &path))
+        Ok(self.folder.path(id, PICTURE))
     }
 
     /// Removes what is too old, and the oldest of what is too much; how many.
@@ -260,7 +260,7 @@ impl History {
         let ids = expired(&sizes, oldest, left);
         let mut lines = Vec::new();
         for id in &ids {
-            self.remove_files(id);
+            self.folder.remove(id);
             self.unread.remove(id);
             if self.entries.remove(id).is_some() {
                 self.dead += 2;
@@ -297,9 +297,9 @@ impl History {
     /// Takes in what is there and not in the index, and forgets what is not there.
     fn compare_with_files(&mut self, mended: &mut Mended) -> Result<(), Error> {
         let (mut there, mut pictures) = (BTreeSet::new(), BTreeSet::new());
-        for file in fs::read_dir(&self.folder).map_err(state("reading", &self.folder))? {
+        for file in fs::read_dir(self.folder.as_path()).map_err(state("reading", self.folder.as_path()))? {
             // What is not listed would count as gone.
-            let file = file.map_err(state("reading", &self.folder))?;
+            let file = file.map_err(state("reading", self.folder.as_path()))?;
             let name = file.file_name().to_string_lossy().into_owned();
             let id =
                 name.strip_suffix(EXTENSION).or(name.strip_suffix(PICTURE)).and_then(|id| id.parse().ok());
@@ -312,7 +312,7 @@ impl History {
         }
         // A picture says nothing that its profile does not, and is written after it and removed after it.
         for id in pictures.difference(&there) {
-            mended.leftovers += usize::from(fs::remove_file(self.path(id, PICTURE)).is_ok());
+            mended.leftovers += usize::from(fs::remove_file(self.folder.path(id, PICTURE)).is_ok());
         }
         let known: BTreeSet<Id> = self.entries.keys().cloned().collect();
         for id in known.difference(&there) {
@@ -339,10 +339,12 @@ impl History {
     }
 
     fn adopt(&self, id: &Id) -> Result<Entry, Error> {
-        let path = self.path(id, EXTENSION);
+        let path = self.folder.path(id, EXTENSION);
         let bytes = fs::read(&path).map_err(state("reading", &path))?;
-        let profile = pprof::read(&bytes).map_err(|error| Error::Unreadable(id.clone(), error))?.profile;
-        let picture = fs::read(self.path(id, PICTURE)).unwrap_or_default();
+        let profile = pprof::read_within(&bytes, MAX_PROFILE)
+            .map_err(|error| Error::Unreadable(id.clone(), error))?
+            .profile;
+        let picture = fs::read(self.folder.path(id, PICTURE)).unwrap_or_default();
         let mut entry = Entry::of(id.clone(), &profile, "found without an entry in the index");
         entry.seal(&bytes, &picture);
         Ok(entry)
@@ -350,25 +352,8 @@ impl History {
 
     /// Bytes of the files that are there under a name.
     fn file_bytes(&self, id: &Id) -> u64 {
-        let bytes = |extension| fs::metadata(self.path(id, extension)).map_or(0, |about| about.len());
+        let bytes = |extension| fs::metadata(self.folder.path(id, extension)).map_or(0, |about| about.len());
         bytes(EXTENSION) + bytes(PICTURE)
-    }
-
-    fn write(&self, id: &Id, extension: &str, bytes: &[u8]) -> Result<(), Error> {
-        let mut file = PendingFile::create(&self.path(id, extension))?;
-        file.write(bytes)?;
-        file.finish()?;
-        Ok(())
-    }
-
-    fn remove_files(&self, id: &Id) {
-        // What is not there need not be removed.
-        let _ = fs::remove_file(self.path(id, EXTENSION));
-        let _ = fs::remove_file(self.path(id, PICTURE));
-    }
-
-    fn path(&self, id: &Id, extension: &str) -> PathBuf {
-        self.folder.join(format!("{id}{extension}"))
     }
 }
 

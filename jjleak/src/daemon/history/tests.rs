@@ -37,9 +37,9 @@ fn what_is_kept_is_there_after_a_restart() {
     let id = keep(&mut history, 42, 1000);
     let (history, mended) = open(&folder);
     assert_eq!((ids(&history), mended), (vec!["0000001000000-42".to_owned()], Mended::default()));
-    let read = pprof::read(&history.read(&id).unwrap()).unwrap().profile;
+    let read = pprof::read(&history.profile(&id).unwrap().read().unwrap()).unwrap().profile;
     assert_eq!(read.live(), sample::profile().live());
-    assert_eq!(history.picture(&id).unwrap(), b"<svg/>");
+    assert_eq!(fs::read(history.picture(&id).unwrap()).unwrap(), b"<svg/>");
     assert_eq!(history.get(&id).unwrap().why, "a test");
 }
 
@@ -62,7 +62,7 @@ fn an_index_that_is_cut_or_damaged_anywhere_loses_no_profile() {
         fs::write(&index, &damaged).unwrap();
         let (history, _) = open(&folder);
         assert_eq!(ids(&history), expected, "damaged at {at}");
-        assert!(history.entries().all(|entry| history.read(&entry.id).is_ok()));
+        assert!(history.entries().all(|entry| history.profile(&entry.id).unwrap().read().is_ok()));
     }
     fs::remove_file(&index).unwrap();
     assert_eq!(open(&folder).1, Mended { adopted: 3, ..Mended::default() });
@@ -97,7 +97,7 @@ fn an_index_that_is_too_large_is_put_aside_and_made_anew_of_the_profiles() {
     fs::OpenOptions::new().write(true).open(folder.path().join(INDEX)).unwrap().set_len(65 << 20).unwrap();
     let (mut history, mended) = open(&folder);
     assert_eq!(mended, Mended { adopted: 1, rebuilt: true, ..Mended::default() });
-    assert!(history.read(&id).is_ok() && history.bytes() > 65 << 20);
+    assert!(history.profile(&id).unwrap().read().is_ok() && history.bytes() > 65 << 20);
     assert_eq!(open(&folder).1, Mended::default());
     // It goes before any profile does.
     let bounds = Bounds { bytes: 1 << 20, age: Duration::MAX };
@@ -110,11 +110,11 @@ fn a_profile_that_was_changed_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 1, 1);
-    let path = history.path(&id, EXTENSION);
+    let path = history.folder.path(&id, EXTENSION);
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    assert!(matches!(history.read(&id), Err(Error::Damaged(_))));
+    assert!(matches!(history.profile(&id).unwrap().read(), Err(Error::Damaged(_))));
 }
 
 #[test]
@@ -162,14 +162,15 @@ fn what_a_killed_daemon_left_is_removed_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 1, 1);
-    let picture = history.path(&"0000000009000-1".parse().unwrap(), PICTURE);
-    let left = [folder.path().join(".jjleak-a1b2c3"), history.folder.join(".jjleak-d4e5f6"), picture];
+    let picture = history.folder.path(&"0000000009000-1".parse().unwrap(), PICTURE);
+    let left =
+        [folder.path().join(".jjleak-a1b2c3"), history.folder.as_path().join(".jjleak-d4e5f6"), picture];
     for path in &left {
         fs::write(path, "left").unwrap();
     }
     let (history, mended) = open(&folder);
     assert_eq!(mended, Mended { leftovers: 3, ..Mended::default() });
-    assert!(left.iter().all(|path| !path.exists()) && history.picture(&id).is_ok());
+    assert!(left.iter().all(|path| !path.exists()) && history.picture(&id).unwrap().exists());
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn a_folder_that_was_removed_is_made_again() {
     let (mut history, _) = open(&folder);
     fs::remove_dir_all(folder.path().join(PROFILES)).unwrap();
     let id = keep(&mut history, 1, 1);
-    assert!(history.read(&id).is_ok());
+    assert!(history.profile(&id).unwrap().read().is_ok());
 }
 
 #[test]

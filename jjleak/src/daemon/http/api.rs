@@ -20,6 +20,8 @@ use crate::processes::Pid;
 const OPENAPI: &str = include_str!("openapi.json");
 /// Profiles of an answer, when nobody asks for a number.
 const PROFILES: usize = 100;
+/// And when somebody asks for more.
+const MAX_PROFILES: usize = 1000;
 /// Looks that may be missed before the daemon counts as stuck.
 const MISSED_LOOKS: u32 = 5;
 /// And at least so long: profiling begins on the same machine.
@@ -37,8 +39,8 @@ pub(super) async fn openapi() -> Response {
 }
 
 pub(super) async fn processes(State(served): State<Served>) -> Response {
-    let processes = views(&served.shared.core());
-    Json(json!({ "processes": processes })).into_response()
+    let processes = blocking(&served, |served| json!({ "processes": views(&served.shared) }));
+    processes.await.map_or_else(defect, |processes| Json(processes).into_response())
 }
 
 /// The latest first.
@@ -46,7 +48,7 @@ pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<
     let found = blocking(&served, move |served| {
         let history = served.shared.history();
         let is_wanted = |entry: &&Entry| wanted.pid.is_none_or(|pid| entry.pid == pid);
-        let limit = wanted.limit.unwrap_or(PROFILES);
+        let limit = wanted.limit.unwrap_or(PROFILES).min(MAX_PROFILES);
         json!({ "profiles": history.entries().rev().filter(is_wanted).take(limit).collect::<Vec<_>>() })
     });
     found.await.map_or_else(defect, |profiles| Json(profiles).into_response())

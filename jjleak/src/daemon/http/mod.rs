@@ -5,6 +5,7 @@
 
 mod access;
 mod api;
+mod body;
 mod listen;
 mod page;
 mod profiles;
@@ -40,6 +41,8 @@ const MAX_HEAD: usize = 16 << 10;
 const MAX_BODY: usize = 4 << 10;
 /// Reports that are drawn at the same time: each takes a core and the memory of a whole profile.
 const MAX_RENDERED: usize = 1;
+/// KiB of reports that are drawn and not sent yet: slow clients could hold many. A larger one goes alone.
+const MAX_SENDING: u32 = 64 << 10;
 /// After accepting has failed, as when there are no descriptors left.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -48,6 +51,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 struct Served {
     shared: Shared,
     rendering: Arc<Semaphore>,
+    sending: Arc<Semaphore>,
 }
 
 /// Answers until it is dropped.
@@ -85,7 +89,11 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) -
 }
 
 fn router(shared: Shared, guard: Guard) -> Router {
-    let served = Served { shared, rendering: Arc::new(Semaphore::new(MAX_RENDERED)) };
+    let served = Served {
+        shared,
+        rendering: Arc::new(Semaphore::new(MAX_RENDERED)),
+        sending: Arc::new(Semaphore::new(MAX_SENDING as usize)),
+    };
     Router::new()
         .route("/", get(page::page))
         .route("/metrics", get(api::metrics))

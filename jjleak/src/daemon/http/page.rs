@@ -26,11 +26,8 @@ const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;ma
 
 pub(super) async fn page(State(served): State<Served>) -> Response {
     let page = blocking(&served, |served| {
-        let (processes, line) = {
-            let core = served.shared.core();
-            (processes(&core), core.describe())
-        };
-        write(&processes, &line, &served.shared.history())
+        let line = served.shared.core().describe();
+        write(&processes(&served.shared), &line, &served.shared.history())
     });
     match page.await {
         Some(Ok(page)) => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),

@@ -1,12 +1,18 @@
 //! Profiles: as they were written, drawn, and as pages.
 
+use std::fs::File;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::{Served, failure};
-use crate::daemon::history::{Error, Id};
+use super::body::Chunks;
+use super::{MAX_SENDING, Served, failure};
+use crate::daemon::history::{Error, Id, Kept, MAX_PROFILE};
 use crate::daemon::profile::options;
 use crate::render::{Format, render};
 use crate::{cli, pprof as profile_file};
@@ -26,10 +32,15 @@ pub(super) async fn latest(State(served): State<Served>, Query(of): Query<Of>) -
     let found = blocking(&served, move |served| {
         let history = served.shared.history();
         let id = history.entries().rev().find(|entry| entry.pid == of.pid).map(|entry| entry.id.clone());
-        id.map(|id| history.read(&id).map(|bytes| (bytes, id)))
+        let kept = id.map(|id| history.profile(&id).map(|kept| (kept, id)));
+        drop(history);
+        kept.map(|kept| kept.and_then(|(kept, id)| Ok((kept.open()?, id))))
     });
     match found.await {
-        Some(Some(Ok((bytes, id)))) => file(bytes, PPROF, Some(&format!("{id}.pb.gz"))),
+        Some(Some(Ok(((content, bytes), id)))) => {
+            let chunks = Chunks::new(content, bytes, None);
+            file(chunks, PPROF, Some(&format!("{id}.pb.gz")))
+        }
         Some(Some(Err(error))) => trouble(&error),
         Some(None) => failure(StatusCode::NOT_FOUND, "no profile of this process is kept"),
         None => defect(),
@@ -39,8 +50,9 @@ pub(super) async fn latest(State(served): State<Served>, Query(of): Query<Of>) -
 /// A profile as it was written.
 pub(super) async fn pprof(State(served): State<Served>, Path(id): Path<String>) -> Response {
     let name = format!("{id}.pb.gz");
-    match blocking(&served, move |served| served.shared.history().read(&parse(&id)?)).await {
-        Some(Ok(bytes)) => file(bytes, PPROF, Some(&name)),
+    let opened = blocking(&served, move |served| kept(&served, &parse(&id)?)?.open());
+    match opened.await {
+        Some(Ok((content, bytes))) => file(Chunks::new(content, bytes, None), PPROF, Some(&name)),
         Some(Err(error)) => trouble(&error),
         None => defect(),
     }
@@ -48,8 +60,13 @@ pub(super) async fn pprof(State(served): State<Served>, Path(id): Path<String>) 
 
 /// The flame graph that was drawn of it.
 pub(super) async fn flame(State(served): State<Served>, Path(id): Path<String>) -> Response {
-    match blocking(&served, move |served| served.shared.history().picture(&parse(&id)?)).await {
-        Some(Ok(bytes)) => file(bytes, SVG, None),
+    let opened = blocking(&served, move |served| {
+        let path = served.shared.history().picture(&parse(&id)?)?;
+        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        opened.map_err(|source| Error::State { what: "opening", path, source })
+    });
+    match opened.await {
+        Some(Ok((bytes, content))) => file(Chunks::new(content, bytes, None), SVG, None),
         Some(Err(error)) => trouble(&error),
         None => defect(),
     }
@@ -61,13 +78,20 @@ pub(super) async fn report(State(served): State<Served>, Path(id): Path<String>)
     let Ok(_permit) = served.rendering.acquire().await else { return defect() };
     let page = blocking(&served, move |served| {
         let id = parse(&id)?;
-        let bytes = served.shared.history().read(&id)?;
-        let reading = profile_file::read(&bytes).map_err(|error| Error::Unreadable(id, error))?;
+        let bytes = kept(&served, &id)?.read()?;
+        let reading =
+            profile_file::read_within(&bytes, MAX_PROFILE).map_err(|error| Error::Unreadable(id, error))?;
         Ok(render(&reading.profile, Format::Html, &options()))
     });
     match page.await {
         Some(Ok(Ok(page))) => {
-            let mut response = file(page, HTML, None);
+            let bytes = page.len() as u64;
+            // Until there is room for it, no other is drawn.
+            let weight = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(MAX_SENDING);
+            let Ok(permit) = Arc::clone(&served.sending).acquire_many_owned(weight).await else {
+                return defect();
+            };
+            let mut response = file(Chunks::new(Cursor::new(page), bytes, Some(permit)), HTML, None);
             // It brings a stricter policy of its own, which names its script by its hash.
             let policy = HeaderValue::from_static("frame-ancestors 'none'");
             response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
@@ -77,6 +101,11 @@ pub(super) async fn report(State(served): State<Served>, Path(id): Path<String>)
         Some(Err(error)) => trouble(&error),
         None => defect(),
     }
+}
+
+/// The history is nobody's while the file is read.
+fn kept(served: &Served, id: &Id) -> Result<Kept, Error> {
+    served.shared.history().profile(id)
 }
 
 pub(super) fn parse(id: &str) -> Result<Id, Error> {
@@ -92,14 +121,14 @@ pub(super) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(move || work(served)).await.ok()
 }
 
-fn file(bytes: Vec<u8>, kind: &'static str, name: Option<&str>) -> Response {
+fn file(content: Chunks, kind: &'static str, name: Option<&str>) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let attachment = name.map(|name| HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")));
     if let Some(Ok(attachment)) = attachment {
         headers.insert(header::CONTENT_DISPOSITION, attachment);
     }
-    (headers, bytes).into_response()
+    (headers, Body::new(content)).into_response()
 }
 
 pub(super) fn trouble(error: &Error) -> Response {

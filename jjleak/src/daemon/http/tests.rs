@@ -1,3 +1,7 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
 use axum::body::Body;
 use axum::http::{Method, Request};
 use proptest::prelude::*;
@@ -15,7 +19,7 @@ const TOKEN: &str = "a token that nobody guesses";
 /// A daemon that knows one profile, of a process with a hostile name.
 struct Fixture {
     shared: Shared,
-    _folder: TempDir,
+    folder: TempDir,
     id: String,
 }
 
@@ -27,7 +31,7 @@ impl Fixture {
         profile.process.comm = "<script>\"'&".to_owned();
         let entry = Entry::of(crate::daemon::history::Id::of(&profile), &profile, "a test");
         let id = history.keep(&profile, entry, b"<svg xmlns=\"x\"/>").unwrap().to_string();
-        Self { shared: Shared::new(config, Watcher::new().0, history, None), _folder: folder, id }
+        Self { shared: Shared::new(config, Watcher::new().0, history, None), folder, id }
     }
 
     fn guard(&self) -> Guard {
@@ -177,6 +181,75 @@ fn another_sites_page_gets_nothing_from_a_local_address() {
         (post("http://localhost:7007"), post("http://evil.example")),
         (StatusCode::NOT_FOUND, StatusCode::FORBIDDEN)
     );
+}
+
+/// Its pages on a Unix socket, while the test is at work.
+async fn served_to(fixture: &Fixture, test: impl AsyncFnOnce(&Path)) {
+    let path = fixture.folder.path().join("socket");
+    let listener = Listener::open(&Place::Unix(path.clone())).unwrap().unwrap();
+    tokio::select! {
+        () = serve(listener, fixture.guard(), fixture.shared.clone()) => panic!("it serves no more"),
+        () = test(&path) => {}
+    }
+}
+
+/// A client that has asked, and read nothing but the first byte of the answer.
+fn begin(socket: &Path, path: &str) -> (UnixStream, u8) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut first = [0];
+    stream.read_exact(&mut first).unwrap();
+    (stream, first[0])
+}
+
+async fn ask_at(socket: &Path, path: &str) -> String {
+    let (socket, path) = (socket.to_owned(), path.to_owned());
+    let asking = tokio::task::spawn_blocking(move || {
+        let (mut stream, first) = begin(&socket, &path);
+        let mut answer = vec![first];
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8(answer).unwrap()
+    });
+    asking.await.unwrap()
+}
+
+#[tokio::test]
+async fn of_a_thousand_connections_each_is_answered() {
+    let fixture = Fixture::new(Config::default());
+    let path = format!("/profiles/{}/flame.svg", fixture.id);
+    served_to(&fixture, async |socket| {
+        for _ in 0..20 {
+            let asked = (0..50).map(|_| {
+                let (socket, path) = (socket.to_owned(), path.clone());
+                tokio::spawn(async move { ask_at(&socket, &path).await })
+            });
+            for answer in asked.collect::<Vec<_>>() {
+                assert!(answer.await.unwrap().starts_with("HTTP/1.1 200 "));
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_has_its_file_left_on_disk_and_others_served() {
+    const LARGE: u64 = 1 << 40;
+    let fixture = Fixture::new(Config::default());
+    let picture = fixture.shared.history().picture(&fixture.id.parse().unwrap()).unwrap();
+    // Larger than any memory: reading it whole would fail.
+    std::fs::OpenOptions::new().write(true).open(&picture).unwrap().set_len(LARGE).unwrap();
+    let path = format!("/profiles/{}/flame.svg", fixture.id);
+    served_to(&fixture, async |socket| {
+        let mut slow = Vec::new();
+        for _ in 0..10 {
+            let (socket, path) = (socket.to_owned(), path.clone());
+            slow.push(tokio::task::spawn_blocking(move || begin(&socket, &path)).await.unwrap());
+        }
+        assert!(ask_at(socket, "/healthz").await.starts_with("HTTP/1.1 200 "));
+        let report = ask_at(socket, &format!("/profiles/{}/report.html", fixture.id)).await;
+        assert!(report.trim_end().ends_with("</html>"));
+    })
+    .await;
 }
 
 proptest! {

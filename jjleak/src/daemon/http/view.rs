@@ -1,10 +1,11 @@
 //! What clients are told of a process.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 
 use serde::Serialize;
 
-use crate::daemon::core::Core;
+use crate::daemon::core::{Core, Shared};
 use crate::daemon::watch::Watched;
 use crate::processes::Pid;
 use crate::render::printable;
@@ -51,8 +52,18 @@ pub(super) struct FindingView {
 }
 
 /// All processes, those that leak first and then the largest.
-pub(super) fn processes(core: &Core) -> Vec<ProcessView> {
-    let mut views: Vec<_> = core.watcher.iter().map(|watched| process(core, watched)).collect();
+pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
+    let (mut views, shows_command_lines) = {
+        let core = shared.core();
+        let views: Vec<_> = core.watcher.iter().map(|watched| process(&core, watched)).collect();
+        (views, core.config.http.show_command_lines)
+    };
+    if shows_command_lines {
+        // A process can make whoever reads its memory wait: nobody else is to wait, too.
+        for view in &mut views {
+            view.command_line = Pid::new(view.pid).map(command_line);
+        }
+    }
     let leaking = |view: &ProcessView| view.finding.as_ref().map_or(0, |finding| finding.leaking);
     views.sort_by_key(|view| std::cmp::Reverse((leaking(view), view.resident_bytes)));
     views
@@ -76,7 +87,7 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
         comm: process.comm.clone(),
         exe: process.exe.to_string_lossy().into_owned(),
         cgroup: watched.group.path.clone(),
-        command_line: core.config.http.show_command_lines.then(|| command_line(process.pid)),
+        command_line: None,
         state: case.state().name(),
         reason: reason.map(super::super::decide::Reason::name),
         why: reason.map(|reason| reason.to_string()),
@@ -91,7 +102,10 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
 }
 
 fn command_line(pid: Pid) -> String {
-    let bytes = fs::read(pid.proc_file("cmdline")).unwrap_or_default();
+    let mut bytes = Vec::new();
+    let file = File::open(pid.proc_file("cmdline"));
+    // What cannot be read, of a process that has ended, is empty.
+    let _ = file.and_then(|file| file.take(MAX_COMMAND_LINE as u64).read_to_end(&mut bytes));
     let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
     printable(words.trim_end()).chars().take(MAX_COMMAND_LINE).collect()
 }
