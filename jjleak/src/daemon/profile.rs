@@ -208,7 +208,8 @@ fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -
 
 /// Sends a profile that is kept to where those of others are.
 fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
-    let file = history.lock().unwrap_or_else(PoisonError::into_inner).read(id);
+    let kept = history.lock().unwrap_or_else(PoisonError::into_inner).profile(id);
+    let file = kept.and_then(|kept| kept.read());
     let pushed = file
         .map_err(|error| crate::cli::chain(&error))
         .and_then(|file| pusher.push(&file).map_err(|error| crate::cli::chain(&error)));

@@ -28,6 +28,7 @@ pub use lock::Lock;
 use retention::expired;
 
 use crate::pprof;
+#[cfg(test)]
 use crate::profile::Profile;
 use crate::store::{self, Journal, Records};
 
