@@ -33,7 +33,6 @@ pub(super) struct CommandLine {
 
 /// What jjleak does when it does not profile.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 pub(super) enum Command {
     Top(Box<TopArgs>),
     Report(ReportArgs),

@@ -256,7 +256,9 @@ impl Core {
             job.deadline <= now && job.expire(now, is_judged)
         };
         let stuck: Vec<_> = self.jobs.extract_if(.., hangs).collect();
-        stuck.into_iter().for_each(|job| self.give_up(job));
+        for job in stuck {
+            self.give_up(job);
+        }
     }
 
     /// A job hangs. Others have its place, and its process is not profiled again before it ends.

@@ -210,10 +210,10 @@ fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -
 fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
     let kept = history.lock().unwrap_or_else(PoisonError::into_inner).profile(id);
     let file = kept.and_then(|kept| kept.read());
-    let pushed = file
+    let outcome = file
         .map_err(|error| crate::cli::chain(&error))
         .and_then(|file| pusher.push(&file).map_err(|error| crate::cli::chain(&error)));
-    if let Err(error) = pushed {
+    if let Err(error) = outcome {
         tracing::error!("{id} is not sent: {error}");
     }
 }
