@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, OBJECT_VARIABLE},
     command::{self, announce, host_cargo, shown},
-    fuzz, jdks, prerequisites,
+    fuzz, jdks, package, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace,
@@ -75,7 +75,12 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
 
     let mut tally = run_counting(&mut cargo)?;
     if long && args.is_empty() {
-        for (name, outcome) in [("vm-test", vm::test()), ("fuzz", fuzz::fuzz(None, fuzz::SECONDS))] {
+        let others = [
+            ("vm-test", vm::test()),
+            ("fuzz", fuzz::fuzz(None, fuzz::SECONDS)),
+            ("package --check", package::package(true)),
+        ];
+        for (name, outcome) in others {
             match outcome {
                 Ok(_) => tally.passed += 1,
                 Err(error) => {
