@@ -47,6 +47,7 @@ fn whole() -> Image {
     for (name, value) in variable::ALL.into_iter().zip([8, 12, 16, 20, 24, 48, 0x7777]) {
         image.symbol(name, value);
     }
+    image.symbol(variable::SAFEPOINT, 0);
     image.symbols.insert(variable::CLASSES.to_owned(), CLASSES);
     let (class, symbol) = (CLASSES + 0x100, CLASSES + 0x200);
     image.word(CLASSES + 8, class);
