@@ -18,11 +18,13 @@ pub(super) struct CodeFollower {
     cache: RowCache,
     /// Files without rows, so that they are tried once.
     without_rows: HashSet<FileVersion>,
+    /// Files that are mapped and have rows, of which the log knows.
+    told: HashSet<FileVersion>,
 }
 
 impl CodeFollower {
     pub(super) fn new(files: KeptFiles) -> Self {
-        Self { cache: RowCache::new(files), without_rows: HashSet::new() }
+        Self { cache: RowCache::new(files), without_rows: HashSet::new(), told: HashSet::new() }
     }
 
     /// Adds the rows of modules that are new, and tells the unwinder where all code of a process is.
@@ -37,7 +39,8 @@ impl CodeFollower {
         let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
-            if self.add(attachment, module.version, &module.path, |follower| follower.rows(module)) {
+            let is_new = self.add(attachment, module.version, &module.path, |follower| follower.rows(module));
+            if (is_new || attachment.has_rows(module.version)) && self.told.insert(module.version) {
                 added.push(&module.path);
             }
         }
