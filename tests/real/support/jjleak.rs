@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::RwLockWriteGuard;
@@ -10,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use jjleak::render::json::Document;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -72,6 +73,8 @@ impl Jjleak {
         let is_wide = command.get_args().any(|argument| WIDE.iter().any(|wide| argument == *wide));
         let everywhere = is_wide.then(probes::everywhere);
         command.current_dir(folder.path()).stdin(Stdio::null()).stderr(Stdio::piped());
+        // SAFETY: the call between fork and exec is safe for signal handlers.
+        unsafe { command.pre_exec(unignore_hangups) };
         let mut process = Process::spawn(&mut command);
         let stderr = Lines::of("jjleak", process.stderr.take().unwrap());
         let stdout = process.stdout.take().map_or(Output::Elsewhere, output);
@@ -212,4 +215,11 @@ pub(crate) fn names_in(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// Tests may be run by nohup(1), and jjleak leaves a signal ignored that it finds ignored.
+fn unignore_hangups() -> io::Result<()> {
+    // SAFETY: the default action runs no code of this program.
+    unsafe { signal(Signal::SIGHUP, SigHandler::SigDfl)? };
+    Ok(())
 }

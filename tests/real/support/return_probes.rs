@@ -2,20 +2,20 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use nix::mount::{MsFlags, mount, umount};
 use object::{Object, ObjectSymbol};
-
-const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Why return probes cannot be made, if so.
 pub(crate) fn lack_of_return_probes() -> Option<String> {
-    let events = Path::new(TRACEFS).join("uprobe_events");
-    (!events.exists()).then(|| format!("{} is not there (mount -t tracefs)", events.display()))
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    (!known.split_whitespace().any(|word| word == "tracefs")).then(|| "the kernel has no tracefs".to_owned())
 }
 
 /// Return probes on functions; gone when dropped.
 pub(crate) struct ReturnProbes {
+    tracefs: Tracefs,
     group: String,
     names: Vec<String>,
 }
@@ -23,9 +23,13 @@ pub(crate) struct ReturnProbes {
 impl ReturnProbes {
     /// Puts them on functions of a file. `group` is a name that no other test uses.
     pub(crate) fn on(group: &str, file: &Path, functions: &[&str]) -> Self {
-        let mut probes = Self { group: format!("{group}_{}", std::process::id()), names: Vec::new() };
+        let group = format!("{group}_{}", std::process::id());
+        let mut probes = Self { tracefs: Tracefs::mounted(), group, names: Vec::new() };
         for (name, offset) in offsets(file, functions) {
-            append("uprobe_events", &format!("r:{}/{name} {}:{offset:#x}\n", probes.group, file.display()));
+            probes.tracefs.append(
+                "uprobe_events",
+                &format!("r:{}/{name} {}:{offset:#x}\n", probes.group, file.display()),
+            );
             probes.names.push(name);
         }
         probes.switch("1");
@@ -35,7 +39,7 @@ impl ReturnProbes {
     /// Whether each has been hit.
     pub(crate) fn all_were_hit(&self) -> bool {
         // Lines of `FILE NAME HITS`.
-        let profile = fs::read_to_string(Path::new(TRACEFS).join("uprobe_profile")).unwrap_or_default();
+        let profile = fs::read_to_string(self.tracefs.path("uprobe_profile")).unwrap_or_default();
         let was_hit = |name: &String| {
             profile.lines().any(|line| {
                 let words: Vec<_> = line.split_whitespace().collect();
@@ -47,7 +51,7 @@ impl ReturnProbes {
 
     fn switch(&self, state: &str) {
         if !self.names.is_empty() {
-            fs::write(Path::new(TRACEFS).join("events").join(&self.group).join("enable"), state).unwrap();
+            fs::write(self.tracefs.path(&format!("events/{}/enable", self.group)), state).unwrap();
         }
     }
 }
@@ -56,14 +60,35 @@ impl Drop for ReturnProbes {
     fn drop(&mut self) {
         self.switch("0");
         for name in &self.names {
-            append("uprobe_events", &format!("-:{}/{name}\n", self.group));
+            self.tracefs.append("uprobe_events", &format!("-:{}/{name}\n", self.group));
         }
     }
 }
 
-fn append(file: &str, text: &str) {
-    let mut file = OpenOptions::new().append(true).open(Path::new(TRACEFS).join(file)).unwrap();
-    file.write_all(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"));
+/// The kernel's files for tracing, in a folder of their own: they are not mounted on every machine.
+struct Tracefs(tempfile::TempDir);
+
+impl Tracefs {
+    fn mounted() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        mount(Some("tracefs"), folder.path(), Some("tracefs"), MsFlags::empty(), None::<&str>).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn append(&self, file: &str, text: &str) {
+        let mut file = OpenOptions::new().append(true).open(self.path(file)).unwrap();
+        file.write_all(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        umount(self.0.path()).unwrap();
+    }
 }
 
 /// Offsets in the file of functions that are all there.

@@ -155,6 +155,10 @@ impl Watch {
         if !is_gone && !watched.is_unbound {
             return;
         }
+        // The process may have ended since the look that found `thread`: then nothing calls past the probes.
+        if living_thread(watched.pid()).is_none() {
+            return;
+        }
         watched.times_replaced = replaced;
         watched.times_unbound += u64::from(ended && !watched.is_unbound);
         watched.bound_to = Some(thread);
