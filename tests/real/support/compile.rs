@@ -272,19 +272,21 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 16] = [
+const LEDGER: [&str; 18] = [
     "books",
     "sites",
     "calls",
     "crowds",
     "depths",
     "escapes",
+    "files",
     "jemalloc",
     "main",
     "mappings",
     "own",
     "pools",
     "processes",
+    "ranges",
     "steady",
     "tables",
     "ledgers",

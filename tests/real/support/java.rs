@@ -91,9 +91,9 @@ impl Java {
         Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json"])
     }
 
-    /// Attaches jjleak, which is to count mappings, too.
-    pub(crate) fn attach_to_mappings(&self) -> Jjleak {
-        Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json", "--mmap"])
+    /// Attaches jjleak, which is to count mappings, too, those that this option says.
+    pub(crate) fn attach_to_mappings(&self, option: &str) -> Jjleak {
+        Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json", option])
     }
 
     /// Attaches jjleak, which is to count blocks of the sites' sizes only.
