@@ -210,8 +210,8 @@ fn assert_virtual(java: &Path, options: &[&str]) {
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(sites.len(), 2);
-    let moves = options.contains(&"-XX:+UseZGC");
-    // That collector allocates blocks of these sizes, too.
+    let moves = MOVING.iter().any(|option| options.contains(option));
+    // These collectors allocate blocks of these sizes, too.
     if !moves {
         assert_books(&report, &sites);
     }
@@ -235,6 +235,7 @@ fn assert_virtual(java: &Path, options: &[&str]) {
     }
     // While objects may be on the move, nothing is followed into the heap; the program has garbage collected all the time.
     let all: u64 = sites.values().map(|site| site.objects).sum();
+    println!("{in_heap} of {all} stacks end in the heap");
     assert!(moves || 4 * in_heap <= all, "{in_heap} of {all} in the heap");
 }
 
@@ -261,12 +262,16 @@ fn a_stack_of_a_virtual_thread_is_whole_wherever_its_frames_are() {
     }
 }
 
-/// The Z garbage collector moves objects while the program runs on.
+/// Collectors that move objects while the program runs on.
+const MOVING: [&str; 2] = ["-XX:+UseZGC", "-XX:+UseShenandoahGC"];
+
 #[test]
 fn a_stack_of_a_virtual_thread_that_cannot_be_followed_into_the_heap_says_so() {
     require_program!("javac");
     require!(lack_of_virtual_threads());
-    for java in with_virtual_threads() {
-        assert_virtual(&java, &["-XX:+UseZGC"]);
+    for jdk in jdks_from(21) {
+        for collector in MOVING.into_iter().filter(|collector| jdk.takes(&[collector])) {
+            assert_virtual(&jdk.java(), &[collector]);
+        }
     }
 }

@@ -241,7 +241,10 @@ pub(crate) fn classes() -> &'static Path {
         let output = Command::new("javac")
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
-            .args(["Compile", "Leak", "Pace", "Ways"].map(|name| fixtures.join(name).with_extension("java")))
+            .args(
+                ["Compile", "Leak", "LeakUnsafe", "Pace", "Ways"]
+                    .map(|name| fixtures.join(name).with_extension("java")),
+            )
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
