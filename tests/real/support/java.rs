@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use jjleak::render::json::{Document, StackDocument};
 
@@ -110,8 +111,13 @@ impl Java {
 
     /// Asks for something, and returns what it printed until it was done.
     pub(crate) fn ask(&mut self, what: &str) -> Vec<String> {
+        self.ask_within(LONG, what)
+    }
+
+    /// The same with this much patience for each line.
+    pub(crate) fn ask_within(&mut self, limit: Duration, what: &str) -> Vec<String> {
         writeln!(self.stdin, "{what}").unwrap();
-        let line = || Some(self.stdout.next(LONG)).filter(|line| line != "done");
+        let line = || Some(self.stdout.next(limit)).filter(|line| line != "done");
         std::iter::from_fn(line).collect()
     }
 
