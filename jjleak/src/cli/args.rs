@@ -104,7 +104,7 @@ pub(super) struct Args {
     ///
     /// What is accounted is address space, not memory in use. Files are also such that the loader maps, and devices.
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = ANONYMOUS)]
-    #[arg(value_parser = PossibleValuesParser::new(MAPPINGS.map(|(name, _)| name)).try_map(parse_mappings))]
+    #[arg(value_parser = PossibleValuesParser::new(MAPPINGS.map(|(name, _)| name)).try_map(|name| parse_mappings(&name)))]
     pub(super) mmap: Option<Kinds>,
 
     /// Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does
@@ -349,7 +349,7 @@ impl Args {
 }
 
 /// Mappings of one of these names.
-fn parse_mappings(name: String) -> Result<Kinds, String> {
+fn parse_mappings(name: &str) -> Result<Kinds, String> {
     let known = MAPPINGS.into_iter().find(|(known, _)| *known == name);
     known.map(|(_, kinds)| kinds).ok_or_else(|| format!("no kind of mappings: {name}"))
 }
