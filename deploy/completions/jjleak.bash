@@ -141,6 +141,10 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --mmap)
+                    COMPREPLY=($(compgen -W "anonymous files all" -- "${cur}"))
+                    return 0
+                    ;;
                 --older)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -579,6 +583,10 @@ _jjleak() {
                     ;;
                 --allocators)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mmap)
+                    COMPREPLY=($(compgen -W "anonymous files all" -- "${cur}"))
                     return 0
                     ;;
                 --older)

@@ -89,6 +89,34 @@ pub const MAP_FIXED: u64 = 0x10;
 /// `MAP_ANONYMOUS`: no file is mapped.
 pub const MAP_ANONYMOUS: u64 = 0x20;
 
+/// Which mappings are followed: bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds(pub u8);
+
+impl Kinds {
+    /// Memory of no file, and the break.
+    pub const ANONYMOUS: Self = Self(1);
+    /// Files and devices.
+    pub const FILES: Self = Self(2);
+    /// Both.
+    pub const ALL: Self = Self(Self::ANONYMOUS.0 | Self::FILES.0);
+
+    /// Whether what an `mmap` with these flags maps is among them.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(self, map_flags: u64) -> bool {
+        let kind = if map_flags & MAP_ANONYMOUS == 0 { Self::FILES } else { Self::ANONYMOUS };
+        self.0 & kind.0 != 0
+    }
+
+    /// Whether the break is.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_break(self) -> bool {
+        self.has(MAP_ANONYMOUS)
+    }
+}
+
 /// Size of the ring buffer in bytes when mappings are followed, a power of two: 58,000 events. A thread that does nothing
 /// else maps and unmaps some hundred thousand times a second, so that they last for the tenths of a second that naming many
 /// new stacks takes.
@@ -96,3 +124,19 @@ pub const RING_BYTES: u32 = 4 << 20;
 
 /// Size of the ring buffer when mappings are not followed: the smallest there is.
 pub const UNUSED_RING_BYTES: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_is_of_one_kind() {
+        let shared = 1;
+        for flags in [shared, shared | MAP_FIXED] {
+            let kinds = [Kinds::ANONYMOUS, Kinds::FILES, Kinds::ALL];
+            assert_eq!(kinds.map(|kinds| kinds.has(flags)), [false, true, true]);
+            assert_eq!(kinds.map(|kinds| kinds.has(flags | MAP_ANONYMOUS)), [true, false, true]);
+            assert_eq!(kinds.map(Kinds::has_break), [true, false, true]);
+        }
+    }
+}

@@ -2,10 +2,13 @@
 
 use core::ptr::{addr_of, read_volatile};
 
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns};
+use aya_ebpf::{
+    Global,
+    helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns},
+};
 use jjleak_common::{
     counter::Counter,
-    mapping::{Call, Event, MAP_ANONYMOUS, MAP_FIXED, flag},
+    mapping::{Call, Event, Kinds, MAP_FIXED, flag},
     process::{ImageId, ProcessRow},
     stack::lost_row,
 };
@@ -16,6 +19,21 @@ use crate::{
     process, stack,
     syscall::{self, Syscall, UserRegisters},
 };
+
+/// Which mappings are followed, see [`Kinds`].
+#[unsafe(no_mangle)]
+static MAPPING_KINDS: Global<u8> = Global::new(Kinds::ANONYMOUS.0);
+
+#[inline(always)]
+fn kinds() -> Kinds {
+    Kinds(MAPPING_KINDS.load())
+}
+
+/// Whether what becomes of the break is told: if it is followed, and can be understood.
+#[inline(always)]
+fn follows_breaks() -> bool {
+    kinds().has_break() && process::knows_breaks()
+}
 
 /// The profiled process that made a call.
 struct Caller {
@@ -45,8 +63,8 @@ pub(crate) fn enter(syscall: &Syscall, call: Call) {
     let mut arguments = syscall::arguments(&user);
     match call {
         Call::Map if arguments[3] & MAP_FIXED == 0 => return,
-        // A question only, or one whose answer cannot be understood.
-        Call::Break if arguments[0] == 0 || !process::knows_breaks() => return,
+        // A question only, or one whose answer does not matter.
+        Call::Break if arguments[0] == 0 || !follows_breaks() => return,
         Call::Break => match process::current_break() {
             Some(current) => arguments[1] = current,
             None => {
@@ -71,14 +89,14 @@ pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
     let failed = result < 0;
     match call {
         // Nothing was told at its beginning, and nothing has come of it that counts.
-        Call::Map if arguments[3] & MAP_FIXED == 0 && (failed || arguments[3] & MAP_ANONYMOUS == 0) => return,
+        Call::Map if arguments[3] & MAP_FIXED == 0 && (failed || !kinds().has(arguments[3])) => return,
         // As its beginning has told.
         Call::Unmap if !failed => return,
-        Call::Break if arguments[0] == 0 || !process::knows_breaks() => return,
+        Call::Break if arguments[0] == 0 || !follows_breaks() => return,
         _ => {}
     }
     let gives = match call {
-        Call::Map => !failed && arguments[3] & MAP_ANONYMOUS != 0,
+        Call::Map => !failed && kinds().has(arguments[3]),
         Call::Remap => !failed,
         Call::Break => true,
         Call::Unmap => false,

@@ -88,6 +88,21 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     said("KiB of generated code: the JVM's, see below\n");
 }
 
+/// No JDK that is linked into its launcher was to be had: what can be tried is whether a program's own exports are looked at.
+#[test]
+fn a_launcher_that_a_jvm_is_linked_into_is_one() {
+    require_bpf!();
+    let launcher = Java::spawn(&mut Command::new(compile::launcher()));
+
+    let text = text(&doctor(&["-p", &launcher.pid().to_string()]));
+
+    assert!(text.contains("\nJava\n"), "{text}");
+    assert!(
+        text.contains("  NO   methods, but those of a perf map, without inlined ones: it describes no "),
+        "{text}"
+    );
+}
+
 #[test]
 fn generated_code_is_told_with_the_names_that_it_has() {
     require_bpf!();

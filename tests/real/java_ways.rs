@@ -109,22 +109,46 @@ fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
     }
 }
 
-/// `--mmap` is for anonymous memory: a file's is the kernel's to give back.
+/// Has files mapped from each of their sites 20 times, some of them dropped. The report, with this option, and the books.
+fn with_mapped_files(java: &Path, option: &str) -> (Document, Sites) {
+    let mut java = Java::start_ways(java, &[]);
+    let jjleak = java.attach_to_mappings(option);
+    java.ask("map 20");
+    let sites = java.books();
+    let report = jjleak.interrupt().assert_done().report();
+    assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [20, 0, 20]);
+    (report, sites)
+}
+
+#[test]
+fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_booked() {
+    require_program!("javac");
+    for java in javas() {
+        let (report, sites) = with_mapped_files(&java, "--mmap=files");
+
+        assert_books(&report, &sites);
+        assert_whole(&report, &sites);
+        assert!(of_sites(&report, &sites).all(maps));
+        // Those that were dropped and collected have been mapped, too.
+        let allocated = |size: u64| {
+            let of_size = |stack: &&StackDocument| {
+                maps(stack) && stack.allocated.bytes == size * stack.allocated.objects
+            };
+            report.stacks.iter().filter(of_size).map(|stack| stack.allocated.objects).sum::<u64>()
+        };
+        assert_eq!(sites.keys().map(|size| allocated(*size)).collect::<Vec<_>>(), [20, 20, 20]);
+    }
+}
+
+/// Unless it is said otherwise, `--mmap` is for anonymous memory: a file's is the kernel's to give back.
 #[test]
 fn mapped_files_are_not_counted_as_memory() {
     require_program!("javac");
     for java in javas() {
-        let mut java = Java::start_ways(&java, &[]);
-        let jjleak = java.attach_to_mappings();
-        java.ask("map 20");
-        let sites = java.books();
-        let report = jjleak.interrupt().assert_done().report();
+        let (report, sites) = with_mapped_files(&java, "--mmap");
 
         assert_nothing_lost(&report);
-        assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [20, 0]);
-        let maps_files =
-            |stack: &&StackDocument| maps(stack) && is_in(stack, "sun.nio.ch.FileChannelImpl.map0");
-        assert_eq!(report.stacks.iter().find(maps_files), None);
+        assert_eq!(of_sites(&report, &sites).find(|stack| maps(stack)), None);
     }
 }
 
@@ -135,7 +159,7 @@ fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
     for java in javas() {
         let mut java = Java::start_ways(&java, &[]);
         java.ask("threads 1");
-        let jjleak = java.attach_to_mappings();
+        let jjleak = java.attach_to_mappings("--mmap");
         java.ask("threads 20");
         let report = jjleak.interrupt().assert_done().report();
 
@@ -186,8 +210,8 @@ fn assert_virtual(java: &Path, options: &[&str]) {
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(sites.len(), 2);
-    let moves = options.contains(&"-XX:+UseZGC");
-    // That collector allocates blocks of these sizes, too.
+    let moves = MOVING.iter().any(|option| options.contains(option));
+    // These collectors allocate blocks of these sizes, too.
     if !moves {
         assert_books(&report, &sites);
     }
@@ -211,6 +235,7 @@ fn assert_virtual(java: &Path, options: &[&str]) {
     }
     // While objects may be on the move, nothing is followed into the heap; the program has garbage collected all the time.
     let all: u64 = sites.values().map(|site| site.objects).sum();
+    println!("{in_heap} of {all} stacks end in the heap");
     assert!(moves || 4 * in_heap <= all, "{in_heap} of {all} in the heap");
 }
 
@@ -237,12 +262,16 @@ fn a_stack_of_a_virtual_thread_is_whole_wherever_its_frames_are() {
     }
 }
 
-/// The Z garbage collector moves objects while the program runs on.
+/// Collectors that move objects while the program runs on.
+const MOVING: [&str; 2] = ["-XX:+UseZGC", "-XX:+UseShenandoahGC"];
+
 #[test]
 fn a_stack_of_a_virtual_thread_that_cannot_be_followed_into_the_heap_says_so() {
     require_program!("javac");
     require!(lack_of_virtual_threads());
-    for java in with_virtual_threads() {
-        assert_virtual(&java, &["-XX:+UseZGC"]);
+    for jdk in jdks_from(21) {
+        for collector in MOVING.into_iter().filter(|collector| jdk.takes(&[collector])) {
+            assert_virtual(&jdk.java(), &[collector]);
+        }
     }
 }

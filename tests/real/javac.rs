@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::books::assert_nothing_lost;
+use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, Jdk, classes, jdks};
 use crate::support::privilege::{is_long, record, require_program};
 use crate::support::shares::Shares;
@@ -71,11 +72,11 @@ fn the_compiler_makes_what_it_makes_alone_and_its_stacks_are_complete() {
         let mut command = Command::new(jdk.java());
         Java::spawn(command.arg("-cp").arg(classes()).arg("Compile"))
     };
-    assert_eq!(compiler().ask(&work(&alone)), ["status 0"]);
+    assert_eq!(compiler().ask_within(HOURLONG, &work(&alone)), ["status 0"]);
 
     let mut java = compiler();
     let jjleak = java.attach_to(LARGE);
-    let status = java.ask(&work(&profiled));
+    let status = java.ask_within(HOURLONG, &work(&profiled));
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(status, ["status 0"]);

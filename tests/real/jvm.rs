@@ -1,12 +1,15 @@
 //! JVMs: stacks lead through interpreted and compiled Java code, with no option and no agent, and say what the program's
 //! own stack walker says.
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use jjleak::render::json::{Document, TotalsDocument};
+use jjleak::render::json::{Document, StackDocument, TotalsDocument};
 
 use crate::support::books::assert_nothing_lost;
-use crate::support::java::{Java, Sites, java_frames, live_by_size, size_of};
+use crate::support::java::{Java, Sites, classes, java_frames, live_by_size, size_of};
+use crate::support::jjleak::Jjleak;
 use crate::support::privilege::require_program;
 
 fn installed() -> &'static Path {
@@ -125,4 +128,50 @@ fn code_that_is_compiled_while_it_is_profiled_is_followed() {
     assert_sum(&report, &sites);
     let (complete, all) = assert_paths(&report, &sites);
     assert_eq!(complete, all, "blocks without a complete stack");
+}
+
+#[test]
+fn a_flame_graph_leads_from_malloc_through_java_and_its_lines_to_the_start_of_the_thread() {
+    const PATH: [&str; 4] =
+        ["LeakUnsafe.leakOnce:7", "LeakUnsafe.middle:11", "LeakUnsafe.work:16", "LeakUnsafe.main:28"];
+    const KINDS: [(&str, &str); 5] = [
+        ("native", "malloc"),
+        ("jvm", "Unsafe_AllocateMemory0"),
+        ("java", "LeakUnsafe.main"),
+        ("java_inlined", "LeakUnsafe.middle"),
+        ("jvm_generated", "StubRoutines (1)"),
+    ];
+    require_program!("javac");
+    let mut java =
+        Java::spawn(Command::new("java").args(["-Xbatch", "-cp"]).arg(classes()).arg("LeakUnsafe"));
+    for _ in 0..3 {
+        java.ask("leak 50000");
+    }
+    let pid = java.pid().to_string();
+    let arguments = ["-p", &pid, "3600", "--format", "json,svg", "-z", "1024", "-Z", "1024"];
+    let jjleak = Jjleak::attached(arguments);
+    java.ask("leak 5000");
+    let ended = jjleak.interrupt().assert_done();
+    let (report, svg) =
+        (ended.report(), fs::read_to_string(ended.file(&format!("jjleak-{pid}.svg"))).unwrap());
+
+    let leaks =
+        || report.stacks.iter().filter(|stack| java_frames(stack).iter().any(|frame| frame == PATH[0]));
+    assert_eq!(leaks().map(|stack| stack.live.objects).sum::<u64>(), 5000);
+    for stack in leaks() {
+        assert_eq!((&*stack.status, &*stack.frames[0].symbol), ("complete", "malloc"));
+        assert!(java_frames(stack).ends_with(&PATH.map(str::to_owned)), "{stack:#?}");
+        assert!(stack.frames.iter().any(|frame| frame.symbol == "start_thread"), "{stack:#?}");
+    }
+    for (kind, symbol) in KINDS {
+        let is_it = |stack: &StackDocument| {
+            stack.frames.iter().any(|frame| (&*frame.kind, &*frame.symbol) == (kind, symbol))
+        };
+        assert!(leaks().any(is_it), "no {symbol} of kind {kind}: {:#?}", leaks().collect::<Vec<_>>());
+    }
+    for text in
+        ["<title>LeakUnsafe.middle (", "; LeakUnsafe.java:11)</title>", ">Java, inlined<", ">JVM, generated<"]
+    {
+        assert!(svg.contains(text), "no {text}");
+    }
 }

@@ -1,7 +1,10 @@
-//! `--mmap`: anonymous mappings that no allocation call makes are counted as address space, equal to the program's own
-//! books, by call site, to the byte and to the range.
+//! `--mmap`: mappings that no allocation call makes are counted as address space, equal to the program's own books, by call
+//! site, to the byte and to the range: those of no file, those of files, or both.
+
+use std::fs;
 
 use jjleak::attach::{Attachment, Programs, Settings};
+use jjleak_common::mapping::Kinds;
 
 use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::compile::{self, LedgerBuild};
@@ -54,17 +57,75 @@ fn without_the_option_mappings_are_not_counted() {
 }
 
 #[test]
+fn mapped_files_are_counted_where_they_are_asked_for() {
+    require_bpf!();
+    // Whether memory of no file is counted, and whether files are.
+    let options = [
+        ("--mmap", [true, false]),
+        ("--mmap=anonymous", [true, false]),
+        ("--mmap=files", [false, true]),
+        ("--mmap=all", [true, true]),
+    ];
+    for (option, [memory, files]) in options {
+        let (report, mut booked) = reported_and_booked("map_files", &[option, "--format", "json"]);
+
+        booked.sites.retain(|site, _| if site == "site_map" { memory } else { files });
+        booked.assert_reported(&report);
+        assert_nothing_lost(&report);
+    }
+}
+
+#[test]
+fn memory_is_counted_beside_files_as_without_them() {
+    require_bpf!();
+    for scenario in ["map", "unmap_parts", "remap", "break", "mapped_blocks", "map_threads"] {
+        let (report, booked) = reported_and_booked(scenario, &["--mmap=all", "--format", "json"]);
+
+        booked.assert_reported(&report);
+        assert_nothing_lost(&report);
+    }
+}
+
+/// Bytes of the lines of a process's `/proc/PID/maps` that are of a file.
+fn mapped_bytes(pid: u32, file: &str) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let length = |line: &str| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        u64::from_str_radix(end, 16).unwrap() - u64::from_str_radix(start, 16).unwrap()
+    };
+    maps.lines().filter(|line| line.contains(file)).map(length).sum()
+}
+
+#[test]
+fn what_the_loader_maps_of_a_library_stands_where_it_was_loaded() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let jjleak = ledger.attach(&["--mmap=files", "--format", "json"]);
+    ledger.load("libz.so.1");
+    let mapped = mapped_bytes(ledger.pid(), "/libz.so.1");
+    let report = jjleak.interrupt().assert_done().report();
+
+    let by_loading = report.stacks.iter().filter(|stack| {
+        let is = |function: &str| stack.frames.iter().any(|frame| frame.symbol.contains(function));
+        is("dlopen") && is("mmap")
+    });
+    let loaded: u64 = by_loading.map(|stack| stack.live.bytes).sum();
+    assert!(mapped > 0);
+    assert_eq!(loaded, mapped, "{:#?}", report.stacks);
+}
+
+#[test]
 fn only_with_the_option_programs_for_mappings_are_loaded() {
     require_bpf!();
-    let loaded = |mappings| {
+    let loaded = |mappings: Option<Kinds>| {
         let settings = Settings { mappings, ..Settings::new(Programs::Accounting) };
         let attachment = Attachment::load(settings).unwrap();
         let names: Vec<_> = attachment.verified_instructions().into_keys().map(str::to_owned).collect();
         names.into_iter().filter(|name| PROGRAMS.contains(&name.as_str())).count()
     };
 
-    assert_eq!(loaded(false), 0);
-    assert!(loaded(true) >= 2);
+    assert_eq!(loaded(None), 0);
+    assert!(loaded(Some(Kinds::ANONYMOUS)) >= 2);
 }
 
 #[test]

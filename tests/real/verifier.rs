@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use jjleak::attach::{Attachment, Following, Programs, Settings};
+use jjleak_common::mapping::Kinds;
 use jjleak_common::sampling::Sampling;
 
 use crate::support::privilege::require_bpf;
@@ -16,8 +17,11 @@ const CEILING: u32 = 100_000;
 #[test]
 fn programs_stay_far_below_what_the_verifier_follows() {
     require_bpf!();
-    let plain =
-        |programs| Settings { following: Following::Everyone, mappings: true, ..Settings::new(programs) };
+    let plain = |programs| Settings {
+        following: Following::Everyone,
+        mappings: Some(Kinds::ALL),
+        ..Settings::new(programs)
+    };
     let mut table = BTreeMap::new();
     // What is not wanted, the verifier leaves out.
     let accounting = plain(Programs::Accounting);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
-use jjleak_common::mapping::{RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
+use jjleak_common::mapping::{Kinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
 use jjleak_common::trace::RING_BYTES;
@@ -48,8 +48,8 @@ pub struct Settings {
     pub sizes: SizeFilter,
     /// Whose books are kept besides those of the processes that are named to it.
     pub following: Following,
-    /// Whether system calls that map and unmap memory are followed, for [`super::Attachment::mapping_events`].
-    pub mappings: bool,
+    /// Which mappings are followed, for [`super::Attachment::mapping_events`]; none unless it is said.
+    pub mappings: Option<Kinds>,
     /// Which allocations are taken.
     pub sampling: Sampling,
     /// Whether to sum up what lives of each stack as blocks come and go, so that nobody has to read the blocks.
@@ -73,7 +73,7 @@ impl Settings {
             programs,
             sizes: SizeFilter::default(),
             following: Following::Nobody,
-            mappings: false,
+            mappings: None,
             sampling: Sampling::Off,
             combined: false,
             threads: false,
@@ -126,7 +126,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("FOLLOW_FORKS", &follow_forks, true)
         .override_global("ADOPT_EXECS", &adopt_execs, true)
         .override_global(aya_log::LEVEL, &log_level, true)
-        .map_max_entries(names::MAPPING_EVENTS, if mappings { MAPPING_RING_BYTES } else { UNUSED_RING_BYTES })
+        .map_max_entries(names::MAPPING_EVENTS, mappings.map_or(UNUSED_RING_BYTES, |_| MAPPING_RING_BYTES))
         .map_max_entries(names::MAPPINGS, 1 + TABLES_PER_PROCESS * capacity.processes);
     tables.apply(&mut loader);
     let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
@@ -159,10 +159,11 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
         .override_global("UNMAPPED_AREA_LENGTH", &offsets.unmapped_area_length, true)
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
-    let breaks = if mappings { break_offsets() } else { BreakOffsets::default() };
+    let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets());
     let mut offsets = task_offsets(following)?;
     let knows_tasks = offsets.tgid != 0;
-    if mappings {
+    if let Some(Kinds(kinds)) = &mappings {
+        loader.override_global("MAPPING_KINDS", kinds, true);
         offsets.mm = breaks.task_mm;
     }
     loader
@@ -174,7 +175,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
     let probes = Probes::load(OBJECT, &mut ebpf, programs, one_by_one)?;
     // Now: what is loaded needs every map, and some are taken out soon.
-    if mappings {
+    if mappings.is_some() {
         mapping_events::follow(&mut ebpf)?;
     }
     if let Err(error) = follow(&mut ebpf, "area_placed", "vm_unmapped_area") {

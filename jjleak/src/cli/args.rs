@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, ArgGroup};
+use jjleak_common::mapping::Kinds;
 use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
@@ -21,6 +22,13 @@ const SHOWN_BLOCKS: usize = 100;
 
 /// Stacks, and verdicts, in text reports: what fits a screen or two.
 pub(super) const TOP: usize = 10;
+
+/// Mappings that are accounted when it is not said which.
+const ANONYMOUS: &str = "anonymous";
+
+/// Mappings by their names on the command line.
+const MAPPINGS: [(&str, Kinds); 3] =
+    [(ANONYMOUS, Kinds::ANONYMOUS), ("files", Kinds::FILES), ("all", Kinds::ALL)];
 
 // What is said of the whole command line stands at `CommandLine`.
 #[derive(Debug, clap::Args)]
@@ -92,9 +100,12 @@ pub(super) struct Args {
     #[arg(long, hide = true)]
     pub(super) probe_inside: bool,
 
-    /// Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use
-    #[arg(long)]
-    pub(super) mmap: bool,
+    /// Account also mappings that no allocation call makes: anonymous memory (mmap, mremap, brk) unless it is said otherwise
+    ///
+    /// What is accounted is address space, not memory in use. Files are also such that the loader maps, and devices.
+    #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = ANONYMOUS)]
+    #[arg(value_parser = PossibleValuesParser::new(MAPPINGS.map(|(name, _)| name)).try_map(|name| parse_mappings(&name)))]
+    pub(super) mmap: Option<Kinds>,
 
     /// Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does
     ///
@@ -335,6 +346,12 @@ impl Args {
         }
         Ok(SizeFilter { min: self.min_size, max: self.max_size })
     }
+}
+
+/// Mappings of one of these names.
+fn parse_mappings(name: &str) -> Result<Kinds, String> {
+    let known = MAPPINGS.into_iter().find(|(known, _)| *known == name);
+    known.map(|(_, kinds)| kinds).ok_or_else(|| format!("no kind of mappings: {name}"))
 }
 
 /// A share in per cent.

@@ -154,17 +154,7 @@ impl ContinuationLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Words of memory from address 0 on.
-    struct Words(Vec<u64>);
-
-    impl Memory for Words {
-        fn read(&self, address: u64, into: &mut [u8]) -> usize {
-            let bytes = self.0.iter().flat_map(|word| word.to_le_bytes());
-            let rest = bytes.skip(usize::try_from(address).unwrap());
-            into.iter_mut().zip(rest).map(|(into, byte)| *into = byte).count()
-        }
-    }
+    use crate::jvm::tests::image::Words;
 
     /// Addresses of the flags of compressed references, of compressed and compact class pointers, and of ZGC.
     const FLAGS: [usize; 4] = [200, 201, 202, 203];

@@ -150,18 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Words of memory from address 0 on.
-    struct Words(Vec<u64>);
-
-    impl Memory for Words {
-        fn read(&self, address: u64, into: &mut [u8]) -> usize {
-            let bytes = self.0.iter().flat_map(|word| word.to_le_bytes());
-            let rest = bytes.skip(usize::try_from(address).unwrap_or(usize::MAX));
-            let read = into.iter_mut().zip(rest).map(|(into, byte)| *into = byte);
-            read.count()
-        }
-    }
+    use crate::jvm::tests::image::Words;
 
     fn text(memory: &mut Vec<u64>, text: &str) -> u64 {
         let at = memory.len() as u64 * 8;

@@ -11,8 +11,9 @@ use super::{Error, Memory};
 
 /// Most methods inlined into each other; HotSpot stops at 15 by default (`-XX:MaxInlineLevel`).
 const MAX_INLINED: usize = 128;
-/// Largest table of one compiled method that is read.
-const MAX_TABLE_BYTES: u64 = 16 << 20;
+/// Largest table of one compiled method that is read. HotSpot gives up on methods of more than some hundred KiB of machine code
+/// (`MaxNodeLimit`, `NMethodSizeLimit`), and describes their calls only, each by 16 bytes of one table and a few of the other.
+const MAX_TABLE_BYTES: u64 = 1 << 20;
 const WORD: u64 = 8;
 
 /// Where the tables are.

@@ -1,4 +1,4 @@
-//! From system calls that map and unmap memory to the anonymous mappings of a process.
+//! From system calls that map and unmap memory to the mappings of a process.
 //!
 //! In: [`Event`]s of the kernel side, in the order in which it told of them. Out: [`MappingBooks`]: which addresses are
 //! mapped, in how many ranges, from which stacks. Pure: what a call does is decided here, by its arguments and result.
@@ -10,7 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use jjleak_common::mapping::{Call, Event, MAP_ANONYMOUS, MAP_FIXED, flag};
+use jjleak_common::mapping::{Call, Event, Kinds, MAP_FIXED, flag};
 
 use crate::attach::SizeFilter;
 use ranges::{Allocation, Piece, Ranges};
@@ -35,9 +35,10 @@ const MAX_RANGES: usize = 1 << 20;
 /// threads end. Forgotten are then also the few calls that may still fail.
 const MAX_THREADS: usize = 1 << 16;
 
-/// The anonymous mappings of an image.
+/// The mappings of an image that are followed.
 #[derive(Debug, Clone)]
 pub struct MappingBooks {
+    kinds: Kinds,
     filter: SizeFilter,
     ranges: Ranges,
     /// What threads are about to take away, by their last call that told of its beginning.
@@ -89,10 +90,11 @@ struct InFlight {
 }
 
 impl MappingBooks {
-    /// Empty books, in which ranges of these sizes are entered.
+    /// Empty books, in which mappings of these kinds and sizes are entered.
     #[must_use]
-    pub fn new(filter: SizeFilter) -> Self {
+    pub fn new(kinds: Kinds, filter: SizeFilter) -> Self {
         Self {
+            kinds,
             filter,
             ranges: Ranges::default(),
             in_flight: HashMap::new(),
@@ -167,7 +169,7 @@ impl MappingBooks {
         let [_, second, _, fourth, _] = event.arguments;
         match (call, u64::try_from(event.result)) {
             (Call::Map, Ok(address)) => {
-                if fourth & MAP_ANONYMOUS != 0 {
+                if self.kinds.has(fourth) {
                     self.book(pages(address, second, fourth), event);
                 }
             }
@@ -184,8 +186,8 @@ impl MappingBooks {
     }
 
     /// Memory was moved, resized or both. What of it was in the books is now at `address`, and so is what it has grown by:
-    /// a mapping of the caller's, as a block is its last `realloc`'s. Memory that was not in the books, such as a file's,
-    /// does not enter them.
+    /// a mapping of the caller's, as a block is its last `realloc`'s. Memory that was not in the books, such as a file's if
+    /// files are not followed, does not enter them.
     fn remap(&mut self, event: &Event, taken: Vec<Piece>, address: u64) {
         let [old, old_length, new_length, flags, _] = event.arguments;
         let (old, new) = (pages(old, old_length, 0), pages(address, new_length, 0));

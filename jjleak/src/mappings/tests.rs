@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use jjleak_common::mapping::MAP_ANONYMOUS;
 use jjleak_common::process::ImageId;
 use proptest::prelude::*;
 
@@ -54,7 +55,11 @@ fn remap(books: &mut MappingBooks, old: Range<u64>, new: Range<u64>, flags: u64,
 }
 
 fn books() -> MappingBooks {
-    MappingBooks::new(SizeFilter::default())
+    books_of(Kinds::ANONYMOUS)
+}
+
+fn books_of(kinds: Kinds) -> MappingBooks {
+    MappingBooks::new(kinds, SizeFilter::default())
 }
 
 /// Ranges as pages: first, number, stack.
@@ -143,6 +148,26 @@ fn a_fixed_mapping_replaces_what_is_there_and_a_file_replaces_it_by_nothing() {
 }
 
 #[test]
+fn each_kind_of_memory_takes_the_place_of_the_other_and_is_booked_if_it_is_followed() {
+    let ranges_of = |kinds| {
+        let mut books = books_of(kinds);
+        let fixed = |at, flags| [page(at), 4 * PAGE, 3, MAP_FIXED | flags, 0];
+        play(&mut books, Call::Map, fixed(0, 0), page(0).cast_signed(), 7);
+        play(&mut books, Call::Map, fixed(2, MAP_ANONYMOUS), page(2).cast_signed(), 8);
+        play(&mut books, Call::Map, fixed(5, 0), page(5).cast_signed(), 9);
+        unmap(&mut books, 7, 1);
+        remap(&mut books, 0..1, 20..22, 1, 10);
+        ranges(&books)
+    };
+    let (anonymous, files) = ([(2, 3, 8)], [(1, 1, 7), (5, 2, 9), (8, 1, 9), (20, 2, 10)]);
+    assert_eq!(ranges_of(Kinds::ANONYMOUS), anonymous);
+    assert_eq!(ranges_of(Kinds::FILES), files);
+    let mut all = [&anonymous[..], &files].concat();
+    all.sort_unstable();
+    assert_eq!(ranges_of(Kinds::ALL), all);
+}
+
+#[test]
 fn a_mapping_that_is_moved_and_grows_is_its_last_callers() {
     let mut books = books();
     map(&mut books, 0, 4, 7);
@@ -228,7 +253,7 @@ fn what_allocators_map_is_counted_by_the_blocks_in_it() {
 
 #[test]
 fn filters_go_by_the_size_of_a_mapping() {
-    let mut books = MappingBooks::new(SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
+    let mut books = MappingBooks::new(Kinds::ANONYMOUS, SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
     for pages in 1..5 {
         map(&mut books, pages * 10, pages, 7);
     }

@@ -42,6 +42,8 @@ pub(super) struct FlameTree<'a> {
 pub(super) struct Node<'a> {
     pub(super) label: Cow<'a, str>,
     pub(super) kind: FrameKind,
+    /// Source files and lines that the stacks pass here, where they are known.
+    pub(super) places: BTreeSet<(&'a str, u32)>,
     pub(super) before: Totals,
     pub(super) live: Totals,
     pub(super) width: Totals,
@@ -82,9 +84,10 @@ impl<'a> FlameTree<'a> {
                 frames.reverse();
             }
             let mut path: Vec<usize> = Vec::with_capacity(frames.len());
-            for (label, kind) in frames {
+            for (label, kind, place) in frames {
                 let index = tree.child(path.last().copied(), label, kind);
                 let node = &mut tree.nodes[index];
+                node.places.extend(place);
                 for (sum, more) in [
                     (&mut node.before, stack.before),
                     (&mut node.live, stack.live),
@@ -111,7 +114,9 @@ impl<'a> FlameTree<'a> {
         if index == next {
             let nothing = Totals::default();
             let children = Children::new();
-            self.nodes.push(Node { label, kind, before: nothing, live: nothing, width: nothing, children });
+            let places = BTreeSet::new();
+            let node = Node { label, kind, places, before: nothing, live: nothing, width: nothing, children };
+            self.nodes.push(node);
         }
         index
     }
@@ -122,11 +127,19 @@ impl<'a> FlameTree<'a> {
     }
 }
 
-fn root_first(frames: &[Frame]) -> Vec<(Cow<'_, str>, FrameKind)> {
+type Named<'a> = (Cow<'a, str>, FrameKind, Option<(&'a str, u32)>);
+
+fn root_first(frames: &[Frame]) -> Vec<Named<'_>> {
     if frames.is_empty() {
-        return vec![(NO_STACK.into(), FrameKind::Unknown)];
+        return vec![(NO_STACK.into(), FrameKind::Unknown, None)];
     }
-    frames.iter().rev().map(|frame| (label(frame), frame.kind)).collect()
+    frames.iter().rev().map(|frame| (label(frame), frame.kind, place(frame))).collect()
+}
+
+/// The name of a frame's source file, and its line.
+fn place(frame: &Frame) -> Option<(&str, u32)> {
+    let file = frame.file.rsplit('/').next().filter(|file| !file.is_empty())?;
+    (frame.line != 0).then_some((file, frame.line))
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ fn named(JavaFrame { name, file, line }: JavaFrame, address: u64, inlined: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jvm::tests::{CODE, HEAP, STEP, image, open};
+    use crate::jvm::tests::image::{CODE, HEAP, STEP, image, open};
 
     /// The number of the compilation in the made-up memory, and where it is.
     const COMPILE_ID: u32 = 77;

@@ -15,6 +15,9 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// For ten million traced operations, and whatever else is work.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
+/// For what takes a machine minutes that has nothing else to do.
+pub(crate) const HOURLONG: Duration = Duration::from_secs(3600);
+
 /// Waits for a child to end.
 pub(crate) fn exit(child: &mut Child, limit: Duration, who: &str) -> ExitStatus {
     if let Some(status) = child.try_wait().unwrap() {

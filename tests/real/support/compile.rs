@@ -181,6 +181,12 @@ pub(crate) fn bare() -> &'static Path {
     PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
+/// A program that exports what HotSpot exports.
+pub(crate) fn launcher() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("launcher", &["java/launcher.c".to_owned()], &["-g", "-rdynamic"]))
+}
+
 /// How a program that shows shapes of stacks is built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Build {
@@ -272,19 +278,21 @@ const BOOKKEEPING: &[&str] =
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
-const LEDGER: [&str; 16] = [
+const LEDGER: [&str; 18] = [
     "books",
     "sites",
     "calls",
     "crowds",
     "depths",
     "escapes",
+    "files",
     "jemalloc",
     "main",
     "mappings",
     "own",
     "pools",
     "processes",
+    "ranges",
     "steady",
     "tables",
     "ledgers",

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use jjleak::render::json::{Document, StackDocument};
 
@@ -91,9 +92,9 @@ impl Java {
         Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json"])
     }
 
-    /// Attaches jjleak, which is to count mappings, too.
-    pub(crate) fn attach_to_mappings(&self) -> Jjleak {
-        Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json", "--mmap"])
+    /// Attaches jjleak, which is to count mappings, too, those that this option says.
+    pub(crate) fn attach_to_mappings(&self, option: &str) -> Jjleak {
+        Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json", option])
     }
 
     /// Attaches jjleak, which is to count blocks of the sites' sizes only.
@@ -110,8 +111,13 @@ impl Java {
 
     /// Asks for something, and returns what it printed until it was done.
     pub(crate) fn ask(&mut self, what: &str) -> Vec<String> {
+        self.ask_within(LONG, what)
+    }
+
+    /// The same with this much patience for each line.
+    pub(crate) fn ask_within(&mut self, limit: Duration, what: &str) -> Vec<String> {
         writeln!(self.stdin, "{what}").unwrap();
-        let line = || Some(self.stdout.next(LONG)).filter(|line| line != "done");
+        let line = || Some(self.stdout.next(limit)).filter(|line| line != "done");
         std::iter::from_fn(line).collect()
     }
 
@@ -241,7 +247,10 @@ pub(crate) fn classes() -> &'static Path {
         let output = Command::new("javac")
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
-            .args(["Compile", "Leak", "Pace", "Ways"].map(|name| fixtures.join(name).with_extension("java")))
+            .args(
+                ["Compile", "Leak", "LeakUnsafe", "Pace", "Ways"]
+                    .map(|name| fixtures.join(name).with_extension("java")),
+            )
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

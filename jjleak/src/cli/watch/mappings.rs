@@ -1,8 +1,9 @@
-//! Follows the anonymous mappings of the profiled processes, for `--mmap`.
+//! Follows the mappings of the profiled processes, for `--mmap`.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
+use jjleak_common::mapping::Kinds;
 use jjleak_common::process::ImageId;
 
 use super::Failure;
@@ -15,22 +16,21 @@ pub(super) struct Mappings(Option<Followed>);
 
 struct Followed {
     events: MappingEvents,
+    kinds: Kinds,
     sizes: SizeFilter,
     books: HashMap<ImageId, MappingBooks>,
 }
 
 impl Mappings {
-    /// Follows the mappings of armed processes if they are `wanted`, which the attachment must have been told.
+    /// Follows the mappings of armed processes that are `wanted`, which the attachment must have been told.
     pub(super) fn follow(
-        wanted: bool,
+        wanted: Option<Kinds>,
         sizes: SizeFilter,
         attachment: &mut Attachment,
     ) -> Result<Self, Failure> {
-        if !wanted {
-            return Ok(Self(None));
-        }
+        let Some(kinds) = wanted else { return Ok(Self(None)) };
         let events = attachment.mapping_events()?;
-        Ok(Self(Some(Followed { events, sizes, books: HashMap::new() })))
+        Ok(Self(Some(Followed { events, kinds, sizes, books: HashMap::new() })))
     }
 
     /// A descriptor that is readable when something has happened; none without `--mmap`.
@@ -40,9 +40,9 @@ impl Mappings {
 
     /// Enters what has happened.
     pub(super) fn receive(&mut self) -> Drained {
-        let Some(Followed { events, sizes, books }) = &mut self.0 else { return Drained::Empty };
+        let Some(Followed { events, kinds, sizes, books }) = &mut self.0 else { return Drained::Empty };
         events.take(|event| {
-            books.entry(event.image).or_insert_with(|| MappingBooks::new(*sizes)).enter(event);
+            books.entry(event.image).or_insert_with(|| MappingBooks::new(*kinds, *sizes)).enter(event);
         })
     }
 

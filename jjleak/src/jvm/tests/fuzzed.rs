@@ -5,7 +5,8 @@ use std::{env, fs};
 
 use super::super::Description;
 use super::super::continuations::variable;
-use super::*;
+use super::image::{CODE, FIELDS, HEAPS, Image, image_of, open};
+use super::names;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/jvm-memory");
 /// Makes the file anew.

@@ -8,6 +8,7 @@ use inferno::flamegraph::color::{Color, PaletteMap};
 
 use super::super::Value;
 use super::super::collapsed::frame_name;
+use super::super::label::printable;
 use super::super::tree::{FlameTree, Node};
 use super::super::units::{grouped, percent};
 use super::legend::{EVERYTHING, color};
@@ -21,6 +22,9 @@ pub(super) const MARK: char = '\u{e000}';
 
 /// The name that inferno gives the frame of everything.
 const ROOT: &str = "";
+
+/// Most lines of source that a title names.
+const MAX_PLACES: usize = 3;
 
 /// What colours and titles tell of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +92,7 @@ impl Frames<'_> {
     fn title(&self, node: &Node<'_>) -> String {
         let label = node.label.replace(MARK, "\u{fffd}");
         match self.telling {
-            Telling::Kinds => format!("{label} ({})", self.live(node)),
+            Telling::Kinds => format!("{label} ({}{})", self.live(node), places(node)),
             Telling::Changes => format!("{label} ({})", changes(node)),
         }
     }
@@ -107,6 +111,19 @@ impl Frames<'_> {
     fn marked_name(&self, index: usize) -> String {
         let name = frame_name(&self.tree.nodes[index].label.replace(MARK, "\u{fffd}"));
         format!("{name}{MARK}{index}{MARK}")
+    }
+}
+
+/// `; list.c:12, list.c:20`, or nothing. A parenthesis opens what inferno's script leaves out of a frame's text: there is one.
+fn places(node: &Node<'_>) -> String {
+    let name = |(file, line): &(&str, u32)| {
+        format!("{}:{line}", printable(file).replace(MARK, "\u{fffd}").replace('(', "["))
+    };
+    let named: Vec<_> = node.places.iter().take(MAX_PLACES).map(name).collect();
+    match node.places.len().checked_sub(named.len()) {
+        _ if named.is_empty() => String::new(),
+        None | Some(0) => format!("; {}", named.join(", ")),
+        Some(more) => format!("; {} and {more} more lines", named.join(", ")),
     }
 }
 
@@ -143,6 +160,7 @@ pub(super) fn without_marks(svg: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{Frame, Profile, StackProfile};
     use crate::render::sample;
 
     #[test]
@@ -152,6 +170,24 @@ mod tests {
         let tree = FlameTree::of(&profile, false);
         let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
         assert_eq!(frames.title(&tree.nodes[4]), "malloc (3,072,000 bytes, 24 objects, 100.00%)");
+    }
+
+    #[test]
+    fn titles_tell_the_lines_that_are_passed() {
+        let at = |line| Frame { symbol: "f".into(), file: "src/a(b).c".into(), line, ..Frame::default() };
+        let mut profile = sample::profile();
+        let stack = profile.stacks.remove(1);
+        let title = |lines: &[u32]| {
+            let stacks =
+                lines.iter().map(|line| StackProfile { frames: vec![at(*line)].into(), ..stack.clone() });
+            let profile = Profile { stacks: stacks.collect(), ..profile.clone() };
+            let tree = FlameTree::of(&profile, false);
+            let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };
+            frames.title(&tree.nodes[0])
+        };
+        assert!(title(&[0]).ends_with("100.00%)"));
+        assert!(title(&[7, 5, 7]).ends_with("100.00%; a[b).c:5, a[b).c:7)"));
+        assert!(title(&[1, 2, 3, 4, 5]).ends_with("; a[b).c:1, a[b).c:2, a[b).c:3 and 2 more lines)"));
     }
 
     #[test]
