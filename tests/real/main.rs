@@ -63,6 +63,7 @@ mod surroundings;
 mod threads;
 mod top;
 mod turnover;
+mod units;
 mod verdicts;
 mod verifier;
 mod views;
