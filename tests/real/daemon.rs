@@ -1,72 +1,20 @@
 //! The daemon: watches real processes, profiles the one that grows, and keeps what it finds.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
 use crate::support::bounded::{LONG, SOON, until};
-use crate::support::compile;
-use crate::support::daemon::{Place, profiles};
+use crate::support::daemon::{ON_REQUEST, Place, ask, profiles, working};
 use crate::support::jjleak::Ended;
-use crate::support::lines::Lines;
-use crate::support::privilege::{require_bpf, require_program};
-use crate::support::process::Process;
-
-/// Longer than it takes to see growth, to profile, and to judge, on a slow machine.
-const VERDICT: Duration = Duration::from_secs(240);
-
-/// Profiles briefly, and suspects nobody by itself.
-const ON_REQUEST: &str = "[profile]\nduration = \"60s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nback_off = \"1s\"\n\
-    [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"\n\
-    [http]\nlisten = \"off\"";
-
-/// The C program with leaks, under the name of a test, at work.
-fn working(place: &Place) -> (Process, Lines) {
-    let mut command = Command::new(place.program(compile::verdicts().as_ref()));
-    let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
-    assert_eq!(said.next(SOON), "ready");
-    writeln!(program.stdin.as_mut().unwrap(), "pace 100000 10").unwrap();
-    (program, said)
-}
-
-#[test]
-fn of_four_jvms_the_one_that_leaks_is_reported_and_only_it() {
-    require_bpf!();
-    require_program!("java");
-    let place = Place::new("four");
-    let profile = "[profile]\nduration = \"15s\"\nsettle = \"2s\"\nsnapshot = \"5s\"";
-    let suspect = "[suspect]\ngrowth_bytes = \"4MiB\"\ngrowth_percent = 0.5\nlimit_within = \"0s\"\nlimit_percent = 100.0";
-    let http = "[http]\nlisten = \"off\"";
-    place.configure("warm_up = \"3s\"", &format!("{profile}\n{suspect}\n{http}"));
-    let _healthy: Vec<_> = (0..3).map(|_| place.java(65_536, 20, "free")).collect();
-    let leaking = place.java(65_536, 20, "leak");
-    let mut daemon = place.start();
-    let verdict = daemon.until(" leaks: ", VERDICT);
-    assert_eq!((verdict["pid"].as_u64(), verdict["leaking"].as_u64()), (Some(leaking.pid().into()), Some(1)));
-    let said = daemon.end();
-    let leaking: BTreeSet<_> = said
-        .iter()
-        .filter(|line| line["message"].as_str().unwrap().contains(" leaks: "))
-        .map(|line| line["pid"].as_u64().unwrap())
-        .collect();
-    assert_eq!(leaking.len(), 1, "{said:#?}");
-    let last = profiles(&place.state()).pop().unwrap();
-    let report = Ended::of(["report".as_ref(), last.as_os_str()]).assert_done();
-    assert!(report.stdout.contains("Pace.forget"), "{}", report.stdout);
-    assert!(
-        fs::read_to_string(last.to_str().unwrap().replace(".pb.gz", ".svg")).unwrap().contains("Pace.forget")
-    );
-}
+use crate::support::privilege::require_bpf;
 
 #[test]
 fn a_signal_has_a_process_profiled_and_the_end_comes_within_five_seconds_with_a_last_profile() {
@@ -142,31 +90,6 @@ fn what_was_found_is_sent_when_somebody_takes_it_also_after_a_restart() {
 }
 
 #[test]
-fn killed_while_it_profiles_it_leaves_a_history_that_can_be_read() {
-    require_bpf!();
-    let place = Place::new("killed");
-    place.configure("", ON_REQUEST);
-    let (_program, _said) = working(&place);
-    let mut kept = 0;
-    for _ in 0..3 {
-        let mut daemon = place.start();
-        assert!(
-            daemon.said.iter().all(|line| !line["message"].as_str().unwrap().contains("damaged")),
-            "{:#?}",
-            daemon.said
-        );
-        daemon.signal(Signal::SIGUSR1);
-        daemon.until("profiling ", SOON);
-        until(LONG, "another profile", || daemon.profiles().len() > kept);
-        daemon.kill();
-        let profiles = profiles(&place.state());
-        kept = profiles.len();
-        Ended::of(["report".as_ref(), profiles.last().unwrap().as_os_str()]).assert_done();
-    }
-    place.start().end();
-}
-
-#[test]
 fn a_full_disk_is_told_of_and_as_soon_as_there_is_room_profiles_are_kept_again() {
     require_bpf!();
     let place = Place::new("full");
@@ -229,24 +152,12 @@ fn a_configuration_that_is_wrong_is_refused_on_reload_and_one_that_is_right_hold
     daemon.end();
 }
 
-/// Asks over a Unix socket, and returns the head and the body of the answer.
-fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nhost: jjleak\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
-    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer.split_off(end + 4))
-}
-
 #[test]
 fn whoever_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() {
     require_bpf!();
     let place = Place::new("served");
-    let socket = place.path("socket");
-    let http = format!("[http]\nlisten = \"unix:{}\"\nmax_connections = 4", socket.display());
-    place.configure("", &ON_REQUEST.replace("[http]\nlisten = \"off\"", &http));
+    let socket = place.socket();
+    place.configure("", &format!("{}\nmax_connections = 4", place.served_on_request()));
     let (program, _said) = working(&place);
     let mut daemon = place.start();
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);

@@ -9,7 +9,7 @@
 //! | [`mod@verifier`] | what the kernel's verifier has to follow |
 //! | [`caps`] | which capabilities jjleak needs |
 //! | [`mod@fuzz`] | random input for what parses input |
-//! | [`vm`] | jjleak on another kernel |
+//! | [`vm`] | jjleak on another kernel, and its service under systemd |
 //! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
@@ -85,7 +85,11 @@ enum Verb {
     /// Take each capability that jjleak needs away in turn, and see what it says
     Caps,
     /// Test jjleak on Debian's kernel, in a virtual machine
-    VmTest,
+    VmTest {
+        /// Boot Debian with systemd instead, and test the service that its package installs
+        #[arg(long)]
+        service: bool,
+    },
     /// Write down how many Java stacks are whole, on every JDK, in every mode and with every collector
     Jdks,
     /// Build the Debian package
@@ -128,7 +132,8 @@ fn main() -> ExitCode {
         Verb::Test { long, args } => test::test(long, &args),
         Verb::Verifier => verifier::verifier(),
         Verb::Caps => caps::caps(),
-        Verb::VmTest => vm::test(),
+        Verb::VmTest { service: false } => vm::test(),
+        Verb::VmTest { service: true } => vm::service::test(),
         Verb::Jdks => jdks::jdks(),
         Verb::Package { check } => package::package(check),
         Verb::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),

@@ -27,7 +27,7 @@ pub(crate) fn package(check: bool) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     build::program(&build::object()?, false)?;
     let cargo_deb = cargo_deb()?;
-    let package = folder.join("jjleak.deb");
+    let package = path()?;
     pack(&cargo_deb, &package, None)?;
     if check {
         let later = folder.join("jjleak-later.deb");
@@ -38,6 +38,11 @@ pub(crate) fn package(check: bool) -> Result<ExitCode> {
     }
     println!("{}", package.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the package is.
+pub(crate) fn path() -> Result<PathBuf> {
+    Ok(workspace::target()?.join("package/jjleak.deb"))
 }
 
 /// Packs what has been built, as another version if one is given.

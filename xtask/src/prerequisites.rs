@@ -51,6 +51,7 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("python3-config", "python3-dev"),
     Prerequisite { service: Some("postgresql.service"), ..program("pg_createcluster", "postgresql") },
     program("sqlite3", "sqlite3"),
+    program("systemd-analyze", "systemd"),
     // The terminal in which the live view is watched.
     program("tmux", "tmux"),
     program("xz", "xz-utils"),

@@ -79,6 +79,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
             ("vm-test", vm::test()),
             ("fuzz", fuzz::fuzz(None, fuzz::SECONDS)),
             ("package --check", package::package(true)),
+            ("vm-test --service", vm::service::test()),
         ];
         for (name, outcome) in others {
             match outcome {

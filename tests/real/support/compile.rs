@@ -137,6 +137,12 @@ pub(crate) fn paced() -> &'static Path {
     PATH.get_or_init(|| compile("paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
 }
 
+/// The library that moves a program's wall clock.
+pub(crate) fn clock() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("libclock.so", &["clock.c".to_owned()], &["-shared", "-fPIC"]))
+}
+
 /// The program with leaks, caches and churn.
 pub(crate) fn verdicts() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -1,7 +1,9 @@
 //! A running daemon.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,10 +14,42 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::bounded::{LONG, SOON};
+use super::compile;
 use super::java::Java;
 use super::jjleak::PROGRAM;
 use super::lines::Lines;
 use super::process::Process;
+
+/// Profiles briefly, and suspects nobody by itself.
+pub(crate) const ON_REQUEST: &str = "[profile]\nduration = \"60s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nback_off = \"1s\"\n\
+    [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"\n\
+    [http]\nlisten = \"off\"";
+
+/// The C program with leaks, under the name of a test, at work.
+pub(crate) fn working(place: &Place) -> (Process, Lines) {
+    working_at(place, "pace 100000 10")
+}
+
+/// The same at another pace.
+pub(crate) fn working_at(place: &Place, orders: &str) -> (Process, Lines) {
+    let mut command = Command::new(place.program(compile::verdicts().as_ref()));
+    let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(program.stdin.as_mut().unwrap(), "{orders}").unwrap();
+    (program, said)
+}
+
+/// Asks over a Unix socket, and returns the head and the body of the answer.
+pub(crate) fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nhost: jjleak\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer.split_off(end + 4))
+}
 
 /// A daemon with a folder of its own, which watches programs of this test only.
 pub(crate) struct Daemon {
@@ -35,9 +69,9 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Names of processes have 15 bytes.
+        // Names of processes have 15 bytes, the last of which tells programs from each other.
         let name = format!("{name}{}", std::process::id());
-        assert!(name.len() <= 15, "{name}");
+        assert!(name.len() <= 14, "{name}");
         Self { folder, name }
     }
 
@@ -49,19 +83,38 @@ impl Place {
         self.path("state")
     }
 
+    /// Where its daemon listens, if it is told to.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("socket")
+    }
+
+    /// [`ON_REQUEST`], for a daemon that listens.
+    pub(crate) fn served_on_request(&self) -> String {
+        ON_REQUEST.replace("\"off\"", &format!("\"unix:{}\"", self.socket().display()))
+    }
+
+    /// The profiles that are kept, the oldest first.
+    pub(crate) fn kept(&self) -> Vec<PathBuf> {
+        profiles(&self.state())
+    }
+
     /// A program under the name of this test.
     pub(crate) fn program(&self, program: &Path) -> PathBuf {
-        let link = self.path(&self.name);
-        if !link.exists() {
-            symlink(program, &link).unwrap();
-        }
-        link
+        self.link(&self.name, program)
     }
 
     /// A Java program under the name of this test.
     pub(crate) fn java(&self, bytes: u64, pause_ms: u64, what: &str) -> Java {
         let java = fs::canonicalize("/usr/bin/java").unwrap();
-        Java::start_pace(&self.program(&java), bytes, pause_ms, what)
+        Java::start_pace(&self.link(&format!("{}j", self.name), &java), bytes, pause_ms, what)
+    }
+
+    fn link(&self, name: &str, program: &Path) -> PathBuf {
+        let link = self.path(name);
+        if !link.exists() {
+            symlink(program, &link).unwrap();
+        }
+        link
     }
 
     /// Writes a configuration that watches programs of this name, with these sections beside it.
@@ -69,7 +122,7 @@ impl Place {
         let (state, name) = (self.state().display().to_string(), &self.name);
         let text = format!(
             "[state]\ndirectory = {state:?}\n[log]\nformat = \"json\"\n\
-             [watch]\njvms = false\nnames = [\"^{name}$\"]\ninterval = \"1s\"\n{watch}\n{sections}\n"
+             [watch]\njvms = false\nnames = [\"^{name}j?$\"]\ninterval = \"1s\"\n{watch}\n{sections}\n"
         );
         let path = self.path("jjleak.toml");
         fs::write(&path, text).unwrap();
@@ -78,20 +131,38 @@ impl Place {
 
     /// Starts a daemon and waits until it watches.
     pub(crate) fn start(&self) -> Daemon {
+        self.spawn(|command| command).until_it_watches()
+    }
+
+    /// Starts a daemon, with more arguments or another environment.
+    pub(crate) fn spawn(&self, more: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
         let mut command = Command::new(PROGRAM);
         command.args(["daemon", "--config"]).arg(self.path("jjleak.toml"));
-        let mut process = Process::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
+        let mut process = Process::spawn(more(&mut command).stdin(Stdio::null()).stderr(Stdio::piped()));
         let log = Lines::of("the daemon", process.stderr.take().unwrap());
-        let mut daemon = Daemon { process, log, said: Vec::new(), folder: self.state() };
-        daemon.until("watching ", SOON);
-        while !daemon.said.last().unwrap()["message"].as_str().unwrap().contains(" processes: ") {
-            daemon.until("watching ", SOON);
-        }
-        daemon
+        Daemon { process, log, said: Vec::new(), folder: self.state() }
+    }
+
+    /// Asks its daemon, and returns the head and the body of the answer.
+    pub(crate) fn ask(&self, request: &str) -> (String, Vec<u8>) {
+        ask(&self.socket(), request)
     }
 }
 
 impl Daemon {
+    /// Waits until it watches.
+    pub(crate) fn until_it_watches(mut self) -> Self {
+        self.until("watching ", SOON);
+        while !self.said.last().unwrap()["message"].as_str().unwrap().contains(" processes: ") {
+            self.until("watching ", SOON);
+        }
+        self
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Waits for a message with this in it.
     pub(crate) fn until(&mut self, part: &str, limit: Duration) -> Value {
         loop {
@@ -131,7 +202,8 @@ impl Daemon {
 
 /// The profiles in a state directory, the oldest first.
 pub(crate) fn profiles(state: &Path) -> Vec<PathBuf> {
-    let files = fs::read_dir(state.join("profiles")).unwrap().map(|file| file.unwrap().path());
+    // Before the first, there may be no folder.
+    let files = fs::read_dir(state.join("profiles")).into_iter().flatten().map(|file| file.unwrap().path());
     let mut profiles: Vec<_> = files.filter(|path| path.to_str().unwrap().ends_with(".pb.gz")).collect();
     profiles.sort();
     profiles

@@ -54,7 +54,7 @@ impl Java {
 
     /// Starts the program that takes so many bytes again and again, and frees them or does not (`leak`, `free`).
     pub(crate) fn start_pace(java: &Path, bytes: u64, pause_ms: u64, what: &str) -> Self {
-        let options = ["-Xmx32m", "-Xint", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+        let options = ["-Xmx16m", "-Xint", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
         let mut command = Command::new(java);
         let words = [bytes.to_string(), pause_ms.to_string(), what.to_owned()];
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Pace").args(words))

@@ -4,6 +4,7 @@
 pub(crate) mod attached;
 pub(crate) mod books;
 pub(crate) mod bounded;
+pub(crate) mod bpf_objects;
 pub(crate) mod browser;
 pub(crate) mod compile;
 pub(crate) mod daemon;
@@ -16,6 +17,7 @@ pub(crate) mod oracle;
 pub(crate) mod privilege;
 pub(crate) mod probes;
 pub(crate) mod process;
+pub(crate) mod random;
 pub(crate) mod return_probes;
 pub(crate) mod shares;
 pub(crate) mod tables;

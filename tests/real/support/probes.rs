@@ -53,3 +53,28 @@ impl Text {
         pairs.filter(|(before, after)| before != after).map(|((name, _), _)| name.as_str()).collect()
     }
 }
+
+/// The code of a process's files, as it is in its memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Code(Vec<(String, Vec<u8>)>);
+
+impl Code {
+    /// That of all files which a running process has mapped to execute.
+    pub(crate) fn of(pid: u32) -> Self {
+        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let read = |line: &str| {
+            let words: Vec<_> = line.split_ascii_whitespace().collect();
+            let [range, access, _, _, _, file] = words[..] else { return None };
+            if !access.contains('x') || !file.starts_with('/') {
+                return None;
+            }
+            let (start, end) = range.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+            let mut bytes = vec![0; usize::try_from(end - start).unwrap()];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            Some((file.to_owned(), bytes))
+        };
+        Self(maps.lines().filter_map(read).collect())
+    }
+}

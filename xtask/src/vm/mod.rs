@@ -1,6 +1,7 @@
 //! jjleak on another kernel: Debian's, in a virtual machine that needs no hardware support.
 
 mod initramfs;
+pub(crate) mod service;
 
 use std::{
     fs,
@@ -20,9 +21,8 @@ use initramfs::Initramfs;
 
 /// The package that depends on Debian's kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// Software emulation boots in seconds; a machine that hangs does not end by itself.
-const LIMIT_SECONDS: &str = "300";
-const MEMORY_MIB: &str = "1024";
+/// A machine of software emulation that hangs does not end by itself.
+const SMALL: Machine = Machine { memory_mib: "1024", limit_seconds: "300" };
 /// Before each report, on the machine's console.
 const REPORT: &str = "jjleak-vm-report:";
 /// What `leak.c` leaks and allocates: blocks and bytes.
@@ -32,13 +32,15 @@ const ALLOCATED: [u64; 2] = [2000, 200_000];
 /// Runs jjleak on a program that leaks, in each of these ways.
 const RUNS: [&str; 3] = ["", "--follow", "--mmap"];
 
+/// What a machine may take.
+struct Machine {
+    memory_mib: &'static str,
+    limit_seconds: &'static str,
+}
+
 /// `cargo xtask vm-test`.
 pub(crate) fn test() -> Result<ExitCode> {
-    if on_path("qemu-system-x86_64").is_none() {
-        apt::install(&["qemu-system-x86"], "another kernel is tested in a virtual machine")?;
-    }
-    let folder = workspace::target()?.join("vm");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let folder = prepare()?;
     let built = build::program(&build::object()?, true)?;
     // Its debug information would not fit the machine's memory.
     let jjleak = folder.join("jjleak");
@@ -47,7 +49,7 @@ pub(crate) fn test() -> Result<ExitCode> {
     let archive = folder.join("initramfs");
     fs::write(&archive, root(&jjleak, &folder)?).context("cannot write the machine's files")?;
     announce(&format!("booting {}", kernel.display()));
-    let console = boot(&kernel, &archive)?;
+    let console = boot(&kernel, &archive, &SMALL)?;
     match check(&console) {
         Ok(()) => {
             println!("vm-test: {} reports are exact on {}", RUNS.len(), release(&console));
@@ -58,6 +60,16 @@ pub(crate) fn test() -> Result<ExitCode> {
             Err(error)
         }
     }
+}
+
+/// Makes sure that there can be a virtual machine; where its files go.
+fn prepare() -> Result<PathBuf> {
+    if on_path("qemu-system-x86_64").is_none() {
+        apt::install(&["qemu-system-x86"], "another kernel is tested in a virtual machine")?;
+    }
+    let folder = workspace::target()?.join("vm");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder)
 }
 
 /// Debian's kernel, fetched once for each of its versions.
@@ -119,9 +131,10 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// What the machine says on its console.
-fn boot(kernel: &Path, archive: &Path) -> Result<String> {
+fn boot(kernel: &Path, archive: &Path, machine: &Machine) -> Result<String> {
     let output = Command::new("timeout")
-        .args([LIMIT_SECONDS, "qemu-system-x86_64", "-m", MEMORY_MIB, "-nographic", "-no-reboot", "-kernel"])
+        .args([machine.limit_seconds, "qemu-system-x86_64", "-m", machine.memory_mib])
+        .args(["-nographic", "-no-reboot", "-kernel"])
         .arg(kernel)
         .arg("-initrd")
         .arg(archive)

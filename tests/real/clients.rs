@@ -1,0 +1,181 @@
+//! Clients of the daemon that are many, slow, or talk nonsense.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::support::bounded::{LONG, SOON, until};
+use crate::support::daemon::{Daemon, Place};
+use crate::support::privilege::require_bpf;
+use crate::support::random::Random;
+
+/// A daemon that watches nobody and listens.
+fn listening(place: &Place, http: &str) -> Daemon {
+    place.configure("", &format!("{}\n{http}", place.served_on_request()));
+    place.start()
+}
+
+fn descriptors(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
+}
+
+#[test]
+fn of_a_thousand_clients_at_the_same_time_each_is_answered_and_nothing_stays_behind() {
+    const CLIENTS: u64 = 1000;
+    require_bpf!();
+    // Each client is a descriptor of this process.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let place = Place::new("crowd");
+    let daemon = listening(&place, "");
+    let before = descriptors(&daemon);
+
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let path = if number % 2 == 0 { "/metrics" } else { "/api/v1/processes" };
+                let client = thread::Builder::new().stack_size(128 << 10);
+                let socket = place.socket();
+                client.spawn_scoped(scope, move || asked_patiently(&socket, path)).unwrap()
+            })
+            .collect();
+        for client in clients {
+            let answer = client.join().unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+    });
+
+    until(SOON, "the end of all connections", || descriptors(&daemon) <= before);
+    let said = daemon.end();
+    assert!(said.iter().all(|line| line["level"] == "INFO"), "{said:#?}");
+}
+
+/// Asks, however long the others before it take.
+fn asked_patiently(socket: &Path, path: &str) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: jjleak\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn clients_that_send_a_byte_now_and_then_are_sent_away_and_others_get_their_place() {
+    const PLACES: usize = 4;
+    require_bpf!();
+    let place = Place::new("slow");
+    let daemon = listening(&place, &format!("max_connections = {PLACES}"));
+    let slow: Vec<_> = (0..PLACES)
+        .map(|_| {
+            let mut stream = UnixStream::connect(place.socket()).unwrap();
+            thread::spawn(move || {
+                stream.write_all(b"GET / HTTP/1.1\r\nx: ").unwrap();
+                stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                // Until it is hung up on.
+                while stream.write_all(b"x").is_ok() {
+                    if stream.read(&mut [0; 64]).is_ok_and(|read| read == 0) {
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    assert!(place.ask("GET /healthz").0.starts_with("HTTP/1.1 200 "));
+    for client in slow {
+        client.join().unwrap();
+    }
+    daemon.end();
+}
+
+/// A request that nobody means: of the right form in part.
+fn nonsense(random: &mut Random) -> Vec<u8> {
+    const METHODS: [&str; 8] = ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "CONNECT", "get", "\u{0}"];
+    const PARTS: [&str; 16] = [
+        "/",
+        "..",
+        "%2e%2e",
+        "%2f",
+        "%00",
+        "profiles",
+        "etc/passwd",
+        "api/v1",
+        "?pid=",
+        "debug/pprof/heap",
+        "0000000000001-1",
+        "flame.svg",
+        "http://[",
+        "\u{e4}",
+        "//",
+        "processes/1/profile",
+    ];
+    const HEADERS: [&str; 8] = [
+        "host: x",
+        "content-length: -1",
+        "content-length: 99999999999",
+        "transfer-encoding: chunked",
+        "authorization: Bearer",
+        "expect: 100-continue",
+        "upgrade: h2c",
+        ": ",
+    ];
+    let mut request = random.one_of(&METHODS).as_bytes().to_vec();
+    request.extend(b" /");
+    for _ in 0..random.below(6) {
+        request.extend(random.one_of(&PARTS).as_bytes());
+    }
+    if random.below(4) == 0 {
+        let more = usize::try_from(random.below(64)).unwrap();
+        request.extend(random.bytes(more));
+    }
+    request
+        .extend(random.one_of(&[" HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/9.9\r\n", "\r\n", "\n"]).as_bytes());
+    for _ in 0..random.below(5) {
+        request.extend(random.one_of(&HEADERS).as_bytes());
+        request.extend(b"\r\n");
+    }
+    if random.below(8) == 0 {
+        // More than any head may have.
+        request.extend(b"x: ");
+        request.extend(vec![b'a'; 1 << 20]);
+    }
+    request.extend(b"\r\n");
+    let body = usize::try_from(random.below(10_000)).unwrap();
+    request.extend(random.bytes(body));
+    request
+}
+
+#[test]
+fn whatever_comes_through_the_socket_is_answered_or_hung_up_on_and_shows_nothing_of_the_host() {
+    require_bpf!();
+    let place = Place::new("noise");
+    let daemon = listening(&place, "");
+    let mut random = Random(1);
+    for round in 0..1000 {
+        let request = nonsense(&mut random);
+        let mut stream = UnixStream::connect(place.socket()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.set_write_timeout(Some(SOON)).unwrap();
+        // The daemon may have hung up before the end.
+        let _ = stream.write_all(&request).and_then(|()| stream.shutdown(Shutdown::Write));
+        let mut answer = Vec::new();
+        if let Err(error) = stream.read_to_end(&mut answer) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "round {round}");
+        }
+        let shown = String::from_utf8_lossy(&answer);
+        let status = shown.strip_prefix("HTTP/1.1 ").or(shown.strip_prefix("HTTP/1.0 "));
+        let is_fault = status.is_some_and(|status| status.starts_with('5'));
+        let asked = String::from_utf8_lossy(&request[..request.len().min(200)]);
+        assert!((answer.is_empty() || status.is_some()) && !is_fault, "round {round}: {asked:?}: {shown}");
+        assert!(!shown.contains("root:"), "round {round}: {asked:?}: {shown}");
+    }
+    assert!(place.ask("GET /healthz").0.starts_with("HTTP/1.1 200 "));
+    let said = daemon.end();
+    assert!(said.iter().all(|line| line["level"] == "INFO"), "{said:#?}");
+}

@@ -1,0 +1,109 @@
+//! The daemon is killed at any moment: what it has kept can be read, and nothing of it is left in the kernel or in the process
+//! that it was profiling.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::bounded::{LONG, SOON, until};
+use crate::support::bpf_objects::{BpfObjects, Count};
+use crate::support::daemon::{Daemon, Place, working};
+use crate::support::privilege::{is_long, require_bpf};
+use crate::support::probes::{self, Code};
+use crate::support::random::Random;
+
+/// Where a random moment is looked for: a wrong one is as good as a right one, so this may sleep.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// While it reads its configuration and history.
+    Starting,
+    /// While it loads programs and attaches them.
+    Attaching,
+    /// Some time while it profiles.
+    Profiling,
+    /// While it writes a profile, its flame graph and the index.
+    Writing,
+}
+
+const PHASES: [Phase; 4] = [Phase::Attaching, Phase::Writing, Phase::Starting, Phase::Profiling];
+
+/// Starts a daemon, and waits for a moment in this phase.
+fn start_until(phase: Phase, place: &Place, random: &mut Random) -> Daemon {
+    let mut pause = |most: u64| std::thread::sleep(random.shorter_than(Duration::from_millis(most)));
+    if let Phase::Starting = phase {
+        let daemon = place.spawn(|command| command);
+        pause(300);
+        return daemon;
+    }
+    let mut daemon = place.start();
+    daemon.signal(Signal::SIGUSR1);
+    daemon.until("profiling ", SOON);
+    match phase {
+        Phase::Starting | Phase::Attaching => pause(1500),
+        Phase::Profiling => pause(6000),
+        Phase::Writing => {
+            let before = place.kept().len();
+            until(LONG, "another profile", || place.kept().len() > before);
+            pause(30);
+        }
+    }
+    daemon
+}
+
+#[test]
+fn killed_at_any_moment_it_leaves_a_history_that_can_be_read_and_no_probe() {
+    require_bpf!();
+    let rounds = if is_long() { 100 } else { 10 };
+    let place = Place::new("kills");
+    place.configure("", &place.served_on_request());
+    let (program, _said) = working(&place);
+    let pid = program.id();
+    let mut random = Random(8);
+    let mut read = BTreeSet::<PathBuf>::new();
+    let mut probed = 0;
+    let untouched = {
+        let _quiet = probes::quiet();
+        Code::of(pid)
+    };
+    for round in 0..rounds {
+        let _quiet = probes::quiet();
+        let daemon = start_until(PHASES[round % PHASES.len()], &place, &mut random);
+        let mut objects = BpfObjects::default();
+        objects.note(daemon.pid());
+        probed += usize::from(untouched != Code::of(pid));
+        daemon.kill();
+
+        until(SOON, "the program's own code", || untouched == Code::of(pid));
+        until(SOON, "the end of all maps, programs and links", || objects.left() == Count::default());
+        for profile in place.kept().into_iter().filter(|path| !read.contains(path)).collect::<Vec<_>>() {
+            let bytes = std::fs::read(&profile).unwrap();
+            let taken_of = jjleak::pprof::read(&bytes).unwrap().profile.process.pid;
+            assert_eq!(taken_of, pid, "round {round}: {}", profile.display());
+            read.insert(profile);
+        }
+    }
+    assert!(probed >= rounds / 4, "there were probes in {probed} of {rounds} rounds only");
+    assert_all_is_served(&place, read.len());
+}
+
+/// Fails unless a daemon that is started now lists so many profiles, and renders each.
+fn assert_all_is_served(place: &Place, count: usize) {
+    let daemon = place.start();
+    let said = format!("{:?}", daemon.said);
+    assert!(!said.contains("Mended") || said.contains("unread: 0"), "{said}");
+    let (_, list) = place.ask("GET /api/v1/profiles");
+    let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+    let ids: Vec<_> =
+        list["profiles"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), count);
+    for id in ids {
+        for (file, part) in [("report.html", "</html>"), ("flame.svg", "</svg>")] {
+            let (head, body) = place.ask(&format!("GET /profiles/{id}/{file}"));
+            assert!(head.starts_with("HTTP/1.1 200 "), "{id}: {head}");
+            assert!(String::from_utf8_lossy(&body).trim_end().ends_with(part), "{id}/{file}");
+        }
+    }
+    daemon.end();
+}
