@@ -289,6 +289,16 @@ fn image_of_jdk_8() -> Image {
 }
 
 #[test]
+fn a_jvm_has_no_code_heaps_before_it_has_its_interpreter() {
+    const INTERPRETER: u64 = HEAPS + 0x100;
+    let statics = [("CodeCache", "_heaps", HEAPS), ("AbstractInterpreter", "_code", INTERPRETER)];
+    let mut image = image_of(17, FIELDS, &statics);
+    assert!(open(image.clone()).heaps().is_err());
+    image.word(INTERPRETER, HEAP);
+    assert_eq!(open(image).heaps().unwrap().len(), 1);
+}
+
+#[test]
 fn what_jdk_8_describes_is_known_and_what_it_does_not_is_said() {
     let jvm = open(image_of_jdk_8());
     assert_eq!((jvm.version(), jvm.lacks()), (8, Some("lines of interpreted methods")));
