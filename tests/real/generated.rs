@@ -107,6 +107,17 @@ fn stacks_end_in_generated_code_that_keeps_none_also_where_it_replaces_other() {
     assert_eq!(objects, 7);
 }
 
+/// What lies above a thread's stack can look like a frame.
+#[test]
+fn a_frame_pointer_that_leads_away_from_the_threads_stack_is_not_followed() {
+    require_bpf!();
+    let mut program = Generating::start();
+    let jjleak = program.attach();
+    program.ask("beyond");
+    let report = jjleak.interrupt().assert_done().report();
+    assert_ends_in_generated_code(&of_size(&report, 1306));
+}
+
 #[test]
 fn a_region_of_generated_code_that_grows_is_followed() {
     require_bpf!();

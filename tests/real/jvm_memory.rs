@@ -169,7 +169,8 @@ fn assert_harmless(java: &Path) {
     let line = maps.lines().find(|line| line.ends_with("/libjvm.so")).unwrap();
     let bias = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
     let library = std::fs::read(line.split_whitespace().last().unwrap()).unwrap();
-    let symbol = jjleak::jvm::symbols(&library, bias).unwrap();
+    let symbols = jjleak::jvm::Symbols::of(&library).unwrap();
+    let symbol = symbols.above(bias);
     let record = RefCell::new(Record::default());
     let recorder =
         || Recorder { memory: ProcessMemory::open(Pid::new(java.pid()).unwrap()).unwrap(), record: &record };

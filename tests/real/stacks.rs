@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use jjleak::render::json::StackDocument;
+use jjleak_common::stack::MAX_FRAMES;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -186,6 +187,36 @@ fn stacks_of_exceptions_in_flight_are_as_in_gdb() {
     }
 }
 
+/// Of a stack with more frames than are kept, the innermost are.
+#[test]
+fn stacks_up_to_the_limit_are_as_in_gdb_and_deeper_ones_as_far_as_they_are_kept() {
+    require_program!("gdb");
+    let fixture = Fixture::alone(compile::deepest().to_owned());
+    let by_gdb: Stacks =
+        fixture.under_gdb().into_iter().filter(|(_, it)| it.bytes == it.objects * 1401).collect();
+    let (whole, cut): (Stacks, Stacks) =
+        by_gdb.into_iter().partition(|(stack, _)| stack.callers.len() < MAX_FRAMES);
+    let longest = whole.keys().map(|stack| stack.callers.len() + 1).max();
+    assert!(longest == Some(MAX_FRAMES) && cut.len() > 2, "{longest:?}, and {} longer ones", cut.len());
+
+    let report = fixture.under_jjleak().report();
+
+    assert_nothing_lost(&report);
+    let of_size =
+        report.stacks.iter().filter(|stack| stack.allocated.bytes == stack.allocated.objects * 1401);
+    let (complete, too_deep): (Vec<_>, Vec<_>) = of_size.partition(|stack| stack.status == "complete");
+    assert_equal(&complete.into_iter().map(oracle::reduced).collect(), &whole);
+    let mut expected = Stacks::new();
+    for (Stack { function, mut callers }, allocated) in cut {
+        callers.truncate(MAX_FRAMES - 1);
+        let sum = expected.entry(Stack { function, callers }).or_default();
+        sum.objects += allocated.objects;
+        sum.bytes += allocated.bytes;
+    }
+    assert!(too_deep.iter().all(|stack| stack.status == "too_deep"), "{too_deep:#?}");
+    assert_equal(&too_deep.into_iter().map(oracle::reduced).collect(), &expected);
+}
+
 /// Without what gdb makes of the words above the dynamic loader's first frame, which has no call frame information: the
 /// number of arguments and the first of their addresses (System V ABI, x86-64, "Initial Stack"), which are no code.
 fn without_invented_frames(by_gdb: Stacks) -> Stacks {
@@ -253,5 +284,35 @@ fn what_cannot_be_unwound_ends_with_a_status_and_invents_no_frame() {
             assert_eq!(names, ["malloc", function]);
             assert_ne!(stack.status, "complete");
         }
+    }
+}
+
+/// A file whose code says nothing of its frames: a stack is followed through it by frame pointers if these lead on, and says
+/// so.
+#[test]
+fn code_without_call_frame_information_that_keeps_a_frame_pointer_is_followed_and_named() {
+    require_bpf!();
+    let program = compile::without_rows();
+    let arguments = ["--format", "json", "--", program.to_str().unwrap()];
+
+    let report = Ended::of(arguments).assert_done().report();
+
+    let of_size = |size| {
+        let all = report.stacks.iter();
+        let mut stacks = all.filter(move |it| it.live.objects > 0 && it.live.bytes == it.live.objects * size);
+        stacks.next().unwrap_or_else(|| panic!("nothing of {size} bytes"))
+    };
+    for (size, function, module) in
+        [(1501, "assembled", program.to_str().unwrap()), (1502, "in_library", "libwithoutrows.so")]
+    {
+        let stack = of_size(size);
+        let names: Vec<_> = stack.frames.iter().map(|frame| frame.symbol.as_str()).collect();
+        assert_eq!(names[..3], ["malloc", function, "main"], "{}", stack.status);
+        assert_eq!(names.last(), Some(&"_start"), "{names:?}");
+        assert_eq!(stack.status, "frame_pointers");
+        let by_frame_pointer: Vec<_> = stack.frames.iter().map(|frame| frame.by_frame_pointer).collect();
+        assert_eq!(by_frame_pointer[..4], [false, false, true, false], "{names:?}");
+        let named = report.without_unwind_information.iter().any(|file| file.ends_with(module));
+        assert!(named, "{module} is not named: {:?}", report.without_unwind_information);
     }
 }

@@ -17,7 +17,7 @@ use jjleak_common::{
     unwind::{Hint, MAX_FOUND, Mapping, code_identity, layer},
 };
 
-use super::Scratch;
+use super::{Scratch, Walk};
 use crate::{
     maps::{CODE, HINTS, PROCESSES},
     memory::read_kernel,
@@ -107,6 +107,46 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
         (*found).pages = (*rows).pages;
     }
     true
+}
+
+/// Whether an address is on the stack that the walk is on: in the mapping that the stack pointer is in, as far as the kernel
+/// tells.
+#[inline(always)]
+pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if VMA_FILE.load() == 0 {
+        return true;
+    }
+    let size = walk.stack_end.wrapping_sub(walk.stack_begin);
+    if walk.stack_pointer.wrapping_sub(walk.stack_begin) >= size {
+        // When the kernel is busy with the mappings, it does not tell.
+        walk.stack_begin = 0;
+        walk.stack_end = u64::MAX;
+        let mut context: *mut Walk = walk;
+        // SAFETY: the callback has the signature the helper wants, and its context outlives the call.
+        unsafe {
+            let (task, at) = (bpf_get_current_task_btf(), (*context).stack_pointer);
+            bpf_find_vma(task, at, bound as *mut c_void, (&raw mut context).cast(), 0);
+        }
+    }
+    // SAFETY: as above.
+    let walk = unsafe { &(*scratch).walk };
+    address.wrapping_sub(walk.stack_begin) <= walk.stack_end.wrapping_sub(walk.stack_begin)
+}
+
+/// Writes where a mapping is into the walk.
+#[inline(never)]
+extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut Walk) -> i64 {
+    let vma = vma as u64;
+    if let (Some(begin), Some(end)) = (read_kernel(vma + VMA_START.load()), read_kernel(vma + VMA_END.load()))
+    {
+        // SAFETY: the helper passes the context that `is_on_stack` gave it.
+        let walk = unsafe { &mut **context };
+        walk.stack_begin = begin;
+        walk.stack_end = end;
+    }
+    0
 }
 
 /// Tells the user side of a mapping, once if it can.

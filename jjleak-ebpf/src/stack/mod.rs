@@ -91,6 +91,9 @@ struct Walk {
     /// Mappings that the kernel has told of, and how many.
     found: [Mapping; MAX_FOUND],
     found_count: u64,
+    /// The mapping that the stack is in; the end is 0 before it was asked for.
+    stack_begin: u64,
+    stack_end: u64,
     /// Address of the copied part of the stack, and its valid bytes.
     window_at: u64,
     window_bytes: u64,

@@ -2,8 +2,8 @@
 //!
 //! The first return address is read below the canonical frame address of the probe site, so the caller of the
 //! allocation function is never lost. From there on each frame's row says where its CFA is. Every step is checked: the
-//! stack pointer grows, and a return address is in code that the process maps. What does not hold ends the walk with a
-//! status.
+//! stack pointer grows, a frame pointer stays on the thread's stack, and a return address is in code that the process maps.
+//! What does not hold ends the walk with a status.
 
 use core::{
     ffi::c_void,
@@ -111,6 +111,8 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.after_call = after_call;
     walk.unproven = 0;
     walk.window_bytes = 0;
+    walk.stack_begin = 0;
+    walk.stack_end = 0;
     walk.return_instance = 0;
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
@@ -285,8 +287,9 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         return Err(finished(walk));
     }
     let cfa = canonical_frame_address(scratch, row)?;
-    // The CFA lies above all frames that this one called.
-    if cfa & 7 != 0 || cfa.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES {
+    // The CFA lies above all frames that this one called. What is taken for a frame pointer can point to any memory.
+    let is_possible = cfa & 7 == 0 && cfa.wrapping_sub(walk.stack_pointer).wrapping_sub(1) < MAX_FRAME_BYTES;
+    if !is_possible || by_frame_pointer && !code::is_on_stack(scratch, cfa) {
         return Err(if kind == RowKind::None as u64 {
             StackStatus::NoRow
         } else if by_frame_pointer {

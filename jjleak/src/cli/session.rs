@@ -260,6 +260,7 @@ impl Session {
                     }
                 }
                 () = at(self.watch.next_turn()) => self.watch.turn(),
+                () = at(self.watch.next_look_at_starting()) => self.watch.look_at_starting()?,
                 () = self.watch.next_ending() => {
                     self.catch_up()?;
                     if self.watch.is_crowded() {

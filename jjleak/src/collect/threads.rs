@@ -16,36 +16,39 @@ pub struct Thread {
     pub nth: u32,
 }
 
-/// Threads by image and [identity](jjleak_common::stack::thread_identity).
+/// Threads by image.
 #[derive(Debug, Default)]
-pub(super) struct Threads(HashMap<ImageId, HashMap<u64, Thread>>);
+pub(super) struct Threads(HashMap<ImageId, OfImage>);
+
+#[derive(Debug, Default)]
+struct OfImage {
+    /// By [identity](jjleak_common::stack::thread_identity).
+    threads: HashMap<u64, Thread>,
+    /// How many have been seen with a number.
+    seen: HashMap<u32, u32>,
+}
 
 impl Threads {
     /// A stack of this thread was seen for the first time, when the thread had this name.
     pub(super) fn see(&mut self, image: ImageId, identity: u64, number: u32, name: String) {
-        let threads = self.0.entry(image).or_default();
+        let OfImage { threads, seen } = self.0.entry(image).or_default();
         if let Some(known) = threads.get_mut(&identity) {
             known.name = name;
             return;
         }
-        let earlier =
-            threads.values().filter(|thread| thread.number == number).map(|thread| thread.nth).max();
-        threads.insert(identity, Thread { number, name, nth: earlier.unwrap_or_default() + 1 });
+        let nth = seen.entry(number).or_default();
+        *nth += 1;
+        threads.insert(identity, Thread { number, name, nth: *nth });
     }
 
     pub(super) fn get(&self, image: ImageId, identity: u64) -> Option<&Thread> {
-        self.0.get(&image)?.get(&identity)
+        self.0.get(&image)?.threads.get(&identity)
     }
 
     /// Names threads anew: `name` tells what the one of a number, of which it is the last, is called now; nothing if it has ended.
     pub(super) fn rename(&mut self, image: ImageId, name: impl Fn(u32) -> Option<String>) {
-        let Some(threads) = self.0.get_mut(&image) else { return };
-        let mut last = HashMap::<u32, u32>::new();
-        for thread in threads.values() {
-            let nth = last.entry(thread.number).or_default();
-            *nth = thread.nth.max(*nth);
-        }
-        for thread in threads.values_mut().filter(|thread| last.get(&thread.number) == Some(&thread.nth)) {
+        let Some(OfImage { threads, seen }) = self.0.get_mut(&image) else { return };
+        for thread in threads.values_mut().filter(|thread| seen.get(&thread.number) == Some(&thread.nth)) {
             if let Some(name) = name(thread.number) {
                 thread.name = name;
             }
@@ -65,7 +68,7 @@ mod tests {
 
     fn names(threads: &Threads) -> Vec<(String, u32)> {
         let mut names: Vec<_> =
-            threads.0[&IMAGE].values().map(|thread| (thread.name.clone(), thread.nth)).collect();
+            threads.0[&IMAGE].threads.values().map(|thread| (thread.name.clone(), thread.nth)).collect();
         names.sort();
         names
     }

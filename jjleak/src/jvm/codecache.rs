@@ -27,6 +27,8 @@ const KERNEL_WORD: u64 = 4;
 #[derive(Debug)]
 pub(super) struct CodeCacheLayout {
     heaps: Heaps,
+    /// Where the JVM keeps a pointer to its interpreter, which it makes after all heaps and before it runs Java.
+    interpreter: Option<u64>,
     low: u64,
     end: u64,
     segment_map: u64,
@@ -81,6 +83,7 @@ impl CodeCacheLayout {
         };
         Ok(Self {
             heaps: Heaps::of(structs)?,
+            interpreter: structs.address(&[("AbstractInterpreter", "_code")]).ok(),
             low: memory.wrapping_add(low),
             end: memory.wrapping_add(field("VirtualSpace", "_high_boundary")?.offset),
             segment_map: field("CodeHeap", "_segmap")?.offset.wrapping_add(low),
@@ -236,8 +239,12 @@ impl BlobKind {
     }
 }
 
-/// Where the code heaps are, of which there is at least one.
+/// Where the code heaps are, of which there is at least one. None before the JVM has its interpreter: it makes one heap after
+/// the other, and one that is missing here would not be known for what it is.
 pub(super) fn heaps(memory: &impl Memory, layout: &CodeCacheLayout) -> Result<Vec<CodeHeap>, Error> {
+    if layout.interpreter.is_some_and(|interpreter| memory.pointer(interpreter).is_none_or(|at| at == 0)) {
+        return Err(Error::Unreadable("its interpreter"));
+    }
     let (data, count) = layout.heaps.read(memory).ok_or(Error::Unreadable("its code heaps"))?;
     let mut heaps: Vec<CodeHeap> = Vec::new();
     for index in 0..count {

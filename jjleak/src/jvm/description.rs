@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::memory::Paged;
 use super::structs::{Field, Structs};
-use super::{Error, Memory, symbols};
+use super::{Error, Memory, Symbols};
 
 /// Most flags that are read; the JDKs from 11 to 25 have up to 1,426.
 const MAX_FLAGS: u64 = 4096;
@@ -39,7 +39,7 @@ pub struct Description<M> {
 impl<M: Memory> Description<M> {
     /// Reads it, as [`super::Jvm::open`] does. A JVM that describes no flags has none.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
-        Self::described(memory, symbols(library, bias)?)
+        Self::described(memory, Symbols::of(library)?.above(bias))
     }
 
     /// The same where the library is not at hand: `symbol` tells where exported variables are.

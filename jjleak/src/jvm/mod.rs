@@ -36,7 +36,7 @@ use structs::Structs;
 
 pub use codecache::{Blob, BlobKind};
 pub use description::{Description, Origin};
-pub use library::{is_library, library};
+pub use library::{describes_itself, has_name, is_library, library};
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
 
@@ -78,7 +78,7 @@ impl<M: Memory> Jvm<M> {
     /// Reads what the JVM says of itself: `library` is the content of the file that it is in, which is mapped `bias` bytes
     /// above the addresses in it.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
-        Self::described(memory, symbols(library, bias)?)
+        Self::described(memory, Symbols::of(library)?.above(bias))
     }
 
     /// The same where the library is not at hand: `symbol` tells where exported variables are.
@@ -118,7 +118,7 @@ impl<M: Memory> Jvm<M> {
         }
     }
 
-    /// Where code is and can come to be, once there is any.
+    /// Where code is and can come to be, once all of it is settled: from before the JVM runs the first Java method on.
     pub fn heaps(&self) -> Result<Vec<CodeHeap>, Error> {
         codecache::heaps(&self.memory, &self.code_cache)
     }
@@ -150,22 +150,31 @@ impl<M: Memory> Jvm<M> {
     }
 }
 
-/// Where the symbols by which HotSpot describes itself are, and the variables that it does not describe: of a library, which is
-/// mapped `bias` bytes above the addresses in it.
-pub fn symbols(library: &[u8], bias: u64) -> Result<impl Fn(&str) -> Option<u64>, Error> {
-    let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
-    let exported = elf
-        .dynamic_symbols()
-        .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
-    let hidden = elf.symbols().filter(|symbol| {
-        symbol.name_bytes().is_ok_and(|name| variable::ALL.iter().any(|known| known.as_bytes() == name))
-    });
-    let symbols: HashMap<_, _> = exported
-        .chain(hidden)
-        .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address().wrapping_add(bias))))
-        .collect();
-    if symbols.is_empty() {
-        return Err(Error::NoStructs);
+/// Where the variables are by which HotSpot describes itself, and those that it does not describe: addresses in the library that
+/// it is in.
+#[derive(Debug)]
+pub struct Symbols(HashMap<String, u64>);
+
+impl Symbols {
+    /// Looks them up in the content of a library.
+    pub fn of(library: &[u8]) -> Result<Self, Error> {
+        let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
+        let exported = elf
+            .dynamic_symbols()
+            .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
+        let hidden = elf.symbols().filter(|symbol| {
+            symbol.name_bytes().is_ok_and(|name| variable::ALL.iter().any(|known| known.as_bytes() == name))
+        });
+        let symbols: HashMap<_, _> = exported
+            .chain(hidden)
+            .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
+            .collect();
+        if symbols.is_empty() { Err(Error::NoStructs) } else { Ok(Self(symbols)) }
     }
-    Ok(move |name: &str| symbols.get(name).copied())
+
+    /// Where they are in a process that maps the library `bias` bytes above the addresses in it.
+    #[must_use]
+    pub fn above(&self, bias: u64) -> impl Fn(&str) -> Option<u64> {
+        move |name: &str| Some(self.0.get(name)?.wrapping_add(bias))
+    }
 }

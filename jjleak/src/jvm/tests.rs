@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::{Blob, BlobKind, JavaFrame, Jvm, KnownMethods};
 use image::{
-    BLOB_HEADER, CODE, CODE_BYTES, HEAP, HEAP_BYTES, Image, METHODS, SEGMENT_MAP, STEP, image, open,
+    BLOB_HEADER, CODE, CODE_BYTES, FIELDS, HEAP, HEAP_BYTES, HEAPS, Image, METHODS, SEGMENT_MAP, STEP, image,
+    image_of, open,
 };
 
 /// The blob with code at a return address.
@@ -21,6 +22,16 @@ fn names(jvm: &Jvm<Image>, return_address: u64) -> Vec<(String, String, u32)> {
     let blob = find(jvm, return_address).unwrap();
     let frames = jvm.methods(&mut KnownMethods::default()).compiled(&blob, return_address);
     frames.into_iter().map(|frame| (frame.name, frame.file, frame.line)).collect()
+}
+
+#[test]
+fn a_jvm_has_no_code_heaps_before_it_has_its_interpreter() {
+    const INTERPRETER: u64 = HEAPS + 0x100;
+    let statics = [("CodeCache", "_heaps", HEAPS), ("AbstractInterpreter", "_code", INTERPRETER)];
+    let mut image = image_of(17, FIELDS, &statics);
+    assert!(open(image.clone()).heaps().is_err());
+    image.word(INTERPRETER, HEAP);
+    assert_eq!(open(image).heaps().unwrap().len(), 1);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Files that a program is likely to map while it runs: what it has mapped in earlier runs, what lies beside the libraries
-//! that it has in folders of its own, and what these need.
+//! Files that a program is likely to map while it runs: what it has mapped in earlier runs, what lies in folders of its own,
+//! beside the libraries that it has there, and what these need.
 //!
 //! What is expected in vain costs a little room, and what is missed is found when it is mapped.
 
@@ -40,9 +40,15 @@ struct Dynamic {
 }
 
 impl ModuleFiles {
-    /// Opens the files that a process is likely to map besides those that it maps, as far as they are there. `earlier`
-    /// are paths of files that its program has mapped before.
-    pub fn expected(&mut self, pid: Pid, mapped: &ModuleTable, earlier: &[PathBuf]) -> Vec<Rc<Module>> {
+    /// Opens the files that a process is likely to map besides those that it maps, as far as they are there. `program` is the
+    /// path of what it runs, and `earlier` are those of files that it has mapped before.
+    pub fn expected(
+        &mut self,
+        pid: Pid,
+        program: &Path,
+        mapped: &ModuleTable,
+        earlier: &[PathBuf],
+    ) -> Vec<Rc<Module>> {
         let mut search = Search::new();
         for (_, module) in mapped.iter() {
             search.known.insert(module.path.clone());
@@ -57,6 +63,9 @@ impl ModuleFiles {
             if let Some(folder) = module.path.parent() {
                 search.add_folder(folder, 1);
             }
+        }
+        for folder in own_folders(program) {
+            search.add_folder(&folder, MAX_DEPTH);
         }
         let mut expected = Vec::new();
         while let Some(path) = search.waiting.pop_front() {
@@ -145,16 +154,33 @@ impl Search {
 }
 
 /// The loader's default folders (ld.so(8)), and Debian's.
-const SYSTEM: [&str; 8] = [
+const SYSTEM: [&str; 9] = [
     "/",
     "/lib",
     "/lib64",
     "/usr/lib",
     "/usr/lib64",
     "/usr/local/lib",
+    "/usr/local/lib64",
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
 ];
+
+/// Where libraries are, below a folder that has programs in another one.
+const LIBRARIES: [&str; 3] = ["lib", "lib64", "lib/x86_64-linux-gnu"];
+
+/// Where things may be that only this program loads: in folders of its name where libraries are (Filesystem Hierarchy Standard,
+/// 4.6), and beside them, if it is installed in a place of its own.
+fn own_folders(program: &Path) -> Vec<PathBuf> {
+    let place = program.parent().and_then(Path::parent);
+    let Some((place, name)) = place.zip(program.file_name()) else { return Vec::new() };
+    let folders = LIBRARIES.map(|libraries| place.join(libraries));
+    folders
+        .into_iter()
+        .flat_map(|folder| [folder.join(name), folder])
+        .filter(|folder| folder.is_dir())
+        .collect()
+}
 
 fn is_library(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "so")
@@ -226,7 +252,7 @@ mod tests {
         let program = std::env::current_exe().unwrap();
         fs::copy("/bin/true", &library).unwrap();
         let earlier = [library.clone(), program, library.clone(), PathBuf::from("/nonexistent")];
-        let expected = files.expected(pid, &modules, &earlier);
+        let expected = files.expected(pid, Path::new(""), &modules, &earlier);
         assert!(paths(&expected).contains(&&*library), "{:?}", paths(&expected));
         assert_eq!(expected.iter().filter(|module| module.path == library).count(), 1);
         assert!(!expected.iter().any(|module| modules.iter().any(|(_, mapped)| mapped.path == module.path)));
@@ -250,5 +276,24 @@ mod tests {
         search.add_folder(Path::new("/usr/lib"), MAX_DEPTH);
         let names = ["a.so", "b.so", "below/c.so"].map(|name| folder.path().join(name));
         assert_eq!(search.waiting, names);
+    }
+
+    #[test]
+    fn a_program_has_folders_of_its_name_and_a_place_of_its_own() {
+        let place = TempDir::new().unwrap();
+        let place = place.path();
+        for folder in ["bin", "lib/python3/lib-dynload", "lib/python2", "lib/x86_64-linux-gnu/python3"] {
+            fs::create_dir_all(place.join(folder)).unwrap();
+        }
+        let names = ["lib/python3", "lib", "lib/x86_64-linux-gnu/python3", "lib/x86_64-linux-gnu"];
+        assert_eq!(own_folders(&place.join("bin/python3")), names.map(|name| place.join(name)));
+        assert_eq!(own_folders(Path::new("")), Vec::<PathBuf>::new());
+        let libraries =
+            [Path::new("/usr/lib"), Path::new("/usr/lib64"), Path::new("/usr/lib/x86_64-linux-gnu")];
+        let mut search = Search::new();
+        own_folders(Path::new("/usr/bin/nothing"))
+            .iter()
+            .for_each(|folder| search.add_folder(folder, MAX_DEPTH));
+        assert!(search.waiting.is_empty() && !libraries.iter().any(|folder| search.known.contains(*folder)));
     }
 }

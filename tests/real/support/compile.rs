@@ -230,11 +230,32 @@ pub(crate) fn binding() -> &'static Path {
     PATH.get_or_init(|| compile("binding", &["stacks/binding.c".to_owned()], &flags))
 }
 
+/// The program with stacks of as many frames as are kept, and of more.
+pub(crate) fn deepest() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-g", "-fomit-frame-pointer"];
+    PATH.get_or_init(|| compile("deepest", &["stacks/deepest.c".to_owned()], &flags))
+}
+
 /// The program whose frames cannot be unwound.
 pub(crate) fn garbage() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let units = ["stacks/garbage.c", "stacks/garbage.S"].map(str::to_owned);
     PATH.get_or_init(|| compile("garbage", &units, &["-g", "-fomit-frame-pointer"]))
+}
+
+/// The program of which some code has no call frame information, and keeps frame pointers: in the program, and all of a
+/// library.
+pub(crate) fn without_rows() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let source = ["stacks/without_rows.c".to_owned()];
+        // Not even debug information, which would have it.
+        let without = ["-fno-asynchronous-unwind-tables", "-Wl,--no-ld-generated-unwind-info", "-nostdlib"];
+        let flags = ["-DLIBRARY", "-shared", "-fPIC", "-fno-omit-frame-pointer"];
+        let library = compile("libwithoutrows.so", &source, &[&flags[..], &without].concat());
+        compile("without_rows", &source, &["-g", "-Wl,--no-as-needed", library.to_str().unwrap()])
+    })
 }
 
 /// The program that generates code.

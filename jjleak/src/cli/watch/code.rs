@@ -10,7 +10,7 @@ use super::Look;
 use super::process::Watched;
 use crate::attach::{self, Attachment, CodeMapping};
 use crate::kept::KeptFiles;
-use crate::processes::{FileVersion, Module, Pid};
+use crate::processes::{FileVersion, Mapping, Module, Pid};
 use crate::unwind::{ModuleRows, RowCache};
 
 /// Follows the processes' code.
@@ -35,7 +35,7 @@ impl CodeFollower {
         look: &Look,
         attachment: &mut Attachment,
     ) -> Result<(), attach::Error> {
-        let Watched { image, modules, .. } = watched;
+        let Watched { image, modules, jvm, .. } = watched;
         let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
@@ -51,8 +51,10 @@ impl CodeFollower {
             };
             self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
+        // How to unwind through what a JVM generates, it has to tell. Until then a walk ends there, and tells us.
+        let is_unknown = |mapping: &Mapping| jvm.is_awaited() && mapping.is_generated();
         let code: Vec<_> = executable()
-            .filter(|mapping| !mapping.is_of_uprobes())
+            .filter(|mapping| !mapping.is_of_uprobes() && !is_unknown(mapping))
             .map(|mapping| CodeMapping::of(mapping, modules))
             .collect();
         let left_out = attachment.set_code(*image, &code, look.seen)?;

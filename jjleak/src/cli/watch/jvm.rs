@@ -1,24 +1,24 @@
 //! JVMs: where they generate code, and what it is.
 
-use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
+use std::time::Instant;
 
+use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
+use jjleak_common::process::ProcessSlot;
+
+use super::awaited::{Awaited, JvmLibraries, Outcome};
 use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Look, Watch};
 use crate::cli::Failure;
 use crate::collect::Collector;
 use crate::jvm::{self, Jvm, ProcessMemory};
-use crate::processes::{Mapping, ModuleTable, Pid};
+use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
 use crate::symbolize::{JavaNames, KnownJava, StackNames};
-
-/// How often a JVM's own description is tried to be read: while its library is being loaded, it is not there yet.
-const ATTEMPTS: u32 = 10;
 
 /// What is known of the JVM in a process, if there is one.
 #[derive(Default)]
 pub(super) struct WatchedJvm {
-    jvm: Option<Jvm<ProcessMemory>>,
-    attempts: u32,
+    stage: Stage,
     /// Where its code is; empty before it has any.
     heaps: Vec<CodeHeap>,
     /// What the kernel side has been told of it.
@@ -26,10 +26,44 @@ pub(super) struct WatchedJvm {
     names: KnownJava,
 }
 
+/// How far a JVM is with being known.
+#[derive(Default)]
+enum Stage {
+    /// The process maps none.
+    #[default]
+    None,
+    /// It is just starting, as far as can be told.
+    Awaited(Box<Awaited>),
+    /// It can be looked into.
+    Known(Box<Jvm<ProcessMemory>>),
+    /// This one cannot, and will not.
+    Unknown(FileVersion),
+}
+
+/// What a look at a JVM leads to.
+enum News {
+    /// Nothing has changed.
+    Nothing,
+    /// This is where and how it generates code.
+    Code(Box<CodeCache>),
+    /// It is not known, nor to be expected, what its code is.
+    Unknown,
+}
+
 impl WatchedJvm {
     /// Whether there is one.
-    pub(super) const fn is_known(&self) -> bool {
-        self.jvm.is_some()
+    pub(super) fn is_known(&self) -> bool {
+        match &self.stage {
+            Stage::Known(_) => true,
+            Stage::Awaited(awaited) => awaited.has_described_itself(),
+            Stage::None | Stage::Unknown(_) => false,
+        }
+    }
+
+    /// Whether there is a JVM of which it is to be expected that it tells what its code is, and which has not: nobody can say
+    /// how to unwind through that code then.
+    pub(super) const fn is_awaited(&self) -> bool {
+        matches!(self.stage, Stage::Awaited(_))
     }
 
     /// Frames that could not be named.
@@ -37,12 +71,56 @@ impl WatchedJvm {
         self.names.unnamed
     }
 
+    fn jvm(&self) -> Option<&Jvm<ProcessMemory>> {
+        if let Stage::Known(jvm) = &self.stage { Some(jvm) } else { None }
+    }
+
+    /// Takes notice of a JVM's library.
+    pub(super) fn notice(&mut self, mappings: &[Mapping], modules: &ModuleTable) {
+        let given_up = match self.stage {
+            Stage::None => None,
+            // It may only have led to the JVM.
+            Stage::Unknown(library) => Some(library),
+            Stage::Awaited(_) | Stage::Known(_) => return,
+        };
+        if let Some((library, bias)) = jvm::library(mappings, modules)
+            && Some(library.version) != given_up
+        {
+            self.stage = Stage::Awaited(Box::new(Awaited::new(library, bias)));
+        }
+    }
+
     /// Where code is, if that is another place than the last time: it is settled while the JVM starts.
-    fn look(&mut self, thread: Pid, mappings: &[Mapping], modules: &ModuleTable) -> Option<CodeCache> {
-        self.open(thread, mappings, modules);
-        let jvm = self.jvm.as_ref()?;
-        let no_code = |error: &jvm::Error| tracing::debug!(%error, "a JVM has no code yet");
-        let heaps = jvm.heaps().inspect_err(no_code).ok()?;
+    fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> News {
+        if let Stage::Awaited(awaited) = &mut self.stage {
+            match awaited.look(thread, libraries) {
+                Outcome::Awaited => return News::Nothing,
+                Outcome::Unknown => {
+                    self.stage = Stage::Unknown(awaited.library());
+                    return News::Unknown;
+                }
+                Outcome::Known(jvm) => self.stage = Stage::Known(jvm),
+            }
+        }
+        self.look_for_code().map_or(News::Nothing, |code| News::Code(Box::new(code)))
+    }
+
+    /// When to look at it without being asked to.
+    fn next_look(&self) -> Option<Instant> {
+        if let Stage::Awaited(awaited) = &self.stage { awaited.next_look() } else { None }
+    }
+
+    /// Whether an awaited JVM has come so far that it can be looked into. Costs next to nothing.
+    fn has_begun(&mut self, pid: Pid, libraries: &mut JvmLibraries) -> bool {
+        match &mut self.stage {
+            Stage::Awaited(awaited) => awaited.has_begun(|| living_thread(pid), libraries),
+            _ => false,
+        }
+    }
+
+    fn look_for_code(&mut self) -> Option<CodeCache> {
+        let jvm = self.jvm()?;
+        let heaps = jvm.heaps().ok()?;
         if heaps == self.heaps {
             return self.continuations();
         }
@@ -63,38 +141,8 @@ impl WatchedJvm {
         if self.told == CodeCache::default() || self.told.continuations != Continuations::default() {
             return None;
         }
-        self.told.continuations = self.jvm.as_ref()?.continuations()?;
+        self.told.continuations = self.jvm()?.continuations()?;
         Some(self.told)
-    }
-
-    /// Finds out how the JVM's structures are laid out, once there is one.
-    fn open(&mut self, thread: Pid, mappings: &[Mapping], modules: &ModuleTable) {
-        if self.jvm.is_some() || self.attempts == ATTEMPTS {
-            return;
-        }
-        let Some((module, bias)) = jvm::library(mappings, modules) else { return };
-        self.attempts += 1;
-        let opened = ProcessMemory::open(thread)
-            .and_then(|memory| Ok((memory, module.read()?)))
-            .map_err(|error| error.to_string())
-            .and_then(|(memory, library)| {
-                Jvm::open(memory, &library, bias).map_err(|error| error.to_string())
-            });
-        match opened {
-            Ok(jvm) => {
-                let version = jvm.version();
-                if let Some(lacking) = jvm.lacks() {
-                    tracing::warn!("JDK {version} is not known well: {lacking} are not shown");
-                }
-                tracing::info!("Java methods of JDK {version} are named");
-                self.jvm = Some(jvm);
-            }
-            Err(error) if self.attempts == ATTEMPTS => {
-                let path = module.path.display();
-                tracing::warn!("{path}: Java methods are not named, and stacks end at them: {error}");
-            }
-            Err(error) => tracing::debug!(%error, "a JVM cannot be looked into yet"),
-        }
     }
 }
 
@@ -106,10 +154,35 @@ impl Watch {
         thread: Pid,
         look: &Look,
     ) -> Result<bool, Failure> {
-        let Some(code) = watched.jvm.look(thread, &look.mappings, &watched.modules) else { return Ok(false) };
-        self.attachment.set_generated(watched.slot(), &code);
+        match watched.jvm.look(thread, &mut self.jvm_libraries) {
+            News::Nothing => return Ok(false),
+            News::Code(code) => self.attachment.set_generated(watched.slot(), &code),
+            News::Unknown => {}
+        }
         self.code.follow(watched, thread, look, &mut self.attachment)?;
         Ok(true)
+    }
+
+    /// When JVMs that are just starting are to be looked at; never when there are none.
+    pub(in crate::cli) fn next_look_at_starting(&self) -> Option<Instant> {
+        let starting = self.processes.values().filter(|watched| watched.ended.is_none());
+        starting.filter_map(|watched| watched.jvm.next_look()).min()
+    }
+
+    /// Looks at JVMs that are just starting. They run Java some milliseconds after they have told what their code is, and by
+    /// then the kernel side should know.
+    pub(in crate::cli) fn look_at_starting(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        let is_due = |watched: &Watched| watched.jvm.next_look().is_some_and(|next| next <= now);
+        let due: Vec<ProcessSlot> =
+            self.processes.iter().filter(|(_, watched)| is_due(watched)).map(|(slot, _)| *slot).collect();
+        for slot in due {
+            let Some(watched) = self.processes.get_mut(&slot) else { continue };
+            if watched.jvm.has_begun(watched.process.pid, &mut self.jvm_libraries) {
+                self.keep_up(slot)?;
+            }
+        }
+        Ok(())
     }
 
     /// Names the generated code in the stacks that are new: it can be gone soon.
@@ -133,7 +206,7 @@ pub(super) fn name_generated(
     urgency: Urgency,
 ) {
     let new = collector.take_new(watched.image);
-    if let (WatchedJvm { jvm: Some(jvm), heaps, names: known, .. }, false) =
+    if let (WatchedJvm { stage: Stage::Known(jvm), heaps, names: known, .. }, false) =
         (&mut watched.jvm, new.is_empty())
     {
         let mut java = JavaNames::new(jvm, heaps, known);

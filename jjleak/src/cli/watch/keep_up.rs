@@ -138,6 +138,7 @@ impl Watch {
     /// Takes in what stacks need of what a process maps.
     fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         watched.modules.refresh(&mut self.files, thread, &look.mappings);
+        watched.jvm.notice(&look.mappings, &watched.modules);
         self.code.follow(watched, thread, look, &mut self.attachment)?;
         self.keep_generated(watched, thread, look)?;
         Ok(())

@@ -4,6 +4,7 @@
 
 mod allocators;
 mod asked;
+mod awaited;
 mod children;
 mod code;
 mod dead;
@@ -39,6 +40,7 @@ use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 use crate::symbolize::StackNames;
 use allocators::Allocators;
+use awaited::JvmLibraries;
 use children::Children;
 use code::{CodeFollower, cache_folder};
 use dead::Dead;
@@ -69,6 +71,7 @@ pub(super) struct Watch {
     files: ModuleFiles,
     allocators: Allocators,
     code: CodeFollower,
+    jvm_libraries: JvmLibraries,
     earlier: EarlierRuns,
     names: StackNames,
     threads: ThreadRoots,
@@ -112,6 +115,7 @@ impl Watch {
             files: ModuleFiles::default(),
             allocators: Allocators::new(choice),
             code: CodeFollower::new(kept.clone()),
+            jvm_libraries: JvmLibraries::default(),
             earlier: EarlierRuns::new(kept),
             names: StackNames::default(),
             threads: ThreadRoots::default(),
@@ -228,8 +232,10 @@ impl Watch {
         }
         watched.folders = folders;
         let earlier = watched.started.as_ref().map(|program| self.earlier.of(program)).unwrap_or_default();
-        for module in self.files.expected(watched.pid(), &watched.modules, &earlier) {
+        let Watched { process, modules, .. } = &*watched;
+        for module in self.files.expected(process.pid, &process.exe, modules, &earlier) {
             self.code.expect(&module, &mut self.attachment);
+            self.jvm_libraries.expect(&module);
             // That takes its time, and meanwhile the process runs on.
             self.collector.receive_frames();
         }

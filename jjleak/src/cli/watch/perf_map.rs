@@ -41,7 +41,9 @@ impl WatchedPerfMap {
 
     /// Has a JVM write its map anew if that is due.
     pub(super) fn ask(&mut self, process: &Process, code: &[Mapping], modules: &ModuleTable) {
-        self.asked.go_on(process, self.lacks_names(), || jvm::library(code, modules));
+        self.asked.go_on(process, self.lacks_names(), || {
+            jvm::library(code, modules).map(|(library, bias)| (&**library, bias))
+        });
     }
 
     /// Whether a JVM is writing its map.

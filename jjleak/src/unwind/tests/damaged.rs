@@ -1,27 +1,39 @@
 //! Damaged and hostile files: an answer or an error, soon.
 
+use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use jjleak_common::unwind::{PAGE_BYTES, RowKind};
+use object::{Object, ObjectSection};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-use super::is_long;
+use super::{
+    is_long,
+    oracle::{Frame, Machine},
+};
 use crate::unwind::{
     Error, MAX_ROWS, Unsupported, compile,
     test_elf::{AT_ENTRY, CODE_ADDRESS, FP, FRAMES_ADDRESS, Frames, SP, TestElf},
 };
 
-/// A file with all kinds of rules, found through section headers and compressed `.debug_frame` or without.
-fn sound(section_headers: bool) -> Vec<u8> {
+const PROLOGUE: &[u8] = &[0x41, 0x0e, 16, 0x80 | FP, 2, 0x43, 0x0d, FP, 0x0a, 0x70, 0x0c, SP, 8, 0x41, 0x0b];
+
+/// `.eh_frame` with all kinds of rules.
+fn sound_frames() -> Frames {
     let mut eh_frame = Frames::eh_frame();
     let cie = eh_frame.cie("", AT_ENTRY);
-    let prologue = [0x41, 0x0e, 16, 0x80 | FP, 2, 0x43, 0x0d, FP, 0x0a, 0x70, 0x0c, SP, 8, 0x41, 0x0b];
-    eh_frame.fde(cie, CODE_ADDRESS, 200, &prologue);
+    eh_frame.fde(cie, CODE_ADDRESS, 200, PROLOGUE);
     eh_frame.fde(cie, CODE_ADDRESS + 208, 64, &[0x0f, 3, 0x70 + FP, 0x70, 0x06]);
     let signal = eh_frame.cie("S", AT_ENTRY);
     eh_frame.fde(signal, CODE_ADDRESS + 3000, 9, &[]);
+    eh_frame
+}
+
+/// A file with them, found through section headers and with compressed `.debug_frame`, or without.
+fn sound(section_headers: bool) -> Vec<u8> {
     let mut debug_frame = Frames::debug_frame();
     let cie = debug_frame.cie("", AT_ENTRY);
-    debug_frame.fde(cie, CODE_ADDRESS + 1000, 80, &prologue);
-    TestElf { section_headers, debug_frame: Some(debug_frame), ..TestElf::new(0x1000, eh_frame) }.build()
+    debug_frame.fde(cie, CODE_ADDRESS + 1000, 80, PROLOGUE);
+    TestElf { section_headers, debug_frame: Some(debug_frame), ..TestElf::new(0x1000, sound_frames()) }
+        .build()
 }
 
 /// Compiles; what comes out must be searchable everywhere.
@@ -34,6 +46,53 @@ fn survive(elf: &[u8]) {
             assert_eq!(rows.find(address).is_some(), inside, "{address:#x}");
         }
     }
+}
+
+/// Whatever the damage, a row says what gimli makes of one of the entries that are there now: none is made up. Returns how many
+/// rows say something.
+fn assert_founded(elf: &[u8]) -> usize {
+    let (Ok(rows), Ok(file)) = (compile(elf), object::File::parse(elf)) else { return 0 };
+    let Some(section) = file.section_by_name(".eh_frame") else { return 0 };
+    let Ok(content) = section.data() else { return 0 };
+    let eh_frame = EhFrame::new(content, LittleEndian);
+    let bases = BaseAddresses::default().set_eh_frame(section.address());
+    let mut entries = Vec::new();
+    let mut all = eh_frame.entries(&bases);
+    while let Ok(Some(entry)) = all.next() {
+        if let CieOrFde::Fde(partial) = entry {
+            entries.extend(partial.parse(EhFrame::cie_from_offset));
+        }
+    }
+    let mut context = UnwindContext::new();
+    let mut said = 0;
+    let starts: Vec<_> = rows.rows().iter().map(|row| rows.text_start() + u64::from(row.address())).collect();
+    let ends = starts.iter().skip(1).map(|next| next - 1);
+    for address in starts.iter().copied().chain(ends) {
+        let machine = Machine { instruction_pointer: address };
+        let found = machine.apply(rows.find(address));
+        if matches!(found, Frame::Unknown | Frame::Unsupported) {
+            continue;
+        }
+        let says_so = |entry: &gimli::FrameDescriptionEntry<_>| {
+            if !entry.contains(address) {
+                return false;
+            }
+            if entry.is_signal_trampoline() {
+                return found == Frame::Signal;
+            }
+            let rules = entry.unwind_info_for_address(&eh_frame, &bases, &mut context, address);
+            let expected = rules.ok().and_then(|it| machine.evaluate(&eh_frame, entry.cie().encoding(), it));
+            expected.as_ref() == Some(&found)
+        };
+        assert!(entries.iter().any(says_so), "{found:?} at {address:#x} is made up");
+        said += 1;
+    }
+    said
+}
+
+#[test]
+fn rows_of_a_sound_file_are_founded() {
+    assert!(assert_founded(&TestElf::new(0x1000, sound_frames()).build()) > 6);
 }
 
 /// With `cargo xtask test --long` this is a small fuzzer.
@@ -67,6 +126,19 @@ proptest! {
             frames[at] = byte;
         }
         survive(&elf);
+    }
+
+    #[test]
+    fn damaged_call_frame_information_makes_no_rule_of_its_own(
+        damage in vec((any::<Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut elf = TestElf::new(0x1000, sound_frames()).build();
+        let frames = &mut elf[0x10e8..];
+        for (at, byte) in damage {
+            let at = at.index(frames.len());
+            frames[at] = byte;
+        }
+        assert_founded(&elf);
     }
 }
 
