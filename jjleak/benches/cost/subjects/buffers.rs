@@ -26,7 +26,7 @@ impl Buffers {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
         }
-        Ok(Self { count: options.choose(200_000, 20_000) })
+        Ok(Self { count: options.choose(150_000, 10_000) })
     }
 }
 

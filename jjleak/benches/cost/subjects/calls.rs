@@ -5,9 +5,9 @@ use std::process::Command;
 use super::{Environment, Talker, compile};
 use crate::Result;
 
-/// Frames that are there without any recursion: the allocator's function, the loop, the last recursion, what called it, main
-/// and the two that call it.
-pub(crate) const OTHER_FRAMES: u32 = 7;
+/// Frames that are there without any recursion: the allocator's function, the loop, what chooses it, the last
+/// recursion, main and the three that call it.
+pub(crate) const OTHER_FRAMES: u32 = 8;
 
 /// What it is asked for.
 #[derive(Debug, Clone, Copy)]

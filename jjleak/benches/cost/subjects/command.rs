@@ -32,20 +32,20 @@ impl Timed {
 
 /// Python's JSON, with each object taken from the C library.
 pub(crate) fn python(options: &Options) -> Result<Box<dyn Subject>> {
-    let rounds = options.choose(60, 10);
+    let rounds = options.choose(25, 4);
     let script = format!(
         "import json\n\
          data = [{{'id': i, 'name': 'n%d' % i, 'tags': ['a%d' % i, 'b'], 'at': i / 7}} for i in range(300)]\n\
          for _ in range({rounds}):\n    data = json.loads(json.dumps(data))\n"
     );
-    let mut python = Timed::new("python3, json", "/usr/bin/python3", &["-S", "-E", "-c", &script]);
+    let mut python = Timed::new("python3, json", "/usr/bin/python3", &["-S", "-c", &script]);
     python.environment.push(("PYTHONMALLOC".to_owned(), "malloc".to_owned()));
     Ok(Box::new(python))
 }
 
 /// A table that is filled, indexed, changed and searched.
 pub(crate) fn sqlite(options: &Options) -> Result<Box<dyn Subject>> {
-    let rows = options.choose(30_000, 3_000);
+    let rows = options.choose(20_000, 2_000);
     let script = format!(
         "create table t(id integer primary key, name text, at real);\n\
          insert into t with recursive n(i) as (select 1 union all select i + 1 from n where i < {rows})\n\
@@ -63,7 +63,7 @@ pub(crate) fn sqlite(options: &Options) -> Result<Box<dyn Subject>> {
 pub(crate) fn compiler(options: &Options) -> Result<Box<dyn Subject>> {
     let source = scratch("big.c");
     let preprocessed = scratch("big.i");
-    fs::write(&source, program(options.choose(150, 10))?)?;
+    fs::write(&source, program(options.choose(30, 3))?)?;
     let status = Command::new("gcc").arg("-E").arg(&source).arg("-o").arg(&preprocessed).status()?;
     if !status.success() {
         return Err(format!("gcc -E ended with {status}").into());

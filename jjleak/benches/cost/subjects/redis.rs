@@ -18,7 +18,7 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) fn new(options: &Options) -> Self {
-        Self { requests: options.choose(100_000, 5_000) }
+        Self { requests: options.choose(10_000, 2_000) }
     }
 }
 
