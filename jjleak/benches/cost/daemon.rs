@@ -53,7 +53,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     let taken = || cpu_time(pid).ok_or("the daemon has ended");
     let (begun, before) = (Instant::now(), taken()?);
     wait(MEASURED);
-    let percent = (taken()? - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.;
+    let percent = taken()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.;
     let memory = resident_mib(pid)?;
     drop(jvms);
     Ok(Section {

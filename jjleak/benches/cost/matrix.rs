@@ -28,6 +28,7 @@ struct Taken {
 }
 
 /// A program that does nothing but call the allocator.
+#[expect(clippy::unnecessary_wraps, reason = "as every part")]
 pub(crate) fn calls(options: &Options) -> Result<Section> {
     let rounds = options.choose(ROUNDS, 500);
     let timings = options.choose(TIMINGS, 1);
@@ -59,8 +60,8 @@ pub(crate) fn calls(options: &Options) -> Result<Section> {
 /// Programs that do something.
 pub(crate) fn programs(options: &Options) -> Result<Section> {
     let subjects: [Box<dyn Subject>; 5] = [
-        python(options)?,
-        sqlite(options)?,
+        python(options),
+        sqlite(options),
         compiler(options)?,
         Box::new(Redis::new(options)),
         Box::new(Buffers::new(options)?),
@@ -128,7 +129,7 @@ fn measure(
     for turns in 1..=most {
         all.iter_mut().for_each(&turn);
         let is_noisy = all.iter().any(Taken::is_noisy);
-        if turns >= least && (!is_noisy || begun.elapsed() > options.patience()) {
+        if turns >= least && (!is_noisy || begun.elapsed() > Options::PATIENCE) {
             break;
         }
     }

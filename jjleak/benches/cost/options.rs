@@ -14,6 +14,9 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Further turns of a table are begun only before this has gone by.
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(200);
+
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
         let mut options = Self::default();
         while let Some(word) = words.next() {
@@ -45,10 +48,5 @@ impl Options {
     /// Turns of a table: so many to begin with, and at most, for as long as figures spread.
     pub(crate) const fn turns(&self) -> (usize, usize) {
         if self.quick { (1, 1) } else { (3, 5) }
-    }
-
-    /// Further turns of a table are begun only before this has gone by.
-    pub(crate) const fn patience(&self) -> Duration {
-        Duration::from_secs(200)
     }
 }

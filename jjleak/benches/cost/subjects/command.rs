@@ -31,7 +31,7 @@ impl Timed {
 }
 
 /// Python's JSON, with each object taken from the C library.
-pub(crate) fn python(options: &Options) -> Result<Box<dyn Subject>> {
+pub(crate) fn python(options: &Options) -> Box<dyn Subject> {
     let rounds = options.choose(25, 4);
     let script = format!(
         "import json\n\
@@ -40,11 +40,11 @@ pub(crate) fn python(options: &Options) -> Result<Box<dyn Subject>> {
     );
     let mut python = Timed::new("python3, json", "/usr/bin/python3", &["-S", "-c", &script]);
     python.environment.push(("PYTHONMALLOC".to_owned(), "malloc".to_owned()));
-    Ok(Box::new(python))
+    Box::new(python)
 }
 
 /// A table that is filled, indexed, changed and searched.
-pub(crate) fn sqlite(options: &Options) -> Result<Box<dyn Subject>> {
+pub(crate) fn sqlite(options: &Options) -> Box<dyn Subject> {
     let rows = options.choose(20_000, 2_000);
     let script = format!(
         "create table t(id integer primary key, name text, at real);\n\
@@ -56,7 +56,7 @@ pub(crate) fn sqlite(options: &Options) -> Result<Box<dyn Subject>> {
          select a.name, group_concat(b.name) from t a join t b on b.id = a.id / 2 group by a.id % 97;\n"
     );
     let sqlite = Timed::new("sqlite3", "/usr/bin/sqlite3", &["-batch", ":memory:", &script]);
-    Ok(Box::new(sqlite))
+    Box::new(sqlite)
 }
 
 /// The C compiler proper, on a big preprocessed file.

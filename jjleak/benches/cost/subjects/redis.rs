@@ -30,7 +30,7 @@ impl Subject for Redis {
     fn start(&self, environment: &Environment) -> Result<Box<dyn Running>> {
         let socket = scratch("redis.sock");
         let _ = fs::remove_file(&socket);
-        let server = Command::new("redis-server")
+        let process = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
             .arg(&socket)
             .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -38,7 +38,7 @@ impl Subject for Redis {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let server = Server { server, socket, requests: self.requests };
+        let server = Server { process, socket, requests: self.requests };
         let begun = Instant::now();
         while !server.socket.exists() {
             if begun.elapsed() > BEGIN {
@@ -56,14 +56,14 @@ impl Subject for Redis {
 }
 
 struct Server {
-    server: Child,
+    process: Child,
     socket: PathBuf,
     requests: usize,
 }
 
 impl Running for Server {
     fn pid(&self) -> u32 {
-        self.server.id()
+        self.process.id()
     }
 
     /// Seconds.
@@ -100,8 +100,8 @@ impl Running for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // It may have ended by itself.
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
         let _ = fs::remove_file(&self.socket);
     }
 }
