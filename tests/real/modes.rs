@@ -33,12 +33,6 @@ fn sampling_everything_is_exact_for_every_function() {
 }
 
 #[test]
-fn below_a_bound_that_is_never_reached_every_function_is_exact() {
-    require_bpf!();
-    assert_exact_in(&["--max-overhead", "1000000"]);
-}
-
-#[test]
 fn where_children_are_followed_every_function_is_exact() {
     require_bpf!();
     assert_exact_in(&["--follow"]);
