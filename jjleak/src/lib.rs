@@ -38,6 +38,7 @@ pub mod collect;
 pub mod cost;
 pub mod daemon;
 pub mod doctor;
+mod draws;
 pub mod jcmd;
 pub mod jvm;
 pub mod kept;

@@ -43,6 +43,7 @@ mod jvm;
 mod jvm_memory;
 mod launches;
 mod mappings;
+mod modes;
 mod named;
 mod operators;
 mod overflow;

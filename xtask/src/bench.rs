@@ -1,37 +1,54 @@
-//! Benchmarks on the running kernel.
+//! Benchmarks on the running kernel, and the page that is made of them.
 
-use std::process::ExitCode;
+use std::{fs, process::ExitCode};
 
 use anyhow::{Context, Result};
 
 use crate::{
     build::{self, OBJECT_VARIABLE},
-    command::{host_cargo, run},
+    command::{announce, host_cargo, run},
     prerequisites,
     sudo::Root,
     test::set_runner,
     workspace,
 };
 
-/// `cargo xtask bench [ARGS]`.
-pub(crate) fn bench(args: &[String]) -> Result<ExitCode> {
-    prerequisites::for_tests(false)?;
+/// Where pages of benchmarks are kept.
+const KEPT: &str = "docs/benchmarks";
+/// What the benchmark writes.
+const FILES: [&str; 2] = ["cost.md", "cost.json"];
+
+/// `cargo xtask bench [--quick] [--only PART]...`
+pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
+    prerequisites::for_benchmarks()?;
     let object = build::object()?;
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
-    cargo.current_dir(workspace::root()).args([
-        "bench",
-        "--package",
-        "jjleak",
-        "--bench",
-        "probes",
-        "--bench",
-        "jvm",
-    ]);
-    if !args.is_empty() {
-        cargo.arg("--").args(args);
+    cargo.current_dir(workspace::root()).args(["bench", "--package", "jjleak", "--bench", "cost", "--"]);
+    if quick {
+        cargo.arg("--quick");
+    }
+    for part in only {
+        cargo.args(["--only", part]);
     }
     set_runner(&mut cargo, root)?;
     run(cargo.env(OBJECT_VARIABLE, object)).context("the benchmark failed")?;
+    if quick || !only.is_empty() {
+        announce(&format!("{KEPT} is left as it is: that was not the whole"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    keep()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes what it has written into the repository.
+fn keep() -> Result<()> {
+    let written = workspace::target()?.join("tmp/benchmarks");
+    for name in FILES {
+        let (from, to) = (written.join(name), workspace::root().join(KEPT).join(name));
+        let content = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        fs::write(&to, content).with_context(|| format!("cannot write {}", to.display()))?;
+        announce(&format!("wrote {}", to.display()));
+    }
+    Ok(())
 }

@@ -116,11 +116,14 @@ enum Verb {
         #[arg(default_value_t = 40)]
         seeds: u32,
     },
-    /// Measure what a probed allocation costs, on the running kernel
+    /// Measure what jjleak costs, beside bare probes and other tools, and write docs/benchmarks anew: some ten minutes
     Bench {
-        /// Arguments for the benchmark
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
+        /// Little of everything, to see whether it works; nothing is kept
+        #[arg(long)]
+        quick: bool,
+        /// Only this part (calls, programs, stages, stacks, rows, snapshots, jvm, daemon); can be given several times
+        #[arg(long, value_name = "PART")]
+        only: Vec<String>,
     },
 }
 
@@ -140,7 +143,7 @@ fn main() -> ExitCode {
         Verb::Manual => manual::write(),
         Verb::Check => check::check(),
         Verb::Verdicts { seeds } => verdicts::verdicts(seeds),
-        Verb::Bench { args } => bench::bench(&args),
+        Verb::Bench { quick, only } => bench::bench(quick, &only),
     };
     result.unwrap_or_else(|error| {
         eprintln!("xtask: error: {error:#}");

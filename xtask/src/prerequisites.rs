@@ -5,7 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{apt, command::on_path};
+use crate::{
+    apt,
+    command::{announce, on_path},
+};
 
 /// A program or a shared library, and the Debian package that holds it.
 struct Prerequisite {
@@ -69,15 +72,48 @@ const FOR_TESTS: &[Prerequisite] = &[
 /// What only tests that take minutes need: Node.js takes as much room as all of the above, and pip fetches JDKs.
 const FOR_LONG_TESTS: &[Prerequisite] = &[program("node", "nodejs"), program("pip3", "python3-pip")];
 
+/// Programs that jjleak is timed on.
+const FOR_BENCHMARKS: &[Prerequisite] = &[
+    program("gcc", "gcc"),
+    program("javac", "openjdk-17-jdk-headless"),
+    Prerequisite { service: Some("redis-server.service"), ..program("redis-server", "redis-server") },
+    program("redis-benchmark", "redis-tools"),
+    program("python3", "python3"),
+    program("sqlite3", "sqlite3"),
+];
+
+/// What it is compared with: where one is not to be had, the table says so.
+const PEERS: &[Prerequisite] = &[
+    program("bpftrace", "bpftrace"),
+    program("heaptrack", "heaptrack"),
+    program("zstd", "zstd"),
+    library("libjemalloc.so.2", "libjemalloc2"),
+];
+
 /// Installs what the tests need and is missing.
 pub(crate) fn for_tests(long: bool) -> Result<()> {
     let needed = FOR_TESTS.iter().chain(FOR_LONG_TESTS.iter().filter(|_| long));
+    install(needed, "compilers, allocators and programs for the tests")
+}
+
+/// Installs what the benchmark needs and is missing.
+pub(crate) fn for_benchmarks() -> Result<()> {
+    install(FOR_BENCHMARKS.iter(), "programs that jjleak is timed on")?;
+    for peer in PEERS {
+        if let Err(error) = install([peer].into_iter(), "tools that jjleak is compared with") {
+            announce(&format!("{error:#}; going on without"));
+        }
+    }
+    Ok(())
+}
+
+fn install(needed: impl Iterator<Item = &'static Prerequisite>, purpose: &str) -> Result<()> {
     let missing: Vec<_> = needed.filter(|it| !it.what.is_installed()).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let packages: Vec<_> = missing.iter().map(|it| it.package).collect();
-    apt::install(&packages, "compilers, allocators and programs for the tests")?;
+    apt::install(&packages, purpose)?;
     missing.iter().filter_map(|it| it.service).try_for_each(apt::keep_off)
 }
 

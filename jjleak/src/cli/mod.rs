@@ -24,6 +24,7 @@ mod signals;
 mod top;
 mod trace;
 mod view;
+mod waiting;
 mod watch;
 
 use std::ffi::OsString;

@@ -3,17 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::future::pending;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::Interest;
-use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::Instant;
 
 use super::Failure;
 use super::args::{Args, Subject};
@@ -26,6 +22,7 @@ use super::progress::Progress;
 use super::saved;
 use super::signals;
 use super::trace::Trace;
+use super::waiting::{at, every, readable, ready};
 use super::watch::{Wanted, Watch};
 use crate::analyze::{Baseline, Pace};
 use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
@@ -141,11 +138,13 @@ impl Session {
         };
         let progress = Progress::start("attaching");
         let (mut watch, outputs) = match subject {
-            Subject::Pids(pids) => Self::attach(
-                &shown.asked(args),
-                &pids,
-                Watch::new(settings, args.coverage()?, wanted, choice)?,
-            )?,
+            Subject::Pids(pids) => {
+                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
+                if args.max_overhead.is_some() {
+                    watch.rest_at_first()?;
+                }
+                Self::attach(&shown.asked(args), &pids, watch)?
+            }
             Subject::Command(words) => {
                 let watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 Self::launch(&shown.asked(args), &words, shown.streams(), watch)?
@@ -221,8 +220,10 @@ impl Session {
         let mut looks = every(between_looks);
         let mut housekeeping = every(HOUSEKEEPING);
         let mut left = args.count.unwrap_or(u64::MAX);
-        let frames = readable(self.watch.collector_mut().frames_waiting())?;
-        let mappings = self.watch.mappings_waiting().map(readable).transpose()?;
+        let waits =
+            |descriptor| readable(descriptor).map_err(|error| cannot_start("waiting for stacks", &error));
+        let frames = waits(self.watch.collector_mut().frames_waiting())?;
+        let mappings = self.watch.mappings_waiting().map(waits).transpose()?;
         loop {
             tokio::select! {
                 biased;
@@ -423,34 +424,4 @@ fn check(losses: &BTreeSet<String>) -> Result<(), Failure> {
     let names: Vec<_> = losses.iter().map(String::as_str).collect();
     let what = format!("the figures are not exact: {}", names.join(", "));
     Err(Failure::new(LOSS, what, "the report says what each loss means"))
-}
-
-/// Tells when a descriptor can be read. It stays its owner's, and is open for as long as the run.
-fn readable(descriptor: RawFd) -> Result<AsyncFd<RawFd>, Failure> {
-    // SAFETY: the ring buffer that owns the descriptor lives as long as the run, and never exchanges it.
-    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }
-        .map_err(|error| cannot_start("waiting for stacks", &error.into()))
-}
-
-/// Waits until a descriptor can be read; for ever when there is none.
-async fn ready(descriptor: Option<&AsyncFd<RawFd>>) -> io::Result<AsyncFdReadyGuard<'_, RawFd>> {
-    match descriptor {
-        Some(descriptor) => descriptor.readable().await,
-        None => pending().await,
-    }
-}
-
-/// Waits until an instant; for ever when there is none.
-async fn at(instant: Option<std::time::Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant.into()).await,
-        None => pending().await,
-    }
-}
-
-/// A timer whose first tick comes after one period.
-fn every(period: Duration) -> Interval {
-    let mut interval = interval_at(Instant::now() + period, period);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
 }

@@ -163,9 +163,10 @@ impl Collector {
         self.timelines.is_due(image, now_ns)
     }
 
-    /// From now on, only what is allocated in windows counts, and stands for the time around it.
+    /// From now on, only what is allocated in windows counts, and stands for the time around it. The first one goes on, and
+    /// what has been counted before is in it.
     pub fn count_in_windows(&mut self) {
-        self.windows = Some(WindowSums::new(now_ns()));
+        self.windows = Some(WindowSums::new(0));
     }
 
     /// The windows, if there are some.
@@ -357,6 +358,9 @@ impl Collector {
             stacks::reset_totals(&self.totals, rows.iter().copied());
         }
         self.frames.forget(&rows);
+        if let Some(windows) = &mut self.windows {
+            windows.forget(&rows);
+        }
         self.frames.threads_mut().forget(|image| !images.is_current(image));
         Ok(rows)
     }

@@ -1,5 +1,7 @@
 //! What was allocated in windows.
 
+use std::collections::BTreeSet;
+
 use crate::sample_windows::{Weighted, Windows};
 
 /// Objects and bytes, by row of the stack table.
@@ -55,6 +57,15 @@ impl WindowSums {
         self.last = rows.map(|(now, before)| (since(now.0, before.0), since(now.1, before.1))).collect();
     }
 
+    /// Forgets what was allocated by stacks whose rows are free for others now.
+    pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
+        let before = self.running.iter_mut().map(|(_, before)| before);
+        for sums in before.chain([&mut self.last]) {
+            clear(sums, rows);
+        }
+        clear(&mut self.settled, rows);
+    }
+
     /// Estimates of what was allocated by row, for what the rows say.
     pub(super) fn allocated(&self, rows: ByRow, now_ns: u64) -> ByRow {
         if self.windows.is_whole() {
@@ -66,6 +77,14 @@ impl WindowSums {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sums of counts")]
         let whole = |(objects, bytes): (f64, f64)| (objects.round() as u64, bytes.round() as u64);
         estimates.into_iter().map(whole).collect()
+    }
+}
+
+fn clear<T: Default>(sums: &mut [T], rows: &BTreeSet<u32>) {
+    for row in rows {
+        if let Some(sum) = sums.get_mut(*row as usize) {
+            *sum = T::default();
+        }
     }
 }
 
@@ -94,5 +113,19 @@ mod tests {
         sums.begin(240, vec![(9, 90), (1, 4)]);
         sums.end(260, 300, &[(10, 100), (1, 4), (2, 2)]);
         assert_eq!(sums.allocated(vec![(0, 0); 3], 300), [(25 + 5, 250 + 50), (10, 40), (10, 10)]);
+    }
+
+    #[test]
+    fn a_row_that_another_stack_is_given_has_nothing_of_the_one_before() {
+        let mut sums = WindowSums::new(0);
+        sums.end(100, 100, &[(5, 50), (7, 70)]);
+        sums.begin(140, vec![(5, 50), (7, 70)]);
+        sums.end(160, 200, &[(6, 60), (8, 80)]);
+        sums.begin(240, vec![(6, 60), (8, 80)]);
+        sums.forget(&BTreeSet::from([0]));
+        assert_eq!(sums.allocated(vec![(0, 0); 2], 200), [(0, 0), (7 + 5, 70 + 50)]);
+        // The new stack has had more than the old one already.
+        sums.end(260, 300, &[(9, 90), (8, 80)]);
+        assert_eq!(sums.allocated(vec![(0, 0); 2], 300), [(9 * 5, 90 * 5), (7 + 5, 70 + 50)]);
     }
 }

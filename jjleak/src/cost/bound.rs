@@ -8,10 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::budget::{FIRST_TARGET, longer};
+use super::budget::{FIRST_TARGET, FIRST_TURN_S, longer};
 use super::{Budget, Load, Meter, Plan, Prices, Stretch, float};
 use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns};
 use crate::collect::Collector;
+use crate::draws::Draws;
 use crate::processes::{Pid, cpu_time};
 
 /// How long the process is left alone to see what it takes itself, before the first window is planned.
@@ -33,11 +34,13 @@ pub struct Bound {
     target: Duration,
     /// What was measured at the last look.
     before: Measured,
-    draws: u64,
+    draws: Draws,
     /// CPU time that probes and turns have taken up to the last look.
     spent_s: f64,
-    /// What putting probes in and taking them out has taken since the last window.
-    turn_s: f64,
+    /// What they had taken when the probes of the window were put in.
+    spent_before_s: f64,
+    /// What was counted in the window has taken.
+    counted_s: f64,
     /// Whether frees are counted.
     follows: bool,
 }
@@ -64,16 +67,21 @@ struct Measured {
 }
 
 impl Bound {
-    /// Begins, with everything counted; `share` is one of the CPU time that the process takes itself.
+    /// Begins, with everything counted; `share` is one of the CPU time that the process takes itself. Probes may have rested
+    /// until now.
     pub fn begin(
         share: f64,
         pid: Pid,
-        attachment: &Attachment,
+        measuring: Measuring,
+        attachment: &mut Attachment,
         collector: &mut Collector,
-    ) -> std::io::Result<Self> {
-        let measuring = Measuring::begin()?;
+    ) -> Result<Self, Error> {
         collector.count_in_windows();
-        let before = Measured { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(pid) };
+        let runs = attachment.runs();
+        // What it takes to attach is no reason not to count everything of a process that hardly ever allocates.
+        attachment.wake(Part::Frees)?;
+        attachment.wake(Part::Allocations)?;
+        let before = Measured { at: Instant::now(), runs, cpu: cpu_time(pid) };
         let budget = Budget::new(share);
         Ok(Self {
             share,
@@ -82,12 +90,13 @@ impl Bound {
             state: State::Whole,
             next: before.at + budget.until_look(),
             budget,
-            load: Load::default(),
+            load: Load { turn_s: FIRST_TURN_S, ..Load::default() },
             target: FIRST_TARGET,
             before,
-            draws: now_ns(),
+            draws: Draws(now_ns()),
             spent_s: 0.,
-            turn_s: 0.,
+            spent_before_s: 0.,
+            counted_s: 0.,
             follows: true,
         })
     }
@@ -135,6 +144,7 @@ impl Bound {
             }
             State::Alone => self.plan(attachment)?,
             State::Waiting { stratum_end, window, plan } if now >= window => {
+                self.spent_before_s = self.spent_s;
                 self.wake(attachment, Part::Frees)?;
                 self.wake(attachment, Part::Allocations)?;
                 collector.begin_window();
@@ -147,6 +157,7 @@ impl Bound {
             }
             State::Window { stratum_end, plan } => {
                 self.rest(attachment, Part::Allocations);
+                self.learn_turn(attachment, prices);
                 let until = now.checked_add(plan.follow);
                 self.state = State::Following { stratum_end, until, plan };
                 self.wait_for(until.map_or(stratum_end, |until| until.min(stratum_end)));
@@ -176,7 +187,8 @@ impl Bound {
             self.rest(attachment, Part::Frees);
         }
         let begin = Instant::now();
-        let window = begin + plan.stratum.saturating_sub(plan.window).mul_f64(self.draw());
+        let room = plan.stratum.saturating_sub(plan.wait).saturating_sub(plan.window);
+        let window = begin + plan.wait + room.mul_f64(self.draws.unit());
         self.state = State::Waiting { stratum_end: begin + plan.stratum, window, plan };
         self.wait_for(window);
         Ok(())
@@ -193,16 +205,23 @@ impl Bound {
         self.next = if self.follows { instant.min(Instant::now() + LOOK) } else { instant };
     }
 
-    /// Books what was spent since the last look, and what that says of the load.
-    fn look(&mut self, attachment: &Attachment, prices: Prices) {
+    /// Books what was spent since the last time.
+    fn book_since(&mut self, attachment: &Attachment, prices: Prices) -> (Stretch, RunsByPart) {
         let now = Measured { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(self.pid) };
         let over_s = (now.at - self.before.at).as_secs_f64().max(1e-6);
         let runs = now.runs.since(self.before.runs);
-        let probes_s = seconds(prices, runs);
+        let spent_s = seconds(prices, runs);
         let used = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
-        let own_s = used.map_or(0., |used| (used.as_secs_f64() - probes_s).max(0.));
+        let own_s = used.map_or(0., |used| (used.as_secs_f64() - spent_s).max(0.));
         self.before = now;
-        self.book(Stretch { over_s, own_s, spent_s: probes_s });
+        let stretch = Stretch { over_s, own_s, spent_s };
+        self.book(stretch);
+        (stretch, runs)
+    }
+
+    /// Books what was spent since the last look, and what that says of the load.
+    fn look(&mut self, attachment: &Attachment, prices: Prices) {
+        let (Stretch { over_s, own_s, spent_s: probes_s }, runs) = self.book_since(attachment, prices);
         let [allocations, frees] = [(float(runs.entries.count), 0.), (0., float(runs.frees.count))]
             .map(|(allocations, frees)| prices.sum_ns(allocations, frees) / 1e9 / over_s);
         match self.state {
@@ -211,8 +230,8 @@ impl Bound {
                 self.load = Load { allocations, frees, own: own_s / over_s, turn_s: self.load.turn_s }
             }
             State::Window { .. } => {
-                let turn_s = std::mem::take(&mut self.turn_s);
-                self.load.mix_window(Load { allocations, turn_s, ..self.load });
+                self.counted_s = probes_s;
+                self.load.mix_allocations(allocations);
                 self.load.mix_frees(frees, over_s);
             }
             State::Alone => self.load.own = own_s / over_s,
@@ -245,27 +264,23 @@ impl Bound {
         Ok(())
     }
 
+    /// What a window has taken beyond what was counted in it: putting probes in and taking them out, and the breakpoints that
+    /// the process still meets, or meets already, while that goes on.
+    fn learn_turn(&mut self, attachment: &Attachment, prices: Prices) {
+        self.book_since(attachment, prices);
+        self.load.mix_turn(self.spent_s - self.spent_before_s - self.counted_s);
+    }
+
     /// Books what probes have taken that were put in or taken out.
     fn turned(&mut self, begun_s: f64) {
         let spent_s = thread_cpu_s() - begun_s;
-        self.turn_s += spent_s;
         self.book(Stretch { spent_s, ..Stretch::default() });
-    }
-
-    /// A number from 0 to 1, each as likely.
-    #[expect(clippy::cast_precision_loss, reason = "a draw")]
-    fn draw(&mut self) -> f64 {
-        // splitmix64
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.draws ^ self.draws >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
 /// What so many runs have taken.
 fn seconds(prices: Prices, runs: RunsByPart) -> f64 {
-    prices.sum_ns(float(runs.entries.count), float(runs.frees.count)) / 1e9
+    prices.sum_of(runs) / 1e9
 }
 
 fn ns_until(instant: Instant) -> u64 {

@@ -14,18 +14,22 @@ const USUAL_TARGET: Duration = Duration::from_secs(5);
 const SHORT_FOLLOW: Duration = Duration::from_millis(500);
 /// else as often as this.
 const LONGEST_TARGET: Duration = Duration::from_secs(20);
+/// A window is no longer than this part of it.
+const WINDOWS_IN_TARGET: u32 = 50;
 /// The first ones come faster, and are shorter: they repay what it took to find out that not everything can be counted.
 pub(super) const FIRST_TARGET: Duration = Duration::from_secs(1);
+/// What a window is taken to cost beyond what is counted in it, before one has been measured: rather too much.
+pub(super) const FIRST_TURN_S: f64 = 0.001;
 /// What a new window counts for, beside all before it.
 const NEWEST: f64 = 0.3;
 /// A process that does nothing may be spent this share of a core on: else the first call after a silence would be too much.
 const LEAST_CORES: f64 = 0.002;
-/// May be owed before it is known what calls take, and how many there are: a few thousand calls.
-const GRACE_S: f64 = 0.005;
+/// May be owed before it is known what calls take, and how many there are: a thousand calls.
+const GRACE_S: f64 = 0.001;
 /// Not more is saved up than in so many seconds: else a process that was quiet all day could be held up for an hour.
 const SAVED_S: f64 = 10.;
 /// How long everything is counted before that is judged again: by what a thread can have spent by then, within these bounds.
-const LOOKS_S: (f64, f64) = (0.01, 0.5);
+const LOOKS_S: (f64, f64) = (0.004, 0.5);
 
 /// What was measured, in shares of a core.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -36,7 +40,7 @@ pub struct Load {
     pub frees: f64,
     /// What the process takes itself.
     pub own: f64,
-    /// Seconds of a core that putting in and taking out the probes of a window takes: of ours, but it can hold the process up.
+    /// Seconds of a core that a window takes beyond what is counted in it: putting its probes in and taking them out.
     pub turn_s: f64,
 }
 
@@ -45,6 +49,8 @@ pub struct Load {
 pub struct Plan {
     /// Its length.
     pub stratum: Duration,
+    /// How long its window has to wait until nothing is owed any more.
+    pub wait: Duration,
     /// That of its window.
     pub window: Duration,
     /// How long frees are followed after the window; for longer than the stratum, all the time.
@@ -68,13 +74,16 @@ impl Load {
     /// as `target`.
     ///
     /// A stratum is as long as it takes to save up what it costs, and to have as much left for the next one at its end: its
-    /// window can be early in it.
+    /// window can be anywhere in it. Only where something is owed, as after finding out that not everything can be counted,
+    /// the window waits until that is paid: a run can end at any time.
     #[must_use]
     pub fn plan(&self, share: f64, saved_s: f64, target: Duration) -> Plan {
         let allowed = self.allowed(share);
         let target_s = target.as_secs_f64();
+        // The first windows are short: what they cost is not known yet.
+        let longest = (target / WINDOWS_IN_TARGET).clamp(SHORTEST_WINDOW, LONGEST_WINDOW);
         let window_for = |affordable_s: f64, cores: f64| {
-            seconds(affordable_s / cores.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, LONGEST_WINDOW)
+            seconds(affordable_s / cores.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest)
         };
         // With frees counted all the time, what lives is known as if everything were counted.
         let (income, window, follow, cost_s) = if self.follows_always(share) {
@@ -90,13 +99,18 @@ impl Load {
         };
         let to_save_s = (cost_s - saved_s).max(-cost_s / 2.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);
-        Plan { stratum, window, follow, most_owed_s: 1.5 * (allowed * stratum.as_secs_f64() + cost_s) }
+        let wait = seconds(-saved_s / income).min(stratum.saturating_sub(2 * window));
+        Plan { stratum, wait, window, follow, most_owed_s: 1.5 * (allowed * stratum.as_secs_f64() + cost_s) }
     }
 
-    /// Takes a window in that was counted just now, or a stretch in which everything was.
-    pub(super) fn mix_window(&mut self, newer: Self) {
-        mix(&mut self.allocations, newer.allocations, NEWEST);
-        mix(&mut self.turn_s, newer.turn_s, NEWEST);
+    /// Takes a window in that was counted just now.
+    pub(super) fn mix_allocations(&mut self, allocations: f64) {
+        mix(&mut self.allocations, allocations, NEWEST);
+    }
+
+    /// What a window took beyond what was counted.
+    pub(super) fn mix_turn(&mut self, turn_s: f64) {
+        mix(&mut self.turn_s, turn_s.max(0.), NEWEST);
     }
 
     /// What the process takes itself, over a stretch in which it was left alone.
@@ -299,6 +313,7 @@ mod tests {
         let (even, owing) = (load.plan(0.2, 0., target), load.plan(0.2, -0.6, target));
         let longer_s = owing.stratum.as_secs_f64() - even.stratum.as_secs_f64();
         assert!((longer_s - 0.6 / (0.2 * 0.03)).abs() < 1e-6, "{even:?}, {owing:?}");
+        assert_eq!((even.wait, owing.wait), (Duration::ZERO, seconds(0.6 / (0.2 * 0.03))));
     }
 
     #[test]

@@ -52,7 +52,11 @@ impl Estimate {
             Stepping::SingleStep => traps.stepped_ns,
             Stepping::EmulatedBranch | Stepping::EmulatedPush => traps.emulated_ns,
         };
-        let counting = Prices { allocation_ns: trap(steppings.allocation), free_ns: trap(steppings.free) };
+        let counting = Prices {
+            allocation_ns: trap(steppings.allocation),
+            free_ns: trap(steppings.free),
+            return_ns: 0.,
+        };
         let took = seconds(counting.sum_ns(float(allocations), float(frees)));
         Self {
             over,

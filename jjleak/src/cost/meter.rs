@@ -15,7 +15,7 @@ const RESTS_FOR: Duration = Duration::from_secs(60);
 /// Shorter spans tell little of what a process does.
 const SHORTEST_SPAN: Duration = Duration::from_millis(500);
 
-/// What breakpoints take on the machine of `docs/benchmarks/probes.md`.
+/// What breakpoints take on the machine of `docs/benchmarks/cost.md`.
 const ASSUMED: Traps = Traps { emulated_ns: 650., stepped_ns: 9_000., returning_ns: 550. };
 
 /// Knows what a call takes.
@@ -42,6 +42,14 @@ impl Meter {
             runs: RunsByPart::default(),
             state: State::Resting { until: None },
         }
+    }
+
+    /// Waits until it is known what breakpoints take; whether it could be found out.
+    pub fn calibrate(&mut self) -> bool {
+        if let Some(calibration) = self.calibration.take() {
+            self.traps = calibration.outcome();
+        }
+        self.traps.is_some()
     }
 
     /// Begins or ends a measurement when it is time. To be called about once a second.
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn each_report_tells_of_what_came_since_the_last() {
-        let prices = Some(Prices { allocation_ns: 1_500., free_ns: 500. });
+        let prices = Some(Prices { allocation_ns: 1_500., free_ns: 500., return_ns: 0. });
         let seconds = Duration::from_secs;
         let mut spending = Spending { cpu: Some(seconds(7)), ..Spending::default() };
         let first =

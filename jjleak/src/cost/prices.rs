@@ -5,7 +5,7 @@ use crate::allocators::Stepping;
 use crate::attach::{RunsByPart, Steppings, Traps};
 
 /// What the programs take of an allocation and a free, for what breakpoints at emulated instructions take of them, where the
-/// kernel has not measured it: as much as on the machine of `docs/benchmarks/probes.md`.
+/// kernel has not measured it: as much as on the machine of `docs/benchmarks/cost.md`.
 const PROGRAMS_SHARE: f64 = 0.3;
 
 /// Nanoseconds that an allocation and a free take more than without probes.
@@ -15,6 +15,8 @@ pub struct Prices {
     pub allocation_ns: f64,
     /// A free.
     pub free_ns: f64,
+    /// A return whose entry runs no program: what is left of an allocation while its probes are put in or taken out.
+    pub return_ns: f64,
 }
 
 impl Prices {
@@ -35,7 +37,16 @@ impl Prices {
         Self {
             allocation_ns: trap(steppings.allocation) + entry + returns * (returning_ns + leave),
             free_ns: trap(steppings.free) + free,
+            return_ns: trap(steppings.allocation) + returning_ns + leave,
         }
+    }
+
+    /// What the programs that have run stand for, in nanoseconds.
+    #[must_use]
+    pub fn sum_of(self, runs: RunsByPart) -> f64 {
+        let RunsByPart { entries, returns, frees } = runs;
+        let without_entry = returns.count.saturating_sub(entries.count);
+        self.sum_ns(float(entries.count), float(frees.count)) + self.return_ns * float(without_entry)
     }
 
     /// What so many allocations and frees take, in nanoseconds.
@@ -60,8 +71,22 @@ mod tests {
         let runs = |count, time_ns| Runs { count, time_ns };
         let measured = RunsByPart { entries: runs(10, 3_000), returns: runs(10, 1_000), frees: runs(2, 200) };
         let prices = Prices::of(TRAPS, EMULATED, measured);
-        assert_eq!(prices, Prices { allocation_ns: 600. + 300. + 500. + 100., free_ns: 700. });
+        assert_eq!(
+            prices,
+            Prices { allocation_ns: 600. + 300. + 500. + 100., free_ns: 700., return_ns: 600. + 500. + 100. }
+        );
         assert_eq!(prices.sum_ns(2., 1.), 3_700.);
+    }
+
+    #[test]
+    fn returns_that_have_no_entries_any_more_still_cost() {
+        let prices = Prices { allocation_ns: 1_500., free_ns: 700., return_ns: 1_200. };
+        let runs = |count| Runs { count, time_ns: 0 };
+        let counted =
+            |entries, returns| RunsByPart { entries: runs(entries), returns: runs(returns), frees: runs(10) };
+        assert!((prices.sum_of(counted(20, 20)) - 37_000.).abs() < 1e-6);
+        assert!((prices.sum_of(counted(20, 25)) - 43_000.).abs() < 1e-6);
+        assert!((prices.sum_of(counted(20, 0)) - 37_000.).abs() < 1e-6);
     }
 
     #[test]

@@ -142,20 +142,21 @@ impl Probes {
         Ok(())
     }
 
-    /// Takes a part of the probes out for a while ([`Self::wake`]), entries before returns, so that no call that is noted goes
-    /// without an end.
+    /// Takes a part of the probes out for a while ([`Self::wake`]), entries before returns, so that hardly a call that is noted
+    /// goes without an end.
     pub(super) fn rest(&mut self, part: Part) {
         if self.resting.contains(&part) {
             return;
         }
         self.resting.push(part);
-        for at_return in [false, true] {
+        let [entries, returns] = [false, true].map(|at_return| {
             let resting = self
                 .placed
                 .iter_mut()
                 .filter(|placed| placed.group.at_return == at_return && placed.group.part == part);
-            multi::close(resting.filter_map(|placed| placed.links.take_multi()).collect());
-        }
+            resting.filter_map(|placed| placed.links.take_multi()).collect()
+        });
+        multi::close_aside(entries, returns);
     }
 
     /// Puts a part of the probes back in that was taken out: returns before entries.

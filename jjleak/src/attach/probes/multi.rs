@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Map, MapData};
@@ -20,6 +21,8 @@ use super::runs::Runs;
 
 /// Links that are closed at a time: each waits until no CPU runs its program any more, and they can wait together.
 const CLOSED_AT_ONCE: usize = 16;
+/// Longer than all but very few allocation calls take, and than the kernel takes to remove a few breakpoints.
+const IN_PROGRESS: Duration = Duration::from_millis(2);
 
 /// The loaded programs, by name.
 pub(super) struct MultiPrograms(BTreeMap<&'static str, OwnedFd>);
@@ -117,6 +120,20 @@ pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
         });
         links = rest;
     }
+}
+
+/// Detaches what these links carry, and then what those do, while others go on. The kernel takes breakpoints out at once, and
+/// then waits, for up to a tenth of a second, until nobody can be in a program any more: whoever waited for that would leave
+/// the other breakpoints where they are meanwhile.
+pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) {
+    // Where no thread can be made, the links are dropped here.
+    let _ = thread::Builder::new().spawn(move || {
+        thread::scope(|scope| {
+            let _ = thread::Builder::new().spawn_scoped(scope, || close(first));
+            thread::sleep(IN_PROGRESS);
+            close(second);
+        });
+    });
 }
 
 /// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls.

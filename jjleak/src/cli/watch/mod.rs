@@ -13,6 +13,7 @@ mod entry;
 mod jvm;
 mod keep_up;
 mod mappings;
+mod overhead;
 mod perf_map;
 mod process;
 mod threads;
@@ -20,7 +21,6 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
-use std::time::Instant;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -30,7 +30,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Failure;
 use super::choice::Choice;
-use super::failure::PREFLIGHT;
 use crate::analyze::{Growth, Histories, Pace};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
@@ -47,6 +46,7 @@ use dead::Dead;
 use earlier::EarlierRuns;
 use jvm::name_generated;
 use mappings::Mappings;
+use overhead::unjudge_estimates;
 use perf_map::Urgency;
 use process::Watched;
 use threads::{ThreadRoots, name_of};
@@ -330,18 +330,6 @@ impl Watch {
         Ok(profiles)
     }
 
-    /// Says in each profile what being profiled costs.
-    fn measure_cost(&mut self, profiles: &mut [Profile]) {
-        let prices = self.meter.prices(&self.attachment);
-        for profile in profiles {
-            let is_of = |watched: &&mut Watched| watched.pid().number().get() == profile.process.pid;
-            if let Some(watched) = self.processes.values_mut().find(is_of) {
-                let spent = self.bound.as_ref().map(|bound| bound.spent(&self.attachment, &self.meter));
-                profile.cost = watched.spending.measure(profile, prices, spent);
-            }
-        }
-    }
-
     fn take(&mut self, which: impl Fn(&Watched) -> bool) -> Result<Vec<Profile>, Failure> {
         let images = self.images(&which);
         let Self { processes, collector, attachment, names, threads, mappings, allocators, coverage, .. } =
@@ -367,8 +355,9 @@ impl Watch {
             watched.complete(&mut snapshot.counters);
             if coverage.windows.is_some() {
                 // Blocks that were not counted are freed, and others that were are freed without being seen: their addresses
-                // come again.
-                for counter in [Counter::UnknownFree, Counter::MissedFree] {
+                // come again. Calls that are in progress when probes are put in or taken out are seen by half, after or before
+                // the window.
+                for counter in [Counter::UnknownFree, Counter::MissedFree, Counter::StalePending] {
                     snapshot.counters.insert(counter, 0);
                 }
             }
@@ -443,60 +432,10 @@ impl Watch {
         started.map(|watched| (watched.process.comm.as_str(), watched.pid()))
     }
 
-    /// Keeps what profiling costs the only process below a share of what it takes itself.
-    pub(super) fn keep_below(&mut self, share: f64) -> Result<(), Failure> {
-        let cannot =
-            |why: &str| Failure::new(PREFLIGHT, format!("--max-overhead: {why}"), "use Linux 6.6 or newer");
-        if !self.attachment.can_rest() {
-            return Err(cannot(
-                "this kernel has no uprobe-multi links, and takes seconds to take probes out",
-            ));
-        }
-        let Some(watched) = self.processes.values().next() else { return Ok(()) };
-        let bound = Bound::begin(share, watched.pid(), &self.attachment, &mut self.collector);
-        self.bound = Some(bound.map_err(|_| cannot("this kernel does not measure BPF programs"))?);
-        Ok(())
-    }
-
-    /// When [`Self::turn`] has something to do; never without a bound.
-    pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.bound.as_ref().map(Bound::next)
-    }
-
-    /// Takes probes out, or puts them in, to stay below the bound.
-    pub(super) fn turn(&mut self) {
-        let is_running = self.processes.values_mut().any(Watched::runs);
-        let Some(bound) = self.bound.as_mut().filter(|_| is_running) else {
-            self.bound = None;
-            return;
-        };
-        let turned = if self.attachment.can_rest() {
-            let turned = bound.turn(&mut self.attachment, &mut self.collector, &mut self.meter);
-            turned.map_err(|error| super::chain(&error))
-        } else {
-            Err("its main thread has ended, and probes that are bound to another take seconds to go"
-                .to_owned())
-        };
-        if let Err(why) = turned {
-            // The process may be ending: its report is worth more than the bound.
-            tracing::warn!(
-                "what profiling costs is not bounded any more, and what is allocated not counted: {why}"
-            );
-            self.bound = None;
-        }
-    }
-
     /// Stops counting. Dropping it detaches the probes.
     pub(super) fn disarm(&mut self) -> Result<(), Failure> {
         self.processes.values().for_each(|watched| self.note_mapped(watched));
         Ok(self.attachment.disarm()?)
-    }
-}
-
-/// In windows, what becomes of a block is not always seen: no verdict is drawn from that.
-fn unjudge_estimates(profile: &mut Profile) {
-    if profile.coverage.windows.is_some() {
-        profile.unjudge();
     }
 }
 

@@ -1,16 +1,13 @@
 //! What a JVM with much code costs: to attach and detach, to find out how it lays out its structures, and to name frames.
 //!
 //! The kernel side reads the code cache itself when a stack leads through it: there is no view of it to build at attaching,
-//! and none to refresh when code is compiled. What is left is measured here. `cargo xtask bench` runs it.
-
-#![expect(clippy::print_stdout, reason = "prints its table")]
+//! and none to refresh when code is compiled. What is left is measured here.
 
 mod program;
 
-use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jjleak::jvm::{Blob, Jvm, ProcessMemory};
 use jjleak::processes::Pid;
@@ -20,7 +17,10 @@ use jjleak_common::stack::StackFrame;
 use jjleak_common::unwind::layer;
 use program::Program;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use crate::Result;
+use crate::options::Options;
+use crate::report::{Fact, Section};
+use crate::timings::{Figure, Timings};
 
 /// Methods of the program, each compiled on its own.
 const METHODS: usize = 30_000;
@@ -28,23 +28,22 @@ const METHODS: usize = 30_000;
 const FRAMES: usize = 1000;
 /// Timings of each.
 const TURNS: usize = 5;
+/// What attaching and detaching may take.
+const WANTED_MS: f64 = 500.;
 /// Distance of addresses that are tried: the size of a segment.
 const SEGMENT: u64 = 128;
 /// Segments without code after which a heap counts as empty from there on.
 const EMPTY: u64 = 1 << 14;
 
-fn main() -> Result<()> {
-    if Command::new("javac").arg("-version").output().is_err() {
-        println!("no javac is installed: not measured");
-        return Ok(());
-    }
-    let program = Program::start(METHODS)?;
+pub(crate) fn measure(options: &Options) -> Result<Section> {
+    let program = Program::start(options.choose(METHODS, 600))?;
+    let turns = options.choose(TURNS, 1);
     let (library, bias) = program.library()?;
     let jvm = || -> Result<_> {
         let memory = ProcessMemory::open(Pid::new(program.pid()).ok_or("no process")?)?;
         Ok(Jvm::open(memory, &library, bias)?)
     };
-    let open = median(|| {
+    let open = timed(turns, || {
         let jvm = jvm()?;
         let heaps = jvm.heaps()?;
         let _ = jvm.continuations();
@@ -56,49 +55,50 @@ fn main() -> Result<()> {
     let blobs = blobs(&jvm, &heaps);
     let frames: Vec<_> = { &blobs }.iter().filter(|blob| blob.is_method()).map(frame).collect();
     let chosen: Vec<_> = frames.iter().step_by((frames.len() / FRAMES).max(1)).take(FRAMES).collect();
-    let named = median(|| {
+    let named = timed(turns, || {
         let mut known = KnownJava::default();
         let mut names = JavaNames::new(&jvm, &heaps, &mut known);
         let count = chosen.iter().filter(|frame| names.frames(***frame).is_some()).count();
         if count == chosen.len() { Ok(()) } else { Err(format!("only {count} frames have names").into()) }
     })?;
-    let mut attach = Vec::new();
-    let mut detach = Vec::new();
-    for _ in 0..TURNS {
-        let (began, ended) = session(program.pid())?;
-        attach.push(began);
-        detach.push(ended);
+    let (mut attach, mut detach) = (Timings::default(), Timings::default());
+    for _ in 0..turns {
+        let (attached, detached) = session(program.pid())?;
+        attach.0.push(attached);
+        detach.0.push(detached);
     }
-    println!(
-        "JDK {}, {} blobs of code, {} of them methods; medians, ms",
-        jvm.version(),
-        blobs.len(),
-        frames.len()
-    );
-    row("read the description of its structures", open);
-    row(&format!("name {} frames, each of another method", chosen.len()), named);
-    row("jjleak -p: from its start until it counts", middle(attach));
-    row("jjleak -p: from Ctrl-C until it has ended", middle(detach));
-    Ok(())
+    let naming = format!("{} frames are named, each of another method", chosen.len());
+    Ok(Section {
+        title: "A JVM".to_owned(),
+        says: format!(
+            "JDK {}, with {} pieces of generated code, {} of them methods.",
+            jvm.version(),
+            blobs.len(),
+            frames.len()
+        ),
+        facts: vec![
+            Fact::new("the description of its structures is read", "ms", open),
+            Fact::new(naming, "ms", named),
+            Fact::new("from the start of `jjleak -p` until it counts", "ms", attach.figure())
+                .at_most(WANTED_MS),
+            Fact::new("from Ctrl-C until it has ended", "ms", detach.figure()).at_most(WANTED_MS),
+        ],
+        ..Section::default()
+    })
 }
 
-fn row(what: &str, time: Duration) {
-    println!("{what:<48}  {:>9.2}", time.as_secs_f64() * 1000.0);
-}
-
-fn median(mut what: impl FnMut() -> Result<()>) -> Result<Duration> {
-    let mut timings = Vec::new();
-    for _ in 0..TURNS {
+fn timed(turns: usize, mut what: impl FnMut() -> Result<()>) -> Result<Option<Figure>> {
+    let mut timings = Timings::default();
+    for _ in 0..turns {
         let begun = Instant::now();
         what()?;
-        timings.push(begun.elapsed());
+        timings.0.push(ms_since(begun));
     }
-    Ok(middle(timings))
+    Ok(timings.figure())
 }
 
-fn middle(mut timings: Vec<Duration>) -> Duration {
-    timings.sort();
-    timings.get(timings.len() / 2).copied().unwrap_or_default()
+fn ms_since(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1000.
 }
 
 /// All code that there is.
@@ -127,7 +127,7 @@ fn frame(blob: &Blob) -> StackFrame {
 }
 
 /// Runs jjleak on a process for a moment: how long it takes to attach, and to end.
-fn session(pid: u32) -> Result<(Duration, Duration)> {
+fn session(pid: u32) -> Result<(f64, f64)> {
     let begun = Instant::now();
     let mut jjleak = Command::new(env!("CARGO_BIN_EXE_jjleak"))
         .args(["-p", &pid.to_string(), "3600"])
@@ -140,11 +140,11 @@ fn session(pid: u32) -> Result<(Duration, Duration)> {
     let stderr = BufReader::new(jjleak.stderr.take().ok_or("no stderr")?);
     let mut lines = stderr.lines();
     while !lines.next().ok_or("jjleak did not attach")??.contains("attached to") {}
-    let attached = begun.elapsed();
+    let attached = ms_since(begun);
     let begun = Instant::now();
     Command::new("kill").args(["-INT", &jjleak.id().to_string()]).status()?;
     // What it still says is read, so that it does not wait for a reader.
     lines.for_each(drop);
     jjleak.wait()?;
-    Ok((attached, begun.elapsed()))
+    Ok((attached, ms_since(begun)))
 }

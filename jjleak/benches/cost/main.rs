@@ -1,0 +1,88 @@
+//! What jjleak costs, beside bare probes and beside other tools, in one run: calls of the allocator, real programs, stacks,
+//! snapshots, attaching, and the daemon.
+//!
+//! Every tool gets the same programs, in turns, so that what else the machine does is shared by all. Figures are medians;
+//! where they spread too much, there are more turns. `cargo xtask bench` runs it, and keeps what it writes.
+
+#![expect(clippy::print_stdout, reason = "prints its tables")]
+
+mod attached;
+mod daemon;
+mod java;
+mod machine;
+mod matrix;
+mod options;
+mod page;
+mod report;
+mod rows;
+mod snapshots;
+mod stacks;
+mod stages;
+mod subjects;
+mod timings;
+mod tools;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use options::Options;
+use report::{Report, Section};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A part of the benchmark.
+struct Part {
+    /// For `--only`.
+    name: &'static str,
+    measure: fn(&Options) -> Result<Section>,
+}
+
+const PARTS: [Part; 8] = [
+    Part { name: "calls", measure: matrix::calls },
+    Part { name: "programs", measure: matrix::programs },
+    Part { name: "stages", measure: stages::measure },
+    Part { name: "stacks", measure: stacks::measure },
+    Part { name: "rows", measure: rows::measure },
+    Part { name: "snapshots", measure: snapshots::measure },
+    Part { name: "jvm", measure: java::measure },
+    Part { name: "daemon", measure: daemon::measure },
+];
+
+fn main() -> Result<()> {
+    let options = Options::parse(std::env::args().skip(1))?;
+    if let Some(only) = options.unknown(PARTS.map(|part| part.name)) {
+        return Err(format!("there is no part {only:?}").into());
+    }
+    jjleak::attach::preflight()?;
+    let mut report = Report::begin(&options);
+    for part in PARTS.iter().filter(|part| options.wants(part.name)) {
+        say(&format!("measuring {}", part.name));
+        let section = match (part.measure)(&options) {
+            Ok(section) => section,
+            // The others are worth as much without it.
+            Err(error) => Section::failed(part.name, &error.to_string()),
+        };
+        println!("{}", page::section(&section));
+        report.sections.push(section);
+    }
+    report.end();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("benchmarks");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("cost.json"), serde_json::to_string_pretty(&report)? + "\n")?;
+    fs::write(folder.join("cost.md"), page::page(&report))?;
+    println!("wrote cost.md and cost.json to {}", folder.display());
+    for why in report.sections.iter().filter_map(|section| section.failure.as_deref()) {
+        say(&format!("not measured: {why}"));
+    }
+    if report.is_noisy() {
+        say("the machine is noisy: repeat this when it is quiet");
+    }
+    Ok(())
+}
+
+/// What is being done, for whoever waits.
+#[expect(clippy::print_stderr, reason = "tells how far it is")]
+fn say(what: &str) {
+    eprintln!("bench: {what}");
+}

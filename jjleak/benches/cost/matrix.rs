@@ -1,0 +1,171 @@
+//! Tools by workloads.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::Result;
+use crate::options::Options;
+use crate::report::{Fact, Matrix, Section, ToolRow};
+use crate::subjects::{Buffers, Calls, LIBC, MICRO, Redis, Subject, compiler, python, sqlite};
+use crate::timings::{Figure, Timings};
+use crate::tools::{BARE, BPFTRACE, JJLEAK, TOOLS, Tool, UNTRACED};
+
+/// Rounds a timing of calls: some ten milliseconds with probes, long against the clock and short against other load.
+const ROUNDS: usize = 5_000;
+/// Of those that are made without a probe, which take nanoseconds.
+const UNTRACED_ROUNDS: usize = 200_000;
+/// Timings of each workload in a turn.
+const TIMINGS: usize = 5;
+/// What jjleak may add, beside what a script for bpftrace adds.
+const OF_BPFTRACE: f64 = 0.25;
+
+/// What a tool has taken.
+struct Taken {
+    tool: &'static Tool,
+    timings: Vec<Timings>,
+    /// Why there are none, by workload.
+    failures: BTreeMap<usize, String>,
+}
+
+/// A program that does nothing but call the allocator.
+#[expect(clippy::unnecessary_wraps, reason = "as every part")]
+pub(crate) fn calls(options: &Options) -> Result<Section> {
+    let rounds = options.choose(ROUNDS, 500);
+    let timings = options.choose(TIMINGS, 1);
+    let turn = |taken: &mut Taken| {
+        // What has failed once would fail again, and can take long to.
+        if taken.failures.is_empty()
+            && let Err(error) = call(taken, rounds, timings)
+        {
+            taken.failures.insert(0, error.to_string());
+        }
+    };
+    let workloads = MICRO.iter().map(|micro| micro.name.to_owned()).collect();
+    let matrix = measure(options, "ns a round", workloads, |tool| tool.is_for_calls, turn);
+    let facts = beside_bare(&matrix).chain(beside_bpftrace(&matrix)).collect();
+    Ok(Section {
+        title: "Calls of the allocator".to_owned(),
+        says: "A round is `malloc` and `free`: of 64 bytes from 8 frames by one thread, if its column says nothing else; in \
+               the last two columns `calloc` and `free`, and `malloc`, `realloc` to twice the size, and `free`. *Bare probes* \
+               are BPF programs that do nothing, attached by uprobe-multi: what the kernel's traps cost on this machine. \
+               *bpftrace* runs [a plain script](../../jjleak/benches/cost/tools/memleak.bt) that keeps sizes and stacks of \
+               what lives, as bcc's `memleak` does."
+            .to_owned(),
+        matrix: Some(matrix),
+        facts,
+        failure: None,
+    })
+}
+
+/// Programs that do something.
+pub(crate) fn programs(options: &Options) -> Result<Section> {
+    let subjects: [Box<dyn Subject>; 5] = [
+        python(options),
+        sqlite(options),
+        compiler(options)?,
+        Box::new(Redis::new(options)),
+        Box::new(Buffers::new(options)?),
+    ];
+    let turn = |taken: &mut Taken| {
+        for (workload, subject) in subjects.iter().enumerate() {
+            if taken.failures.contains_key(&workload) {
+                continue;
+            }
+            match run(taken.tool, subject.as_ref()) {
+                Ok(seconds) => taken.timings[workload].0.push(seconds),
+                Err(error) => drop(taken.failures.insert(workload, format!("{}: {error}", subject.name()))),
+            }
+        }
+    };
+    let workloads = subjects.iter().map(|subject| subject.name()).collect();
+    let matrix = measure(options, "seconds", workloads, |tool| tool.is_for_programs, turn);
+    let facts = beside_bpftrace(&matrix).collect();
+    Ok(Section {
+        title: "Programs".to_owned(),
+        says: "From the program's first instruction (of the server and the JVM: from the first request) to its end, with \
+               the tool attached before. python3 takes each object from the C library (`PYTHONMALLOC=malloc`); redis-server \
+               takes its own from jemalloc, also where no tool brings it."
+            .to_owned(),
+        matrix: Some(matrix),
+        facts,
+        failure: None,
+    })
+}
+
+/// A turn of one tool.
+fn call(taken: &mut Taken, rounds: usize, timings: usize) -> Result<()> {
+    let (environment, _prepared) = taken.tool.prepare()?;
+    let mut program = Calls::start(&environment)?;
+    let _at_work = taken.tool.attach(program.pid(), LIBC.as_ref())?;
+    let rounds = if taken.tool.name == UNTRACED { UNTRACED_ROUNDS } else { rounds };
+    for (micro, taken) in MICRO.iter().zip(&mut taken.timings) {
+        for _ in 0..timings {
+            taken.0.push(program.time(*micro, rounds)?);
+        }
+    }
+    Ok(())
+}
+
+fn run(tool: &Tool, subject: &dyn Subject) -> Result<f64> {
+    let (environment, _prepared) = tool.prepare()?;
+    let mut running = subject.start(&environment)?;
+    let _at_work = tool.attach(running.pid(), subject.allocator())?;
+    running.run()
+}
+
+/// Takes turns until figures do not spread any more, or patience is at an end.
+fn measure(
+    options: &Options,
+    unit: &'static str,
+    workloads: Vec<String>,
+    is_wanted: fn(&Tool) -> bool,
+    turn: impl Fn(&mut Taken),
+) -> Matrix {
+    let begun = Instant::now();
+    let taken =
+        |tool| Taken { tool, timings: vec![Timings::default(); workloads.len()], failures: BTreeMap::new() };
+    let mut all: Vec<_> = TOOLS.iter().filter(|tool| is_wanted(tool)).map(taken).collect();
+    let (least, most) = options.turns();
+    for turns in 1..=most {
+        all.iter_mut().for_each(&turn);
+        let is_noisy = all.iter().any(Taken::is_noisy);
+        if turns >= least && (!is_noisy || begun.elapsed() > Options::PATIENCE) {
+            break;
+        }
+    }
+    Matrix { unit, workloads, tools: all.into_iter().map(Taken::row).collect() }
+}
+
+impl Taken {
+    /// Whether what others are compared with spreads too much.
+    fn is_noisy(&self) -> bool {
+        let matters = [BARE, JJLEAK, BPFTRACE].contains(&self.tool.name);
+        matters && self.timings.iter().filter_map(Timings::figure).any(|figure| figure.is_noisy())
+    }
+
+    fn row(self) -> ToolRow {
+        let figures = self.timings.iter().map(Timings::figure).collect();
+        ToolRow { tool: self.tool.name, figures, failures: self.failures.into_values().collect() }
+    }
+}
+
+/// What jjleak takes, beside bare probes at the same sites.
+fn beside_bare(matrix: &Matrix) -> impl Iterator<Item = Fact> {
+    MICRO.iter().enumerate().filter_map(|(workload, micro)| {
+        let ratio = matrix.median(JJLEAK, workload).zip(matrix.median(BARE, workload));
+        let what = format!("jjleak, beside bare probes at the same sites: {}", micro.name);
+        Some(fact(what, ratio).at_most(micro.budget?))
+    })
+}
+
+/// What jjleak adds, beside what bpftrace adds.
+fn beside_bpftrace(matrix: &Matrix) -> impl Iterator<Item = Fact> {
+    matrix.workloads.iter().enumerate().map(|(workload, name)| {
+        let ratio = matrix.added(JJLEAK, workload).zip(matrix.added(BPFTRACE, workload));
+        fact(format!("what jjleak adds, beside what bpftrace adds: {name}"), ratio).at_most(OF_BPFTRACE)
+    })
+}
+
+fn fact(what: String, ratio: Option<(f64, f64)>) -> Fact {
+    Fact::new(what, "x", ratio.map(|(one, other)| Figure::of(one / other)))
+}

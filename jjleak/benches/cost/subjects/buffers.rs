@@ -1,0 +1,61 @@
+//! A JVM that allocates direct buffers.
+
+use std::fs;
+use std::process::Command;
+
+use super::{Environment, Running, Subject, Talker, own, scratch};
+use crate::Result;
+use crate::options::Options;
+
+/// Until it is compiled.
+const WARM_UP: usize = 20_000;
+
+pub(crate) struct Buffers {
+    count: usize,
+}
+
+impl Buffers {
+    pub(crate) fn new(options: &Options) -> Result<Self> {
+        let folder = scratch("bench-buffers");
+        fs::create_dir_all(&folder)?;
+        let output = Command::new("javac")
+            .args(["-nowarn", "-d"])
+            .arg(&folder)
+            .arg(own("subjects/Buffers.java"))
+            .output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        Ok(Self { count: options.choose(150_000, 10_000) })
+    }
+}
+
+impl Subject for Buffers {
+    fn name(&self) -> String {
+        "java, direct buffers".to_owned()
+    }
+
+    fn start(&self, environment: &Environment) -> Result<Box<dyn Running>> {
+        let mut java = Command::new("java");
+        java.args(["-XX:+UseSerialGC", "-cp"]).arg(scratch("bench-buffers")).arg("Buffers");
+        let mut talker = Talker::start(&mut java, environment)?;
+        talker.ask(&WARM_UP.to_string())?;
+        Ok(Box::new(Jvm { talker, count: self.count }))
+    }
+}
+
+struct Jvm {
+    talker: Talker,
+    count: usize,
+}
+
+impl Running for Jvm {
+    fn pid(&self) -> u32 {
+        self.talker.pid()
+    }
+
+    /// Seconds.
+    fn run(&mut self) -> Result<f64> {
+        self.talker.ask(&self.count.to_string())
+    }
+}

@@ -1,0 +1,112 @@
+//! The programs that tools are tried on. Each waits before it does its work, so that a tool can be attached.
+
+mod buffers;
+mod calls;
+mod command;
+mod redis;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::Result;
+
+pub(crate) use buffers::Buffers;
+pub(crate) use calls::{Calls, MICRO, Micro};
+pub(crate) use command::{compiler, python, sqlite};
+pub(crate) use redis::Redis;
+
+/// Variables that a program is started with, for tools that are libraries.
+pub(crate) type Environment = Vec<(String, String)>;
+
+/// A program that tools are tried on.
+pub(crate) trait Subject {
+    /// What it does, for a column.
+    fn name(&self) -> String;
+
+    /// Starts it.
+    fn start(&self, environment: &Environment) -> Result<Box<dyn Running>>;
+
+    /// The library that it calls `malloc` of.
+    fn allocator(&self) -> &'static Path {
+        Path::new(LIBC)
+    }
+}
+
+/// Its process. Killed when dropped.
+pub(crate) trait Running {
+    fn pid(&self) -> u32;
+
+    /// Does its work once; what that took.
+    fn run(&mut self) -> Result<f64>;
+}
+
+/// Debian's, and its kin's.
+pub(crate) const LIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+pub(crate) const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+
+/// A program that takes lines and answers each with one.
+pub(crate) struct Talker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talker {
+    /// Waits until it is ready.
+    pub(crate) fn start(command: &mut Command, environment: &Environment) -> Result<Self> {
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let input = child.stdin.take().ok_or("no stdin")?;
+        let output = BufReader::new(child.stdout.take().ok_or("no stdout")?);
+        let mut talker = Self { child, input, output };
+        match talker.answer()?.as_str() {
+            "ready" => Ok(talker),
+            other => Err(format!("{} said {other:?}", command.get_program().display()).into()),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&mut self, question: &str) -> Result<f64> {
+        writeln!(self.input, "{question}")?;
+        let answer = self.answer()?;
+        answer.parse().map_err(|_| format!("{question:?} was answered by {answer:?}").into())
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where a file of ours lies.
+pub(crate) fn own(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/cost").join(path)
+}
+
+/// Where files are made.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Compiles a C program of ours.
+pub(crate) fn compile(name: &str) -> Result<PathBuf> {
+    let program = scratch(name);
+    let options = ["-O2", "-g", "-pthread", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-o"];
+    let source = own(&format!("subjects/{name}.c"));
+    let status = Command::new("cc").args(options).args([&program, &source]).status()?;
+    if status.success() { Ok(program) } else { Err(format!("cc ended with {status}").into()) }
+}

@@ -1,0 +1,47 @@
+//! jjleak itself, as users start it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use super::AtWork;
+use crate::Result;
+
+pub(crate) struct Jjleak(Child);
+
+impl Jjleak {
+    /// Waits until it counts.
+    pub(crate) fn attach(pid: u32, options: &[&str]) -> Result<Self> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_jjleak"))
+            .args(["-p", &pid.to_string(), "--out", "/dev/null", "--format", "json"])
+            .args(options)
+            .arg("3600")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let stderr = BufReader::new(child.stderr.take().ok_or("no stderr")?);
+        let jjleak = Self(child);
+        let mut said = Vec::new();
+        let mut lines = stderr.lines();
+        for line in lines.by_ref() {
+            let line = line?;
+            if line.contains("attached to") {
+                // What it still says is read, so that it does not wait for a reader.
+                std::thread::spawn(move || lines.for_each(drop));
+                return Ok(jjleak);
+            }
+            said.push(line);
+        }
+        Err(said.join("; ").into())
+    }
+}
+
+impl AtWork for Jjleak {}
+
+impl Drop for Jjleak {
+    fn drop(&mut self) {
+        // Its probes go with it; nobody wants its report.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

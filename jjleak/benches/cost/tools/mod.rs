@@ -1,0 +1,107 @@
+//! What is compared: nothing, probes that do nothing, jjleak, and others.
+
+mod bpftrace;
+mod heaptrack;
+mod jjleak;
+
+use std::path::Path;
+
+use ::jjleak::allocators::CallFollowing;
+use ::jjleak::attach::Programs;
+
+use crate::Result;
+use crate::attached::{Attached, Sites};
+use crate::subjects::{Environment, JEMALLOC};
+
+pub(crate) const UNTRACED: &str = "untraced";
+pub(crate) const BARE: &str = "bare probes at jjleak's sites";
+pub(crate) const JJLEAK: &str = "jjleak";
+pub(crate) const BPFTRACE: &str = "bpftrace";
+
+/// Something that a program can be run with.
+pub(crate) struct Tool {
+    /// For its row.
+    pub(crate) name: &'static str,
+    kind: Kind,
+    /// Whether it is of use where a program calls all the time, and is timed for milliseconds.
+    pub(crate) is_for_calls: bool,
+    /// Whether it is of use for programs.
+    pub(crate) is_for_programs: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Nothing,
+    Bare(Sites),
+    Jjleak(&'static [&'static str]),
+    Bpftrace,
+    Heaptrack,
+    /// With this configuration.
+    Jemalloc(&'static str),
+}
+
+const fn tool(name: &'static str, kind: Kind) -> Tool {
+    Tool { name, kind, is_for_calls: true, is_for_programs: true }
+}
+
+const INSIDE: Sites = Sites::Chosen(CallFollowing::Inside);
+
+/// All of them, in the order in which they are run.
+pub(crate) const TOOLS: [Tool; 14] = [
+    tool(UNTRACED, Kind::Nothing),
+    tool("bare probes at the functions' entries", Kind::Bare(Sites::Entries)),
+    tool(BARE, Kind::Bare(Sites::Chosen(CallFollowing::EntryAndReturn))),
+    tool(JJLEAK, Kind::Jjleak(&[])),
+    Tool { is_for_programs: false, ..tool("bare probes inside of malloc", Kind::Bare(INSIDE)) },
+    Tool { is_for_programs: false, ..tool("jjleak --probe-inside", Kind::Jjleak(&["--probe-inside"])) },
+    tool("jjleak -C", Kind::Jjleak(&["-C"])),
+    tool("jjleak -s 100", Kind::Jjleak(&["-s", "100"])),
+    // What it takes depends on the window, and none is as short as what is timed of calls.
+    Tool { is_for_calls: false, ..tool("jjleak --max-overhead 5", Kind::Jjleak(&["--max-overhead", "5"])) },
+    tool(BPFTRACE, Kind::Bpftrace),
+    tool("heaptrack", Kind::Heaptrack),
+    tool("jemalloc, not profiled", Kind::Jemalloc("prof:false")),
+    tool("jemalloc, each allocation profiled", Kind::Jemalloc("prof:true,lg_prof_sample:0")),
+    tool("jemalloc, one in 512 KiB profiled", Kind::Jemalloc("prof:true,lg_prof_sample:19")),
+];
+
+/// A tool at work. It ends when it is dropped.
+pub(crate) trait AtWork {}
+
+/// Nothing that would have to be ended.
+struct Nothing;
+
+impl AtWork for Nothing {}
+
+impl AtWork for Attached {}
+
+impl Tool {
+    /// What has to be there before the program starts, and the variables that it starts with.
+    pub(crate) fn prepare(&self) -> Result<(Environment, Box<dyn AtWork>)> {
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        match self.kind {
+            Kind::Heaptrack => {
+                let heaptrack = heaptrack::Heaptrack::start()?;
+                Ok((heaptrack.environment(), Box::new(heaptrack)))
+            }
+            Kind::Jemalloc(_) if !Path::new(JEMALLOC).exists() => {
+                Err(format!("there is no {JEMALLOC}").into())
+            }
+            Kind::Jemalloc(options) => {
+                let environment = vec![variable("LD_PRELOAD", JEMALLOC), variable("MALLOC_CONF", options)];
+                Ok((environment, Box::new(Nothing)))
+            }
+            _ => Ok((Environment::new(), Box::new(Nothing))),
+        }
+    }
+
+    /// Attaches it to a program that runs, whose `malloc` is in this library.
+    pub(crate) fn attach(&self, pid: u32, allocator: &Path) -> Result<Box<dyn AtWork>> {
+        Ok(match self.kind {
+            Kind::Nothing | Kind::Heaptrack | Kind::Jemalloc(_) => Box::new(Nothing),
+            Kind::Bare(sites) => Box::new(Attached::to(pid, Programs::Bare, sites)?),
+            Kind::Jjleak(options) => Box::new(jjleak::Jjleak::attach(pid, options)?),
+            Kind::Bpftrace => Box::new(bpftrace::Bpftrace::attach(pid, allocator)?),
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! What a run waits for: descriptors, instants, and timers.
+
+use std::future::pending;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+
+/// Tells when a descriptor can be read. It stays its owner's, and is open for as long as the run.
+pub(super) fn readable(descriptor: RawFd) -> io::Result<AsyncFd<RawFd>> {
+    // SAFETY: the ring buffer that owns the descriptor lives as long as the run, and never exchanges it.
+    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// Waits until a descriptor can be read; for ever when there is none.
+pub(super) async fn ready(descriptor: Option<&AsyncFd<RawFd>>) -> io::Result<AsyncFdReadyGuard<'_, RawFd>> {
+    match descriptor {
+        Some(descriptor) => descriptor.readable().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until an instant; for ever when there is none.
+pub(super) async fn at(instant: Option<std::time::Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant.into()).await,
+        None => pending().await,
+    }
+}
+
+/// A timer whose first tick comes after one period.
+pub(super) fn every(period: Duration) -> Interval {
+    let mut interval = interval_at(Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
