@@ -72,7 +72,7 @@ counters! {
     ResultUnreadable = "result_unreadable", Loss;
     /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses; or a thread ended, and glibc freed what it had kept for it, though that was free already.
     UnknownFree = "unknown_free", Note;
-    /// A block that is not in the table was freed by the C library itself, as it frees what it has kept for a thread when that ends; it counts among the others, too.
+    /// A thread ended, and the last that it had freed were blocks that are not in the table, by the C library itself: what the library had kept for it. They count among the others, too.
     FreedByCLibrary = "freed_by_c_library", Note;
     /// An allocation by an operator new that does not call malloc (jemalloc's, tcmalloc's, mimalloc's) was not followed, because jjleak does not understand all of its code; its bytes are missing.
     UnseenAllocation = "unseen_allocation", Loss;

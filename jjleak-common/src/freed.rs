@@ -19,6 +19,8 @@ pub struct FreedLog {
     pub instant_ns: u64,
     /// Notes begun so far; may run past the end.
     pub begun: u64,
+    /// Whether a block has ever gone into the spill: when 0, nobody has to read it. Outlasts snapshots.
+    pub has_spilled: u64,
     /// The notes.
     pub notes: [Note; MAX_NOTES],
 }
@@ -47,7 +49,7 @@ impl Note {
 }
 
 const _: () = assert!(size_of::<Note>() == 40 && align_of::<Note>() == 8);
-const _: () = assert!(size_of::<FreedLog>() == 16 + 40 * MAX_NOTES);
+const _: () = assert!(size_of::<FreedLog>() == 24 + 40 * MAX_NOTES);
 
 #[cfg(test)]
 mod tests {

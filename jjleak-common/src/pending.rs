@@ -66,6 +66,9 @@ pub struct Calls {
     pub outer: Pending,
     /// The thread's [`crate::stack::thread_identity`]; 0 until it is asked for.
     pub thread: u64,
+    /// Blocks that are not in the books and that the C library has freed since the thread last allocated: if it ends now, they
+    /// are what was kept for it.
+    pub freed_by_library: u64,
 }
 
 /// Most calls that may nest in one call. Real allocators nest a handful (`posix_memalign` to `memalign` to

@@ -7,7 +7,7 @@ use jjleak_common::{
     counter::Counter,
     live::{Key, Record},
     pending::{Nesting, Pending, flag},
-    process::{ImageId, ProcessRow},
+    process::{ImageId, ProcessRow, ProcessSlot},
     stack::lost_row,
 };
 
@@ -75,6 +75,7 @@ fn counts(books: &Books, hit: &Hit) -> bool {
     let Some(calls) = CALLS.get() else { return true };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
     let calls = unsafe { &mut *calls };
+    calls.freed_by_library = 0;
     if is_nested(books, hit, &mut calls.outer) {
         return false;
     }
@@ -190,6 +191,7 @@ fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
     };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
     let calls = unsafe { &mut *calls };
+    calls.freed_by_library = 0;
     if is_nested(books, hit, &mut calls.outer) {
         return None;
     }
@@ -471,8 +473,30 @@ fn free_absent(books: &Books, hit: &Hit) {
             return;
         }
     }
-    if books.is_freed_by_allocator(hit.cfa()) {
-        books.count(Counter::FreedByCLibrary);
-    }
+    note_freed_by_library(books.is_freed_by_allocator(hit.cfa()));
     books.count_unknown_free();
+}
+
+/// A block that is not in the books was freed, by the C library or not. What the library has kept for a thread it frees last
+/// of all, when the thread ends: only then is it told from what the program has it free, as by `fclose`.
+#[inline(always)]
+fn note_freed_by_library(is_by_library: bool) {
+    let calls = if is_by_library { CALLS.get_or_create() } else { CALLS.get() };
+    // Without memory for it, the block counts as the program's.
+    let Some(calls) = calls else { return };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let calls = unsafe { &mut *calls };
+    calls.freed_by_library = if is_by_library { calls.freed_by_library + 1 } else { 0 };
+}
+
+/// The current thread ends: what the C library has freed since it last allocated was kept for it.
+#[inline(always)]
+pub(crate) fn end_thread(slot: ProcessSlot) {
+    let Some(calls) = CALLS.get() else { return };
+    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    let calls = unsafe { &mut *calls };
+    if calls.freed_by_library > 0 {
+        count_many(slot, Counter::FreedByCLibrary, calls.freed_by_library);
+        calls.freed_by_library = 0;
+    }
 }

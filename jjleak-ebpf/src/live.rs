@@ -55,6 +55,11 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
         }
         way += 1;
     }
+    // First, so that a reader who does not see it can do without what is entered now.
+    if let Some(log) = FREED.get_ptr_mut(0) {
+        // SAFETY: points into a map value.
+        unsafe { write_volatile(addr_of_mut!((*log).has_spilled), 1) };
+    }
     if SPILL.insert(key.0, record, 0).is_err() {
         return Inserted::Full;
     }

@@ -22,6 +22,7 @@ use jjleak_common::{
 };
 
 use crate::{
+    accounting,
     maps::{FREE_SLOTS, PROCESSES, TRACKED, count, count_common},
     memory::read_kernel,
     stack,
@@ -140,6 +141,17 @@ pub(crate) fn exec(old_thread: u32, thread: u32) {
     // Probes that are bound to nobody stay where they are.
     if old_thread != thread && FOLLOW_FORKS.load() == 0 {
         count(slot, Counter::ProbesUnbound);
+    }
+}
+
+/// The current thread ends. The C library has given back what it had kept for it, unless it is the main one.
+#[inline(always)]
+pub(crate) fn end_thread() {
+    if bpf_get_current_pid_tgid() as u32 == current_tgid() {
+        return;
+    }
+    if let Some(slot) = slot_of_caller() {
+        accounting::end_thread(slot);
     }
 }
 

@@ -174,7 +174,14 @@ pub(crate) fn process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A thread ends.
+/// A thread ends: what it leaves in the books.
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+pub(crate) fn thread_exit(_ctx: RawTracePointContext) -> i32 {
+    process::end_thread();
+    0
+}
+
+/// A thread ends, and perhaps its process.
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub(crate) fn process_exit(_ctx: RawTracePointContext) -> i32 {
     process::exit();

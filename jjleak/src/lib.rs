@@ -48,6 +48,7 @@ pub mod pprof;
 pub mod processes;
 pub mod profile;
 pub mod push;
+mod quick_map;
 pub mod render;
 pub mod sample_windows;
 pub mod store;

@@ -1,13 +1,12 @@
 //! Several processes at once: those that were named, their children, and those that begin while jjleak runs. Each has
 //! books of its own.
 
-use std::path::Path;
 use std::process::Command;
 
 use jjleak::render::json::Document;
 
 use crate::support::books::{Books, assert_nothing_lost};
-use crate::support::bounded::SOON;
+use crate::support::bounded::{self, SOON};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
@@ -20,14 +19,6 @@ fn assert_reported_of_child(books: &Books, report: &Document) {
     of_child.assert_reported(report);
     assert_eq!(report.notes["inherited_free"], books.unknown_frees);
     assert_nothing_lost(report);
-}
-
-/// A copy of the ledger program with a name that no other process has.
-fn ledger_named(folder: &Path, name: &str) -> Ledger {
-    let copy = compile::copy(compile::ledger(), folder);
-    let path = folder.join(name);
-    std::fs::rename(copy, &path).unwrap();
-    Ledger::start_as(&path)
 }
 
 #[test]
@@ -131,6 +122,45 @@ fn children_of_children_and_the_programs_they_run_are_followed() {
 }
 
 #[test]
+fn of_children_that_end_text_has_a_line_each_and_their_reports_at_the_end() {
+    require_bpf!();
+    let mut ledger = Ledger::start();
+    let (parent, folder) = (ledger.pid(), tempfile::tempdir().unwrap());
+    let text = folder.path().join("stdout");
+    let read = || std::fs::read_to_string(&text).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["-p", &parent.to_string(), "--follow", "--outstanding", "3600"]);
+    command.stdout(std::fs::File::create(&text).unwrap());
+    let jjleak = Jjleak::start(command).until_attached();
+
+    let mut lines = Vec::new();
+    for scenario in ["malloc", "calloc", "nothing"] {
+        let child = ledger.fork();
+        ledger.open_books();
+        if scenario != "nothing" {
+            ledger.run(scenario);
+            let live = ledger.books().live();
+            let (bytes, objects) = (live.bytes, live.objects);
+            lines.push((child, format!("{bytes} bytes lived in {objects} objects")));
+        }
+        ledger.end_child();
+    }
+    for (child, held) in &lines {
+        let line = format!("ledger (pid {child}) has ended (exit status unknown): {held}");
+        bounded::until(SOON, &line, || read().lines().any(|said| said == line));
+    }
+    let meanwhile = read();
+    jjleak.interrupt().assert_done();
+
+    let ended = |text: &str| text.lines().filter(|line| line.contains(" has ended (")).count();
+    assert_eq!((ended(&meanwhile), ended(&read())), (2, 2), "{}", read());
+    for (child, _) in lines {
+        let reports = |text: &str| text.matches(&format!("ledger (pid {child}) over ")).count();
+        assert_eq!((reports(&meanwhile), reports(&read())), (0, 1), "{}", read());
+    }
+}
+
+#[test]
 fn a_child_that_shares_memory_is_booked_where_its_heap_is_also_when_it_is_followed() {
     require_bpf!();
     let mut ledger = Ledger::start();
@@ -167,12 +197,12 @@ fn a_command_and_its_children_are_followed_from_their_first_allocation_to_their_
 fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_matches() {
     require_bpf!();
     let folder = tempfile::tempdir().unwrap();
-    let mut earlier = ledger_named(folder.path(), "jjleak-wanted");
+    let mut earlier = Ledger::start_named(folder.path(), "jjleak-wanted");
 
     let jjleak = Jjleak::attached(["--name", "/jjleak-wanted$", "--format", "json"]);
     earlier.open_books();
     earlier.run("malloc");
-    let mut later = ledger_named(folder.path(), "jjleak-wanted");
+    let mut later = Ledger::start_named(folder.path(), "jjleak-wanted");
     later.run("calloc");
     let mut unwanted = Ledger::start();
     unwanted.run("malloc");
@@ -189,7 +219,7 @@ fn the_first_process_that_matches_is_counted_from_its_first_allocation_and_no_ot
     let folder = tempfile::tempdir().unwrap();
 
     let jjleak = Jjleak::attached(["--name", "/jjleak-first$", "--format", "json"]);
-    let mut first = ledger_named(folder.path(), "jjleak-first");
+    let mut first = Ledger::start_named(folder.path(), "jjleak-first");
     first.run("malloc");
     for _ in 0..20 {
         Command::new("/bin/true").status().unwrap();

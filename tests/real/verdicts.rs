@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use jjleak::render::json::{Document, VerdictDocument};
@@ -110,6 +111,132 @@ fn leaks_are_told_also_where_threads_end_all_the_time() {
     let by_library = report.notes["freed_by_c_library"];
     assert!(by_library > 20_000 && report.unknown_frees - by_library < 1000, "{text}");
     assert_the_three_leak(&text, &report);
+}
+
+/// What jjleak says of a program that does this with files, folders and addresses that the C library allocates.
+fn of_what_the_library_allocates(order: &str) -> (String, Document) {
+    let mut program =
+        Process::spawn(Command::new(compile::kept_by_library()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the program", program.stdout.take().unwrap());
+    assert_eq!(said.next(SOON), "ready");
+    let pid = program.id().to_string();
+    let formats = ["--format", "text,json", "--out", "./"];
+    let jjleak = Jjleak::attached([&["-p", &pid, "0.2", "--settle", "0.4"][..], &formats].concat());
+    let mut stdin = program.stdin.take().unwrap();
+    writeln!(stdin, "{order}").unwrap();
+    assert_eq!(said.next(WHOLE_RUN), "done");
+    let ended = jjleak.interrupt().assert_done();
+    let json = std::fs::read_to_string(ended.file(&format!("jjleak-{pid}.json"))).unwrap();
+    let text = std::fs::read_to_string(ended.file(&format!("jjleak-{pid}.txt"))).unwrap();
+    (text, serde_json::from_str(json.lines().last().unwrap()).unwrap())
+}
+
+/// The functions of the program that have the C library allocate.
+const OF_LIBRARY: [&str; 3] = ["find_address", "open_file", "open_folder"];
+
+#[test]
+fn what_takes_the_place_of_old_objects_of_the_c_librarys_is_not_called_a_leak() {
+    require_bpf!();
+    // Fewer than the program had opened before: none of the new ones is closed.
+    let rounds = 600;
+    let (text, report) = of_what_the_library_allocates(&format!("replace {rounds} 12"));
+
+    assert!(of_kind(&report, "leaking").is_empty(), "{text}");
+    let growing = of_kind(&report, "growing");
+    assert!(OF_LIBRARY.iter().all(|function| growing.contains_key(function)), "{text}");
+    assert!(text.contains("blocks from before jjleak attached are freed"), "{text}");
+    // What is freed for threads that end is told from what is closed: a file, a folder, and an address.
+    let of_program = report.unknown_frees - report.notes["freed_by_c_library"];
+    let freed = report.unknown_frees;
+    assert!((3 * rounds..4 * rounds).contains(&of_program), "{of_program} of {freed}\n{text}");
+}
+
+#[test]
+fn what_the_c_library_allocates_and_nobody_closes_is_a_leak_of_whoever_calls_it() {
+    require_bpf!();
+    let (text, report) = of_what_the_library_allocates("keep 600 12");
+    let leaking = of_kind(&report, "leaking");
+    assert_eq!(leaking.into_keys().collect::<Vec<_>>(), OF_LIBRARY, "{text}");
+}
+
+/// What a program's call sites are: by function, one of these verdicts.
+type Labels = Vec<(&'static str, &'static [&'static str])>;
+
+/// What holds on to something and is no leak: any call site without a label.
+const HARMLESS: &[&str] = &["cache_like", "start_up", "steady_churn"];
+
+fn labels_of_leaks_and_caches() -> Labels {
+    let leaks = ["forget_handle", "forget_message", "forget_string"].map(|leak| (leak, &["leaking"][..]));
+    let others: [(_, &[_]); 3] = [
+        ("warm_cache", &["cache_like", "start_up"]),
+        ("recent_cache", &["cache_like", "steady_churn"]),
+        ("churn", &["steady_churn"]),
+    ];
+    [&leaks[..], &others].concat()
+}
+
+/// The label of each call site of a report, and the verdict on it.
+fn judged(report: &Document, labels: &Labels) -> Vec<(String, &'static str, String)> {
+    let function = |verdict: &VerdictDocument| verdict.call_site.split(' ').next().unwrap().to_owned();
+    let is_known = |site: &str| report.verdicts.iter().any(|verdict| function(verdict) == site);
+    let found = report.verdicts.iter().map(|verdict| (function(verdict), verdict.kind.clone()));
+    // Of what has never held anything there is no verdict.
+    let missing = labels.iter().filter(|(site, _)| !is_known(site));
+    let missing = missing.map(|(site, _)| ((*site).to_owned(), "steady_churn".to_owned()));
+    let label = |(site, verdict): (String, String)| {
+        let may_be =
+            labels.iter().find(|(labelled, _)| *labelled == site).map_or(HARMLESS, |(_, may_be)| may_be);
+        // Where several verdicts are right, any of them is.
+        let is = may_be.iter().find(|kind| **kind == verdict).unwrap_or(&may_be[0]);
+        (site, *is, verdict)
+    };
+    found.chain(missing).map(label).collect()
+}
+
+#[test]
+fn verdicts_on_labelled_programs_are_precise_and_complete() {
+    require_bpf!();
+    let leaks_and_caches = |threads: u32| {
+        let run = Run { rounds: 600, every_ms: 12, threads, settle: "0.4", interval: "0.2" };
+        (run.watch().1, labels_of_leaks_and_caches())
+    };
+    let of_library = |order: &str, kind: &'static [&'static str]| {
+        (of_what_the_library_allocates(order).1, OF_LIBRARY.map(|site| (site, kind)).to_vec())
+    };
+    let runs: [(_, &(dyn Fn() -> (Document, Labels) + Sync)); 4] = [
+        ("leaks, caches and churn", &|| leaks_and_caches(0)),
+        ("the same where threads end", &|| leaks_and_caches(1)),
+        ("old files are replaced", &|| of_library("replace 600 12", &["growing"])),
+        ("files are never closed", &|| of_library("keep 600 12", &["leaking"])),
+    ];
+    let all: Vec<_> = thread::scope(|scope| {
+        let runs = runs.map(|(name, run)| (name, scope.spawn(run)));
+        runs.into_iter()
+            .flat_map(|(name, run)| {
+                let (report, labels) = run.join().unwrap();
+                judged(&report, &labels).into_iter().map(move |judged| (name, judged))
+            })
+            .collect()
+    });
+
+    println!("{:<28}{:<20}{:<14}judged", "program", "call site", "is");
+    for (program, (site, is, taken)) in &all {
+        println!("{program:<28}{site:<20}{is:<14}{taken}");
+    }
+    println!("\n{:<16}{:>6}{:>12}{:>9}", "verdict", "sites", "precision", "recall");
+    for verdict in ["leaking", "growing", "cache_like", "start_up", "steady_churn"] {
+        let count = |which: &dyn Fn(&str, &str) -> bool| {
+            f64::from(
+                u32::try_from(all.iter().filter(|(_, (_, is, taken))| which(is, taken)).count()).unwrap(),
+            )
+        };
+        let right = count(&|is, taken| is == verdict && taken == verdict);
+        let (sites, taken) = (count(&|is, _| is == verdict), count(&|_, taken| taken == verdict));
+        let (precision, recall) = (right / taken.max(1.), right / sites.max(1.));
+        println!("{verdict:<16}{sites:>6}{precision:>12.3}{recall:>9.3}");
+        assert!(taken == 0. || precision >= 0.95, "{verdict} is not: {all:#?}");
+        assert!(sites == 0. || recall >= 0.95, "{verdict} is missed: {all:#?}");
+    }
 }
 
 #[test]

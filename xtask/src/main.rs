@@ -14,7 +14,7 @@
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
 //! | [`mod@package`] | the Debian package, and whether everything in deploy/ is well-formed |
-//! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts |
+//! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts and programs |
 //! | [`mod@bench`] | benchmarks on the running kernel |
 //! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
 //! | [`command`], [`workspace`] | running programs; where things lie |
@@ -110,7 +110,7 @@ enum Verb {
     Manual,
     /// Check formatting, lints, documentation and licences
     Check,
-    /// Judge synthetic call sites of every kind, and print precision and recall
+    /// Judge call sites of every kind, synthetic and of programs, and print precision and recall
     Verdicts {
         /// How many of each kind
         #[arg(default_value_t = 40)]

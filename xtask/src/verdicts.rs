@@ -1,4 +1,4 @@
-//! How often verdicts on labelled pasts are right.
+//! How often verdicts are right: on labelled pasts that are made up, and on programs of which it is known what they do.
 
 use std::process::ExitCode;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     command::{host_cargo, run},
+    test::{self, REQUIRE_BPF},
     workspace,
 };
 
@@ -14,6 +15,9 @@ const TESTS: [&str; 2] = [
     "analyze::labelled::verdicts_on_labelled_pasts_are_precise_and_complete",
     "analyze::labelled::leaks_on_labelled_pasts_are_leaks_without_ages_too",
 ];
+
+/// The test that judges programs.
+const PROGRAMS: &str = "verdicts::verdicts_on_labelled_programs_are_precise_and_complete";
 
 /// How many of each kind it judges.
 const SEEDS_VARIABLE: &str = "JJLEAK_VERDICT_SEEDS";
@@ -25,5 +29,7 @@ pub(crate) fn verdicts(seeds: u32) -> Result<ExitCode> {
     cargo.args(["test", "--quiet", "--package", "jjleak", "--lib", "--"]);
     cargo.args(["--exact", "--nocapture", "--test-threads=1"]).args(TESTS);
     run(&mut cargo).context("a precision or recall is below what is required")?;
+    test::on_kernel(PROGRAMS, (REQUIRE_BPF, "1"), "watch programs that leak")
+        .context("a precision or recall on programs is below what is required")?;
     Ok(ExitCode::SUCCESS)
 }

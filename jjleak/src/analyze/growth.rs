@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use crate::profile::{Moment, Profile, remember};
+use crate::quick_map::QuickMap;
 
 /// Remembers what lived of each stack of each process at the last report, and of all stacks together at all reports.
 #[derive(Debug, Default)]
 pub struct Growth {
     /// Live bytes, by PID and start time of the process and stack.
-    last: HashMap<(u32, u64, u64), u64>,
+    last: QuickMap<(u32, u64, u64), u64>,
     /// What lived of all stacks together, by PID and start time of the process.
     histories: HashMap<(u32, u64), Vec<Moment>>,
 }

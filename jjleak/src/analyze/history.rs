@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::judge::{Before, OLD};
 use crate::collect::Timeline;
 use crate::profile::{Profile, Totals, Verdict};
+use crate::quick_map::QuickMap;
 use look::{Look, Now, SitesOfStacks};
 use series::Series;
 
@@ -44,12 +45,12 @@ pub struct History {
     instants_ns: Vec<u64>,
     /// When accounting began, likewise.
     began_ns: u64,
-    sites: HashMap<u64, Series>,
+    sites: QuickMap<u64, Series>,
     /// Frees of what was allocated before.
     before: Before,
     /// What call sites without a past had allocated at the last look: only what they allocate from then on counts when they
     /// are taken in again.
-    forgotten: HashMap<u64, Totals>,
+    forgotten: QuickMap<u64, Totals>,
     /// Call sites that hold something and of which no past is remembered.
     unjudged: u64,
     of_stacks: SitesOfStacks,

@@ -81,6 +81,12 @@ const HELPER_BEGINNINGS: [&str; 40] = [
     "Unsafe_",
 ];
 
+/// How names of the C library's files begin. What it allocates, as `fopen` and `getaddrinfo` do, it does for its caller.
+const C_LIBRARY: [&str; 6] = ["libc.so", "libc-2.", "libc.musl", "ld-linux", "ld-musl", "libpthread"];
+
+/// Where programs begin, before any code of their own.
+const BEGINNING: &str = "_start";
+
 /// The same of Java, as parts of names of classes and methods.
 const JAVA_HELPERS: [&str; 6] = [
     "misc.Unsafe.",
@@ -130,11 +136,18 @@ fn without_type(symbol: &str) -> &str {
     &symbol[start..]
 }
 
-/// Index of the frame that a call site is called by: the first after the allocation function that is not a helper; the
-/// allocation function itself when there is none.
+/// Index of the frame that a call site is called by: the first after the allocation function that is neither a helper nor a
+/// part of the C library. Where the C library alone is on the stack, its first that is no helper; the allocation function
+/// itself when there is none.
 pub(super) fn caller(frames: &[Frame]) -> usize {
-    let callers = frames.iter().enumerate().skip(1);
-    callers.into_iter().find(|(_, frame)| !is_helper(frame)).map_or(0, |(index, _)| index)
+    let callers = || frames.iter().enumerate().skip(1).filter(|(_, frame)| !is_helper(frame));
+    let of_program = callers().find(|(_, frame)| !is_of_c_library(frame) && frame.symbol != BEGINNING);
+    of_program.or_else(|| callers().next()).map_or(0, |(index, _)| index)
+}
+
+fn is_of_c_library(frame: &Frame) -> bool {
+    let file = frame.module.rsplit('/').next().unwrap_or_default();
+    C_LIBRARY.iter().any(|beginning| file.starts_with(beginning))
 }
 
 /// The call site's identity: what calls the allocator from where, and through which functions it got there. Recursion counts
@@ -247,6 +260,33 @@ mod tests {
         }
         assert_eq!(caller(&frames(&["malloc"])), 0);
         assert_eq!(caller(&[]), 0);
+    }
+
+    #[test]
+    fn the_c_library_does_not_hide_who_calls_it() {
+        let stack = |files: &[(&str, &str)]| -> Vec<Frame> {
+            let frame = |(symbol, file): &(&str, &str)| Frame {
+                symbol: (*symbol).to_owned(),
+                module: format!("/usr/lib/x86_64-linux-gnu/{file}"),
+                kind: FrameKind::Native,
+                ..Frame::default()
+            };
+            files.iter().map(frame).collect()
+        };
+        let libc = "libc.so.6";
+        let program = [("culprit", "app"), ("main", "app"), ("__libc_start_main", libc), ("_start", "app")];
+        for functions in
+            [&[("_IO_new_fopen", libc)][..], &[("call_init", "ld-linux-x86-64.so.2"), ("dlopen", libc)]]
+        {
+            let frames = stack(&[&[("malloc", libc)], functions, &program].concat());
+            assert_eq!(frames[caller(&frames)].symbol, "culprit");
+        }
+        let called_back =
+            stack(&[&[("malloc", libc), ("compare", "app"), ("qsort", libc)], &program[..]].concat());
+        assert_eq!(called_back[caller(&called_back)].symbol, "compare");
+        let before_main =
+            stack(&[("malloc", libc), ("init", libc), ("__libc_start_main", libc), ("_start", "app")]);
+        assert_eq!(before_main[caller(&before_main)].symbol, "init");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use aya::maps::MapError;
 use aya::programs::ProgramError;
+use aya::sys::SyscallError;
 use aya::{BtfError, EbpfError};
 
 use super::{Missing, Scope};
@@ -123,5 +124,34 @@ impl Error {
             .map(|site| format!("{} (file offset {:#x})", site.names.join("/"), site.offset()))
             .collect();
         Self::Attach { places: places.join(", "), source: Box::new(source) }
+    }
+}
+
+/// Whether a table has no such key (any more): the kernel side may have taken it out just before. Lookups say so in their own
+/// words, removals in the kernel's.
+pub(crate) fn is_missing_key(error: &MapError) -> bool {
+    match error {
+        MapError::KeyNotFound => true,
+        MapError::SyscallError(SyscallError { io_error, .. }) => {
+            io_error.kind() == std::io::ErrorKind::NotFound
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_somebody_else_has_removed_is_missing_and_no_failure_of_the_kernels_is() {
+        let failed = |number| {
+            MapError::SyscallError(SyscallError {
+                call: "bpf_map_delete_elem",
+                io_error: std::io::Error::from_raw_os_error(number),
+            })
+        };
+        assert!(is_missing_key(&MapError::KeyNotFound) && is_missing_key(&failed(nix::libc::ENOENT)));
+        assert!(!is_missing_key(&failed(nix::libc::ENOMEM)));
     }
 }

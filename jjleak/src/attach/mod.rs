@@ -37,6 +37,7 @@ use unwind_tables::UnwindTables;
 
 pub use calibration::{Calibration, Traps};
 pub use error::Error;
+pub(crate) use error::is_missing_key;
 pub use events::Events;
 pub use hints::{Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;

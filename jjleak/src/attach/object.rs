@@ -186,6 +186,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         tracing::info!(%error, source = std::error::Error::source(&error), "the reason");
     }
     follow(&mut ebpf, "process_exec", "sched_process_exec")?;
+    follow(&mut ebpf, "thread_exit", "sched_process_exit")?;
     if knows_tasks {
         follow(&mut ebpf, "process_fork", "sched_process_fork")?;
     }

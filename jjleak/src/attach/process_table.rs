@@ -17,7 +17,7 @@ use jjleak_common::unwind::NO_MAPPINGS;
 
 use jjleak_common::unwind::CodeSeen;
 
-use super::{Error, Mapped, now_ns};
+use super::{Error, Mapped, is_missing_key, now_ns};
 use crate::processes::Pid;
 
 /// The rows, mapped into memory, and the slots that are free.
@@ -170,11 +170,11 @@ impl ProcessTable {
         match self.tracked.get(&pid, 0) {
             // It can have ended, and another process can have its PID.
             Ok(tracked) if tracked == u32::from(slot.0) => match self.tracked.remove(&pid) {
-                Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-                Err(error) => Err(Error::table(error)),
+                Err(error) if !is_missing_key(&error) => Err(Error::table(error)),
+                Ok(()) | Err(_) => Ok(()),
             },
-            Ok(_) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(Error::table(error)),
+            Err(error) if !is_missing_key(&error) => Err(Error::table(error)),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

@@ -42,6 +42,12 @@ pub(super) fn begin(log: &Mapped<FreedLog>) -> u64 {
     instant_ns
 }
 
+/// Whether blocks can be in the spill: asked for after the instant, it holds for what lived at the instant.
+pub(super) fn has_spilled(log: &Mapped<FreedLog>) -> bool {
+    // SAFETY: mapped for reading.
+    log.get(0).is_none_or(|log| unsafe { read_volatile(addr_of!((*log).has_spilled)) } != 0)
+}
+
 /// What was freed since the instant, of the blocks that lived then. Blocks that were still there when their place was read
 /// can be among them.
 pub(super) fn end(log: &Mapped<FreedLog>, instant_ns: u64) -> Vec<(Key, Record)> {

@@ -6,10 +6,10 @@ use std::hint::spin_loop;
 use std::ptr::{addr_of, addr_of_mut, read_volatile};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::{HashMap, MapData};
 use jjleak_common::live::{Key, LiveSet, RESIZING, Record, WAYS};
 
-use crate::attach::{Error, Images, Mapped};
+use crate::attach::{Error, Images, Mapped, is_missing_key};
 
 /// The blocks of one instant, gathered from the places they can be in. A block never moves from one to another, but it can
 /// be freed, and then kept, after it has been read.
@@ -90,7 +90,7 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
     for key in spilled.iter().filter(|(key, _)| is_dead(*key, images)).map(|(key, _)| key.0) {
         match spill.remove(&key) {
             Ok(()) => forget_spilled(table, Key(key)),
-            Err(MapError::KeyNotFound) => {}
+            Err(error) if is_missing_key(&error) => {}
             Err(error) => return Err(Error::table(error)),
         }
     }

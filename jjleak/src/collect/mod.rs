@@ -16,7 +16,7 @@ mod timeline;
 mod timelines;
 mod windows;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ use jjleak_common::stack::{StackFrame, StackRow, StackStatus, StackTotals, lost_
 use jjleak_common::unwind::MAX_FOUND;
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
+use crate::quick_map::quick_map;
 use crate::sample_windows::Windows;
 use frames::Frames;
 use live::Blocks;
@@ -292,7 +293,8 @@ impl Collector {
                 sum.add(key, record, intervals, draw, view.blocks_per_stack);
             }
         });
-        let spilled = spill::read(spill);
+        // The kernel walks all of its buckets, which takes milliseconds also when nothing is in them.
+        let spilled = if freed::has_spilled(&self.freed) { spill::read(spill) } else { Ok(Vec::new()) };
         let freed = freed::end(&self.freed, instant_ns);
         blocks.add(&spilled?, &freed);
         let mut of_images = vec![Vec::new(); images.len()];
@@ -389,7 +391,7 @@ struct AtInstant {
 
 /// Adds a stack's later rows to its first one.
 fn merge_rows(mut stacks: BTreeMap<u32, StackUse>, blocks_per_stack: usize) -> BTreeMap<u32, StackUse> {
-    let mut first_rows = HashMap::new();
+    let mut first_rows = quick_map(stacks.len());
     let mut later_rows = Vec::new();
     for (row, used) in stacks.iter().filter(|(_, used)| used.hash != 0) {
         let first = *first_rows.entry(used.hash).or_insert(*row);

@@ -90,8 +90,16 @@ fn used(row: *const StackRow, sampling: Sampling) -> Option<StackUse> {
 /// Objects and bytes allocated so far, by row.
 pub(super) fn allocated(table: &Mapped<StackRow>, sampling: Sampling) -> Vec<(u64, u64)> {
     let rows = (0..table.len()).map_while(|index| table.get(index));
-    let allocated = rows.map(|row| used(row, sampling).unwrap_or_default());
-    allocated.map(|used| (used.allocated_objects, used.allocated_bytes)).collect()
+    let allocated = rows.map(|row| {
+        // SAFETY: `row` is valid for reads (`Mapped::get`).
+        let count = unsafe { read_volatile(addr_of!((*row).allocated_objects)) };
+        if count == 0 {
+            return (0, 0);
+        }
+        // SAFETY: as above.
+        (objects(count, sampling), unsafe { read_volatile(addr_of!((*row).allocated_bytes)) })
+    });
+    allocated.collect()
 }
 
 /// The live blocks of a row, as the kernel side has summed them up.

@@ -27,7 +27,7 @@ impl Profile {
         let stacks = snapshot
             .stacks
             .iter()
-            .map(|(row, used)| stack(snapshot.taken_ns, used, coverage, &name(*row)))
+            .map(|(row, used)| stack(snapshot.taken_ns, used, coverage, name(*row)))
             .collect();
         Self {
             started_at: span.0,
@@ -52,7 +52,7 @@ impl Profile {
     }
 }
 
-fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: &NamedStack) -> StackProfile {
+fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: NamedStack) -> StackProfile {
     let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
     StackProfile {
         id: used.hash,
@@ -72,7 +72,7 @@ fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: &NamedStack)
             .map(|block| Block { address: block.address, size: block.size, age: age(block.time_ns) })
             .collect(),
         status: named.status,
-        frames: named.frames.clone(),
+        frames: named.frames,
     }
 }
 

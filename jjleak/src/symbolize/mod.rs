@@ -16,6 +16,7 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::collect::RawStack;
 use crate::processes::{Module, ModuleTable};
+use crate::quick_map::QuickMap;
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
@@ -26,7 +27,7 @@ pub use jit::JitNames;
 #[derive(Default)]
 pub struct StackNames {
     native: NativeSymbols,
-    known: HashMap<u32, NamedStack>,
+    known: QuickMap<u32, NamedStack>,
     /// Frames of generated code, by row and word, of stacks that nobody has asked for yet.
     generated: HashMap<u32, GeneratedFrames>,
 }

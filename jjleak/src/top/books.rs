@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Cost;
 use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict, VerdictKind};
+use crate::quick_map::QuickMap;
 
 /// Which process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,7 +60,7 @@ pub(super) struct Books {
 /// What was known before.
 #[derive(Debug, Default)]
 pub(super) struct Before {
-    sites: HashMap<SiteKey, Totals>,
+    sites: QuickMap<SiteKey, Totals>,
     processes: HashMap<ProcessKey, Totals>,
     allocated: u64,
     elapsed: Duration,
@@ -73,7 +74,7 @@ impl Books {
         now.sites.reserve(before.sites.len());
         for (index, profile) in profiles.iter().enumerate() {
             let process = ProcessKey::of(&profile.process);
-            let ages: HashMap<u64, Duration> =
+            let ages: QuickMap<u64, Duration> =
                 profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))).collect();
             for (number, verdict) in profile.verdicts.iter().enumerate() {
                 let key = SiteKey { process, site: verdict.site };

@@ -149,6 +149,14 @@ pub(crate) fn verdicts() -> &'static Path {
     PATH.get_or_init(|| compile("verdicts", &["verdicts.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
 }
 
+/// The program that keeps what the C library has allocated for it.
+pub(crate) fn kept_by_library() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile("kept_by_library", &["kept_by_library.c".to_owned()], &["-std=c11", "-g", "-pthread"])
+    })
+}
+
 /// The program whose threads allocate at random and write down what they do.
 pub(crate) fn differential() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -35,6 +35,15 @@ impl Ledger {
         Self::spawn(&mut Command::new(path))
     }
 
+    /// Starts the program from a copy in this folder with a name of its own.
+    pub(crate) fn start_named(folder: &Path, name: &str) -> Self {
+        let path = folder.join(name);
+        if !path.exists() {
+            fs::rename(compile::copy(compile::ledger(), folder), &path).unwrap();
+        }
+        Self::start_as(&path)
+    }
+
     /// Starts the program with another allocator in the place of the C library's.
     pub(crate) fn start_preloading(library: &str) -> Self {
         Self::start_as_preloading(compile::ledger(), library)

@@ -1,16 +1,15 @@
 //! A profile by its call sites.
 
-use std::collections::HashMap;
-
 use crate::analyze::site;
 use crate::profile::{Profile, StackProfile, Totals};
+use crate::quick_map::{QuickMap, quick_map};
 
 /// The call sites of stacks, and which of their frames is the caller.
-pub(super) type SitesOfStacks = HashMap<u64, (u64, usize)>;
+pub(super) type SitesOfStacks = QuickMap<u64, (u64, usize)>;
 
 /// What a profile says of each call site.
 pub(super) struct Look<'a> {
-    pub(super) sites: HashMap<u64, Now<'a>>,
+    pub(super) sites: QuickMap<u64, Now<'a>>,
     /// The remembered interval that each of the profile's is in.
     interval_of: Vec<usize>,
     /// How many are remembered.
@@ -40,8 +39,8 @@ impl<'a> Look<'a> {
     ) -> Self {
         let interval_of =
             instants_ns.iter().map(|end| own.partition_point(|own| own < end).min(own.len() - 1)).collect();
-        let mut sites: HashMap<u64, Now<'a>> = HashMap::with_capacity(profile.stacks.len());
-        let mut of_stacks = HashMap::with_capacity(profile.stacks.len());
+        let mut sites: QuickMap<u64, Now<'a>> = quick_map(profile.stacks.len());
+        let mut of_stacks = quick_map(profile.stacks.len());
         for stack in &profile.stacks {
             let identify = || {
                 let caller = site::caller(&stack.frames);

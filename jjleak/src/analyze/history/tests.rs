@@ -66,7 +66,7 @@ fn what_holds_nothing_is_forgotten_first_and_what_has_grown_for_long_last() {
         (5, series(30, 10, 5)),
         (6, series(20, 10, 50)),
     ];
-    let mut history = History { sites: worst_last.into(), ..History::default() };
+    let mut history = History { sites: worst_last.into_iter().collect(), ..History::default() };
     for left in (0..6).rev() {
         history.bound(left);
         let mut sites: Vec<_> = history.sites.keys().copied().collect();

@@ -84,9 +84,10 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
         let humane = humane.map(|humane| format!("<br><small>{humane}</small>")).unwrap_or_default();
         write!(
             out,
-            r#"<tr><td><span class="tag {}">{}</span></td><td class="number">{}{humane}</td><td>{}</td><td><details><summary><code>{}</code></summary>"#,
+            r#"<tr><td><span class="tag {}">{}</span><br><small>{:.0} % sure</small></td><td class="number">{}{humane}</td><td>{}</td><td><details><summary><code>{}</code></summary>"#,
             verdict.kind.name(),
             text(verdict.kind.words()),
+            verdict.confidence * 100.,
             units::grouped(verdict.live.bytes),
             super::chart::sparkline(&verdict.series),
             text(&super::super::site(verdict)),
@@ -101,7 +102,7 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
     }
     write!(
         out,
-        "</tbody></table><p class=\"note\">{}</p></section>",
+        "</tbody></table><p><strong>{}</strong></p></section>",
         text(&of_what_is_shown(&super::super::advice(profile), &options.view))
     )
 }

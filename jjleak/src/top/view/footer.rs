@@ -8,7 +8,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::super::Top;
-use super::super::figures::{counted, whole};
+use super::super::figures::{counted, short_count, whole};
 use super::super::order::Filter;
 use super::super::screen::Screen;
 use super::super::text::{cut_end, safe, width};
@@ -19,18 +19,21 @@ use crate::render::{grouped, losses, share_in_words};
 
 /// From this width on, keys and costs have words.
 const WIDE: u16 = 60;
+/// From this width on, what is lost and what it costs has whole sentences.
+const SPACIOUS: u16 = 110;
 
 impl Top {
     pub(super) fn draw_status(&self, area: Rect, buffer: &mut Buffer) {
         let line = if self.notice.is_empty() {
-            fitting(self.status(), area.width)
+            fitting(self.status(area.width >= SPACIOUS), area.width)
         } else {
             Line::styled(cut_end(&safe(&self.notice), area.width.into()).into_owned(), Theme::strong())
         };
         buffer.set_line(area.x, area.y, &line, area.width);
     }
 
-    fn status(&self) -> Vec<Piece> {
+    /// What is lost, and what it costs, in few words unless there is room.
+    fn status(&self, is_spacious: bool) -> Vec<Piece> {
         let books = self.shown_books();
         let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
         for profile in &books.profiles {
@@ -48,17 +51,28 @@ impl Top {
         if let Some(profile) = books.profiles.first() {
             pieces.push((coverage(&profile.coverage), self.theme.alarm()));
         }
-        let rate = format!("{} allocations/s", grouped(whole(books.allocations)));
+        let rate = whole(books.allocations);
+        let rate = if is_spacious {
+            format!("{} allocations/s", grouped(rate))
+        } else {
+            format!("{} allocs/s", short_count(rate))
+        };
         if self.instants > 1 && !self.is_over {
             pieces.push((rate, Style::new()));
         }
         let costs = books.profiles.iter().filter_map(|profile| profile.cost);
         if let Some(of_cpu) = costs.reduce(Cost::and).and_then(|cost| cost.of_cpu()) {
             let share = share_in_words(of_cpu);
-            pieces.push((format!("probes take about {share} of its CPU time"), Style::new()));
+            let words = if is_spacious {
+                format!("probes take about {share} of its CPU time")
+            } else {
+                format!("probes {share} of its CPU")
+            };
+            pieces.push((words, Style::new()));
         }
         if let Some(cpu) = books.cost.cpu {
-            pieces.push((format!("jjleak takes {:.1} % of a core", cpu * 100.), Style::new()));
+            let takes = if is_spacious { "takes " } else { "" };
+            pieces.push((format!("jjleak {takes}{:.1} % of a core", cpu * 100.), Style::new()));
         }
         if self.forgotten > 0 {
             let gone = counted(self.forgotten as u64, "process").replace("processs", "processes");

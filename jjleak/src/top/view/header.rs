@@ -115,7 +115,8 @@ impl Top {
         } else {
             format!("{} live in {}", exact_bytes(live.bytes), objects(live.objects))
         };
-        let elapsed = format!("over {}", duration(profile.elapsed()));
+        let longest = rows.iter().map(|row| books.profile(row).elapsed()).max().unwrap_or_default();
+        let elapsed = format!("over {}", duration(longest));
         let every = format!("every {}", duration(self.pace));
         // Whoever asked for more has to know.
         let is_slowed = self.pace > self.about.interval;

@@ -155,9 +155,12 @@ impl Top {
             }
             Column::Name => {
                 let mut name = self.row_name(row);
-                // A name says more than a place.
-                if width(&name) > cells && row.verdict.is_some() {
-                    name = self.function(row);
+                if width(&name) > cells {
+                    // A name says more than a place, and a number more than a name that several have.
+                    name = match row.verdict {
+                        Some(_) => self.function(row),
+                        None => self.short_row_name(row, cells),
+                    };
                 }
                 (cut_middle(&name, cells).into_owned(), plain)
             }
@@ -184,6 +187,15 @@ impl Top {
             Some(ended) => format!("{} ended: {}", process_name(profile), safe(ended)),
             None => process_name(profile),
         }
+    }
+
+    /// The row of a process in few cells: what it is called loses its end.
+    fn short_row_name(&self, row: &Row, cells: usize) -> String {
+        let profile = self.shown_books().profile(row);
+        let ended = if profile.ended.is_some() { " ended" } else { "" };
+        let number = format!(" (pid {}){ended}", profile.process.pid);
+        let comm = safe(&profile.process.comm);
+        format!("{}{number}", cut_end(&comm, cells.saturating_sub(width(&number)).max(1)))
     }
 
     /// The function that a call site is called by.
