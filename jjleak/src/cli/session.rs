@@ -158,7 +158,7 @@ impl Session {
             }
         };
         if let Some(percent) = args.max_overhead {
-            watch.keep_below(percent / 100.)?;
+            shown.bound(&mut watch, percent / 100.)?;
         }
         if args.refresh_perf_map {
             watch.ask_for_perf_maps();

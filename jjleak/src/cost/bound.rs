@@ -64,9 +64,9 @@ struct Measured {
 }
 
 impl Bound {
-    /// Begins, with everything counted; `share` is one of the CPU time that the process takes itself.
+    /// Begins, with everything counted.
     pub fn begin(
-        share: f64,
+        budget: Budget,
         pid: Pid,
         attachment: &Attachment,
         collector: &mut Collector,
@@ -74,9 +74,8 @@ impl Bound {
         let measuring = Measuring::begin()?;
         collector.count_in_windows();
         let before = Measured { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(pid) };
-        let budget = Budget::new(share);
         Ok(Self {
-            share,
+            share: budget.share(),
             pid,
             _measuring: measuring,
             state: State::Whole,
@@ -125,6 +124,7 @@ impl Bound {
         match self.state {
             State::Whole if !self.budget.is_exceeded() => self.next = now + self.budget.until_look(),
             State::Whole => {
+                self.budget.settle();
                 let end = now_ns();
                 collector.end_window_at(end, end);
                 self.rest(attachment, Part::Allocations);

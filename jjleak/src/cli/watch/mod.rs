@@ -33,7 +33,7 @@ use super::failure::PREFLIGHT;
 use crate::analyze::{Growth, Histories, Pace};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::collect::{Collector, View};
-use crate::cost::{Bound, Meter};
+use crate::cost::{Bound, Budget, Meter};
 use crate::kept::KeptFiles;
 use crate::processes::{Mapping, MemoryLimit, ModuleFiles, Pid};
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
@@ -437,8 +437,8 @@ impl Watch {
         started.map(|watched| (watched.process.comm.as_str(), watched.pid()))
     }
 
-    /// Keeps what profiling costs the only process below a share of what it takes itself.
-    pub(super) fn keep_below(&mut self, share: f64) -> Result<(), Failure> {
+    /// Keeps what profiling costs the only process within a budget.
+    pub(super) fn keep_within(&mut self, budget: Budget) -> Result<(), Failure> {
         let cannot =
             |why: &str| Failure::new(PREFLIGHT, format!("--max-overhead: {why}"), "use Linux 6.6 or newer");
         if !self.attachment.can_rest() {
@@ -447,7 +447,7 @@ impl Watch {
             ));
         }
         let Some(watched) = self.processes.values().next() else { return Ok(()) };
-        let bound = Bound::begin(share, watched.pid(), &self.attachment, &mut self.collector);
+        let bound = Bound::begin(budget, watched.pid(), &self.attachment, &mut self.collector);
         self.bound = Some(bound.map_err(|_| cannot("this kernel does not measure BPF programs"))?);
         Ok(())
     }
