@@ -7,37 +7,18 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
 use crate::support::bounded::{LONG, SOON, until};
-use crate::support::compile;
-use crate::support::daemon::{Place, profiles};
+use crate::support::daemon::{ON_REQUEST, Place, ask, profiles, working};
 use crate::support::jjleak::Ended;
-use crate::support::lines::Lines;
 use crate::support::privilege::{require_bpf, require_program};
-use crate::support::process::Process;
 
 /// Longer than it takes to see growth, to profile, and to judge, on a slow machine.
 const VERDICT: Duration = Duration::from_secs(240);
-
-/// Profiles briefly, and suspects nobody by itself.
-const ON_REQUEST: &str = "[profile]\nduration = \"60s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nback_off = \"1s\"\n\
-    [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"\n\
-    [http]\nlisten = \"off\"";
-
-/// The C program with leaks, under the name of a test, at work.
-fn working(place: &Place) -> (Process, Lines) {
-    let mut command = Command::new(place.program(compile::verdicts().as_ref()));
-    let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
-    assert_eq!(said.next(SOON), "ready");
-    writeln!(program.stdin.as_mut().unwrap(), "pace 100000 10").unwrap();
-    (program, said)
-}
 
 #[test]
 fn of_four_jvms_the_one_that_leaks_is_reported_and_only_it() {
@@ -227,17 +208,6 @@ fn a_configuration_that_is_wrong_is_refused_on_reload_and_one_that_is_right_hold
     daemon.signal(Signal::SIGHUP);
     daemon.until("read anew", SOON);
     daemon.end();
-}
-
-/// Asks over a Unix socket, and returns the head and the body of the answer.
-fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nhost: jjleak\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
-    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer.split_off(end + 4))
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! A running daemon.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,10 +14,42 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::bounded::{LONG, SOON};
+use super::compile;
 use super::java::Java;
 use super::jjleak::PROGRAM;
 use super::lines::Lines;
 use super::process::Process;
+
+/// Profiles briefly, and suspects nobody by itself.
+pub(crate) const ON_REQUEST: &str = "[profile]\nduration = \"60s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nback_off = \"1s\"\n\
+    [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"\n\
+    [http]\nlisten = \"off\"";
+
+/// The C program with leaks, under the name of a test, at work.
+pub(crate) fn working(place: &Place) -> (Process, Lines) {
+    working_at(place, "pace 100000 10")
+}
+
+/// The same at another pace.
+pub(crate) fn working_at(place: &Place, words: &str) -> (Process, Lines) {
+    let mut command = Command::new(place.program(compile::verdicts().as_ref()));
+    let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
+    assert_eq!(said.next(SOON), "ready");
+    writeln!(program.stdin.as_mut().unwrap(), "{words}").unwrap();
+    (program, said)
+}
+
+/// Asks over a Unix socket, and returns the head and the body of the answer.
+pub(crate) fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nhost: jjleak\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer.split_off(end + 4))
+}
 
 /// A daemon with a folder of its own, which watches programs of this test only.
 pub(crate) struct Daemon {
@@ -78,8 +112,14 @@ impl Place {
 
     /// Starts a daemon and waits until it watches.
     pub(crate) fn start(&self) -> Daemon {
+        self.start_with(|_| ())
+    }
+
+    /// The same in another environment.
+    pub(crate) fn start_with(&self, change: impl FnOnce(&mut Command)) -> Daemon {
         let mut command = Command::new(PROGRAM);
         command.args(["daemon", "--config"]).arg(self.path("jjleak.toml"));
+        change(&mut command);
         let mut process = Process::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let log = Lines::of("the daemon", process.stderr.take().unwrap());
         let mut daemon = Daemon { process, log, said: Vec::new(), folder: self.state() };
@@ -102,6 +142,11 @@ impl Daemon {
                 return said;
             }
         }
+    }
+
+    /// Whether it has said this.
+    pub(crate) fn has_said(&self, part: &str) -> bool {
+        self.said.iter().any(|line| line["message"].as_str().is_some_and(|message| message.contains(part)))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
