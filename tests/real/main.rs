@@ -57,6 +57,7 @@ mod replacements;
 mod sampling;
 mod saved;
 mod servers;
+mod service;
 mod snapshots;
 mod stacks;
 mod states;

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use super::Failure;
 use super::args::Args;
+use super::notices::tell;
 use super::outputs::{Asked, Outputs};
 use super::top::LiveView;
+use super::watch::Watch;
 use crate::analyze::Pace;
+use crate::cost::Budget;
 use crate::processes::Streams;
 use crate::profile::Profile;
 use crate::top::About;
@@ -51,6 +54,30 @@ impl Wanted {
         match self {
             Self::Reports => Streams::Inherited,
             Self::View(_) | Self::Nothing(_) => Streams::Silent,
+        }
+    }
+
+    /// Has nothing be probed until [`Self::bound`], where what is spent before it cannot be spared.
+    pub(super) fn rest_at_first(&self, watch: &mut Watch) -> Result<(), Failure> {
+        match self {
+            Self::Reports | Self::View(_) => watch.rest_at_first(),
+            Self::Nothing(_) => Ok(()),
+        }
+    }
+
+    /// Keeps what profiling costs below a share of what the process takes itself. The daemon pays for a busy moment, for the
+    /// sake of a verdict; and where the kernel keeps no bound, it sees from profile to profile what they cost.
+    pub(super) fn bound(&self, watch: &mut Watch, share: f64) -> Result<(), Failure> {
+        match self {
+            Self::Reports | Self::View(_) => watch.keep_within(Budget::new(share)),
+            Self::Nothing(_) => {
+                if let Err(failure) = watch.keep_within(Budget::patient(share)) {
+                    tell(&format!(
+                        "{failure}: everything is counted until a profile shows that it costs too much"
+                    ));
+                }
+                Ok(())
+            }
         }
     }
 

@@ -25,8 +25,8 @@ fn words(order: &Order) -> Vec<String> {
     words.extend(["--settle".to_owned(), order.settle.as_secs_f64().to_string()]);
     if order.sample_bytes > 0 {
         words.extend(["--sample-bytes".to_owned(), order.sample_bytes.to_string()]);
-    }
-    if let Some(percent) = order.max_overhead {
+    } else if let Some(percent) = order.max_overhead {
+        // Of what is sampled, the daemon sees at each profile what it has cost.
         words.extend(["--max-overhead".to_owned(), percent.to_string()]);
     }
     words.push(order.snapshot.as_secs_f64().to_string());
@@ -63,6 +63,8 @@ mod tests {
         let bounded = Order { max_overhead: Some(2.5), ..order };
         assert_eq!(args(&bounded).max_overhead, Some(2.5));
         order.sample_bytes = 512 << 10;
+        order.max_overhead = Some(2.5);
         assert_eq!(args(&order).coverage().unwrap().sampling, Sampling::Bytes(512 << 10));
+        assert_eq!(args(&order).max_overhead, None);
     }
 }

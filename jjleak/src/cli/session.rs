@@ -141,7 +141,7 @@ impl Session {
             Subject::Pids(pids) => {
                 let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
                 if args.max_overhead.is_some() {
-                    watch.rest_at_first()?;
+                    shown.rest_at_first(&mut watch)?;
                 }
                 Self::attach(&shown.asked(args), &pids, watch)?
             }
@@ -157,7 +157,7 @@ impl Session {
             }
         };
         if let Some(percent) = args.max_overhead {
-            watch.keep_below(percent / 100.)?;
+            shown.bound(&mut watch, percent / 100.)?;
         }
         if args.refresh_perf_map {
             watch.ask_for_perf_maps();

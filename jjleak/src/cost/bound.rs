@@ -67,10 +67,9 @@ struct Measured {
 }
 
 impl Bound {
-    /// Begins, with everything counted; `share` is one of the CPU time that the process takes itself. Probes may have rested
-    /// until now.
+    /// Begins, with everything counted. Probes may have rested until now.
     pub fn begin(
-        share: f64,
+        budget: Budget,
         pid: Pid,
         measuring: Measuring,
         attachment: &mut Attachment,
@@ -82,9 +81,8 @@ impl Bound {
         attachment.wake(Part::Frees)?;
         attachment.wake(Part::Allocations)?;
         let before = Measured { at: Instant::now(), runs, cpu: cpu_time(pid) };
-        let budget = Budget::new(share);
         Ok(Self {
-            share,
+            share: budget.share(),
             pid,
             _measuring: measuring,
             state: State::Whole,
@@ -134,6 +132,7 @@ impl Bound {
         match self.state {
             State::Whole if !self.budget.is_exceeded() => self.next = now + self.budget.until_look(),
             State::Whole => {
+                self.budget.settle();
                 let end = now_ns();
                 collector.end_window_at(end, end);
                 self.rest(attachment, Part::Allocations);

@@ -26,6 +26,8 @@ const NEWEST: f64 = 0.3;
 const LEAST_CORES: f64 = 0.002;
 /// May be owed before it is known what calls take, and how many there are: a thousand calls.
 const GRACE_S: f64 = 0.001;
+/// The same for who would rather pay that once than not have everything counted: what a JVM compiles at once is no burden.
+const PATIENT_GRACE_S: f64 = 0.5;
 /// Not more is saved up than in so many seconds: else a process that was quiet all day could be held up for an hour.
 const SAVED_S: f64 = 10.;
 /// How long everything is counted before that is judged again: by what a thread can have spent by then, within these bounds.
@@ -149,6 +151,8 @@ pub struct Budget {
     /// Of what the process takes itself, this may be spent.
     share: f64,
     saved_s: f64,
+    /// May be owed before not everything is counted any more.
+    grace_s: f64,
 }
 
 /// What a stretch of time took, in seconds; of a core, but for the first.
@@ -166,7 +170,26 @@ impl Budget {
     /// Nothing is saved, and nothing owed.
     #[must_use]
     pub const fn new(share: f64) -> Self {
-        Self { share, saved_s: 0. }
+        Self { share, saved_s: 0., grace_s: GRACE_S }
+    }
+
+    /// The same for who lets half a second be owed before not everything is counted: that is never paid back.
+    #[must_use]
+    pub const fn patient(share: f64) -> Self {
+        Self { share, saved_s: 0., grace_s: PATIENT_GRACE_S }
+    }
+
+    /// Of what the process takes itself, what may be spent.
+    #[must_use]
+    pub const fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Not everything is counted from now on. To pay half a second back can take longer than a profile.
+    pub fn settle(&mut self) {
+        if self.grace_s >= PATIENT_GRACE_S {
+            self.saved_s = 0.;
+        }
     }
 
     /// A stretch of time is over.
@@ -187,14 +210,14 @@ impl Budget {
     /// Whether not everything can be counted.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
-        self.saved_s < -GRACE_S
+        self.saved_s < -self.grace_s
     }
 
     /// How long everything can be counted before that is judged again.
     #[must_use]
     pub fn until_look(&self) -> Duration {
         let (shortest, longest) = LOOKS_S;
-        Duration::from_secs_f64((self.saved_s + GRACE_S).clamp(shortest, longest))
+        Duration::from_secs_f64((self.saved_s + self.grace_s).clamp(shortest, longest))
     }
 }
 
@@ -304,6 +327,20 @@ mod tests {
         assert!(budget.saved_s() <= 0.05 * SAVED_S, "{budget:?}");
         budget.book(Stretch { over_s: 1., own_s: 1., spent_s: 1. });
         assert!(budget.is_exceeded());
+    }
+
+    #[test]
+    fn who_is_patient_has_everything_counted_through_a_busy_moment_and_owes_nothing_after_it() {
+        let moment = Stretch { over_s: 1., own_s: 0.02, spent_s: 0.3 };
+        let (mut strict, mut patient) = (Budget::new(0.1), Budget::patient(0.1));
+        strict.book(moment);
+        patient.book(moment);
+        assert!(strict.is_exceeded() && !patient.is_exceeded());
+        patient.book(moment);
+        assert!(patient.is_exceeded());
+        strict.settle();
+        patient.settle();
+        assert!(strict.saved_s() < -0.2 && patient.saved_s() >= 0.);
     }
 
     #[test]

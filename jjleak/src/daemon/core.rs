@@ -11,7 +11,8 @@ use tokio::sync::mpsc::Sender;
 
 use super::config::Config;
 use super::decide::{State, next};
-use super::history::{self, Bounds, History};
+use super::handover::{Handover, Left};
+use super::history::{self, Bounds, Entry, History};
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
 use crate::processes::Pid;
@@ -26,6 +27,8 @@ pub(super) struct Shared {
     core: Arc<Mutex<Core>>,
     /// What is kept. Taken after the core, if both are.
     pub(super) history: Arc<Mutex<History>>,
+    /// What is left to the next daemon. Taken before the core, if both are.
+    handover: Arc<Mutex<Handover>>,
     /// What sends profiles, if they are sent anywhere.
     pub(super) pusher: Option<Arc<Pusher>>,
     /// Notified when somebody else than the daemon's loop has changed the core.
@@ -42,32 +45,48 @@ pub(super) struct Core {
     pub(super) jobs: Vec<Job>,
     /// Jobs that have not ended when they were told to, and are waited for no longer.
     pub(super) stuck: Vec<Job>,
-    pub(super) began: Instant,
+    /// When this daemon was started. All times are since the host was.
+    pub(super) began: Duration,
     /// When processes were last looked at.
     pub(super) looked: Duration,
     /// Looks, and profiles begun and failed, since the start.
     pub(super) looks: u64,
     pub(super) profiles_begun: u64,
     pub(super) profiles_failed: u64,
+    /// Whether something has happened that the next daemon is to know even if this one is killed now.
+    pub(super) has_news: bool,
+    /// Whether this daemon ends.
+    pub(super) is_ending: bool,
+    /// How many processes were turned away when that was told last.
+    told_away: usize,
 }
 
 impl Shared {
-    pub(super) fn new(config: Config, watcher: Watcher, history: History, pusher: Option<Pusher>) -> Self {
+    pub(super) fn new(
+        config: Config,
+        watcher: Watcher,
+        (history, handover): (History, Handover),
+        pusher: Option<Pusher>,
+    ) -> Self {
         let core = Core {
             config,
             watcher,
             findings: BTreeMap::new(),
             jobs: Vec::new(),
             stuck: Vec::new(),
-            began: Instant::now(),
-            looked: Duration::ZERO,
+            began: since_boot(),
+            looked: since_boot(),
             looks: 0,
             profiles_begun: 0,
             profiles_failed: 0,
+            has_news: false,
+            is_ending: false,
+            told_away: 0,
         };
         Self {
             core: Arc::new(Mutex::new(core)),
             history: Arc::new(Mutex::new(history)),
+            handover: Arc::new(Mutex::new(handover)),
             pusher: pusher.map(Arc::new),
             wake: Arc::new(Notify::new()),
         }
@@ -79,6 +98,26 @@ impl Shared {
 
     pub(super) fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the next daemon what is known of processes.
+    pub(super) fn hand_over(&self) {
+        let mut handover = self.handover.lock().unwrap_or_else(PoisonError::into_inner);
+        // In this order: what is written last is the latest.
+        let left: Vec<_> = self.core().watcher.iter().map(Left::of).collect();
+        handover.write(left);
+    }
+
+    /// Takes in what other daemons have found of processes that are watched; of how many.
+    pub(super) fn recall(&self) -> usize {
+        let mut core = self.core();
+        // What is older is of another start of the host: its processes have ended, whatever their PIDs are now.
+        let boot = Timestamp::now().checked_sub(since_boot()).unwrap_or(Timestamp::MIN);
+        let history = self.history();
+        for entry in history.entries().filter(|entry| entry.time >= boot) {
+            core.recall(entry);
+        }
+        core.findings.len()
     }
 
     /// Removes what is kept no longer.
@@ -98,7 +137,7 @@ impl Shared {
         if core.stuck.len() >= MAX_STUCK {
             return;
         }
-        let now = core.now();
+        let now = since_boot();
         // Also those are counted whose process has ended while its last profile is being taken.
         let room = core.config.profile.at_once.0.saturating_sub(core.jobs.len());
         let cases = core.watcher.iter().map(|watched| (watched.process.pid, watched.case.state()));
@@ -125,6 +164,7 @@ impl Shared {
                 messages.clone(),
             );
             core.profiles_begun += 1;
+            core.has_news = true;
             match job {
                 Ok(job) => core.jobs.push(job),
                 Err(error) => core.end(pid, order.start_time, Err(format!("no thread for it: {error}"))),
@@ -133,20 +173,16 @@ impl Shared {
     }
 }
 
-fn since_boot() -> Duration {
+/// Since the host was started: goes on through sleep, and is the same clock that start times of processes are told by.
+pub(super) fn since_boot() -> Duration {
     // Linux has had this clock since 2.6.39.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Core {
-    /// Since the daemon's start.
-    pub(super) fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
     /// Looks at all processes.
     pub(super) fn look(&mut self) {
-        let now = self.now();
+        let now = since_boot();
         let changes = self.watcher.look(now, &self.config);
         self.looks += 1;
         self.looked = now;
@@ -159,10 +195,17 @@ impl Core {
                 tracing::info!("watching {} (pid {pid})", watched.process.comm);
             }
         }
-        if self.watcher.turned_away() > 0 {
-            let (many, most) = (self.watcher.turned_away(), self.config.watch.max_processes.0);
+        if changes.resumed + changes.forgotten > 0 {
+            let (resumed, forgotten) = (changes.resumed, changes.forgotten);
+            tracing::info!(
+                "{resumed} processes go on where they were when another daemon ended; {forgotten} others are not there any more"
+            );
+        }
+        let (many, most) = (self.watcher.turned_away(), self.config.watch.max_processes.0);
+        if many > self.told_away {
             tracing::warn!("{many} processes are not watched: watch.max_processes is {most}");
         }
+        self.told_away = many;
     }
 
     /// Takes in what profiling tells.
@@ -170,6 +213,15 @@ impl Core {
         match message {
             Message::Found(finding) => self.enter(finding),
             Message::Ended { pid, start_time, outcome } => self.end(pid, start_time, outcome),
+        }
+    }
+
+    /// What another daemon has found, if the process is the same.
+    fn recall(&mut self, entry: &Entry) {
+        let Some(pid) = Pid::new(entry.pid) else { return };
+        let watched = self.watcher.same(pid, entry.start_time);
+        if watched.is_some_and(|watched| watched.process.comm == entry.comm) {
+            self.findings.insert(pid, Finding::of(pid, entry));
         }
     }
 
@@ -183,10 +235,16 @@ impl Core {
     fn end(&mut self, pid: Pid, start_time: u64, outcome: Result<Option<Finding>, String>) {
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
-        let (now, config) = (self.now(), &self.config);
+        self.has_news = true;
+        let (now, config) = (since_boot(), &self.config);
         let name = match self.watcher.same(pid, start_time) {
             Some(watched) => {
-                watched.case.end(now, outcome.is_ok(), config);
+                let is_done = matches!(&outcome, Ok(Some(finding)) if finding.is_final());
+                if self.is_ending && !is_done {
+                    watched.case.interrupt();
+                } else {
+                    watched.case.end(now, outcome.is_ok(), config);
+                }
                 format!("{} (pid {pid})", watched.process.comm)
             }
             None => format!("pid {pid}, which has ended"),
@@ -202,6 +260,10 @@ impl Core {
                 let profile = finding.kept.as_ref().map(ToString::to_string).unwrap_or_default();
                 if leaking > 0 {
                     tracing::warn!(pid = pid.number(), leaking, profile, "{name} leaks: {verdict}");
+                } else if finding.is_final() && !finding.judged {
+                    tracing::warn!(pid = pid.number(), profile, "{name} cannot be judged: {verdict}");
+                } else if !finding.judged {
+                    tracing::info!(pid = pid.number(), profile, "{name} is not judged: {verdict}");
                 } else {
                     tracing::info!(pid = pid.number(), profile, "{name} was not found to leak: {verdict}");
                 }
@@ -219,7 +281,7 @@ impl Core {
 
     /// Has a process profiled; whether it is watched and not being profiled already.
     pub(super) fn request(&mut self, pid: Pid) -> Option<bool> {
-        let now = self.now();
+        let now = since_boot();
         self.watcher.get_mut(pid).map(|watched| watched.case.request(now))
     }
 
@@ -227,8 +289,7 @@ impl Core {
     /// all are being profiled.
     #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
     pub(super) fn request_any(&mut self) -> Option<Pid> {
-        let idle =
-            self.watcher.iter().filter(|watched| !matches!(watched.case.state(), State::Profiling(..)));
+        let idle = self.watcher.iter().filter(|watched| !watched.case.state().has_probes());
         let pace = |pid: Pid, rise: f64, resident: u64| (rise, resident as f64, pid);
         let ranked = idle.map(|watched| {
             pace(watched.process.pid, watched.case.course().growth(), watched.case.last().resident)
@@ -249,7 +310,7 @@ impl Core {
         let is_judged = |job: &Job| {
             findings
                 .get(&job.pid)
-                .is_some_and(|finding| finding.start_time == job.start_time && finding.judged)
+                .is_some_and(|finding| finding.start_time == job.start_time && finding.is_final())
         };
         let hangs = |job: &mut Job| {
             let is_judged = is_judged(job);
@@ -264,7 +325,7 @@ impl Core {
     /// A job hangs. Others have its place, and its process is not profiled again before it ends.
     fn give_up(&mut self, job: Job) {
         self.profiles_failed += 1;
-        let since = self.now();
+        let since = since_boot();
         let name = match self.watcher.same(job.pid, job.start_time) {
             Some(watched) => {
                 watched.case.give_up(since);

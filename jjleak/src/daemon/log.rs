@@ -1,6 +1,7 @@
 //! The log: as lines or JSON on stderr, and never too much of the same.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub fn start(log: &Log) {
         LogLevel::Info => Level::INFO,
         LogLevel::Debug => Level::DEBUG,
     };
-    let writer = || crate::cli::Log;
+    let writer = || Lines;
     let limit = Limit { level, per_minute: log.per_minute.0, seen: Mutex::default() };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false);
     let registry = tracing_subscriber::registry();
@@ -38,6 +39,28 @@ pub fn start(log: &Log) {
         LogFormat::Text => registry.with(layer.without_time().with_ansi(false).with_filter(limit)).try_init(),
         LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(limit)).try_init(),
     };
+}
+
+/// Writes each message as a line. The names of processes are in some, and a name with the end of a line in it would begin
+/// another one, with whatever the process wants to have said.
+struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        crate::cli::Log.write_all(one_line(&String::from_utf8_lossy(message)).as_bytes())?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The formatter writes whole messages, each with the end of its line.
+fn one_line(message: &str) -> String {
+    let ends_lines = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
+    let lines: Vec<_> = message.split(ends_lines).map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join(" | ") + "\n"
 }
 
 /// Lets so many messages of each place in the code through in a minute. There are as many places as the code has.
@@ -91,6 +114,17 @@ impl<S> Filter<S> for Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_is_in_a_message_it_is_one_line() {
+        let forged = "INFO watching a\nWARN java (pid 1) leaks (pid 2)\n";
+        assert_eq!(one_line(forged), "INFO watching a | WARN java (pid 1) leaks (pid 2)\n");
+        assert_eq!(
+            one_line("the verifier says:\n\n  0: r0\r\n  1: exit\n"),
+            "the verifier says: | 0: r0 | 1: exit\n"
+        );
+        assert_eq!(one_line("a\u{2028}b\n"), "a | b\n");
+    }
 
     #[test]
     fn so_many_messages_pass_in_a_minute_and_then_again() {

@@ -7,6 +7,8 @@ use super::core::Core;
 use super::decide::State;
 use super::history::History;
 use super::log::suppressed;
+use super::watch::Watched;
+use crate::profile::MemoryKind;
 use crate::push::Status;
 
 /// A metric's samples, under its help and type.
@@ -43,32 +45,31 @@ pub(super) fn of_processes(core: &Core) -> String {
     Family::new(out, "jjleak_build_info", "gauge", "Which jjleak this is.")
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     states(core, out);
-    let watched: Vec<_> =
-        core.watcher.iter().map(|watched| (watched.process.pid.to_string(), watched)).collect();
-    let mut resident = Family::new(out, "jjleak_process_resident_bytes", "gauge", "Resident memory.");
-    for (pid, watched) in &watched {
-        resident.sample(&[("pid", pid), ("comm", &watched.process.comm)], watched.case.last().resident);
-    }
-    let mut available = Family::new(
-        out,
-        "jjleak_process_available_bytes",
-        "gauge",
-        "What the memory limit that is nearest leaves.",
-    );
-    for (pid, watched) in &watched {
-        if let Some((_, left)) = watched.case.last().limit {
-            available.sample(&[("pid", pid), ("comm", &watched.process.comm)], left);
+    let seen = |out: &mut String, name, help, value: fn(&Watched) -> Option<f64>| {
+        let mut family = Family::new(out, name, "gauge", help);
+        for watched in core.watcher.iter() {
+            let (pid, comm) = (watched.process.pid.to_string(), watched.process.comm.as_str());
+            if let Some(value) = value(watched) {
+                family.sample(&[("pid", &pid), ("comm", comm)], value);
+            }
         }
-    }
-    let mut growth = Family::new(
-        out,
-        "jjleak_process_growth_bytes_per_second",
-        "gauge",
-        "Growth of resident memory now; 0 when it does not grow.",
-    );
-    for (pid, watched) in &watched {
-        growth.sample(&[("pid", pid), ("comm", &watched.process.comm)], watched.case.course().growth());
-    }
+    };
+    seen(out, "jjleak_process_resident_bytes", "Resident memory.", |of| Some(float(of.case.last().resident)));
+    seen(out, "jjleak_process_cgroup_bytes", "Memory of the control group.", |of| {
+        of.case.last().group.map(float)
+    });
+    let help = "What the memory limit that is nearest leaves.";
+    seen(out, "jjleak_process_available_bytes", help, |of| {
+        of.case.last().limit.map(|limit| float(limit.available))
+    });
+    let help = "Growth of resident memory now; 0 when it does not grow.";
+    seen(out, "jjleak_process_growth_bytes_per_second", help, |of| Some(of.case.course().growth()));
+    let help = "For how much of the last minute tasks of the control group waited for memory.";
+    seen(out, "jjleak_process_memory_pressure_ratio", help, |of| {
+        of.case.last().pressure.map(|percent| percent / 100.)
+    });
+    each_state(core, out);
+    limits(core, out);
     findings(core, out);
     own(core, out);
     text
@@ -91,6 +92,38 @@ fn states(core: &Core, out: &mut String) {
         "Processes that are wanted and not watched: too many.",
     )
     .sample(&[], core.watcher.turned_away());
+}
+
+/// Where each process stands.
+fn each_state(core: &Core, out: &mut String) {
+    let mut states =
+        Family::new(out, "jjleak_process_state", "gauge", "1 for the state that the process is in.");
+    for watched in core.watcher.iter() {
+        let (pid, state) = (watched.process.pid.to_string(), watched.case.state().name());
+        states.sample(&[("pid", &pid), ("comm", &watched.process.comm), ("state", state)], 1);
+    }
+}
+
+/// What limits each process.
+fn limits(core: &Core, out: &mut String) {
+    let help = "The memory limit that leaves the least, of a control group or the machine.";
+    let mut limits = Family::new(out, "jjleak_process_limit_bytes", "gauge", help);
+    for watched in core.watcher.iter() {
+        let Some(limit) = watched.case.last().limit else { continue };
+        let (pid, kind) = (watched.process.pid.to_string(), limit_of(limit.is_cgroup));
+        limits.sample(&[("pid", &pid), ("comm", &watched.process.comm), ("of", kind)], limit.limit);
+    }
+}
+
+/// What sets a limit, for programs.
+pub(super) const fn limit_of(is_cgroup: bool) -> &'static str {
+    let kind = if is_cgroup { MemoryKind::Cgroup } else { MemoryKind::Ram };
+    kind.name()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
+const fn float(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 fn findings(core: &Core, out: &mut String) {
@@ -116,6 +149,16 @@ fn findings(core: &Core, out: &mut String) {
     let mut live = Family::new(out, "jjleak_process_live_bytes", "gauge", help);
     for (pid, comm, finding) in &found {
         live.sample(&[("pid", pid), ("comm", comm)], finding.live_bytes);
+    }
+    let help = "Whether the figures of the last profile are estimates.";
+    let mut estimates = Family::new(out, "jjleak_process_profile_estimated", "gauge", help);
+    for (pid, comm, finding) in &found {
+        estimates.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.estimate.is_some()));
+    }
+    let help = "Whether the last profile was long and complete enough to tell leaks.";
+    let mut judged = Family::new(out, "jjleak_process_profile_judged", "gauge", help);
+    for (pid, comm, finding) in &found {
+        judged.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.judged));
     }
     let help = "What the last profile has lost, by counter.";
     let mut lost = Family::new(out, "jjleak_process_lost", "gauge", help);

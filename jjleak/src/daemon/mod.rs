@@ -6,7 +6,7 @@
 //!   watch      processes found and looked at, from outside
 //!     decide     which of them is a suspect                       (pure)
 //!       profile    the run of the command line, on a thread
-//!         history    what was found, on disk
+//!         history    what was found, on disk; and, in handover, what the next daemon is to know of processes
 //!           http       and told to whoever asks; metrics, too
 //! ```
 //!
@@ -15,6 +15,7 @@
 pub mod config;
 mod core;
 pub mod decide;
+pub mod handover;
 pub mod history;
 pub mod http;
 mod life;
@@ -26,6 +27,7 @@ mod token;
 pub mod watch;
 
 use std::io;
+use std::mem;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,6 +37,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 
 use config::Config;
 use core::Shared;
+use handover::Handover;
 use history::{History, Lock};
 use http::{Guard, Listener};
 use profile::{Message, Profiler};
@@ -46,6 +49,9 @@ const MAX_MESSAGES: usize = 64;
 const FAREWELL: Duration = Duration::from_secs(4);
 /// How often what is kept is compared with what may be kept.
 const TIDY: Duration = Duration::from_secs(60);
+/// How often the next daemon is left what is known of processes, beside what is left around every profile. That is what a
+/// killed daemon's successor does not know.
+const HAND_OVER: Duration = Duration::from_secs(600);
 /// Without systemd's watchdog, there is nobody who waits for a sign of life.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
@@ -78,14 +84,16 @@ pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), E
     if mended != history::Mended::default() {
         tracing::warn!("the history was not whole: {mended:?}");
     }
-    let (watcher, deaf) = Watcher::new();
+    let (handover, inheritance) = Handover::open(&directory).map_err(unusable)?;
+    let (mut watcher, deaf) = Watcher::new();
+    watcher.inherit(inheritance);
     if let Some(error) = deaf {
         tracing::warn!(
             "the kernel does not tell of programs that start ({error}): they are found at each watch.rescan"
         );
     }
     let pusher = pushing::start(&config)?;
-    let shared = Shared::new(config, watcher, history, pusher);
+    let shared = Shared::new(config, watcher, (history, handover), pusher);
     shared.tidy_up();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
@@ -119,9 +127,13 @@ async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<
     let serving = serve(shared)?;
     let (sender, mut messages) = channel(MAX_MESSAGES);
     let between_looks = shared.core().config.watch.interval.0;
-    let (mut looks, mut tidy) = (every(between_looks), every(TIDY));
+    let (mut looks, mut tidy, mut hand_over) = (every(between_looks), every(TIDY), every(HAND_OVER));
     let mut watchdog = every(life::watchdog().unwrap_or(NEVER));
     shared.core().look();
+    let recalled = shared.recall();
+    if recalled > 0 {
+        tracing::info!("of {recalled} processes it is known what was found before");
+    }
     life::ready();
     tracing::info!("{}", shared.core().describe());
     loop {
@@ -139,14 +151,14 @@ async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<
             () = sleep_until(deadline) => shared.core().stop_overdue(std::time::Instant::now()),
             Some(message) = messages.recv() => shared.core().hear(message),
             _ = looks.tick() => shared.core().look(),
-            _ = tidy.tick() => {
-                // It waits for the disk. Two of them would wait for each other, no more.
-                let shared = shared.clone();
-                drop(spawn_blocking(move || shared.tidy_up()));
-            }
+            _ = tidy.tick() => aside(shared, Shared::tidy_up),
+            _ = hand_over.tick() => aside(shared, Shared::hand_over),
             () = shared.wake.notified() => {}
         }
         shared.begin(profiler, &sender);
+        if mem::take(&mut shared.core().has_news) {
+            aside(shared, Shared::hand_over);
+        }
         life::status(&shared.core().describe());
     }
     if let Some(serving) = serving {
@@ -154,6 +166,12 @@ async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<
     }
     end(shared, sender, &mut messages).await;
     Ok(())
+}
+
+/// Does what waits for the disk. Those that do the same wait for each other, and there are never many.
+fn aside(shared: &Shared, work: fn(&Shared)) {
+    let shared = shared.clone();
+    drop(spawn_blocking(move || work(&shared)));
 }
 
 /// Begins to serve, if anybody is to be served.
@@ -197,7 +215,11 @@ async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<M
     life::stopping();
     drop(sender);
     let now = std::time::Instant::now();
-    shared.core().jobs.iter_mut().for_each(|job| job.stop(now));
+    {
+        let mut core = shared.core();
+        core.is_ending = true;
+        core.jobs.iter_mut().for_each(|job| job.stop(now));
+    }
     let latest = Instant::now() + FAREWELL;
     while !shared.core().jobs.is_empty() {
         match timeout_at(latest, messages.recv()).await {
@@ -209,6 +231,7 @@ async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<M
             }
         }
     }
+    shared.hand_over();
     tracing::info!("ended");
 }
 

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use jiff::tz::TimeZone;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
-use super::history::{Entry, History, Id};
+use super::history::{Entry, Estimate, History, Id};
 use crate::analyze::{Selection, SortBy};
 use crate::processes::Pid;
-use crate::profile::{Profile, VerdictKind};
+use crate::profile::Profile;
 use crate::push::Pusher;
 use crate::render::{Contents, Format, Options, Value, render};
 
@@ -33,7 +34,8 @@ pub struct Order {
     pub snapshot: Duration,
     /// One allocation in so many bytes; 0 for all.
     pub sample_bytes: u64,
-    /// Per cent of the CPU time that the process uses itself, which profiling may take; `None` for any.
+    /// Per cent of the CPU time that the process uses itself, which profiling may take; `None` for any. Where not everything
+    /// can be counted for that, allocations are counted in windows of time.
     pub max_overhead: Option<f64>,
 }
 
@@ -60,10 +62,40 @@ pub struct Finding {
     pub judged: bool,
     /// Bytes that live of what was allocated since.
     pub live_bytes: u64,
+    /// How the figures were estimated; `None` when everything was counted.
+    pub estimate: Option<Estimate>,
+    /// Whether another look of this profile can bring no verdict that is not there.
+    is_final: bool,
     /// What was lost, by name.
     pub lost: Vec<(String, u64)>,
     /// The profile, if it could be kept.
     pub kept: Option<Id>,
+}
+
+impl Finding {
+    /// What an entry of the history says of a process.
+    #[must_use]
+    pub fn of(pid: Pid, entry: &Entry) -> Self {
+        Self {
+            pid,
+            start_time: entry.start_time,
+            verdict: entry.verdict.clone(),
+            leaking: entry.leaking_sites.max(entry.leaking.len()),
+            leak_rate: entry.leak_rate,
+            judged: entry.judged,
+            live_bytes: entry.live_bytes,
+            estimate: entry.estimate.clone(),
+            is_final: entry.is_final(),
+            lost: entry.lost.clone().into_iter().collect(),
+            kept: Some(entry.id.clone()),
+        }
+    }
+
+    /// Whether there is nothing to wait for: what leaks is judged, or cannot be.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        self.is_final
+    }
 }
 
 /// What the thread tells.
@@ -97,6 +129,26 @@ pub struct Job {
     stop: Arc<Notify>,
 }
 
+/// What a call takes, about, where that cannot be measured.
+const ASSUMED_CALL: Duration = Duration::from_micros(1);
+/// What may have been saved up for counting everything, in seconds of the share that is allowed; and what may be owed.
+/// Where windows keep the bound, neither is ever exceeded.
+const SAVED_S: f64 = 15.;
+const OWED: Duration = Duration::from_secs(1);
+
+/// Whether everything is counted, and has cost more than is allowed since the profile before: on kernels that cannot take
+/// probes out for a while, and where allocations are sampled.
+fn is_too_dear(profile: &Profile, max_overhead: Option<f64>) -> bool {
+    let (Some(percent), None, Some(cost)) = (max_overhead, profile.coverage.windows, profile.cost) else {
+        return false;
+    };
+    let Some(cpu) = cost.cpu else { return false };
+    let assumed = || ASSUMED_CALL.saturating_mul(u32::try_from(cost.calls).unwrap_or(u32::MAX));
+    let spent = cost.spent.unwrap_or_else(assumed);
+    let own_s = cpu.saturating_sub(spent).as_secs_f64();
+    spent.saturating_sub(OWED).as_secs_f64() > percent / 100. * (own_s + SAVED_S)
+}
+
 /// How long the last profile may take. Whoever takes longer hangs, as in a file of a file system whose server is gone.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -115,9 +167,17 @@ impl Job {
         thread::Builder::new().name(format!("profile {}", order.pid)).spawn(move || {
             let last = Arc::new(Mutex::new(None));
             let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
+            let (too_dear, was_told) = (Arc::clone(&ends), AtomicBool::new(false));
             let take: Take = Arc::new(move |profiles| {
                 let is_meant = |profile: &&Profile| profile.process.start_time == order.start_time;
                 for profile in profiles.iter().filter(is_meant) {
+                    if is_too_dear(profile, order.max_overhead) && !was_told.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(
+                            "profiling {} ends early: it costs more than profile.max_overhead allows",
+                            profile.process
+                        );
+                        too_dear.notify_one();
+                    }
                     let finding = keep(profile, &order, &why, &kept);
                     *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(finding.clone());
                     // Nobody waits for what is found on the way; the last one is told again at the end.
@@ -173,24 +233,8 @@ impl Job {
 
 /// Keeps a profile, and says what is in it.
 fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -> Finding {
-    let leaks = || profile.verdicts.iter().filter(|verdict| verdict.kind == VerdictKind::Leaking);
     let entry = Entry::of(Id::of(profile), profile, why);
-    let mut finding = Finding {
-        pid: order.pid,
-        start_time: order.start_time,
-        verdict: entry.verdict.clone(),
-        leaking: leaks().count(),
-        leak_rate: leaks().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum(),
-        judged: entry.judged,
-        live_bytes: entry.live_bytes,
-        lost: profile
-            .lost
-            .iter()
-            .filter(|(_, count)| **count > 0)
-            .map(|(name, count)| (name.clone(), *count))
-            .collect(),
-        kept: None,
-    };
+    let mut finding = Finding { kept: None, ..Finding::of(order.pid, &entry) };
     let kept = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error)).and_then(
         |picture| {
             let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,5 +272,32 @@ pub fn options() -> Options {
         time_zone: TimeZone::system(),
         inverted: false,
         view: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Cost, InWindows};
+    use crate::render::sample;
+
+    #[test]
+    fn a_profile_that_costs_more_than_is_allowed_ends_unless_windows_keep_it_below() {
+        let of = |spent: Option<u64>, calls, cpu| {
+            let seconds = Duration::from_secs;
+            let cost = Cost { over: seconds(60), calls, spent: spent.map(seconds), cpu: Some(seconds(cpu)) };
+            Profile { cost: Some(cost), ..sample::profile() }
+        };
+        let dear = of(Some(20), 10_000_000, 60);
+        assert!(is_too_dear(&dear, Some(10.)));
+        assert!(!is_too_dear(&dear, None) && !is_too_dear(&dear, Some(100.)));
+        assert!(!is_too_dear(&of(Some(3), 2_000_000, 60), Some(10.)));
+        // What a process that does nothing pays in a moment is no reason.
+        assert!(!is_too_dear(&of(Some(1), 500_000, 1), Some(10.)));
+        assert!(is_too_dear(&of(None, 30_000_000, 60), Some(10.)));
+        assert!(!is_too_dear(&of(None, 1_000_000, 60), Some(10.)));
+        let mut bounded = dear;
+        bounded.coverage.windows = Some(InWindows::default());
+        assert!(!is_too_dear(&bounded, Some(10.)));
     }
 }

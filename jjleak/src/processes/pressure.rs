@@ -1,4 +1,4 @@
-//! A process's control group, and how much its tasks wait for memory (pressure stall information).
+//! A process's control group: what it has of memory, and how much its tasks wait for it (pressure stall information).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,8 @@ use super::Pid;
 
 /// Where version 2's hierarchy is mounted, alone and beside version 1's.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+/// Where version 1's controller of memory is mounted.
+const MOUNT_V1: &str = "/sys/fs/cgroup/memory";
 /// That of the whole machine.
 const OF_MACHINE: &str = "/proc/pressure/memory";
 
@@ -16,6 +18,7 @@ pub struct ControlGroup {
     /// Its path in the hierarchy of version 2, or in that which accounts memory; empty when it is not known.
     pub path: String,
     pressure: PathBuf,
+    usage: Option<PathBuf>,
 }
 
 impl ControlGroup {
@@ -26,9 +29,19 @@ impl ControlGroup {
         let path = path(&lines).unwrap_or_default().to_owned();
         let inside = path.trim_start_matches('/');
         let is_hostile = Path::new(inside).components().any(|part| part.as_os_str() == "..");
-        let own = MOUNTS.iter().map(|mount| Path::new(mount).join(inside).join("memory.pressure"));
-        let own = own.filter(|_| !is_hostile && !inside.is_empty()).find(|file| file.exists());
-        Self { path, pressure: own.unwrap_or_else(|| OF_MACHINE.into()) }
+        let is_group = !is_hostile && !inside.is_empty();
+        let own = |file: &str| MOUNTS.map(|mount| Path::new(mount).join(inside).join(file));
+        let there = |files: Vec<PathBuf>| files.into_iter().find(|file| is_group && file.exists());
+        let pressure = there(own("memory.pressure").into());
+        let of_v1 = Path::new(MOUNT_V1).join(inside).join("memory.usage_in_bytes");
+        let usage = there(own("memory.current").into_iter().chain([of_v1]).collect());
+        Self { path, pressure: pressure.unwrap_or_else(|| OF_MACHINE.into()), usage }
+    }
+
+    /// What its tasks have of memory, pages of files among it, in bytes. `None` when the kernel does not tell.
+    #[must_use]
+    pub fn usage(&self) -> Option<u64> {
+        fs::read_to_string(self.usage.as_ref()?).ok()?.trim().parse().ok()
     }
 
     /// For how much of the last minute at least one task waited for memory, in per cent: of the group's, or of the machine's if

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 
 use crate::analyze::Selection;
 use crate::pprof;
-use crate::profile::{Profile, Totals};
+use crate::profile::{Coverage, Profile, Sampling, Totals};
 
 mod collapsed;
 mod cost;
@@ -41,6 +41,16 @@ pub use verdicts::{advice, evidence, headline, pace, site};
 
 /// Who wrote a report, in formats that have a place for it.
 pub(crate) const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
+
+/// What figures are estimated from, in words; `None` when they are exact.
+pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
+    match (coverage.sampling, coverage.windows) {
+        (Sampling::Rate(rate), _) => Some(format!("one allocation in {rate}")),
+        (Sampling::Bytes(bytes), _) => Some(format!("one allocation in {bytes} bytes")),
+        (Sampling::Off, Some(windows)) => Some(format!("{} windows of time", windows.windows)),
+        (Sampling::Off, None) => None,
+    }
+}
 
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::threads::ThreadShares;
 use super::verdicts::{advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site};
 use super::{Options, units};
 use crate::analyze::SortBy;
-use crate::profile::{Block, Coverage, Frame, Profile, Sampling, StackProfile, Totals, Verdict, VerdictKind};
+use crate::profile::{Block, Coverage, Frame, Profile, StackProfile, Totals, Verdict, VerdictKind};
 
 /// Writes the report.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
@@ -110,14 +110,9 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "live: only what is at least {} ms old", coverage.older.as_millis())?;
     }
     let Some(error) = profile.live_error() else { return Ok(()) };
-    match coverage.sampling {
-        Sampling::Off => match coverage.windows {
-            Some(windows) => write!(out, "estimates from {} windows of time", windows.windows),
-            None => Ok(()),
-        },
-        Sampling::Rate(rate) => write!(out, "estimates from one allocation in {rate}"),
-        Sampling::Bytes(bytes) => write!(out, "estimates from one allocation in {bytes} bytes"),
-    }?;
+    if let Some(from) = super::estimated_from(coverage) {
+        write!(out, "estimates from {from}")?;
+    }
     let (bytes, objects) = (units::bytes(error.bytes), error.objects);
     writeln!(out, "; standard error of what lives: {bytes}, {objects} objects")
 }
@@ -263,6 +258,7 @@ mod tests {
 
     use super::*;
     use crate::analyze::Selection;
+    use crate::profile::Sampling;
     use crate::render::{Contents, sample};
 
     fn text(profile: &Profile, top: usize) -> String {

@@ -34,6 +34,11 @@ pub(crate) struct Browser {
 impl Browser {
     /// Opens a file.
     pub(crate) fn open(page: &Path) -> Self {
+        Self::visit(&format!("file://{}", page.display()))
+    }
+
+    /// Opens a page.
+    pub(crate) fn visit(url: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pipes = ["requests", "answers"].map(|name| folder.path().join(name));
         for pipe in &pipes {
@@ -61,11 +66,11 @@ impl Browser {
             _process: process,
             _folder: folder,
         };
-        browser.start(page);
+        browser.start(url);
         browser
     }
 
-    fn start(&mut self, page: &Path) {
+    fn start(&mut self, url: &str) {
         let target = self.ask("Target.createTarget", &json!({ "url": "about:blank" }));
         let target = json!({ "targetId": target["targetId"], "flatten": true });
         let attached = self.ask("Target.attachToTarget", &target);
@@ -76,7 +81,12 @@ impl Browser {
         let (width, height) = WINDOW;
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.ask("Emulation.setDeviceMetricsOverride", &size);
-        let url = format!("file://{}", page.display());
+        self.go(url);
+    }
+
+    /// Goes on to another page.
+    pub(crate) fn go(&mut self, url: &str) {
+        self.loads.clear();
         self.ask("Page.navigate", &json!({ "url": url }));
         self.wait_for("Page.loadEventFired");
         assert_eq!(self.loads, [url], "the page loads something from elsewhere");

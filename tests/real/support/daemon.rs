@@ -175,6 +175,11 @@ impl Daemon {
         }
     }
 
+    /// Whether it has said this.
+    pub(crate) fn has_said(&self, part: &str) -> bool {
+        self.said.iter().any(|line| line["message"].as_str().is_some_and(|message| message.contains(part)))
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }

@@ -7,7 +7,7 @@ use super::{Watch, Watched};
 use crate::attach::{Measuring, Part};
 use crate::cli::Failure;
 use crate::cli::failure::PREFLIGHT;
-use crate::cost::Bound;
+use crate::cost::{Bound, Budget};
 use crate::profile::Profile;
 
 impl Watch {
@@ -23,7 +23,7 @@ impl Watch {
         }
     }
 
-    /// Has nothing be probed when the only process is attached to, until [`Self::keep_below`]: what is probed before what it
+    /// Has nothing be probed when the only process is attached to, until [`Self::keep_within`]: what is probed before what it
     /// costs is measured is spent without being counted.
     pub(in crate::cli) fn rest_at_first(&mut self) -> Result<(), Failure> {
         self.can_rest()?;
@@ -32,8 +32,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Keeps what profiling costs the only process below a share of what it takes itself.
-    pub(in crate::cli) fn keep_below(&mut self, share: f64) -> Result<(), Failure> {
+    /// Keeps what profiling costs the only process within a budget.
+    pub(in crate::cli) fn keep_within(&mut self, budget: Budget) -> Result<(), Failure> {
         self.can_rest()?;
         let Some(watched) = self.processes.values().next() else { return Ok(()) };
         if !self.meter.calibrate() {
@@ -45,7 +45,8 @@ impl Watch {
             ));
         }
         let measuring = Measuring::begin().map_err(|error| cannot_measure(&error))?;
-        let bound = Bound::begin(share, watched.pid(), measuring, &mut self.attachment, &mut self.collector)?;
+        let bound =
+            Bound::begin(budget, watched.pid(), measuring, &mut self.attachment, &mut self.collector)?;
         self.bound = Some(bound);
         Ok(())
     }

@@ -249,7 +249,7 @@ impl Default for Profiling {
             snapshot: Span(seconds(60)),
             at_once: Count(1),
             sample_bytes: Size(0),
-            max_overhead: AtMost(None),
+            max_overhead: AtMost(Some(10.)),
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),
         }

@@ -73,11 +73,6 @@ fn contradiction(config: &Config) -> Option<(&'static [&'static str; 2], String)
         let what = format!("nothing can be judged in less than {} s, with this settle", least.as_secs());
         return Some((&["profile", "duration"], what));
     }
-    if profile.max_overhead.0.is_some() && profile.sample_bytes.0 > 0 {
-        let what =
-            "figures are estimates in one way or the other: leave sample_bytes 0, or this \"unlimited\"";
-        return Some((&["profile", "max_overhead"], what.to_owned()));
-    }
     if profile.back_off_max.0 < profile.back_off.0 {
         return Some((&["profile", "back_off_max"], "it is less than back_off".to_owned()));
     }

@@ -52,10 +52,6 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
         ),
         ("[profile]\nmax_overhead = \"0%\"\n", "jjleak.toml:2: `0%` is no share"),
         (
-            "[profile]\nmax_overhead = \"5%\"\nsample_bytes = 4096\n",
-            "jjleak.toml:2: profile.max_overhead: figures are estimates in one way",
-        ),
-        (
             "[profile]\nsettle = \"1m\"\nduration = \"2m\"\n",
             "jjleak.toml:3: profile.duration: nothing can be judged",
         ),

@@ -1,31 +1,13 @@
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::mpsc;
 
-use regex::Regex;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
-use crate::daemon::config::Pattern;
-
-/// A process that does nothing, ended when dropped.
-struct Cat(Child);
-
-impl Cat {
-    fn start() -> Self {
-        Self(Command::new("cat").stdin(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::new(self.0.id()).unwrap()
-    }
-}
-
-impl Drop for Cat {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::daemon::history::Id;
+use crate::daemon::watch::cat::{Cat, cats};
+use crate::profile::Profile;
+use crate::render::sample;
 
 /// A daemon that watches cats, and whose profiler does not return before it is let go.
 struct Fixture {
@@ -34,16 +16,13 @@ struct Fixture {
     let_go: mpsc::Sender<()>,
     sender: Sender<Message>,
     messages: Receiver<Message>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut config = Config::default();
-        config.watch.names = vec![Pattern(Regex::new("^cat$").unwrap())];
-        config.watch.jvms = false;
-        let shared = Shared::new(config, Watcher::new().0, History::open(folder.path()).unwrap().0, None);
+        let shared = shared(folder.path());
         let (let_go, wait) = mpsc::channel::<()>();
         let wait = Mutex::new(wait);
         let profiler: Profiler = Arc::new(move |_, _, _| {
@@ -51,7 +30,7 @@ impl Fixture {
             Ok(())
         });
         let (sender, messages) = channel(8);
-        Self { shared, profiler, let_go, sender, messages, _folder: folder }
+        Self { shared, profiler, let_go, sender, messages, folder }
     }
 
     fn begin(&self, pid: Pid) {
@@ -77,18 +56,81 @@ impl Fixture {
     }
 }
 
+/// What a daemon has in a state directory.
+fn shared(folder: &Path) -> Shared {
+    let (handover, inheritance) = Handover::open(folder).unwrap();
+    let mut watcher = Watcher::new().0;
+    watcher.inherit(inheritance);
+    Shared::new(cats(), watcher, (History::open(folder).unwrap().0, handover), None)
+}
+
+/// A profile of a process that was judged, taken now.
+fn profile(pid: Pid, start_time: u64) -> Profile {
+    let mut profile = sample::judged();
+    (profile.process.pid, profile.process.start_time) = (pid.number().get(), start_time);
+    "cat".clone_into(&mut profile.process.comm);
+    let elapsed = profile.elapsed();
+    profile.taken_at = Timestamp::now();
+    profile.started_at = profile.taken_at - elapsed;
+    profile
+}
+
 fn finding(pid: Pid, start_time: u64) -> Finding {
-    Finding {
-        pid,
-        start_time,
-        verdict: "it leaks".to_owned(),
-        leaking: 1,
-        leak_rate: 1.,
-        judged: true,
-        live_bytes: 1,
-        lost: Vec::new(),
-        kept: None,
+    let profile = profile(pid, start_time);
+    Finding::of(pid, &Entry::of(Id::of(&profile), &profile, "a test"))
+}
+
+#[test]
+fn a_profile_that_ends_with_the_daemon_before_its_verdict_is_no_reason_to_leave_the_process_in_peace() {
+    let fixture = Fixture::new();
+    let cats = [Cat::start(), Cat::start()];
+    fixture.look();
+    let mut core = fixture.shared.core();
+    core.is_ending = true;
+    for (cat, is_judged) in cats.iter().zip([false, true]) {
+        let case = &mut core.watcher.get_mut(cat.pid()).unwrap().case;
+        assert!(case.request(Duration::ZERO) && case.begin(Duration::ZERO).is_some());
+        let (pid, start_time) = (cat.pid(), core.watcher.get_mut(cat.pid()).unwrap().process.start_time);
+        let found = is_judged.then(|| finding(pid, start_time));
+        core.hear(Message::Ended { pid, start_time, outcome: Ok(found) });
     }
+    let states = cats.map(|cat| core.watcher.get_mut(cat.pid()).unwrap().case.state().name());
+    assert_eq!(states, ["watching", "back_off"]);
+}
+
+#[test]
+fn the_next_daemon_knows_what_was_found_and_goes_on_with_the_back_off() {
+    let mut fixture = Fixture::new();
+    let (cat, other) = (Cat::start(), Cat::start());
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    for (pid, start_time) in [(pid, start_time), (other.pid(), fixture.start_time(other.pid()) - 1)] {
+        let profile = profile(pid, start_time);
+        fixture
+            .shared
+            .history()
+            .keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"<svg/>")
+            .unwrap();
+    }
+    fixture.begin(pid);
+    fixture.let_go.send(()).unwrap();
+    let message = fixture.messages.blocking_recv().unwrap();
+    fixture.shared.core().hear(message);
+    assert!(fixture.shared.core().has_news);
+    let before = fixture.shared.core().watcher.get_mut(pid).unwrap().case.state();
+    fixture.shared.hand_over();
+
+    let next = shared(fixture.folder.path());
+    next.core().look();
+    assert_eq!(next.recall(), 1);
+    let mut core = next.core();
+    assert_eq!(core.watcher.get_mut(pid).unwrap().case.state(), before);
+    let found = core.findings[&pid].clone();
+    let mut expected = finding(pid, start_time);
+    // The profile was taken a moment later.
+    expected.kept.clone_from(&found.kept);
+    assert_eq!(found, expected);
+    assert!(found.leaking > 0 && found.leak_rate > 0. && found.kept.is_some());
 }
 
 #[test]

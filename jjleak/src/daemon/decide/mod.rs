@@ -10,14 +10,17 @@
 //! ```
 
 mod course;
+mod past;
 
 use std::fmt;
 use std::time::Duration;
 
 pub use course::Course;
+pub use past::Past;
 
 use super::config::{Config, Suspicion};
 use crate::analyze::Rise;
+use crate::processes::MemoryLimit;
 
 /// Growth by less is no reason for anything: the kernel's own books of a process are off by this much.
 const LEAST_RISE: f64 = 1_048_576.;
@@ -27,8 +30,10 @@ const LEAST_RISE: f64 = 1_048_576.;
 pub struct Sample {
     /// Resident bytes.
     pub resident: u64,
-    /// The limit that leaves the least, and what it leaves, in bytes.
-    pub limit: Option<(u64, u64)>,
+    /// What its control group has, if that is known.
+    pub group: Option<u64>,
+    /// The limit that leaves the least.
+    pub limit: Option<MemoryLimit>,
     /// For how much of the time tasks wait for memory, in per cent.
     pub pressure: Option<f64>,
 }
@@ -40,6 +45,8 @@ pub enum Reason {
     Request,
     /// It grows, and a limit is near: this is how much of it is taken, in per cent, and how long what is left lasts.
     Limit {
+        /// Whether it is a control group's, rather than the machine's.
+        is_cgroup: bool,
         /// In per cent.
         taken: f64,
         /// `None` when longer than anybody cares for.
@@ -68,12 +75,14 @@ pub enum State {
     BackOff(Duration),
 }
 
-/// What is known of a process, and where it stands. All times are since the daemon's start.
+/// What is known of a process, and where it stands. All times are since the host was started, so that they mean
+/// the same to the next daemon.
 #[derive(Debug, Clone)]
 pub struct Case {
     course: Course,
     state: State,
-    since: Duration,
+    /// When the process was started.
+    started: Duration,
     last: Sample,
     /// When it was last profiled, or taken in.
     profiled: Duration,
@@ -84,13 +93,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// A process that has run for `age`.
+    /// A process that was started then.
     #[must_use]
-    pub fn new(now: Duration, age: Duration) -> Self {
+    pub fn new(now: Duration, started: Duration) -> Self {
         Self {
             course: Course::default(),
             state: State::Watching,
-            since: now.saturating_sub(age),
+            started,
             last: Sample::default(),
             profiled: now,
             rounds: 0,
@@ -123,7 +132,7 @@ impl Case {
             self.state = State::Watching;
         }
         // What grows before that is the start of the program.
-        if now.saturating_sub(self.since) < config.watch.warm_up.0 {
+        if now.saturating_sub(self.started) < config.watch.warm_up.0 {
             return;
         }
         self.course.enter(now, sample.resident);
@@ -194,6 +203,13 @@ impl Case {
         self.state = State::BackOff(now.saturating_add(back_off));
     }
 
+    /// Profiling has ended before anything could be judged, because the daemon ends: the next one is to begin anew.
+    pub const fn interrupt(&mut self) {
+        if let State::Profiling(..) = self.state {
+            self.state = State::Watching;
+        }
+    }
+
     /// Profiling has not ended when it was told to.
     pub const fn give_up(&mut self, now: Duration) {
         if let State::Profiling(..) = self.state {
@@ -202,7 +218,7 @@ impl Case {
     }
 
     fn suspicion(&self, now: Duration, rules: &Suspicion) -> Option<Reason> {
-        let rises = || self.course.rises().filter(|rise| !rise.slows && rise.bytes >= LEAST_RISE);
+        let rises = || self.course.current().filter(|rise| rise.bytes >= LEAST_RISE);
         rises()
             .find_map(|rise| self.near_limit(&rise, rules))
             .or_else(|| {
@@ -227,11 +243,11 @@ impl Case {
 
     #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
     fn near_limit(&self, rise: &Rise, rules: &Suspicion) -> Option<Reason> {
-        let (limit, available) = self.last.limit?;
+        let MemoryLimit { is_cgroup, limit, available } = self.last.limit?;
         let taken = 100. * (1. - available as f64 / limit.max(1) as f64);
         let left = rise.rate.time_to_fill(available);
         let is_near = left.is_some_and(|left| left <= rules.limit_within.0) || taken >= rules.limit_percent.0;
-        is_near.then_some(Reason::Limit { taken, left })
+        is_near.then_some(Reason::Limit { is_cgroup, taken, left })
     }
 }
 
@@ -281,15 +297,18 @@ impl fmt::Display for Reason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Request => formatter.write_str("it was asked for"),
-            Self::Limit { taken, left: Some(left) } => {
-                let left = crate::render::duration(*left);
-                write!(
-                    formatter,
-                    "it grows, {taken:.0} % of its memory limit is taken, and the rest lasts {left}"
-                )
-            }
-            Self::Limit { taken, left: None } => {
-                write!(formatter, "it grows, and {taken:.0} % of its memory limit is taken")
+            Self::Limit { is_cgroup, taken, left } => {
+                let limit =
+                    if *is_cgroup { "its control group's memory limit" } else { "the machine's memory" };
+                match left.map(crate::render::duration) {
+                    Some(left) => {
+                        write!(
+                            formatter,
+                            "it grows, {taken:.0} % of {limit} is taken, and the rest lasts {left}"
+                        )
+                    }
+                    None => write!(formatter, "it grows, and {taken:.0} % of {limit} is taken"),
+                }
             }
             Self::Pressure(percent) => {
                 write!(

@@ -5,6 +5,12 @@ use crate::daemon::config::{Every, Span};
 
 const MIB: u64 = 1 << 20;
 
+/// A limit of a control group, and what it leaves.
+#[expect(clippy::unnecessary_wraps, reason = "so it stands in a sample")]
+fn limited(limit: u64, available: u64) -> Option<MemoryLimit> {
+    Some(MemoryLimit { is_cgroup: true, limit, available })
+}
+
 fn config() -> Config {
     let mut config = Config::default();
     config.watch.warm_up = Span(Duration::ZERO);
@@ -51,16 +57,79 @@ fn growth_at_the_start_of_a_program_is_none() {
 
 #[test]
 fn little_growth_matters_when_the_limit_is_near_or_memory_is_waited_for() {
-    let of = |limit, pressure| move |look| Sample { resident: 500 * MIB + look * MIB / 10, limit, pressure };
+    let of = |limit, pressure| {
+        move |look| Sample { resident: 500 * MIB + look * MIB / 10, group: None, limit, pressure }
+    };
     assert_eq!(reason(&watched(60, &config(), of(None, None))), "none");
-    assert_eq!(reason(&watched(60, &config(), of(Some((100_000 * MIB, 90_000 * MIB)), None))), "none");
-    assert_eq!(reason(&watched(60, &config(), of(Some((600 * MIB, 100 * MIB)), None))), "limit");
-    assert_eq!(reason(&watched(60, &config(), of(Some((100_000 * MIB, 9_000 * MIB)), None))), "limit");
+    assert_eq!(reason(&watched(60, &config(), of(limited(100_000 * MIB, 90_000 * MIB), None))), "none");
+    assert_eq!(reason(&watched(60, &config(), of(limited(600 * MIB, 100 * MIB), None))), "limit");
+    assert_eq!(reason(&watched(60, &config(), of(limited(100_000 * MIB, 9_000 * MIB), None))), "limit");
     assert_eq!(reason(&watched(60, &config(), of(None, Some(50.)))), "pressure");
-    assert_eq!(
-        reason(&watched(60, &config(), |_| Sample { resident: MIB, limit: None, pressure: Some(99.) })),
-        "none"
-    );
+    assert_eq!(reason(&watched(60, &config(), |_| Sample { pressure: Some(99.), ..resident(MIB) })), "none");
+}
+
+#[test]
+fn a_reason_says_which_limit_is_near() {
+    let said = |is_cgroup| {
+        let limit = Some(MemoryLimit { is_cgroup, limit: 600 * MIB, available: 10 * MIB });
+        let case = watched(60, &config(), |look| Sample { limit, ..resident(500 * MIB + look * MIB) });
+        case.state().reason().unwrap().to_string()
+    };
+    let expected = "it grows, 98 % of its control group's memory limit is taken, and the rest lasts ";
+    assert!(said(true).starts_with(expected), "{}", said(true));
+    assert!(said(false).starts_with("it grows, 98 % of the machine's memory is taken"), "{}", said(false));
+}
+
+#[test]
+fn growth_that_has_stopped_is_no_reason_any_more() {
+    let config = config();
+    let of = |look: u64| resident(500 * MIB + look.min(60) * MIB);
+    let mut case = watched(60, &config, of);
+    assert!(case.begin(at(60)).is_some());
+    case.end(at(60), true, &config);
+    let rest = config.profile.back_off.0.as_secs() / 10;
+    (60..60 + 2 * rest).for_each(|look| case.observe(at(look), of(look), &config));
+    assert_eq!(case.state(), State::Watching);
+}
+
+#[test]
+fn one_that_has_run_for_long_is_not_young_because_the_daemon_is() {
+    let mut config = config();
+    config.watch.warm_up = Span(Duration::from_secs(300));
+    let late = |look| at(look) + Duration::from_secs(86_400);
+    let after = |started| {
+        let mut case = Case::new(late(0), started);
+        (0..25).for_each(|look| case.observe(late(look), resident(500 * MIB + look * 5 * MIB), &config));
+        reason(&case)
+    };
+    assert_eq!((after(Duration::ZERO), after(late(0))), ("growth", "none"));
+}
+
+#[test]
+fn the_next_daemon_goes_on_where_one_has_ended() {
+    let config = config();
+    let resumed = |case: &Case, look| Case::resume(at(look), Duration::ZERO, case.past(), &config);
+    // Half of what it takes to see growth is seen by each.
+    let mut case = resumed(&watched(12, &config, |look| resident(500 * MIB + look * 5 * MIB)), 14);
+    (14..26).for_each(|look| case.observe(at(look), resident(500 * MIB + look * 5 * MIB), &config));
+    assert_eq!(reason(&case), "growth");
+    // A back-off ends when it would have ended, and the next one is longer.
+    assert_eq!(back_off(&mut case, at(30), true, &config), 30);
+    let mut case = resumed(&case, 40);
+    assert_eq!(case.state(), State::BackOff(at(30 + 180)));
+    grow(&mut case, 211, 60, &config);
+    assert_eq!(back_off(&mut case, at(271), true, &config), 60);
+}
+
+#[test]
+fn one_whose_profiler_has_ended_with_the_daemon_is_left_in_peace_by_the_next() {
+    let config = config();
+    let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    assert!(case.begin(at(60)).is_some());
+    let mut case = Case::resume(at(70), Duration::ZERO, case.past(), &config);
+    assert_eq!(case.state(), State::BackOff(at(70 + 180)));
+    grow(&mut case, 70, 100, &config);
+    assert!(matches!(case.state(), State::BackOff(_)));
 }
 
 #[test]
@@ -136,18 +205,18 @@ fn a_limit_or_pressure_that_cannot_wait_ends_a_back_off_after_the_shortest() {
         case.rounds = 5;
         assert_eq!(back_off(&mut case, at(60), true, &config), 960);
         for look in 60..60 + looks {
-            let sample = Sample { resident: 500 * MIB + look * MIB, limit, pressure };
+            let sample = Sample { limit, pressure, ..resident(500 * MIB + look * MIB) };
             case.observe(at(look), sample, &config);
         }
         reason(&case)
     };
-    let near = Some((2000 * MIB, 1000 * MIB));
+    let near = limited(2000 * MIB, 1000 * MIB);
     assert_eq!(after(shortest - 1, near, Some(99.)), "none");
     assert_eq!(after(shortest + 2, None, None), "none");
     assert_eq!(after(shortest + 2, near, None), "limit");
     assert_eq!(after(shortest + 2, None, Some(99.)), "pressure");
     // Almost all is taken, and the rest lasts for longer than the back-off: that is soon enough.
-    assert_eq!(after(shortest + 2, Some((1 << 40, 80_000 * MIB)), None), "none");
+    assert_eq!(after(shortest + 2, limited(1 << 40, 80_000 * MIB), None), "none");
 }
 
 #[test]

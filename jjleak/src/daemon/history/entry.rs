@@ -1,5 +1,6 @@
 //! What the index tells of a profile.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::profile::{Profile, VerdictKind};
-use crate::render::{headline, site};
+use crate::render::{duration, estimated_from, headline, site};
 
 /// Names a profile: when it was taken, in milliseconds since 1970, and of which process. As text, it is digits and a hyphen.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,13 +72,13 @@ impl From<Id> for String {
 }
 
 /// What is known of a profile without reading it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its name.
     pub id: Id,
     /// When it was taken.
     pub time: Timestamp,
-    /// When accounting began: the same for all profiles of a series.
+    /// When accounting began: the same for all profiles of a series, to within milliseconds.
     pub began: Timestamp,
     /// The process.
     pub pid: u32,
@@ -95,13 +96,34 @@ pub struct Entry {
     pub judged: bool,
     /// The verdict on the process, in words.
     pub verdict: String,
-    /// Call sites that leak, what is worst first.
+    /// Call sites that leak, what is worst first; a few of them.
     pub leaking: Vec<String>,
+    /// How many there are.
+    #[serde(default)]
+    pub leaking_sites: usize,
+    /// By how many bytes a second they leak together.
+    #[serde(default)]
+    pub leak_rate: f64,
+    /// How the figures were estimated; `None` when everything was counted.
+    #[serde(default)]
+    pub estimate: Option<Estimate>,
     /// Whether anything was lost: the figures are not exact then.
     pub has_losses: bool,
+    /// What was lost, by name.
+    #[serde(default)]
+    pub lost: BTreeMap<String, u64>,
     file_bytes: u64,
     picture_bytes: u64,
     checksum: u32,
+}
+
+/// Figures are estimates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// From what, in words.
+    pub from: String,
+    /// Whether what becomes of each counted block is seen: else nothing can be judged, however long that takes.
+    pub can_be_judged: bool,
 }
 
 /// Call sites that an entry names.
@@ -112,7 +134,9 @@ impl Entry {
     #[must_use]
     pub fn of(id: Id, profile: &Profile, why: &str) -> Self {
         let live = profile.live();
-        let leaking = profile.verdicts.iter().filter(|verdict| verdict.kind == VerdictKind::Leaking);
+        let leaking = || profile.verdicts.iter().filter(|verdict| verdict.kind == VerdictKind::Leaking);
+        let lost = profile.lost.iter().filter(|(_, count)| **count > 0);
+        let lost: BTreeMap<_, _> = lost.map(|(name, count)| (name.clone(), *count)).collect();
         Self {
             id,
             time: profile.taken_at,
@@ -124,13 +148,24 @@ impl Entry {
             live_bytes: live.bytes,
             live_objects: live.objects,
             judged: profile.is_judged(),
-            verdict: headline(profile),
-            leaking: leaking.take(MAX_SITES).map(site).collect(),
-            has_losses: profile.lost.values().any(|count| *count > 0),
+            verdict: verdict(profile),
+            leaking: leaking().take(MAX_SITES).map(site).collect(),
+            leaking_sites: leaking().count(),
+            leak_rate: leaking().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum(),
+            estimate: estimated_from(&profile.coverage)
+                .map(|from| Estimate { from, can_be_judged: profile.coverage.windows.is_none() }),
+            has_losses: !lost.is_empty(),
+            lost,
             file_bytes: 0,
             picture_bytes: 0,
             checksum: 0,
         }
+    }
+
+    /// Whether nothing more is to be expected of profiles like this one: what leaks is judged, or cannot be.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.judged || self.estimate.as_ref().is_some_and(|estimate| !estimate.can_be_judged)
     }
 
     /// Notes what its files are.
@@ -148,5 +183,65 @@ impl Entry {
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.file_bytes + self.picture_bytes
+    }
+}
+
+/// What is to be thought of the process, in a line, and how sure the figures are.
+fn verdict(profile: &Profile) -> String {
+    match estimated_from(&profile.coverage) {
+        None => headline(profile),
+        Some(from) if profile.coverage.windows.is_some() => {
+            let watched = duration(profile.elapsed());
+            format!(
+                "watched for {watched}: counting everything costs more than profile.max_overhead, so that no call site is \
+                 judged; estimates from {from}"
+            )
+        }
+        Some(from) => format!("{}; estimates from {from}", headline(profile)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{InWindows, Sampling};
+    use crate::render::sample;
+
+    #[test]
+    fn figures_that_are_estimates_are_told_as_such_and_what_cannot_be_judged_is_never_waited_for() {
+        let entry = |profile: &Profile| Entry::of(Id::of(profile), profile, "a test");
+        let mut profile = sample::judged();
+        let exact = entry(&profile);
+        assert_eq!((exact.estimate.clone(), exact.is_final()), (None, true));
+        profile.coverage.sampling = Sampling::Bytes(4096);
+        let sampled = entry(&profile);
+        assert!(
+            sampled.verdict.ends_with("; estimates from one allocation in 4096 bytes"),
+            "{}",
+            sampled.verdict
+        );
+        assert_eq!(sampled.leaking_sites, exact.leaking_sites);
+        profile.coverage.sampling = Sampling::Off;
+        profile.coverage.windows = Some(InWindows { windows: 12, ..InWindows::default() });
+        profile.unjudge();
+        let bounded = entry(&profile);
+        assert!(
+            bounded.verdict.contains("no call site is judged; estimates from 12 windows"),
+            "{}",
+            bounded.verdict
+        );
+        assert!(!bounded.judged && bounded.is_final() && bounded.leaking_sites == 0);
+        let early = Profile { taken_at: profile.started_at, ..sample::judged() };
+        assert!(!entry(&early).is_final());
+    }
+
+    #[test]
+    fn entries_of_earlier_versions_are_read() {
+        let profile = sample::judged();
+        let mut json = serde_json::to_value(Entry::of(Id::of(&profile), &profile, "a test")).unwrap();
+        for key in ["leaking_sites", "leak_rate", "estimate", "lost"] {
+            json.as_object_mut().unwrap().remove(key).unwrap();
+        }
+        assert_eq!(serde_json::from_value::<Entry>(json).unwrap().estimate, None);
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use clock::Clock;
 pub use clock::Instant;
-pub use entry::{Entry, Id};
+pub use entry::{Entry, Estimate, Id};
 use files::{EXTENSION, PICTURE};
 pub use files::{Folder, Kept, MAX_PROFILE};
 pub use lock::Lock;
@@ -46,7 +46,7 @@ const MAX_DEAD: usize = 1000;
 #[serde(rename_all = "snake_case")]
 enum Line {
     /// A profile has been written.
-    Kept(Entry),
+    Kept(Box<Entry>),
     /// A profile is removed.
     Removed(Id),
 }
@@ -150,7 +150,7 @@ impl History {
         };
         for line in found.records {
             match line {
-                Line::Kept(entry) => drop(history.entries.insert(entry.id.clone(), entry)),
+                Line::Kept(entry) => drop(history.entries.insert(entry.id.clone(), *entry)),
                 Line::Removed(id) => {
                     history.entries.remove(&id);
                     history.dead += 2;
@@ -214,7 +214,7 @@ impl History {
     }
 
     fn add(&mut self, entry: Entry) -> Result<Id, Error> {
-        let lines = [Line::Kept(entry.clone())];
+        let lines = [Line::Kept(Box::new(entry.clone()))];
         if let Err(error) = self.journal.add(&lines).map_err(state("writing", self.folder.as_path())) {
             self.folder.remove(&entry.id);
             return Err(error);
@@ -286,7 +286,7 @@ impl History {
         if self.dead == 0 {
             return;
         }
-        let lines: Vec<_> = self.entries.values().cloned().map(Line::Kept).collect();
+        let lines: Vec<_> = self.entries.values().map(|entry| Line::Kept(Box::new(entry.clone()))).collect();
         match self.journal.rewrite(lines.iter()) {
             Ok(()) => self.dead = 0,
             // It holds for longer.
@@ -324,7 +324,7 @@ impl History {
                 Ok(entry) => {
                     mended.adopted += 1;
                     // Without room for it in the index, it is found at the next start again.
-                    let _ = self.journal.add(&[Line::Kept(entry.clone())]);
+                    let _ = self.journal.add(&[Line::Kept(Box::new(entry.clone()))]);
                     self.entries.insert(id.clone(), entry);
                 }
                 // It may be there for a newer version, or be readable again at the next start: it is not ours to remove.

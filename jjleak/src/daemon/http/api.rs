@@ -12,6 +12,7 @@ use serde_json::json;
 use super::profiles::{blocking, defect, parse, trouble};
 use super::view::processes as views;
 use super::{Served, failure};
+use crate::daemon::core::since_boot;
 use crate::daemon::history::{Entry, Error};
 use crate::daemon::metrics;
 use crate::processes::Pid;
@@ -46,10 +47,12 @@ pub(super) async fn processes(State(served): State<Served>) -> Response {
 /// The latest first.
 pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<Wanted>) -> Response {
     let found = blocking(&served, move |served| {
-        let history = served.shared.history();
         let is_wanted = |entry: &&Entry| wanted.pid.is_none_or(|pid| entry.pid == pid);
         let limit = wanted.limit.unwrap_or(PROFILES).min(MAX_PROFILES);
-        json!({ "profiles": history.entries().rev().filter(is_wanted).take(limit).collect::<Vec<_>>() })
+        let history = served.shared.history();
+        let entries: Vec<_> = history.entries().rev().filter(is_wanted).take(limit).cloned().collect();
+        drop(history);
+        json!({ "profiles": entries })
     });
     found.await.map_or_else(defect, |profiles| Json(profiles).into_response())
 }
@@ -94,7 +97,7 @@ pub(super) async fn metrics(State(served): State<Served>) -> Response {
 pub(super) async fn health(State(served): State<Served>) -> Response {
     let core = served.shared.core();
     let latest = (core.config.watch.interval.0 * MISSED_LOOKS).max(PATIENCE);
-    let since = core.now().saturating_sub(core.looked);
+    let since = since_boot().saturating_sub(core.looked);
     if since <= latest {
         (StatusCode::OK, "ok\n").into_response()
     } else {

@@ -117,7 +117,7 @@ fn router(shared: Shared, guard: Guard) -> Router {
 
 /// What browsers are told of everything: to take it for what it says it is, and to let it do nothing but show itself.
 async fn harmless(mut response: Response) -> Result<Response, Infallible> {
-    const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
+    const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'; base-uri 'none'; \
                           form-action 'self'; frame-ancestors 'none'";
     let mut set = |name: HeaderName, value: &'static str| {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));

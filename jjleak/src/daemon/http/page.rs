@@ -1,33 +1,53 @@
 //! The page for people: processes, what was found, and where to look further. It needs no script.
 
 use std::fmt::{self, Write};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::Served;
 use super::profiles::{blocking, defect};
-use super::view::{ProcessView, processes};
+use super::view::{FindingView, ProcessView, processes};
 use crate::daemon::history::{Entry, History};
-use crate::render::{escaped, humane_bytes};
+use crate::profile::Rate;
+use crate::render::{escaped, humane_bytes, pace, percent};
 
-/// Profiles that the page lists; the interface for programs has all.
+/// Profiles that the page lists, one for each time that a process was profiled; the interface for programs has all.
 const MAX_PROFILES: usize = 50;
+/// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
+/// there is more between two series.
+const SAME_BEGIN: Duration = Duration::from_secs(1);
 /// The picture of a process's memory over time.
 const WIDTH: f64 = 160.;
-const HEIGHT: f64 = 24.;
+const HEIGHT: f64 = 28.;
 
-const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem;color:#222}\
-    table{border-collapse:collapse;width:100%;margin-bottom:2rem}th,td{text-align:left;padding:.3rem .6rem;\
-    border-bottom:1px solid #ddd;vertical-align:top}td.n{text-align:right;white-space:nowrap}.bad{color:#b00020;\
-    font-weight:600}polyline{fill:none;stroke:#3572b0;stroke-width:1.5}\
-    @media(prefers-color-scheme:dark){body{background:#111;color:#ddd}th,td{border-color:#333}a{color:#8ab4f8}.bad{color:#ff6b7a}}";
+const STYLE: &str = include_str!("page.css");
+
+/// What the page shows.
+pub(super) struct Contents {
+    /// What the daemon does, in a line.
+    pub(super) line: String,
+    pub(super) processes: Vec<ProcessView>,
+    /// Why profiles cannot be kept, if they cannot.
+    pub(super) trouble: Option<String>,
+    /// The last profile of each series, the latest first, and how many the series has.
+    pub(super) profiles: Vec<(Entry, usize)>,
+}
 
 pub(super) async fn page(State(served): State<Served>) -> Response {
     let page = blocking(&served, |served| {
+        let processes = processes(&served.shared);
         let line = served.shared.core().describe();
-        write(&processes(&served.shared), &line, &served.shared.history())
+        // Nobody waits while the page is written.
+        let (trouble, profiles) = {
+            let history = served.shared.history();
+            (history.trouble().1.map(str::to_owned), series(&history))
+        };
+        write(&Contents { line, processes, trouble, profiles })
     });
     match page.await {
         Some(Ok(page)) => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
@@ -35,71 +55,139 @@ pub(super) async fn page(State(served): State<Served>) -> Response {
     }
 }
 
-pub(super) fn write(processes: &[ProcessView], line: &str, history: &History) -> Result<String, fmt::Error> {
+/// The profiles of one accounting are one series.
+pub(super) fn series(history: &History) -> Vec<(Entry, usize)> {
+    let mut series: Vec<(Entry, usize)> = Vec::new();
+    for entry in history.entries().rev() {
+        let is_of = |(last, _): &(Entry, usize)| {
+            let apart = last.began.duration_since(entry.began).unsigned_abs();
+            last.pid == entry.pid && last.start_time == entry.start_time && apart < SAME_BEGIN
+        };
+        match series.iter().position(is_of) {
+            Some(known) => series[known].1 += 1,
+            None if series.len() == MAX_PROFILES => break,
+            None => series.push((entry.clone(), 1)),
+        }
+    }
+    series
+}
+
+pub(super) fn write(contents: &Contents) -> Result<String, fmt::Error> {
     let mut page = String::new();
     write!(
         page,
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>jjleak</title>\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><style>{STYLE}</style></head><body>\
-         <h1>jjleak</h1><p>{}</p>",
-        escaped(line)
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">\
+         <style>{STYLE}</style></head><body><header><h1>jjleak</h1><p>{}</p></header>",
+        escaped(&contents.line)
     )?;
-    if let (_, Some(trouble)) = history.trouble() {
+    if let Some(trouble) = &contents.trouble {
         write!(page, "<p class=\"bad\">Profiles cannot be kept: {}</p>", escaped(trouble))?;
     }
-    page.push_str(
-        "<h2>Processes</h2><table><thead><tr><th>Process</th><th>Resident</th><th>Over time</th><th>State</th>\
-         <th>Found</th></tr></thead><tbody>",
-    );
-    for process in processes {
-        row(process, &mut page)?;
+    page.push_str("<h2>Processes</h2>");
+    if contents.processes.is_empty() {
+        page.push_str("<p class=\"none\">No process that is to be watched runs. [watch] of the configuration says which are.</p>");
+    } else {
+        page.push_str(
+            "<table id=\"processes\"><thead><tr><th>Process</th><th class=\"n\">Resident</th><th>Over time \
+             <small><span class=\"of-resident\">resident</span>, <span class=\"of-live\">profiled&nbsp;live</span></small></th><th>Limit</th>\
+             <th>State</th><th>Found</th></tr></thead><tbody>",
+        );
+        contents.processes.iter().try_for_each(|process| row(process, &mut page))?;
+        page.push_str("</tbody></table>");
+    }
+    page.push_str("<h2>Profiles</h2>");
+    if contents.profiles.is_empty() {
+        page.push_str("<p class=\"none\">None yet: no process has been profiled.</p>");
+    } else {
+        page.push_str(
+            "<table id=\"profiles\"><thead><tr><th>Time</th><th>Process</th><th class=\"n\">Live</th><th>Why</th>\
+             <th>Verdict</th><th>Look at</th></tr></thead><tbody>",
+        );
+        contents.profiles.iter().try_for_each(|(entry, count)| kept(entry, *count, &mut page))?;
+        page.push_str("</tbody></table>");
     }
     page.push_str(
-        "</tbody></table><h2>Profiles</h2><table><thead><tr><th>Time</th><th>Process</th><th>Verdict</th>\
-         <th></th></tr></thead><tbody>",
-    );
-    for entry in history.entries().rev().take(MAX_PROFILES) {
-        kept(entry, &mut page)?;
-    }
-    page.push_str(
-        "</tbody></table><p><a href=\"/metrics\">metrics</a> · <a href=\"/api/v1/openapi.json\">interface for programs</a></p>\
+        "<footer><a href=\"/metrics\">metrics</a> <a href=\"/api/v1/openapi.json\">interface for programs</a></footer>\
          </body></html>",
     );
     Ok(page)
 }
 
 fn row(process: &ProcessView, page: &mut String) -> fmt::Result {
-    let ProcessView { pid, comm, resident_bytes, state, .. } = process;
-    write!(page, "<tr><td>{} <small>pid {pid}</small>", escaped(comm))?;
+    let ProcessView { pid, comm, resident_bytes, state, growth_bytes_per_s: growth, .. } = process;
+    write!(page, "<tr><td><b>{}</b> <small class=\"one\">pid {pid}</small>", escaped(comm))?;
     if let Some(command_line) = &process.command_line {
-        write!(page, "<br><small>{}</small>", escaped(command_line))?;
+        write!(page, "<br><small class=\"command\">{}</small>", escaped(command_line))?;
     }
-    write!(page, "</td><td class=\"n\">{}</td><td>", bytes(*resident_bytes))?;
-    curve(&process.history, page)?;
-    let why = process.why.as_deref().map(|why| format!(": {}", escaped(why))).unwrap_or_default();
-    write!(page, "</td><td>{}{why}</td><td>", state.replace('_', "-"))?;
+    write!(page, "</td><td class=\"n\">{}", bytes(*resident_bytes))?;
+    if *growth > 0. {
+        let rate = Rate { per_second: *growth, low: *growth, high: *growth };
+        write!(page, "<br><small>{}</small>", escaped(&pace(rate)))?;
+    }
+    page.push_str("</td><td>");
+    curves(process, page)?;
+    page.push_str("</td><td>");
+    limit(process, page)?;
+    write!(page, "</td><td><span class=\"state {state}\">{}</span>", state.replace('_', "-"))?;
+    if let Some(why) = &process.why {
+        write!(page, "<br><small>{}</small>", escaped(why))?;
+    }
+    page.push_str("</td><td>");
     if let Some(finding) = &process.finding {
-        let class = if finding.leaking > 0 { " class=\"bad\"" } else { "" };
-        write!(page, "<span{class}>{}</span>", escaped(&finding.verdict))?;
-        if let Some(id) = &finding.profile {
-            page.push(' ');
-            links(id, page)?;
-        }
+        found(finding, page)?;
     }
     page.push_str("</td></tr>");
     Ok(())
 }
 
-fn kept(entry: &Entry, page: &mut String) -> fmt::Result {
-    let class = if entry.leaking.is_empty() { "" } else { " class=\"bad\"" };
+fn found(finding: &FindingView, page: &mut String) -> fmt::Result {
+    let class = if finding.leaking > 0 { " class=\"bad\"" } else { "" };
+    let about = if finding.estimate.is_some() { "about " } else { "" };
     write!(
         page,
-        "<tr><td>{}</td><td>{} <small>pid {}</small></td><td{class}>{}</td><td>",
-        escaped(&entry.time.to_string()),
+        "<span{class}>{}</span><br><small>live in the last profile: {about}{}</small>",
+        escaped(&finding.verdict),
+        bytes(finding.live_bytes)
+    )?;
+    if let Some(id) = &finding.profile {
+        page.push_str("<br>");
+        links(id, page)?;
+    }
+    Ok(())
+}
+
+/// How much of which limit is taken.
+fn limit(process: &ProcessView, page: &mut String) -> fmt::Result {
+    let (Some(limit), Some(left)) = (process.limit_bytes, process.available_bytes) else { return Ok(()) };
+    let taken = percent(limit.saturating_sub(left), limit);
+    let of = if process.limit_of == Some("cgroup") { "control group" } else { "machine" };
+    write!(
+        page,
+        "<meter min=\"0\" max=\"100\" high=\"90\" value=\"{taken:.0}\"></meter><br><small class=\"one\">{taken:.0} % of {}, {of}</small>",
+        bytes(limit)
+    )
+}
+
+fn kept(entry: &Entry, count: usize, page: &mut String) -> fmt::Result {
+    let class = if entry.leaking.is_empty() { "" } else { " class=\"bad\"" };
+    let snapshots = if count == 1 { "1 snapshot".to_owned() } else { format!("{count} snapshots") };
+    let about = if entry.estimate.is_some() { "about " } else { "" };
+    write!(
+        page,
+        "<tr><td class=\"t\">{}<br><small>{snapshots}</small></td><td><b>{}</b> <small class=\"one\">pid {}</small></td>\
+         <td class=\"n\">{about}{}</td><td>{}</td><td{class}>{}",
+        time(entry.time),
         escaped(&entry.comm),
         entry.pid,
+        bytes(entry.live_bytes),
+        escaped(&entry.why),
         escaped(&entry.verdict)
     )?;
+    for site in &entry.leaking {
+        write!(page, "<br><small>{}</small>", escaped(site))?;
+    }
+    page.push_str("</td><td>");
     links(&entry.id.to_string(), page)?;
     page.push_str("</td></tr>");
     Ok(())
@@ -114,22 +202,83 @@ fn links(id: &str, page: &mut String) -> fmt::Result {
     )
 }
 
-/// The course of a process's memory, from nothing at the bottom to the most at the top.
-fn curve(points: &[(f64, f64)], page: &mut String) -> fmt::Result {
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return Ok(()) };
-    let most = points.iter().map(|point| point.1).fold(1., f64::max);
-    let span = (last.0 - first.0).max(1.);
+/// The course of a process's memory, and beneath it of what lived in its profiles, from nothing at the bottom to the most of
+/// either at the top.
+fn curves(process: &ProcessView, page: &mut String) -> fmt::Result {
+    let resident = &process.history;
+    #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
+    let live: Vec<_> = process.live_history.iter().map(|(at, bytes)| (*at, *bytes as f64)).collect();
+    let times = || resident.iter().chain(&live).map(|point| point.0);
+    let (first, last) = (times().fold(f64::INFINITY, f64::min), times().fold(f64::NEG_INFINITY, f64::max));
+    if resident.len() < 2 {
+        return Ok(());
+    }
+    let most = resident.iter().chain(&live).map(|point| point.1).fold(1., f64::max);
+    let span = (last - first).max(1.);
     write!(
         page,
-        "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" aria-label=\"memory over time\"><polyline points=\""
+        "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" aria-label=\"memory over time\">\
+         <title>resident memory, and what lived of what was allocated while it was profiled</title>"
     )?;
-    for (time, bytes) in points {
-        write!(page, "{:.1},{:.1} ", (time - first.0) / span * WIDTH, HEIGHT - bytes / most * HEIGHT)?;
+    for (class, points) in [("resident", resident), ("live", &live)] {
+        write!(page, "<polyline class=\"{class}\" points=\"")?;
+        for (time, bytes) in points {
+            let (x, y) =
+                ((time - first) / span * (WIDTH - 4.) + 2., (1. - bytes / most) * (HEIGHT - 4.) + 2.);
+            write!(page, "{x:.1},{y:.1} ")?;
+        }
+        page.push_str("\"/>");
     }
-    page.push_str("\"/></svg>");
+    page.push_str("</svg>");
     Ok(())
+}
+
+/// To the second, where the daemon runs.
+fn time(time: Timestamp) -> String {
+    time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 fn bytes(bytes: u64) -> String {
     humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::history::Id;
+    use crate::render::sample;
+
+    fn contents() -> Contents {
+        Contents { line: String::new(), processes: Vec::new(), trouble: None, profiles: Vec::new() }
+    }
+
+    #[test]
+    fn the_profiles_of_one_accounting_are_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut history, _) = History::open(folder.path()).unwrap();
+        let mut keep = |began: i64, taken: i64| {
+            let mut profile = sample::profile();
+            profile.started_at = Timestamp::from_millisecond(began * 1000 + taken % 7).unwrap();
+            profile.taken_at = Timestamp::from_second(taken).unwrap();
+            history.keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"").unwrap();
+        };
+        for (began, taken) in [(100, 110), (100, 120), (200, 210)] {
+            keep(began, taken);
+        }
+        let told: Vec<_> =
+            series(&history).into_iter().map(|(last, count)| (last.time.as_second(), count)).collect();
+        assert_eq!(told, [(210, 1), (120, 2)]);
+    }
+
+    #[test]
+    fn without_anything_to_show_the_page_says_so() {
+        let page = write(&contents()).unwrap();
+        assert!(
+            page.contains("No process that is to be watched runs") && page.contains("None yet"),
+            "{page}"
+        );
+        let trouble = Some("<disk> full".to_owned());
+        let page = write(&Contents { trouble, ..contents() }).unwrap();
+        assert!(page.contains("Profiles cannot be kept: &lt;disk&gt; full"), "{page}");
+    }
 }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::daemon::config::{Config, Place};
+use crate::daemon::handover::Handover;
 use crate::daemon::history::{Entry, History};
 use crate::daemon::watch::Watcher;
 use crate::render::sample;
@@ -31,7 +32,8 @@ impl Fixture {
         profile.process.comm = "<script>\"'&".to_owned();
         let entry = Entry::of(crate::daemon::history::Id::of(&profile), &profile, "a test");
         let id = history.keep(&profile, entry, b"<svg xmlns=\"x\"/>").unwrap().to_string();
-        Self { shared: Shared::new(config, Watcher::new().0, history, None), folder, id }
+        let kept = (history, Handover::open(folder.path()).unwrap().0);
+        Self { shared: Shared::new(config, Watcher::new().0, kept, None), folder, id }
     }
 
     fn guard(&self) -> Guard {

@@ -1,15 +1,22 @@
 //! What clients are told of a process.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::daemon::core::{Core, Shared};
+use crate::daemon::core::{Core, Shared, since_boot};
+use crate::daemon::history::Estimate;
+use crate::daemon::metrics::limit_of;
 use crate::daemon::watch::Watched;
 use crate::processes::Pid;
 use crate::render::printable;
 
+/// Most profiles of a process whose live bytes are told.
+const LIVE_POINTS: usize = 64;
 /// Longest command line that is shown.
 const MAX_COMMAND_LINE: usize = 4096;
 
@@ -29,13 +36,19 @@ pub(super) struct ProcessView {
     /// The same in words.
     pub(super) why: Option<String>,
     pub(super) resident_bytes: u64,
+    /// Of the whole control group.
+    pub(super) cgroup_bytes: Option<u64>,
     pub(super) limit_bytes: Option<u64>,
+    /// Whose limit it is: `cgroup` or `ram`.
+    pub(super) limit_of: Option<&'static str>,
     pub(super) available_bytes: Option<u64>,
     pub(super) pressure_percent: Option<f64>,
     /// By how much it grows; nothing when it does not.
     pub(super) growth_bytes_per_s: f64,
-    /// Seconds since the daemon's start, and resident bytes.
+    /// Seconds since the daemon's start, negative before it, and resident bytes.
     pub(super) history: Vec<(f64, f64)>,
+    /// The same of live bytes, by profile.
+    pub(super) live_history: Vec<(f64, u64)>,
     pub(super) finding: Option<FindingView>,
 }
 
@@ -47,17 +60,19 @@ pub(super) struct FindingView {
     pub(super) leaking: usize,
     pub(super) leak_bytes_per_s: f64,
     pub(super) live_bytes: u64,
+    pub(super) estimate: Option<Estimate>,
     pub(super) lost: Vec<(String, u64)>,
     pub(super) profile: Option<String>,
 }
 
 /// All processes, those that leak first and then the largest.
 pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
-    let (mut views, shows_command_lines) = {
+    let (mut views, shows_command_lines, began) = {
         let core = shared.core();
         let views: Vec<_> = core.watcher.iter().map(|watched| process(&core, watched)).collect();
-        (views, core.config.http.show_command_lines)
+        (views, core.config.http.show_command_lines, core.began)
     };
+    add_live(&mut views, shared, began);
     if shows_command_lines {
         // A process can make whoever reads its memory wait: nobody else is to wait, too.
         for view in &mut views {
@@ -69,6 +84,23 @@ pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
     views
 }
 
+/// What lived at the last profiles of each process.
+fn add_live(views: &mut [ProcessView], shared: &Shared, began: Duration) {
+    let began = Timestamp::now().saturating_sub(since_boot().saturating_sub(began)).unwrap_or(Timestamp::MIN);
+    let index: HashMap<_, _> =
+        views.iter().enumerate().map(|(index, view)| ((view.pid, view.start_time), index)).collect();
+    for entry in shared.history().entries().rev() {
+        let Some(index) = index.get(&(entry.pid, entry.start_time)) else { continue };
+        let live = &mut views[*index].live_history;
+        if live.len() < LIVE_POINTS {
+            live.push((entry.time.duration_since(began).as_secs_f64(), entry.live_bytes));
+        }
+    }
+    for view in views {
+        view.live_history.reverse();
+    }
+}
+
 fn process(core: &Core, watched: &Watched) -> ProcessView {
     let (process, case, last) = (&watched.process, &watched.case, watched.case.last());
     let finding = core.findings.get(&process.pid).map(|finding| FindingView {
@@ -77,10 +109,11 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
         leaking: finding.leaking,
         leak_bytes_per_s: finding.leak_rate,
         live_bytes: finding.live_bytes,
+        estimate: finding.estimate.clone(),
         lost: finding.lost.clone(),
         profile: finding.kept.as_ref().map(ToString::to_string),
     });
-    let reason = case.state().reason();
+    let (reason, began) = (case.state().reason(), core.began.as_secs_f64());
     ProcessView {
         pid: process.pid.number().get(),
         start_time: process.start_time,
@@ -92,11 +125,14 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
         reason: reason.map(super::super::decide::Reason::name),
         why: reason.map(|reason| reason.to_string()),
         resident_bytes: last.resident,
-        limit_bytes: last.limit.map(|(limit, _)| limit),
-        available_bytes: last.limit.map(|(_, available)| available),
+        cgroup_bytes: last.group,
+        limit_bytes: last.limit.map(|limit| limit.limit),
+        limit_of: last.limit.map(|limit| limit_of(limit.is_cgroup)),
+        available_bytes: last.limit.map(|limit| limit.available),
         pressure_percent: last.pressure,
         growth_bytes_per_s: case.course().growth(),
-        history: case.course().points(),
+        history: case.course().points().into_iter().map(|(at, bytes)| (at - began, bytes)).collect(),
+        live_history: Vec::new(),
         finding,
     }
 }

@@ -13,6 +13,7 @@ use matching::{Candidate, is_wanted};
 
 use super::config::Config;
 use super::decide::{Case, Sample};
+use super::handover::Inheritance;
 use crate::processes::{
     ControlGroup, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts, pids,
 };
@@ -44,8 +45,10 @@ pub struct Watcher {
     /// Those that have just started, and how often they are still looked at.
     new: BTreeMap<Pid, u8>,
     rescanned: Option<Duration>,
-    /// Processes that were wanted and found no room.
-    turned_away: usize,
+    /// Processes that were wanted and found no room since the last search among all.
+    turned_away: BTreeSet<Pid>,
+    /// What is known of processes that have not been found again yet.
+    inheritance: Inheritance,
 }
 
 /// What a look has shown.
@@ -55,6 +58,10 @@ pub struct Changes {
     pub found: Vec<Pid>,
     /// Processes that have ended.
     pub ended: Vec<Pid>,
+    /// How many of those that are found go on where another daemon was.
+    pub resumed: usize,
+    /// How many others that it watched are not there any more.
+    pub forgotten: usize,
 }
 
 impl Watcher {
@@ -66,8 +73,20 @@ impl Watcher {
             Ok(starts) => (Some(starts), None),
             Err(error) => (None, Some(error)),
         };
-        let (watched, new) = (BTreeMap::new(), BTreeMap::new());
-        (Self { watched, starts, new, rescanned: None, turned_away: 0 }, error)
+        let watcher = Self {
+            watched: BTreeMap::new(),
+            starts,
+            new: BTreeMap::new(),
+            rescanned: None,
+            turned_away: BTreeSet::new(),
+            inheritance: Inheritance::new(),
+        };
+        (watcher, error)
+    }
+
+    /// Has processes that another daemon has watched go on where they were, if the next look finds them.
+    pub fn inherit(&mut self, inheritance: Inheritance) {
+        self.inheritance = inheritance;
     }
 
     /// Those that are watched.
@@ -85,10 +104,10 @@ impl Watcher {
         self.watched.get_mut(&pid).filter(|watched| watched.process.start_time == start_time)
     }
 
-    /// How many wanted processes found no room at the last search.
+    /// How many wanted processes have found no room since the last search among all.
     #[must_use]
-    pub const fn turned_away(&self) -> usize {
-        self.turned_away
+    pub fn turned_away(&self) -> usize {
+        self.turned_away.len()
     }
 
     /// Looks at all that are watched, and for others to watch.
@@ -110,7 +129,7 @@ impl Watcher {
         let candidates: BTreeSet<Pid> = if all {
             self.rescanned = Some(now);
             self.new.clear();
-            self.turned_away = 0;
+            self.turned_away.clear();
             pids().collect()
         } else {
             let candidates = self.new.keys().copied().collect();
@@ -118,11 +137,15 @@ impl Watcher {
             self.new.retain(|_, looks| *looks > 0);
             candidates
         };
+        let inherited = self.inheritance.len();
         for pid in candidates {
             if !self.watched.contains_key(&pid) && self.take_in(pid, now, config) {
                 changes.found.push(pid);
             }
         }
+        // The first look is at all that are there.
+        changes.forgotten = std::mem::take(&mut self.inheritance).len();
+        changes.resumed = inherited - changes.forgotten;
         self.watched.retain(|pid, watched| {
             let runs = watched.look(now, config);
             if !runs {
@@ -147,14 +170,19 @@ impl Watcher {
         // Processes end while they are looked at, and some belong to nobody: none of that is of interest.
         let Ok(process) = Process::open(pid) else { return false };
         let Ok(memory) = ResidentMemory::open(pid) else { return false };
-        let case = Case::new(now, age(&process).unwrap_or_default());
-        let watched = Watched { group: ControlGroup::of(pid), process, case, memory };
+        let case = Case::new(now, started(&process));
+        let mut watched = Watched { group: ControlGroup::of(pid), process, case, memory };
         if !watched.is_wanted(config) {
             return false;
         }
         if self.watched.len() >= config.watch.max_processes.0 {
-            self.turned_away += 1;
+            self.turned_away.insert(pid);
             return false;
+        }
+        let process = &watched.process;
+        let left = self.inheritance.remove(&(pid, process.start_time));
+        if let Some(past) = left.and_then(|left| left.of_program(&process.exe)) {
+            watched.case = Case::resume(now, started(process), past, config);
         }
         self.watched.insert(pid, watched);
         true
@@ -173,8 +201,9 @@ impl Watched {
                 return true;
             }
         };
-        let limit = MemoryLimit::of(self.process.pid).map(|limit| (limit.limit, limit.available));
-        self.case.observe(now, Sample { resident, limit, pressure: self.group.pressure() }, config);
+        let (group, pressure) = (self.group.usage(), self.group.pressure());
+        let sample = Sample { resident, group, limit: MemoryLimit::of(self.process.pid), pressure };
+        self.case.observe(now, sample, config);
         true
     }
 
@@ -191,113 +220,12 @@ impl Watched {
     }
 }
 
-/// For how long a process has run.
-fn age(process: &Process) -> Option<Duration> {
-    let uptime = fs::read_to_string("/proc/uptime").ok()?;
-    let seconds: f64 = uptime.split(' ').next()?.parse().ok()?;
-    let started = Duration::from_millis(process.start_time.checked_mul(1000 / TICKS)?);
-    Some(Duration::try_from_secs_f64(seconds).ok()?.saturating_sub(started))
+/// When a process was started, since the host was.
+const fn started(process: &Process) -> Duration {
+    Duration::from_millis(process.start_time.saturating_mul(1000 / TICKS))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::process::{Child, Command, Stdio};
-
-    use regex::Regex;
-
-    use super::*;
-    use crate::daemon::config::{Count, Pattern};
-
-    /// Ended when dropped.
-    struct Cat(Child);
-
-    impl Cat {
-        fn start() -> Self {
-            let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-            // It runs when it has answered.
-            cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-            cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-            Self(cat)
-        }
-
-        fn pid(&self) -> Pid {
-            Pid::new(self.0.id()).unwrap()
-        }
-    }
-
-    impl Drop for Cat {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    fn cats() -> Config {
-        let mut config = Config::default();
-        config.watch.names = vec![Pattern(Regex::new("^cat$").unwrap())];
-        config
-    }
-
-    #[test]
-    fn a_process_is_found_looked_at_and_let_go_when_it_has_ended() {
-        let (mut watcher, _) = Watcher::new();
-        let (first, config) = (Cat::start(), cats());
-        assert!(watcher.look(Duration::ZERO, &config).found.contains(&first.pid()));
-        assert!(watcher.get_mut(first.pid()).unwrap().case.last().resident > 0);
-        let second = Cat::start();
-        let (pid, due) = (second.pid(), config.watch.rescan.0);
-        assert!(watcher.look(due, &config).found.contains(&pid));
-        drop(second);
-        assert!(watcher.look(due, &config).ended.contains(&pid));
-        assert!(watcher.get_mut(pid).is_none() && watcher.get_mut(first.pid()).is_some());
-    }
-
-    #[test]
-    fn one_that_starts_is_found_at_the_next_look_where_the_kernel_tells_of_it() {
-        let (mut watcher, error) = Watcher::new();
-        let config = cats();
-        watcher.look(Duration::ZERO, &config);
-        let cat = Cat::start();
-        let found = watcher.look(Duration::from_secs(1), &config).found;
-        assert_eq!(found.contains(&cat.pid()), error.is_none());
-    }
-
-    #[test]
-    fn no_more_are_watched_than_there_is_room_for_and_rules_that_change_hold_at_once() {
-        let (mut watcher, _) = Watcher::new();
-        let (_first, _second) = (Cat::start(), Cat::start());
-        let mut config = cats();
-        config.watch.max_processes = Count(1);
-        config.watch.jvms = false;
-        watcher.look(Duration::ZERO, &config);
-        assert_eq!(watcher.iter().count(), 1);
-        assert!(watcher.turned_away() >= 1);
-        config.watch.names.clear();
-        watcher.reconsider(&config);
-        assert_eq!(watcher.iter().count(), 0);
-    }
-
-    #[test]
-    fn another_program_in_the_same_process_is_noticed_also_where_the_kernel_does_not_tell_of_it() {
-        let (mut watcher, _) = Watcher::new();
-        watcher.starts = None;
-        let mut shell = Command::new("sh");
-        let shell = shell.args(["-c", "read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut shell = Cat(shell.spawn().unwrap());
-        let (pid, mut config) = (shell.pid(), cats());
-        config.watch.names = vec![Pattern(Regex::new("^(sh|cat)$").unwrap())];
-        assert!(watcher.look(Duration::ZERO, &config).found.contains(&pid));
-        shell.0.stdin.as_mut().unwrap().write_all(b"line\nx").unwrap();
-        shell.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let changes = watcher.look(config.watch.rescan.0, &config);
-        assert!(changes.ended.contains(&pid) && changes.found.contains(&pid), "{changes:?}");
-        assert_eq!(watcher.get_mut(pid).unwrap().process.comm, "cat");
-    }
-
-    #[test]
-    fn a_process_that_has_just_started_is_young() {
-        let cat = Cat::start();
-        assert!(age(&Process::open(cat.pid()).unwrap()).unwrap() < Duration::from_secs(60));
-    }
-}
+pub(super) mod cat;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! What the next daemon is told of a process that goes on while daemons come and go.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Case, Course, Sample, State};
+use crate::daemon::config::Config;
+
+/// What is known of a process, but for what the next look shows anyway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Past {
+    course: Course,
+    profiled: Duration,
+    rounds: u32,
+    unquiet: Duration,
+    standing: Standing,
+}
+
+/// Where a process stands that is known to the next daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Standing {
+    /// It is looked at. A suspicion comes again with the next look.
+    Watched,
+    /// It is left in peace until then.
+    Rests(Duration),
+    /// There was a profiler in it.
+    Profiled,
+}
+
+impl Case {
+    /// What the next daemon is to know.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        Past {
+            course: self.course.clone(),
+            profiled: self.profiled,
+            rounds: self.rounds,
+            unquiet: self.unquiet,
+            standing: match self.state {
+                State::BackOff(until) => Standing::Rests(until),
+                State::Profiling(..) | State::Stuck(_) => Standing::Profiled,
+                State::Watching | State::Suspected(..) => Standing::Watched,
+            },
+        }
+    }
+
+    /// Goes on where another daemon was. One that ended while it profiled this process may have ended because of that: the
+    /// process is left in peace for a while, or the next daemon ends, too.
+    #[must_use]
+    pub fn resume(now: Duration, started: Duration, past: Past, config: &Config) -> Self {
+        let (was_profiled, state) = match past.standing {
+            Standing::Watched => (false, State::Watching),
+            Standing::Rests(until) => (false, State::BackOff(until.min(now + config.profile.back_off_max.0))),
+            Standing::Profiled => (true, State::BackOff(now + config.profile.back_off.0)),
+        };
+        Self {
+            course: past.course,
+            state,
+            started,
+            last: Sample::default(),
+            profiled: if was_profiled { now } else { past.profiled.min(now) },
+            rounds: past.rounds,
+            unquiet: past.unquiet.min(now),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+use std::process::Command;
+
+use regex::Regex;
+
+use super::cat::{Cat, cats};
+use super::*;
+use crate::daemon::config::{Count, Pattern};
+use crate::daemon::handover::{Handover, Left};
+
+#[test]
+fn a_process_is_found_looked_at_and_let_go_when_it_has_ended() {
+    let (mut watcher, _) = Watcher::new();
+    let (first, config) = (Cat::start(), cats());
+    assert!(watcher.look(Duration::ZERO, &config).found.contains(&first.pid()));
+    assert!(watcher.get_mut(first.pid()).unwrap().case.last().resident > 0);
+    let second = Cat::start();
+    let (pid, due) = (second.pid(), config.watch.rescan.0);
+    assert!(watcher.look(due, &config).found.contains(&pid));
+    drop(second);
+    assert!(watcher.look(due, &config).ended.contains(&pid));
+    assert!(watcher.get_mut(pid).is_none() && watcher.get_mut(first.pid()).is_some());
+}
+
+#[test]
+fn one_that_starts_is_found_at_the_next_look_where_the_kernel_tells_of_it() {
+    let (mut watcher, error) = Watcher::new();
+    let config = cats();
+    watcher.look(Duration::ZERO, &config);
+    let cat = Cat::start();
+    let found = watcher.look(Duration::from_secs(1), &config).found;
+    assert_eq!(found.contains(&cat.pid()), error.is_none());
+}
+
+#[test]
+fn no_more_are_watched_than_there_is_room_for_and_rules_that_change_hold_at_once() {
+    let (mut watcher, _) = Watcher::new();
+    let (_first, _second) = (Cat::start(), Cat::start());
+    let mut config = cats();
+    config.watch.max_processes = Count(1);
+    watcher.look(Duration::ZERO, &config);
+    assert_eq!(watcher.iter().count(), 1);
+    assert!(watcher.turned_away() >= 1);
+    config.watch.names.clear();
+    watcher.reconsider(&config);
+    assert_eq!(watcher.iter().count(), 0);
+}
+
+#[test]
+fn one_that_finds_no_room_counts_once_however_often_it_is_looked_at() {
+    let (mut watcher, _) = Watcher::new();
+    let (_first, second) = (Cat::start(), Cat::start());
+    let mut config = cats();
+    config.watch.max_processes = Count(1);
+    watcher.look(Duration::ZERO, &config);
+    watcher.new.insert(second.pid(), LOOKS_AT_NEW);
+    watcher.look(Duration::from_secs(1), &config);
+    let before = watcher.turned_away();
+    watcher.new.insert(second.pid(), LOOKS_AT_NEW);
+    watcher.starts = None;
+    watcher.look(Duration::from_secs(2), &config);
+    assert_eq!(watcher.turned_away(), before);
+}
+
+#[test]
+fn another_program_in_the_same_process_is_noticed_also_where_the_kernel_does_not_tell_of_it() {
+    let (mut watcher, _) = Watcher::new();
+    watcher.starts = None;
+    let script = "read line; echo $line; read line; exec cat";
+    let mut shell = Cat::answering(Command::new("sh").args(["-c", script]));
+    let (pid, mut config) = (shell.pid(), cats());
+    config.watch.names = vec![Pattern(Regex::new("^(sh|cat)$").unwrap())];
+    assert!(watcher.look(Duration::ZERO, &config).found.contains(&pid));
+    shell.say("line\n");
+    shell.tell("x");
+    let changes = watcher.look(config.watch.rescan.0, &config);
+    assert!(changes.ended.contains(&pid) && changes.found.contains(&pid), "{changes:?}");
+    assert_eq!(watcher.get_mut(pid).unwrap().process.comm, "cat");
+}
+
+#[test]
+fn a_process_goes_on_where_another_daemon_has_left_it_and_one_with_its_pid_does_not() {
+    let (folder, config) = (tempfile::tempdir().unwrap(), cats());
+    let (cat, other) = (Cat::start(), Cat::start());
+    let (mut first, _) = Watcher::new();
+    first.look(Duration::ZERO, &config);
+    for pid in [cat.pid(), other.pid()] {
+        first.get_mut(pid).unwrap().case.request(Duration::ZERO);
+        first.get_mut(pid).unwrap().case.begin(Duration::ZERO);
+    }
+    // As if the other's PID were a new process's.
+    first.get_mut(other.pid()).unwrap().process.start_time -= 1;
+    let (mut handover, _) = Handover::open(folder.path()).unwrap();
+    handover.write(first.iter().map(Left::of).collect());
+
+    let (mut second, _) = Watcher::new();
+    second.inherit(Handover::open(folder.path()).unwrap().1);
+    let changes = second.look(Duration::from_secs(1), &config);
+
+    let state = |watcher: &mut Watcher, pid| watcher.get_mut(pid).unwrap().case.state().name();
+    assert_eq!((state(&mut second, cat.pid()), state(&mut second, other.pid())), ("back_off", "watching"));
+    assert!(changes.resumed >= 1 && changes.forgotten >= 1, "{changes:?}");
+}
+
+#[test]
+fn a_process_that_has_just_started_is_young() {
+    let cat = Cat::start();
+    let age = crate::daemon::core::since_boot().saturating_sub(started(&Process::open(cat.pid()).unwrap()));
+    assert!(age < Duration::from_secs(60), "{age:?}");
+}
