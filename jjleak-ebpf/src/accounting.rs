@@ -222,7 +222,7 @@ pub(crate) fn leave(hit: &Hit) {
 
 /// A call that was muted as a part of another one returned. Where it failed, nothing was muted.
 #[inline(always)]
-fn leave_nested(outer: &mut Pending, hit: &Hit) {
+pub(crate) fn leave_nested(outer: &mut Pending, hit: &Hit) {
     if outer.ends_at_exits() && outer.nested > 0 && hit.returned() == 0 {
         outer.nested -= 1;
     }

@@ -3,12 +3,12 @@
 
 use jjleak_common::{
     counter::Counter,
-    pending::{Nesting, Pending, flag},
+    pending::{Calls, Nesting, Pending, flag},
     stack::lost_row,
 };
 
 use crate::{
-    accounting::{begin, book, drop_stale, enter, is_nested, left_out},
+    accounting::{begin, book, drop_stale, enter, is_nested, leave_nested, left_out},
     books::Books,
     maps::CALLS,
     memory::read_user_word,
@@ -81,7 +81,12 @@ pub(crate) fn enter_throwing(hit: &Hit) {
 #[inline(always)]
 pub(crate) fn exit(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
-    let Some(calls) = CALLS.get() else { return };
+    let Some(calls) = CALLS.get() else {
+        if hit.cookie.inside.is_some() {
+            books.count(Counter::ReturnWithoutEntry);
+        }
+        return;
+    };
     // SAFETY: task storage belongs to the current task, which is busy with this very probe.
     let calls = unsafe { &mut *calls };
     let pending = if ends(&books, hit, &calls.current) {
@@ -89,6 +94,9 @@ pub(crate) fn exit(hit: &Hit) {
     } else if ends(&books, hit, &calls.outer) {
         &mut calls.outer
     } else {
+        if hit.cookie.inside.is_some() {
+            leave_unnoted(&books, hit, calls);
+        }
         return;
     };
     let block = hit.returned();
@@ -96,6 +104,20 @@ pub(crate) fn exit(hit: &Hit) {
         book(&books, pending.flags, pending.stack, block, pending.size);
     }
     pending.flags = 0;
+}
+
+/// A call is settled that was not noted: it is a part of another one, or was running when the probes came. To where only
+/// noted calls come, nothing else does.
+#[inline(always)]
+fn leave_unnoted(books: &Books, hit: &Hit, calls: &mut Calls) {
+    let cfa = hit.cfa();
+    if books.nesting(&calls.current, cfa) == Nesting::Nested {
+        leave_nested(&mut calls.current, hit);
+    } else if books.nesting(&calls.outer, cfa) == Nesting::Nested {
+        leave_nested(&mut calls.outer, hit);
+    } else {
+        books.count(Counter::ReturnWithoutEntry);
+    }
 }
 
 /// Whether this exit is the pending call's.

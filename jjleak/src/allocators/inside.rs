@@ -30,12 +30,12 @@ pub(super) fn probe_inside(
     let accounted = located.iter().filter(|it| it.role.accounts_allocation());
     let accounted: HashSet<u64> = accounted.map(|it| it.function.address).collect();
     let follower = Follower::new(image);
+    let prover = cut::Prover::new(image, &follower, &accounted);
     located.retain(|it| {
-        let entry = it.function.address;
-        if !basic.contains(&entry) {
+        if !basic.contains(&it.function.address) {
             return true;
         }
-        match cut::find(&follower, image.code(), &accounted, entry, it.signature) {
+        match prover.find(&it.function.range(), it.signature) {
             Ok(sites) => {
                 found[it.allocator].sites.extend(sites.into_iter().map(|site| inside_site(it, site)));
                 false

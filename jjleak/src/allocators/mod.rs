@@ -73,11 +73,12 @@ pub struct Hints<'a> {
 /// How calls of allocation functions are followed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallFollowing {
-    /// By probes at entry and return of every function.
+    /// By single probes inside of a function, where it can be proven that they see every call; elsewhere by probes at entry
+    /// and return.
     #[default]
-    EntryAndReturn,
-    /// By single probes inside of a function, where it can be proven that they see every call.
     Inside,
+    /// By probes at entry and return of every function.
+    EntryAndReturn,
 }
 
 /// An allocator with its probe sites.
