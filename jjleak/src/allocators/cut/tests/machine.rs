@@ -71,6 +71,7 @@ impl Random {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a bit of the processor's")]
 struct Flags {
     zero: bool,
     sign: bool,
