@@ -47,51 +47,6 @@ pub(crate) fn enter_allocate(hit: &Hit) {
     }
 }
 
-/// A function that gives a new block has it, and will return it: the call is seen by this probe alone.
-#[inline(always)]
-pub(crate) fn give(hit: &Hit) {
-    let Some(inside) = hit.cookie.inside else { return };
-    let block = hit.returned();
-    if block == 0 {
-        return;
-    }
-    let Some(books) = Books::of(hit) else { return };
-    if !counts(&books, hit) {
-        return;
-    }
-    let left_out = left_out(hit.register(inside.size));
-    if left_out != 0 {
-        book(&books, left_out, lost_row(books.slot), block, 0);
-        return;
-    }
-    let stack = stack::capture(books.image, books.row, hit);
-    // Read anew: the verifier would follow the walk for all that it has come to know of the size.
-    book(&books, 0, stack, block, hit.register(inside.size));
-}
-
-/// Whether a call that is not noted counts: it is not a part of one that is.
-#[inline(always)]
-fn counts(books: &Books, hit: &Hit) -> bool {
-    let Some(calls) = CALLS.get() else { return true };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-    let calls = unsafe { &mut *calls };
-    calls.freed_by_library = 0;
-    if is_nested(books, hit, &mut calls.outer) {
-        return false;
-    }
-    match books.nesting(&calls.current, hit.cfa()) {
-        Nesting::Outermost | Nesting::CalledBack => true,
-        Nesting::Nested => {
-            calls.current.nested += 1;
-            false
-        }
-        Nesting::Stale => {
-            drop_stale(books, hit, &mut calls.current);
-            true
-        }
-    }
-}
-
 /// A stack is all that is wanted.
 #[inline(always)]
 pub(crate) fn take_stack(hit: &Hit) {
@@ -134,57 +89,9 @@ pub(crate) fn enter_resize_in_place(hit: &Hit) {
     begin(&books, hit, pending, flags);
 }
 
-/// A function that gives a new block or throws was called. A return probe would end the program when it throws, so
-/// its exits are probed.
-#[inline(always)]
-pub(crate) fn enter_throwing(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
-    let Some(return_address) = read_user_word(hit.cfa() - 8) else {
-        books.count(Counter::ResultUnreadable);
-        return;
-    };
-    if let Some(pending) = enter(&books, hit) {
-        begin(&books, hit, pending, 0);
-        pending.return_address = return_address;
-        pending.allocator =
-            if books.knows_allocators() { books.allocator_at(hit.instruction_pointer()) } else { u8::MAX };
-    }
-}
-
-/// A function whose end is seen by a probe is about to return, or another one that has come to share its code.
-#[inline(always)]
-pub(crate) fn exit(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
-    let Some(calls) = CALLS.get() else { return };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-    let calls = unsafe { &mut *calls };
-    let pending = if ends(&books, hit, &calls.current) {
-        &mut calls.current
-    } else if ends(&books, hit, &calls.outer) {
-        &mut calls.outer
-    } else {
-        return;
-    };
-    let block = hit.returned();
-    if block != 0 {
-        book(&books, pending.flags, pending.stack, block, pending.size);
-    }
-    pending.flags = 0;
-}
-
-/// Whether this exit is the pending call's.
-#[inline(always)]
-fn ends(books: &Books, hit: &Hit, pending: &Pending) -> bool {
-    pending.has(flag::RUNNING)
-        && pending.ends_at_exits()
-        && pending.cfa == hit.cfa()
-        && pending.image == books.image.0 as u64
-        && books.is_intact(pending)
-}
-
 /// Where to note this call, when it is one that counts.
 #[inline(always)]
-fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
+pub(crate) fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
     let Some(calls) = CALLS.get_or_create() else {
         books.count(Counter::PendingFull);
         return None;
@@ -215,7 +122,7 @@ fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
 
 /// Whether a call is made by the one that has called the program back, and only that one counts.
 #[inline(always)]
-fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
+pub(crate) fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
     match books.nesting(outer, hit.cfa()) {
         Nesting::Outermost | Nesting::CalledBack => false,
         Nesting::Nested => {
@@ -231,7 +138,7 @@ fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
 
 /// Notes the call.
 #[inline(always)]
-fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
+pub(crate) fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
     let left_out = left_out(size);
     pending.cfa = hit.cfa();
@@ -247,7 +154,7 @@ fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
 
 /// Why a block of this size is not booked, as a flag; 0 when it is.
 #[inline(always)]
-fn left_out(size: u64) -> u8 {
+pub(crate) fn left_out(size: u64) -> u8 {
     if filters_out(size) {
         flag::FILTERED
     } else if sampling::leaves_out(size) {
@@ -275,7 +182,7 @@ fn requested_size(hit: &Hit) -> u64 {
 
 /// An allocation call will never return. What it was resizing is as it was, for all we know.
 #[inline(always)]
-fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
+pub(crate) fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
     books.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
     count_many(books.slot, Counter::MutedCall, pending.nested as u64);
     debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
@@ -316,7 +223,7 @@ pub(crate) fn leave(hit: &Hit) {
 
 /// A call that was muted as a part of another one returned. Where it failed, nothing was muted.
 #[inline(always)]
-fn leave_nested(outer: &mut Pending, hit: &Hit) {
+pub(crate) fn leave_nested(outer: &mut Pending, hit: &Hit) {
     if outer.ends_at_exits() && outer.nested > 0 && hit.returned() == 0 {
         outer.nested -= 1;
     }
@@ -405,7 +312,7 @@ fn restore(books: &Books, pending: &Pending) {
 
 /// Enters the new block; the time it begins at.
 #[inline(always)]
-fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
+pub(crate) fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
     if flags & flag::FILTERED != 0 {
         books.count(Counter::Filtered);
         return live::NOW;

@@ -3,6 +3,7 @@
 //! Thin probes: each hands the registers and the decoded attach cookie to the accounting rules.
 //!
 //! - `accounting`: what an entry, a return and a free do to the books.
+//! - `exits`: calls whose end is seen by another probe than one at their return.
 //! - `live`: the table of live blocks.
 //! - `mapping`: tells of system calls that map and unmap memory.
 //! - `sampling`: which allocations are left out.
@@ -24,6 +25,8 @@
 mod accounting;
 #[cfg(target_arch = "bpf")]
 mod books;
+#[cfg(target_arch = "bpf")]
+mod exits;
 #[cfg(target_arch = "bpf")]
 mod live;
 #[cfg(target_arch = "bpf")]

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{accounting, mapping, process, registers::Hit, replacement, stack, syscall::Syscall};
+use crate::{accounting, exits, mapping, process, registers::Hit, replacement, stack, syscall::Syscall};
 
 /// Entry of a function that gives a new block.
 #[uprobe]
@@ -19,7 +19,7 @@ pub(crate) fn allocate_enter(ctx: ProbeContext) -> u32 {
 /// An instruction of a function that gives a new block, at which it has it.
 #[uprobe]
 pub(crate) fn block_given(ctx: ProbeContext) -> u32 {
-    accounting::give(&Hit::new(&ctx));
+    exits::give(&Hit::new(&ctx));
     0
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn resize_in_place_enter(ctx: ProbeContext) -> u32 {
 /// another probe.
 #[uprobe]
 pub(crate) fn throwing_enter(ctx: ProbeContext) -> u32 {
-    accounting::enter_throwing(&Hit::new(&ctx));
+    exits::enter_throwing(&Hit::new(&ctx));
     0
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn throwing_enter(ctx: ProbeContext) -> u32 {
 /// is known.
 #[uprobe]
 pub(crate) fn throwing_exit(ctx: ProbeContext) -> u32 {
-    accounting::exit(&Hit::new(&ctx));
+    exits::exit(&Hit::new(&ctx));
     0
 }
 

@@ -49,10 +49,10 @@ exact! {
 }
 
 #[test]
-fn calls_are_exact_by_a_probe_inside_too() {
+fn calls_are_exact_by_probes_at_entry_and_return_too() {
     require_bpf!();
     for scenario in ["malloc", "malloc_zero", "malloc_fail", "calloc", "memalign", "storm"] {
-        assert_nothing_lost(&assert_exact_with(scenario, &["--probe-inside"]));
+        assert_nothing_lost(&assert_exact_with(scenario, &["--entry-and-return"]));
     }
 }
 
@@ -65,10 +65,10 @@ fn one_probe_sees_a_malloc_whose_code_allows_it() {
         ended.stderr.iter().filter(of_malloc).cloned().collect::<Vec<_>>()
     };
 
-    let [malloc] = &sites(&[])[..] else { panic!("malloc has one site") };
+    let [malloc] = &sites(&["--entry-and-return"])[..] else { panic!("malloc has one site") };
     assert!(malloc.contains("(Allocate, "), "{malloc}");
     // What the code of another C library allows is not known here.
     let is_debian_12 = fs::read_to_string("/etc/os-release").is_ok_and(|it| it.contains("bookworm"));
-    let inside = sites(&["--probe-inside"]);
+    let inside = sites(&[]);
     assert!(!is_debian_12 || inside.iter().any(|site| site.contains("(Given, ")), "{inside:#?}");
 }

@@ -14,9 +14,9 @@ macro_rules! abandoned {
             #[test]
             fn $name() {
                 require_bpf!();
-                let report = assert_exact($scenario);
+                let report = assert_exact_with($scenario, &["--entry-and-return"]);
                 assert_eq!(losses(&report), BTreeMap::from([("stale_pending", $count)]));
-                assert_exact_with($scenario, &["--probe-inside"]);
+                assert_exact($scenario);
             }
         )+
     };

@@ -1,15 +1,19 @@
 //! Allocators that the user names, and those whose symbols are elsewhere than in the file.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::families::{JEMALLOC, SCENARIOS, assert_attached_to};
 use crate::support::books::assert_nothing_lost;
+use crate::support::bounded::{LONG, SOON};
 use crate::support::compile::{self, LedgerBuild};
-use crate::support::jjleak::Ended;
+use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::ledger::Ledger;
+use crate::support::lines::Lines;
 use crate::support::privilege::{require_bpf, require_library, require_program};
+use crate::support::process::Process;
 
 /// Runs a program of binutils in a folder.
 fn binutils(folder: &Path, command: &str) {
@@ -162,4 +166,44 @@ fn one_file_alone_is_profiled() {
 
     assert_eq!(ended.report().allocated.objects, 0, "malloc is jemalloc's");
     assert_attached_to(&ended, &["functions of glibc in libc.so.6;"]);
+}
+
+/// libstdc++'s `operator new`, which calls the C library's `malloc`.
+const OPERATOR_NEW: &str = r#"
+[[allocator]]
+name = "libstdc++"
+file = "libstdc++.so.6"
+
+[[allocator.function]]
+name = "_Znwm"
+role = "allocate"
+size = 1
+may_throw = true
+"#;
+
+#[test]
+fn a_malloc_that_fails_in_an_operator_new_leaves_nothing_behind() {
+    require_bpf!();
+    let table = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&table, OPERATOR_NEW).unwrap();
+    for ways in [&[][..], &["--entry-and-return"]] {
+        let mut process =
+            Process::spawn(Command::new(compile::exhaustion()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut stdin = process.stdin.take().unwrap();
+        let mut stdout = Lines::of("exhaustion", process.stdout.take().unwrap());
+        assert_eq!(stdout.next(SOON), "ready");
+        let (pid, table) = (process.id().to_string(), table.path().to_str().unwrap());
+        let options = ["-p", &pid, "--allocators", table, "--format", "json"];
+        let jjleak = Jjleak::attached(options.iter().chain(ways));
+
+        writeln!(stdin).unwrap();
+        for line in ["caught bad_alloc", "caught bad_alloc", "caught bad_alloc", "done"] {
+            assert_eq!(stdout.next(LONG), line);
+        }
+        let report = jjleak.interrupt().assert_done().report();
+        drop(stdin);
+
+        assert_eq!(process.end(SOON).code(), Some(0));
+        assert_nothing_lost(&report);
+    }
 }

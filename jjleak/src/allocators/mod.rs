@@ -6,6 +6,8 @@
 mod cut;
 mod exits;
 mod families;
+mod inside;
+mod located;
 mod mini_debug;
 mod named;
 mod placement;
@@ -20,10 +22,11 @@ pub use site::{Placement, ProbeSite, Role, Stepping};
 
 use self::{
     exits::{Exits, Follower, NO_RETURN},
-    families::{FAMILIES, Held, MALLOC},
-    symbols::{Function, Image},
+    families::FAMILIES,
+    inside::probe_inside,
+    located::{Located, locate, locate_named},
+    symbols::Image,
 };
-use jjleak_common::cookie::Signature;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
@@ -70,11 +73,12 @@ pub struct Hints<'a> {
 /// How calls of allocation functions are followed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallFollowing {
-    /// By probes at entry and return of every function.
+    /// By single probes inside of a function, where it can be proven that they see every call; elsewhere by probes at entry
+    /// and return.
     #[default]
-    EntryAndReturn,
-    /// By single probes inside of a function, where it can be proven that they see every call.
     Inside,
+    /// By probes at entry and return of every function.
+    EntryAndReturn,
 }
 
 /// An allocator with its probe sites.
@@ -243,62 +247,6 @@ fn resolve_ends(
     returns.into_iter().filter_map(site).collect()
 }
 
-/// Finds sites inside of the functions that everything else in a C library's allocator rests on, which take half of the
-/// hits, and drops the functions for which it has found them. Other allocators' functions may call each other on the way.
-fn probe_inside(image: &Image<'_>, located: &mut Vec<Located<'_>>, found: &mut [ProfiledAllocator]) {
-    let is_basic = |it: &Located<'_>| {
-        it.role == Role::Allocate
-            && it.names.iter().any(|name| name == MALLOC)
-            && families::is_c_library(&found[it.allocator].family)
-    };
-    let basic: Vec<_> = located.iter().filter(|it| is_basic(it)).map(|it| it.function.address).collect();
-    if basic.is_empty() {
-        return;
-    }
-    let accounted = located.iter().filter(|it| it.role.accounts_allocation());
-    let accounted: HashSet<u64> = accounted.map(|it| it.function.address).collect();
-    let follower = Follower::new(image);
-    located.retain(|it| {
-        let entry = it.function.address;
-        if !basic.contains(&entry) {
-            return true;
-        }
-        match cut::find(&follower, image.code(), &accounted, entry, it.signature) {
-            Ok(sites) => {
-                found[it.allocator].sites.extend(sites.into_iter().map(|site| inside_site(it, site)));
-                false
-            }
-            Err(error) => {
-                tracing::debug!("{}: entry and return are probed: {error}", it.names.join("/"));
-                true
-            }
-        }
-    });
-}
-
-/// The probe site of an instruction inside of a function.
-fn inside_site(function: &Located<'_>, site: cut::Site) -> ProbeSite {
-    let cut::Site { step, inside, cfa_words, stepping } = site;
-    let role = match step {
-        cut::Step::Whole => Role::Given,
-        cut::Step::Note => Role::Noted,
-        cut::Step::Settle => Role::Exit,
-    };
-    ProbeSite {
-        names: function.names.clone(),
-        role,
-        signature: families::NOTHING,
-        placement: Placement {
-            delta: i64::from(inside.distance).cast_unsigned(),
-            cfa_words,
-            stepping,
-            inside: Some(inside),
-        },
-        function_offset: function.function.offset,
-        function_length: function.function.body.bytes().len() as u64,
-    }
-}
-
 /// The probe site of a return instruction.
 fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<ProbeSite> {
     Some(ProbeSite {
@@ -341,127 +289,6 @@ fn mapping_functions(image: &Image<'_>) -> Vec<Range<u64>> {
     let definitions = MAPPING_FUNCTIONS.iter().flat_map(|name| image.definitions(name));
     let functions = definitions.filter_map(|definition| image.function(*definition).ok());
     functions.map(|function| function.offset..function.offset + function.body.bytes().len() as u64).collect()
-}
-
-/// A function with all its names, before its probe site is chosen.
-struct Located<'data> {
-    /// Index of its allocator among those found.
-    allocator: usize,
-    may_pass_on: bool,
-    names: Vec<String>,
-    role: Role,
-    signature: Signature,
-    function: Function<'data>,
-}
-
-/// What a function means to the books.
-#[derive(Clone, Copy)]
-struct Meaning {
-    role: Role,
-    signature: Signature,
-    may_pass_on: bool,
-}
-
-/// Adds the functions of a family to `located`, but for those that another one has claimed. Returns what cannot be
-/// probed.
-fn locate<'data>(
-    image: &Image<'data>,
-    held: &Held,
-    allocator: usize,
-    located: &mut Vec<Located<'data>>,
-) -> Vec<MissingFunction> {
-    let mut missing = Vec::new();
-    for (row, names) in held.functions() {
-        let &families::Function { role, signature, may_pass_on, .. } = row;
-        let meaning = Meaning { role, signature, may_pass_on };
-        if let Err(reason) = locate_names(image, meaning, &names, allocator, located) {
-            missing.push(MissingFunction { name: row.names[0].to_owned(), reason });
-        }
-    }
-    missing
-}
-
-/// The same for an allocator that the user has named.
-fn locate_named<'data>(
-    image: &Image<'data>,
-    user_named: &NamedAllocator,
-    allocator: usize,
-    located: &mut Vec<Located<'data>>,
-) -> Vec<MissingFunction> {
-    let mut missing = Vec::new();
-    for NamedFunction { place, role, signature } in &user_named.functions {
-        let meaning = Meaning { role: *role, signature: *signature, may_pass_on: false };
-        let (name, outcome) = match place {
-            Place::Names(names) => {
-                (names[0].clone(), locate_names(image, meaning, names, allocator, located))
-            }
-            Place::Address(address) => {
-                let name = format!("{address:#x}");
-                let function = image.function_at(*address);
-                let outcome = function.and_then(|function| add(function, &name, meaning, allocator, located));
-                (name, outcome)
-            }
-        };
-        if let Err(reason) = outcome {
-            missing.push(MissingFunction { name, reason });
-        }
-    }
-    missing
-}
-
-impl Located<'_> {
-    fn place(self, sealed: u64) -> ProbeSite {
-        let Self { names, role, signature, function, .. } = self;
-        let function_length = function.body.bytes().len() as u64;
-        let placement = placement::place(function.body, role, signature, sealed);
-        ProbeSite { names, role, signature, placement, function_offset: function.offset, function_length }
-    }
-}
-
-/// Adds the functions with these names to `located`, or the names to the ones that are there at the same address.
-/// Fails when not one of the names can be probed.
-fn locate_names<'data>(
-    image: &Image<'data>,
-    meaning: Meaning,
-    names: &[String],
-    allocator: usize,
-    located: &mut Vec<Located<'data>>,
-) -> Result<(), MissingReason> {
-    let mut added = false;
-    let mut reason = MissingReason::Undefined;
-    for name in names {
-        for &symbol in image.definitions(name) {
-            match image.function(symbol).and_then(|function| add(function, name, meaning, allocator, located))
-            {
-                Ok(()) => added = true,
-                Err(why_not) => reason = why_not,
-            }
-        }
-    }
-    if added { Ok(()) } else { Err(reason) }
-}
-
-fn add<'data>(
-    function: Function<'data>,
-    name: &str,
-    meaning: Meaning,
-    allocator: usize,
-    located: &mut Vec<Located<'data>>,
-) -> Result<(), MissingReason> {
-    let Meaning { role, signature, may_pass_on } = meaning;
-    let Some(known) = located.iter_mut().find(|known| known.function.address == function.address) else {
-        let names = vec![name.to_owned()];
-        located.push(Located { allocator, may_pass_on, names, role, signature, function });
-        return Ok(());
-    };
-    if (known.role, known.signature) != (role, signature) {
-        return Err(MissingReason::Shared);
-    }
-    known.may_pass_on &= may_pass_on;
-    if !known.names.iter().any(|known| known == name) {
-        known.names.push(name.to_owned());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

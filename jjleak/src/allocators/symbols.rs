@@ -4,6 +4,7 @@
 //! work is bounded by the file's length.
 
 use super::{Error, MissingReason, mini_debug, placement::Body};
+use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::{
     LittleEndian, Object, ObjectSection, Relocation, RelocationTarget,
     elf::{self, FileHeader64, Sym64},
@@ -26,6 +27,9 @@ const MAX_INSTRUCTION_BYTES: usize = 15;
 
 /// Most definitions of one name that are kept; versioned symbols have two or three.
 const MAX_DEFINITIONS: usize = 8;
+
+/// Bytes of an address.
+const ADDRESS_BYTES: u8 = 8;
 
 /// Most prefixes that are tried; a program holds one jemalloc, seldom two.
 const MAX_PREFIXES: usize = 4;
@@ -55,6 +59,14 @@ struct Segment<'data> {
     address: u64,
     offset: u64,
     bytes: &'data [u8],
+}
+
+/// A function that call frame information tells of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Described {
+    pub(super) addresses: Range<u64>,
+    /// Whether control can come into its middle by an exception.
+    pub(super) catches_exceptions: bool,
 }
 
 /// A function that is called by way of memory.
@@ -236,6 +248,47 @@ impl<'data> Image<'data> {
     /// The function at an address; its length is not known.
     pub(super) fn function_at(&self, address: u64) -> Result<Function<'data>, MissingReason> {
         self.function(Definition { address, size: 0, kind: elf::STT_FUNC, local: false })
+    }
+
+    /// The functions that call frame information tells of (`.eh_frame`).
+    pub(super) fn described(&self) -> Vec<Described> {
+        let Some(section) = self.file.section_by_name(".eh_frame") else { return Vec::new() };
+        let Ok(bytes) = section.data() else { return Vec::new() };
+        let bases = BaseAddresses::default().set_eh_frame(section.address());
+        let mut frames = EhFrame::new(bytes, gimli::LittleEndian);
+        frames.set_address_size(ADDRESS_BYTES);
+        let mut entries = frames.entries(&bases);
+        let mut described = Vec::new();
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(entry) = entry else { continue };
+            let Ok(entry) = entry.parse(EhFrame::cie_from_offset) else { continue };
+            let begin = entry.initial_address();
+            let addresses = begin..begin.saturating_add(entry.len());
+            described.push(Described { addresses, catches_exceptions: entry.lsda().is_some() });
+        }
+        described
+    }
+
+    /// Address and bytes of everything that is loaded.
+    pub(super) fn loaded(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
+        let headers = self.file.elf_program_headers().iter();
+        let loaded = headers.filter(|header| header.p_type(LittleEndian) == elf::PT_LOAD);
+        loaded.map(|header| {
+            let bytes = header.data(LittleEndian, self.file.data()).unwrap_or_default();
+            (header.p_vaddr(LittleEndian), bytes)
+        })
+    }
+
+    /// What is loaded from an address on, to the end of its segment; `None` where there is nothing.
+    pub(super) fn loaded_from(&self, address: u64) -> Option<&'data [u8]> {
+        self.loaded().find_map(|(start, bytes)| {
+            bytes.get(usize::try_from(address.checked_sub(start)?).ok()?..).filter(|rest| !rest.is_empty())
+        })
+    }
+
+    /// Whether it is loaded at the addresses that it names.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.file.elf_header().e_type.get(LittleEndian) == elf::ET_EXEC
     }
 
     /// Address and bytes of each executable segment.

@@ -96,9 +96,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) allocators: Vec<PathBuf>,
 
-    /// Probe the C library's malloc inside, by one probe instead of two, where its code allows it (experimental: docs/accuracy.md)
-    #[arg(long, hide = true)]
-    pub(super) probe_inside: bool,
+    /// Probe the C library's malloc at its entry and its return, also where one probe inside is proven to do (docs/overhead.md)
+    #[arg(long)]
+    pub(super) entry_and_return: bool,
 
     /// Account also mappings that no allocation call makes: anonymous memory (mmap, mremap, brk) unless it is said otherwise
     ///

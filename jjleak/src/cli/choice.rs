@@ -30,7 +30,8 @@ impl Choice {
         if let Some(prefix) = &args.symbols_prefix {
             named.push(NamedAllocator::with_prefix(prefix, args.obj.clone()));
         }
-        let following = if args.probe_inside { CallFollowing::Inside } else { CallFollowing::EntryAndReturn };
+        let following =
+            if args.entry_and_return { CallFollowing::EntryAndReturn } else { CallFollowing::Inside };
         Ok(Self { only: args.obj.clone(), named, following })
     }
 

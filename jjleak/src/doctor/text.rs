@@ -68,6 +68,12 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
                 allocator.family,
                 printable(&base_name(&module.path)),
             );
+            let inside = allocator.functions().filter(|site| site.placement.inside.is_some());
+            for function in inside {
+                let name = function.label();
+                let _ =
+                    writeln!(out, "       {name} by one probe inside it, in the place of entry and return");
+            }
             let dear = allocator.sites.iter().filter(is_stepped);
             let dear: Vec<_> = dear.map(|site| site.names.join("/")).collect();
             if !dear.is_empty() {

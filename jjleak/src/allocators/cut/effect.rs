@@ -4,7 +4,11 @@ use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
-use super::state::{Place, State, Value, WORD};
+use super::{
+    state::{Place, State, Value, WORD},
+    understood::is_understood,
+};
+use crate::allocators::placement::ARGUMENTS;
 
 /// Registers that a call may change (psABI x86-64, 3.2.1).
 const CALLER_SAVED: [Register; 9] = [
@@ -28,6 +32,8 @@ pub(super) struct Effect {
     pub(super) stack: Vec<(i64, i64)>,
     /// All of the frame may have changed.
     pub(super) all_stack: bool,
+    /// An address in the frame has got to where it is not followed.
+    pub(super) exposes: bool,
     /// Whole words that are copied: to, from.
     pub(super) moves: Vec<(Place, Place)>,
 }
@@ -52,15 +58,18 @@ impl Effect {
         let mut effect = Self::default();
         if is_call(instruction) {
             effect.registers.extend(CALLER_SAVED.map(number));
-            effect.all_stack = state.exposed;
             effect.stack.extend(state.stack_pointer().map(|below| (i64::MIN, below)));
             return effect;
         }
         let used = info.info(instruction);
         let written = used.used_registers().iter().filter(|used| writes(used.access()));
         effect.registers.extend(written.filter_map(|used| general(used.register())));
-        if instruction.mnemonic() == Mnemonic::Syscall {
+        if !is_understood(instruction) {
+            // What a system call returns in, too.
             effect.registers.extend([Register::RAX, Register::RCX, Register::R11].map(number));
+            effect.all_stack = true;
+            effect.exposes = true;
+            return effect;
         }
         for memory in used.used_memory().iter().filter(|memory| writes(memory.access())) {
             let at = state.stack_address(
@@ -72,12 +81,53 @@ impl Effect {
             match (at, i64::try_from(memory.memory_size().size())) {
                 (Some(at), Ok(size)) if size > 0 => effect.stack.push((at, at + size)),
                 (Some(_), _) => effect.all_stack = true,
-                (None, _) => effect.all_stack |= state.exposed || is_stack(memory.base(), state),
+                (None, _) => {
+                    effect.all_stack |=
+                        [memory.base(), memory.index()].into_iter().any(|it| may_be_of_stack(it, state));
+                }
             }
         }
         effect.moves.extend(moved(instruction, state));
+        effect.exposes = exposes(instruction, state, &effect.moves, info);
         effect
     }
+
+    /// Whether a part of the frame that is the caller's, or the return address, is written to.
+    pub(super) fn leaves_frame(&self) -> bool {
+        self.stack.iter().any(|&(_, to)| to > -WORD)
+    }
+}
+
+/// Whether an instruction takes an address in the frame to where it is not followed, by a register that frames are addressed
+/// by: where others hold one, it is known to be there already.
+fn exposes(
+    instruction: &Instruction,
+    state: &State,
+    moves: &[(Place, Place)],
+    info: &mut InstructionInfoFactory,
+) -> bool {
+    let is_address = |register: Register| {
+        [Register::RSP, Register::RBP].contains(&register.full_register())
+            && general(register).is_some_and(|it| matches!(state.register(it), Value::Stack(_)))
+    };
+    if instruction.mnemonic() == Mnemonic::Lea {
+        let parts = [instruction.memory_base(), instruction.memory_index()];
+        let is_followed =
+            instruction.op0_register().is_gpr64() && state.memory_operand(instruction).is_some();
+        return parts.into_iter().any(is_address) && !is_followed;
+    }
+    let moves_stack_pointer = matches!(instruction.mnemonic(), Mnemonic::Add | Mnemonic::Sub)
+        && instruction.op0_register() == Register::RSP
+        && instruction.op1_kind() != OpKind::Register;
+    if moves_stack_pointer || !moves.is_empty() {
+        return false;
+    }
+    let used = info.info(instruction);
+    (0..instruction.op_count()).any(|index| {
+        instruction.op_kind(index) == OpKind::Register
+            && is_address(instruction.op_register(index))
+            && used.op_access(index) != OpAccess::Write
+    })
 }
 
 /// The word that an instruction copies: to, from.
@@ -110,10 +160,16 @@ fn operand(instruction: &Instruction, index: u32, state: &State) -> Option<Place
     }
 }
 
-/// Whether a memory operand is somewhere on the stack, although it is not known where.
-fn is_stack(base: Register, state: &State) -> bool {
-    base.full_register() == Register::RSP
-        || general(base).is_some_and(|base| matches!(state.register(base), Value::Stack(_)))
+/// Whether what this register holds may be a part of an address on the stack: of the own frame, or of what the caller has left
+/// in a register that is no argument.
+fn may_be_of_stack(part: Register, state: &State) -> bool {
+    let arguments = ARGUMENTS.map(number);
+    part.full_register() == Register::RSP
+        || general(part).is_some_and(|part| match state.register(part) {
+            Value::Stack(_) => true,
+            Value::Entry(register) => !arguments.contains(&register),
+            _ => false,
+        })
 }
 
 pub(super) fn is_call(instruction: &Instruction) -> bool {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, Register};
 
 use super::{
-    effect::{is_call, number},
-    state::{Sized, State, Value},
+    effect::{Effect, is_call, number},
+    state::{State, Value},
+    understood::is_understood,
 };
 use crate::allocators::{
     exits::{Follower, Target},
@@ -30,7 +31,9 @@ pub(in crate::allocators) enum NoCut {
     TooLarge,
     #[error("it calls another allocation function")]
     Allocates,
-    #[error("it returns with a stack that is not understood")]
+    #[error("there is an instruction in it that the proof does not understand")]
+    NotUnderstood,
+    #[error("what it does with its stack is not understood")]
     Frame,
     #[error("other code jumps into it")]
     NotSealed,
@@ -90,8 +93,8 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
     }
 
     /// All ways through an allocation function.
-    pub(super) fn flow(&mut self, entry: u64, sized: Sized) -> Result<Flow, NoCut> {
-        let nodes = self.explore(entry, &State::entry(Some(sized)), Some(sized), Purpose::Flow, 0)?;
+    pub(super) fn flow(&mut self, entry: u64, size: Register) -> Result<Flow, NoCut> {
+        let nodes = self.explore(entry, &State::entry(Some(size)), Purpose::Flow, 0)?;
         Ok(Flow { entry, nodes })
     }
 
@@ -99,7 +102,6 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         &mut self,
         entry: u64,
         state: &State,
-        sized: Option<Sized>,
         purpose: Purpose,
         depth: u32,
     ) -> Result<BTreeMap<u64, Node>, NoCut> {
@@ -116,7 +118,7 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
                 let stepping = stepping(bytes.get(..instruction.len()).unwrap_or_default());
                 (instruction, stepping, state)
             };
-            let next = self.next(&instruction, &state, sized, purpose, depth)?;
+            let next = self.next(&instruction, &state, purpose, depth)?;
             waiting.extend(next.iter().cloned());
             let node = Node { instruction, stepping, state, next };
             let found = purpose == Purpose::Return && node.returns();
@@ -136,13 +138,14 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         &mut self,
         instruction: &Instruction,
         state: &State,
-        sized: Option<Sized>,
         purpose: Purpose,
         depth: u32,
     ) -> Result<Vec<(u64, State)>, NoCut> {
-        let after = |info: &mut InstructionInfoFactory| state.after(instruction, sized, info);
+        let after = |info: &mut InstructionInfoFactory| state.after(instruction, info);
         match instruction.flow_control() {
             _ if instruction.is_invalid() => Err(NoCut::NoCode),
+            _ if purpose == Purpose::Flow && !is_understood(instruction) => Err(NoCut::NotUnderstood),
+            _ if purpose == Purpose::Flow && self.confuses_frame(instruction, state) => Err(NoCut::Frame),
             _ if is_call(instruction) => {
                 if !self.comes_back(instruction, state, purpose, depth)? {
                     return Ok(Vec::new());
@@ -178,6 +181,11 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         }
     }
 
+    /// Whether it is not known any more where the frame is, or the return address may be changed.
+    fn confuses_frame(&mut self, instruction: &Instruction, state: &State) -> bool {
+        state.stack_pointer().is_none() || Effect::of(instruction, state, &mut self.info).leaves_frame()
+    }
+
     /// Whether a call comes back: it does unless it is shown that it cannot.
     fn comes_back(
         &mut self,
@@ -209,7 +217,7 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         }
         // One that calls itself is taken to come back.
         self.known.insert((address, first), true);
-        let explored = self.explore(address, &State::called_with(first), None, Purpose::Return, depth + 1);
+        let explored = self.explore(address, &State::called_with(first), Purpose::Return, depth + 1);
         let comes_back = explored.map_or(true, |nodes| nodes.values().any(Node::returns));
         self.known.insert((address, first), comes_back);
         Ok(comes_back)

@@ -6,29 +6,37 @@
 //! return are probed then.
 //!
 //! All ways through the function are followed (`flow`), with what is known of registers and of the function's own stack
-//! frame (`state`, `effect`): forwards, where the size is; backwards, where what will be returned is (`returned`). Functions
-//! that are called keep to the psABI: they leave alone callee-saved registers and the caller's frame, as far as nobody has
-//! told them its address. A call that fails need not pass any of the instructions.
+//! frame (`state`, `effect`): forwards, where the size is; backwards, where what will be returned is (`returned`). A call that
+//! fails need not pass any of the instructions. Nobody may come into the function but by its entry (`sealed`), and there may be
+//! no instruction in it but such as are understood to the last bit (`understood`).
+//!
+//! What is taken for granted: functions that are called keep to the psABI, so that they leave alone callee-saved registers and
+//! the caller's frame, as long as its address has not got anywhere; no pointer leads into a frame by chance; and a computed
+//! jump of another function leads into that function, to a function's entry, or to where a table says that the file holds.
 
 mod effect;
 mod flow;
 mod returned;
+mod sealed;
 mod sites;
 mod state;
 #[cfg(test)]
 mod tests;
+mod understood;
 
 use std::collections::HashSet;
+use std::ops::Range;
 
-use jjleak_common::cookie::{Arg, Inside, ResultIn, Signature};
+use jjleak_common::cookie::{Inside, ResultIn, Signature};
 
+use flow::Explorer;
 pub(super) use flow::NoCut;
-use flow::{Explorer, Flow};
+use iced_x86::Register;
+use sealed::Surroundings;
 pub(super) use sites::Step;
 use sites::View;
-use state::Sized;
 
-use super::{exits::Follower, placement, placement::ARGUMENTS, site::Stepping};
+use super::{exits::Follower, placement::ARGUMENTS, site::Stepping, symbols::Image};
 
 /// An instruction to probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,27 +47,39 @@ pub(super) struct Site {
     pub(super) stepping: Stepping,
 }
 
-/// The instructions of the function at `entry` to probe in the place of its entry and return. `code` is all code of the
-/// file: none of it may jump into the function. `accounted` are the entries of allocation functions.
-pub(super) fn find<'data>(
-    follower: &Follower<'_, 'data>,
-    code: impl IntoIterator<Item = (u64, &'data [u8])>,
-    accounted: &HashSet<u64>,
-    entry: u64,
-    signature: Signature,
-) -> Result<Vec<Site>, NoCut> {
-    let sized = sized(signature).ok_or(NoCut::NoSites)?;
-    let flow = Explorer::new(follower, accounted).flow(entry, sized)?;
-    let sites = sites::choose(&flow)?;
-    if !is_sealed(code, &flow) {
-        return Err(NoCut::NotSealed);
+/// Looks for cuts in functions of one file.
+pub(super) struct Prover<'a, 'data> {
+    follower: &'a Follower<'a, 'data>,
+    surroundings: Surroundings<'a, 'data>,
+    /// Entries of the allocation functions.
+    accounted: &'a HashSet<u64>,
+}
+
+impl<'a, 'data> Prover<'a, 'data> {
+    pub(super) fn new(
+        image: &'a Image<'data>,
+        follower: &'a Follower<'a, 'data>,
+        accounted: &'a HashSet<u64>,
+    ) -> Self {
+        Self { follower, surroundings: Surroundings::of(image), accounted }
     }
-    let sites =
-        sites.into_iter().map(|(address, (step, view))| site(address.wrapping_sub(entry), step, view));
-    let mut sites = sites.collect::<Option<Vec<_>>>().ok_or(NoCut::TooLarge)?;
-    // Those that settle calls are in place before any call is noted.
-    sites.sort_by_key(|site| (site.step != Step::Settle, site.inside.distance));
-    Ok(sites)
+
+    /// The instructions of a function to probe in the place of its entry and return. `addresses` are those of all its code.
+    pub(super) fn find(&self, addresses: &Range<u64>, signature: Signature) -> Result<Vec<Site>, NoCut> {
+        let entry = addresses.start;
+        let size = size(signature).ok_or(NoCut::NoSites)?;
+        let flow = Explorer::new(self.follower, self.accounted).flow(entry, size)?;
+        let sites = sites::choose(&flow)?;
+        if !self.surroundings.seal(&flow, addresses) {
+            return Err(NoCut::NotSealed);
+        }
+        let sites =
+            sites.into_iter().map(|(address, (step, view))| site(address.wrapping_sub(entry), step, view));
+        let mut sites = sites.collect::<Option<Vec<_>>>().ok_or(NoCut::TooLarge)?;
+        // Those that settle calls are in place before any call is noted.
+        sites.sort_by_key(|site| (site.step != Step::Settle, site.inside.distance));
+        Ok(sites)
+    }
 }
 
 /// What a probe has to know; `None` when the instruction is too far from the function's first.
@@ -74,25 +94,18 @@ fn site(distance: u64, step: Step, view: View) -> Option<Site> {
     Some(Site { step, inside, cfa_words, stepping })
 }
 
-/// How the size comes in; `None` where the block is not what the function returns, or replaces another one.
-fn sized(signature: Signature) -> Option<Sized> {
-    let register = |arg: Arg| ARGUMENTS[usize::from(arg.index())];
+/// The register in which the size comes in; `None` where it is a product, or where the block is not what the function returns,
+/// or replaces another one.
+fn size(signature: Signature) -> Option<Register> {
     match signature {
         Signature {
-            size: Some(size), count, pointer: None, extra: None, result: ResultIn::Return, ..
-        } => {
-            let size = register(size);
-            Some(count.map_or(Sized::In(size), |count| Sized::Product(register(count), size)))
-        }
+            size: Some(size),
+            count: None,
+            pointer: None,
+            extra: None,
+            result: ResultIn::Return,
+            ..
+        } => Some(ARGUMENTS[usize::from(size.index())]),
         _ => None,
     }
-}
-
-/// Whether control reaches the function's instructions from its entry only.
-fn is_sealed<'data>(code: impl IntoIterator<Item = (u64, &'data [u8])>, flow: &Flow) -> bool {
-    let is_inside = |address: &u64| *address != flow.entry && flow.nodes.contains_key(address);
-    code.into_iter().all(|(address, bytes)| {
-        placement::far_targets(address, bytes)
-            .all(|(position, target)| !is_inside(&target) || flow.nodes.contains_key(&position))
-    })
 }

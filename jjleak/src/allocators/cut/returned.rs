@@ -90,5 +90,7 @@ fn undone(node: &Node, places: &BTreeSet<Place>, info: &mut InstructionInfoFacto
     let origins = places.iter().filter_map(|&place| effect.origin(place));
     let kept =
         places.iter().copied().filter(|&place| effect.origin(place).is_none() && !effect.changes(place));
-    origins.chain(kept).collect()
+    // What others may write to at any time holds nothing.
+    let is_safe = |place: &Place| matches!(place, Place::Register(_)) || !node.state.exposed;
+    origins.chain(kept).filter(is_safe).collect()
 }

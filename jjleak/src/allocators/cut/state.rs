@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use super::effect::{Effect, general, is_call, number};
+use super::{
+    effect::{Effect, general, is_call, number},
+    understood::is_understood,
+};
 
 pub(super) const WORD: i64 = 8;
 
 const REGISTERS: usize = 16;
 const RAX: u8 = 0;
+const RBP: u8 = 5;
 
 /// Where a word is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,29 +44,20 @@ pub(super) enum Value {
 pub(super) struct State {
     registers: [Value; REGISTERS],
     slots: BTreeMap<i64, Value>,
-    /// An address in the frame may be known to others, who may write there.
+    /// An address in the frame may be where it is not followed, so that anybody may write there.
     pub(super) exposed: bool,
     /// The zero flag says whether this register, of this many bytes, is zero.
     tested: Option<(u8, usize)>,
 }
 
-/// How the size comes in.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Sized {
-    /// In this argument register.
-    In(Register),
-    /// As the product of these.
-    Product(Register, Register),
-}
-
 impl State {
     /// At the entry of a function.
     #[expect(clippy::cast_possible_truncation, reason = "there are 16 registers")]
-    pub(super) fn entry(sized: Option<Sized>) -> Self {
+    pub(super) fn entry(size: Option<Register>) -> Self {
         let mut registers: [Value; REGISTERS] = std::array::from_fn(|register| Value::Entry(register as u8));
         registers[usize::from(number(Register::RSP))] = Value::Stack(-WORD);
-        if let Some(Sized::In(register)) = sized {
-            registers[usize::from(number(register))] = Value::Requested;
+        if let Some(size) = size {
+            registers[usize::from(number(size))] = Value::Requested;
         }
         Self { registers, slots: BTreeMap::new(), exposed: false, tested: None }
     }
@@ -134,12 +129,7 @@ impl State {
     }
 
     /// What is known after the instruction.
-    pub(super) fn after(
-        &self,
-        instruction: &Instruction,
-        sized: Option<Sized>,
-        info: &mut InstructionInfoFactory,
-    ) -> Self {
+    pub(super) fn after(&self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Self {
         let effect = Effect::of(instruction, self, info);
         let made = Value::Made(instruction.ip());
         let mut after = self.clone();
@@ -156,7 +146,7 @@ impl State {
         for &(to, from) in &effect.moves {
             after.set(to, self.get(from));
         }
-        if let Some((to, value)) = self.computed(instruction, sized) {
+        if let Some((to, value)) = self.computed(instruction) {
             after.set(Place::Register(to), value);
         } else if let [one] = effect.registers[..]
             && effect.moves.is_empty()
@@ -171,7 +161,8 @@ impl State {
         } else {
             after.slots.clear();
         }
-        after.exposed |= after.exposes();
+        after.exposed |= effect.exposes || after.exposes();
+        after.forget_exposed();
         after.tested = self.tested_after(instruction, &effect);
         after
     }
@@ -185,6 +176,13 @@ impl State {
         }
     }
 
+    /// Where others may write at any time, nothing is known.
+    fn forget_exposed(&mut self) {
+        if self.exposed {
+            self.slots.clear();
+        }
+    }
+
     /// Whether an address in the frame is anywhere but in the registers that frames are addressed by.
     fn exposes(&self) -> bool {
         let own = [Register::RSP, Register::RBP].map(|register| Place::Register(number(register)));
@@ -192,7 +190,10 @@ impl State {
     }
 
     /// A register that the instruction computes a known value of.
-    fn computed(&self, instruction: &Instruction, sized: Option<Sized>) -> Option<(u8, Value)> {
+    fn computed(&self, instruction: &Instruction) -> Option<(u8, Value)> {
+        if !is_understood(instruction) {
+            return None;
+        }
         let target = instruction.op0_register();
         let to = general(target).filter(|_| target.is_gpr64() || target.is_gpr32());
         let narrow = |value: u64| if target.is_gpr32() { value & u64::from(u32::MAX) } else { value };
@@ -219,25 +220,8 @@ impl State {
             Mnemonic::Lea if target.is_gpr64() => {
                 Some((to?, Value::Stack(self.memory_operand(instruction)?)))
             }
-            Mnemonic::Mul | Mnemonic::Imul => self.product(instruction, sized?),
             _ => None,
         }
-    }
-
-    fn product(&self, instruction: &Instruction, sized: Sized) -> Option<(u8, Value)> {
-        let Sized::Product(one, other) = sized else { return None };
-        let (to, factors) = match instruction.code() {
-            Code::Mul_rm64 => (RAX, [Register::RAX, instruction.op0_register()]),
-            Code::Imul_r64_rm64 => {
-                let target = instruction.op0_register();
-                (general(target)?, [target, instruction.op1_register()])
-            }
-            _ => return None,
-        };
-        let [left, right] = factors.map(|factor| factor.is_gpr64().then(|| self.register(number(factor))));
-        let [one, other] = [one, other].map(|factor| Some(Value::Entry(number(factor))));
-        let is_product = (left, right) == (one, other) || (left, right) == (other, one);
-        is_product.then_some((to, Value::Requested))
     }
 
     fn moved_stack_pointer(&self, instruction: &Instruction, effect: &Effect) -> Value {
@@ -275,7 +259,8 @@ impl State {
     }
 
     fn tested_after(&self, instruction: &Instruction, effect: &Effect) -> Option<(u8, usize)> {
-        if instruction.mnemonic() == Mnemonic::Test
+        if is_understood(instruction)
+            && instruction.mnemonic() == Mnemonic::Test
             && instruction.op0_kind() == OpKind::Register
             && instruction.op1_kind() == OpKind::Register
             && instruction.op0_register() == instruction.op1_register()
@@ -315,13 +300,17 @@ impl State {
     /// What holds in both states; whether that is less than in this one.
     pub(super) fn join(&mut self, other: &Self) -> bool {
         let before = self.clone();
+        // Through a register of which it is not known any more that it holds an address, the frame may be written to.
+        let frames = [self.register(RBP), other.register(RBP)];
+        let is_lost = frames[0] != frames[1] && frames.iter().any(|it| matches!(it, Value::Stack(_)));
         for (mine, theirs) in self.registers.iter_mut().zip(&other.registers) {
             if mine != theirs {
                 *mine = Value::Unknown;
             }
         }
         self.slots.retain(|at, value| other.slots.get(at) == Some(value));
-        self.exposed |= other.exposed;
+        self.exposed |= other.exposed || is_lost;
+        self.forget_exposed();
         if self.tested != other.tested {
             self.tested = None;
         }

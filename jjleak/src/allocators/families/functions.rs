@@ -47,8 +47,7 @@ pub(in crate::allocators) const SIZE_FIRST: Signature = Signature { size: Some(A
 pub(super) const SIZE_SECOND: Signature = Signature { size: Some(ARG1), ..NOTHING };
 
 /// A function that takes a number of elements and their size.
-pub(in crate::allocators) const COUNT_THEN_SIZE: Signature =
-    Signature { count: Some(ARG0), size: Some(ARG1), ..NOTHING };
+pub(super) const COUNT_THEN_SIZE: Signature = Signature { count: Some(ARG0), size: Some(ARG1), ..NOTHING };
 
 /// A function that takes a block and its new size.
 pub(super) const BLOCK_THEN_SIZE: Signature = Signature { pointer: Some(ARG0), size: Some(ARG1), ..NOTHING };

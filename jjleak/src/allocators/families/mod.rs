@@ -10,7 +10,7 @@ mod mimalloc;
 mod tests;
 
 #[cfg(test)]
-pub(super) use functions::{COUNT_THEN_SIZE, SIZE_FIRST};
+pub(super) use functions::SIZE_FIRST;
 pub(super) use functions::{Function, NOTHING, ZERO_FREES as C_FUNCTIONS};
 
 use std::slice;

@@ -73,7 +73,7 @@ pub(in crate::allocators) fn sealed_against<'data>(
 }
 
 /// Address and target of everything that could be a branch with a 32-bit displacement.
-pub(in crate::allocators) fn far_targets(address: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+fn far_targets(address: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     (0..bytes.len()).filter_map(move |at| {
         let opcode_len = match bytes[at..] {
             [0xe8 | 0xe9, ..] => 1,

@@ -1,0 +1,132 @@
+//! Calls that are settled where a probe of their own sees them, and not by a return probe: of functions that may throw an
+//! exception, which a return probe would end the program by, and of those that are probed inside.
+
+use jjleak_common::{
+    counter::Counter,
+    pending::{Calls, Nesting, Pending, flag},
+    stack::lost_row,
+};
+
+use crate::{
+    accounting::{begin, book, drop_stale, enter, is_nested, leave_nested, left_out},
+    books::Books,
+    maps::CALLS,
+    memory::read_user_word,
+    registers::Hit,
+    stack,
+};
+
+/// A function that gives a new block has it, and will return it: the call is seen by this probe alone.
+#[inline(always)]
+pub(crate) fn give(hit: &Hit) {
+    let Some(inside) = hit.cookie.inside else { return };
+    let block = hit.returned();
+    if block == 0 {
+        return;
+    }
+    let Some(books) = Books::of(hit) else { return };
+    if !counts(&books, hit) {
+        return;
+    }
+    let left_out = left_out(hit.register(inside.size));
+    if left_out != 0 {
+        book(&books, left_out, lost_row(books.slot), block, 0);
+        return;
+    }
+    let stack = stack::capture(books.image, books.row, hit);
+    // Read anew: the verifier would follow the walk for all that it has come to know of the size.
+    book(&books, 0, stack, block, hit.register(inside.size));
+}
+
+/// Whether a call that is not noted counts: it is not a part of one that is.
+#[inline(always)]
+fn counts(books: &Books, hit: &Hit) -> bool {
+    let Some(calls) = CALLS.get() else { return true };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let calls = unsafe { &mut *calls };
+    calls.freed_by_library = 0;
+    if is_nested(books, hit, &mut calls.outer) {
+        return false;
+    }
+    match books.nesting(&calls.current, hit.cfa()) {
+        Nesting::Outermost | Nesting::CalledBack => true,
+        Nesting::Nested => {
+            calls.current.nested += 1;
+            false
+        }
+        Nesting::Stale => {
+            drop_stale(books, hit, &mut calls.current);
+            true
+        }
+    }
+}
+
+/// A function that gives a new block or throws was called. A return probe would end the program when it throws, so
+/// its exits are probed.
+#[inline(always)]
+pub(crate) fn enter_throwing(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(return_address) = read_user_word(hit.cfa() - 8) else {
+        books.count(Counter::ResultUnreadable);
+        return;
+    };
+    if let Some(pending) = enter(&books, hit) {
+        begin(&books, hit, pending, 0);
+        pending.return_address = return_address;
+        pending.allocator =
+            if books.knows_allocators() { books.allocator_at(hit.instruction_pointer()) } else { u8::MAX };
+    }
+}
+
+/// A function whose end is seen by a probe is about to return, or another one that has come to share its code.
+#[inline(always)]
+pub(crate) fn exit(hit: &Hit) {
+    let Some(books) = Books::of(hit) else { return };
+    let Some(calls) = CALLS.get() else {
+        if hit.cookie.inside.is_some() {
+            books.count(Counter::ReturnWithoutEntry);
+        }
+        return;
+    };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    let calls = unsafe { &mut *calls };
+    let pending = if ends(&books, hit, &calls.current) {
+        &mut calls.current
+    } else if ends(&books, hit, &calls.outer) {
+        &mut calls.outer
+    } else {
+        if hit.cookie.inside.is_some() {
+            leave_unnoted(&books, hit, calls);
+        }
+        return;
+    };
+    let block = hit.returned();
+    if block != 0 {
+        book(&books, pending.flags, pending.stack, block, pending.size);
+    }
+    pending.flags = 0;
+}
+
+/// A call is settled that was not noted: it is a part of another one, or was running when the probes came. To where only
+/// noted calls come, nothing else does.
+#[inline(always)]
+fn leave_unnoted(books: &Books, hit: &Hit, calls: &mut Calls) {
+    let cfa = hit.cfa();
+    if books.nesting(&calls.current, cfa) == Nesting::Nested {
+        leave_nested(&mut calls.current, hit);
+    } else if books.nesting(&calls.outer, cfa) == Nesting::Nested {
+        leave_nested(&mut calls.outer, hit);
+    } else {
+        books.count(Counter::ReturnWithoutEntry);
+    }
+}
+
+/// Whether this exit is the pending call's.
+#[inline(always)]
+fn ends(books: &Books, hit: &Hit, pending: &Pending) -> bool {
+    pending.has(flag::RUNNING)
+        && pending.ends_at_exits()
+        && pending.cfa == hit.cfa()
+        && pending.image == books.image.0 as u64
+        && books.is_intact(pending)
+}
