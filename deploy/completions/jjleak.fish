@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -33,6 +33,9 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -s Z -l max-size -d 'Account
 complete -c jjleak -n "__fish_jjleak_needs_command" -s O -l obj -d 'Profile the allocation functions of this file only: its path as the process maps it, or its name' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -s S -l symbols-prefix -d 'Profile functions with this prefix, too: those of malloc(3) with it in front' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l allocators -d 'Profile the functions that this table names, too; can be given several times (docs/allocators.md)' -r -F
+complete -c jjleak -n "__fish_jjleak_needs_command" -l mmap -d 'Account also mappings that no allocation call makes: anonymous memory (mmap, mremap, brk) unless it is said otherwise' -r -f -a "anonymous\t''
+files\t''
+all\t''"
 complete -c jjleak -n "__fish_jjleak_needs_command" -s o -l older -d 'Show only allocations that are at least this old, in milliseconds' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s s -l sample-rate -d 'Take one allocation in N, at random; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sample-bytes -d 'Take one allocation in so many allocated bytes, large ones rather than small ones; figures become estimates' -r
@@ -50,7 +53,6 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Leave out wh
 complete -c jjleak -n "__fish_jjleak_needs_command" -l system-wide -d 'Attach to every process, also to those that begin later'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l follow -d 'Account children, too, each in books of its own'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l entry-and-return -d 'Probe the C library\'s malloc at its entry and its return, also where one probe inside is proven to do (docs/overhead.md)'
-complete -c jjleak -n "__fish_jjleak_needs_command" -l mmap -d 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l refresh-perf-map -d 'Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_needs_command" -s C -l combined-only -d 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
 complete -c jjleak -n "__fish_jjleak_needs_command" -l threads -d 'Tell threads apart: each stack stands below the thread that allocated; takes more stacks (--max-stacks)'
@@ -80,6 +82,9 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s Z -l max-size -d '
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s O -l obj -d 'Profile the allocation functions of this file only: its path as the process maps it, or its name' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s S -l symbols-prefix -d 'Profile functions with this prefix, too: those of malloc(3) with it in front' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l allocators -d 'Profile the functions that this table names, too; can be given several times (docs/allocators.md)' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l mmap -d 'Account also mappings that no allocation call makes: anonymous memory (mmap, mremap, brk) unless it is said otherwise' -r -f -a "anonymous\t''
+files\t''
+all\t''"
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s o -l older -d 'Show only allocations that are at least this old, in milliseconds' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s s -l sample-rate -d 'Take one allocation in N, at random; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sample-bytes -d 'Take one allocation in so many allocated bytes, large ones rather than small ones; figures become estimates' -r
@@ -98,7 +103,6 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sort -d 'First ord
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l system-wide -d 'Attach to every process, also to those that begin later'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l follow -d 'Account children, too, each in books of its own'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l entry-and-return -d 'Probe the C library\'s malloc at its entry and its return, also where one probe inside is proven to do (docs/overhead.md)'
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l mmap -d 'Account also anonymous mappings (mmap, mremap, brk) that no allocation call makes: address space, not memory in use'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l refresh-perf-map -d 'Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s C -l combined-only -d 'Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages'
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l threads -d 'Tell threads apart: each stack stands below the thread that allocated; takes more stacks (--max-stacks)'

@@ -44,16 +44,19 @@ const fn tool(name: &'static str, kind: Kind) -> Tool {
     Tool { name, kind, is_for_calls: true, is_for_programs: true }
 }
 
-const INSIDE: Sites = Sites::Chosen(CallFollowing::Inside);
+const AROUND: Sites = Sites::Chosen(CallFollowing::EntryAndReturn);
 
 /// All of them, in the order in which they are run.
 pub(crate) const TOOLS: [Tool; 14] = [
     tool(UNTRACED, Kind::Nothing),
     tool("bare probes at the functions' entries", Kind::Bare(Sites::Entries)),
-    tool(BARE, Kind::Bare(Sites::Chosen(CallFollowing::EntryAndReturn))),
+    tool(BARE, Kind::Bare(Sites::Chosen(CallFollowing::Inside))),
     tool(JJLEAK, Kind::Jjleak(&[])),
-    Tool { is_for_programs: false, ..tool("bare probes inside of malloc", Kind::Bare(INSIDE)) },
-    Tool { is_for_programs: false, ..tool("jjleak --probe-inside", Kind::Jjleak(&["--probe-inside"])) },
+    Tool { is_for_programs: false, ..tool("bare probes at entry and return", Kind::Bare(AROUND)) },
+    Tool {
+        is_for_programs: false,
+        ..tool("jjleak --entry-and-return", Kind::Jjleak(&["--entry-and-return"]))
+    },
     tool("jjleak -C", Kind::Jjleak(&["-C"])),
     tool("jjleak -s 100", Kind::Jjleak(&["-s", "100"])),
     // What it takes depends on the window, and none is as short as what is timed of calls.
