@@ -312,7 +312,7 @@ fn code_without_call_frame_information_that_keeps_a_frame_pointer_is_followed_an
         assert_eq!(stack.status, "frame_pointers");
         let by_frame_pointer: Vec<_> = stack.frames.iter().map(|frame| frame.by_frame_pointer).collect();
         assert_eq!(by_frame_pointer[..4], [false, false, true, false], "{names:?}");
-        let named = report.without_unwind_information.iter().any(|file| file.ends_with(module));
-        assert!(named, "{module} is not named: {:?}", report.without_unwind_information);
+        let is_told = report.without_unwind_information.iter().any(|file| file.ends_with(module));
+        assert!(is_told, "{module} is not named: {:?}", report.without_unwind_information);
     }
 }

@@ -173,7 +173,6 @@ impl Symbols {
     }
 
     /// Where they are in a process that maps the library `bias` bytes above the addresses in it.
-    #[must_use]
     pub fn above(&self, bias: u64) -> impl Fn(&str) -> Option<u64> {
         move |name: &str| Some(self.0.get(name)?.wrapping_add(bias))
     }

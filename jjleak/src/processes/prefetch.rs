@@ -291,9 +291,9 @@ mod tests {
         let libraries =
             [Path::new("/usr/lib"), Path::new("/usr/lib64"), Path::new("/usr/lib/x86_64-linux-gnu")];
         let mut search = Search::new();
-        own_folders(Path::new("/usr/bin/nothing"))
-            .iter()
-            .for_each(|folder| search.add_folder(folder, MAX_DEPTH));
+        for folder in &own_folders(Path::new("/usr/bin/nothing")) {
+            search.add_folder(folder, MAX_DEPTH);
+        }
         assert!(search.waiting.is_empty() && !libraries.iter().any(|folder| search.known.contains(*folder)));
     }
 }

@@ -53,8 +53,8 @@ fn survive(elf: &[u8]) {
 fn assert_founded(elf: &[u8]) -> usize {
     let (Ok(rows), Ok(file)) = (compile(elf), object::File::parse(elf)) else { return 0 };
     let Some(section) = file.section_by_name(".eh_frame") else { return 0 };
-    let Ok(content) = section.data() else { return 0 };
-    let eh_frame = EhFrame::new(content, LittleEndian);
+    let Ok(bytes) = section.data() else { return 0 };
+    let eh_frame = EhFrame::new(bytes, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(section.address());
     let mut entries = Vec::new();
     let mut all = eh_frame.entries(&bases);
