@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::history::{Entry, Estimate, History, Id};
+use super::memory;
 use crate::analyze::{Selection, SortBy};
 use crate::processes::Pid;
 use crate::profile::Profile;
@@ -198,6 +199,7 @@ impl Job {
             let outcome = outcome.map(|()| last);
             let Order { pid, start_time, .. } = order;
             let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome });
+            memory::give_back();
         })?;
         let Order { pid, start_time, .. } = order;
         let deadline = Instant::now() + duration;
