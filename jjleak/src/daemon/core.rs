@@ -198,7 +198,7 @@ impl Core {
         if changes.resumed + changes.forgotten > 0 {
             let (resumed, forgotten) = (changes.resumed, changes.forgotten);
             tracing::info!(
-                "{resumed} processes go on where they were when another daemon ended; {forgotten} others are not there any more"
+                "{resumed} processes go on where they were when another daemon ended; {forgotten} others are not watched any more"
             );
         }
         let (many, most) = (self.watcher.turned_away(), self.config.watch.max_processes.0);
@@ -221,12 +221,18 @@ impl Core {
         let Some(pid) = Pid::new(entry.pid) else { return };
         let watched = self.watcher.same(pid, entry.start_time);
         if watched.is_some_and(|watched| watched.process.comm == entry.comm) {
-            self.findings.insert(pid, Finding::of(pid, entry));
+            self.enter(Finding::of(pid, entry));
         }
     }
 
+    /// Notes what was found, for as long as nothing is found that says more.
+
     fn enter(&mut self, finding: Finding) {
         if self.watcher.same(finding.pid, finding.start_time).is_some() {
+            let finding = match self.findings.get(&finding.pid) {
+                Some(before) => finding.after(before),
+                None => finding,
+            };
             self.findings.insert(finding.pid, finding);
         }
     }

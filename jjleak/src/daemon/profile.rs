@@ -92,6 +92,16 @@ impl Finding {
         }
     }
 
+    /// The same, where this was found before of the same process: a profile that could judge nothing takes back nothing.
+    #[must_use]
+    pub fn after(self, before: &Self) -> Self {
+        if self.judged || !before.judged || self.start_time != before.start_time {
+            return self;
+        }
+        let Self { verdict, leaking, leak_rate, judged, .. } = before.clone();
+        Self { verdict, leaking, leak_rate, judged, ..self }
+    }
+
     /// Whether there is nothing to wait for: what leaks is judged, or cannot be.
     #[must_use]
     pub const fn is_final(&self) -> bool {

@@ -209,3 +209,55 @@ fn what_is_not_watched_any_more_has_no_finding() {
     core.reconsider(config);
     assert!(core.findings.is_empty());
 }
+
+/// A finding of a profile that was too short to judge anything.
+fn unjudged(pid: Pid, start_time: u64) -> Finding {
+    let mut profile = profile(pid, start_time);
+    profile.unjudge();
+    Finding::of(pid, &Entry::of(Id::of(&profile), &profile, "a test"))
+}
+
+#[test]
+fn a_profile_that_judges_nothing_takes_back_nothing_that_was_judged() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    let (judged, later) = (finding(pid, start_time), unjudged(pid, start_time));
+    assert!(judged.judged && judged.leaking > 0 && !later.judged && later.leaking == 0);
+    let mut core = fixture.shared.core();
+    core.hear(Message::Found(later.clone()));
+    assert_eq!(core.findings[&pid], later);
+    core.hear(Message::Found(judged.clone()));
+    assert_eq!(core.findings[&pid], judged);
+    let mut much_later = later;
+    much_later.live_bytes = 7;
+    core.hear(Message::Found(much_later));
+    let known = core.findings[&pid].clone();
+    assert_eq!((known.leaking, &known.verdict), (judged.leaking, &judged.verdict));
+    assert!(known.judged && known.live_bytes == 7);
+    // One that judges that nothing leaks any more does.
+    let mut mended = judged;
+    mended.leaking = 0;
+    core.hear(Message::Found(mended));
+    assert_eq!(core.findings[&pid].leaking, 0);
+}
+
+#[test]
+fn what_was_judged_is_known_to_the_next_daemon_also_if_a_later_profile_judged_nothing() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    let judged = profile(pid, start_time);
+    let mut later = judged.clone();
+    later.unjudge();
+    later.taken_at += jiff::SignedDuration::from_secs(1);
+    for profile in [judged, later] {
+        let entry = Entry::of(Id::of(&profile), &profile, "a test");
+        fixture.shared.history().keep(&profile, entry, b"<svg/>").unwrap();
+    }
+    assert_eq!(fixture.shared.recall(), 1);
+    let known = fixture.shared.core().findings[&pid].clone();
+    assert!(known.judged && known.leaking == finding(pid, start_time).leaking, "{known:?}");
+}
