@@ -24,6 +24,7 @@ pub mod memory;
 mod metrics;
 pub mod profile;
 pub mod pushing;
+mod tab;
 mod token;
 pub mod watch;
 
