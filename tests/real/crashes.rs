@@ -93,7 +93,7 @@ fn assert_all_is_served(place: &Place, count: usize) {
     let daemon = place.start();
     let said = format!("{:?}", daemon.said);
     assert!(!said.contains("Mended") || said.contains("unread: 0"), "{said}");
-    let (_, list) = place.ask("GET /api/v1/profiles");
+    let (_, list) = place.ask("GET /api/v1/profiles?limit=1000");
     let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
     let ids: Vec<_> =
         list["profiles"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::Failure;
 use super::args::Args;
-use super::notices::tell;
 use super::outputs::{Asked, Outputs};
 use super::top::LiveView;
 use super::watch::Watch;
@@ -15,6 +14,7 @@ use crate::analyze::Pace;
 use crate::cost::Budget;
 use crate::processes::Streams;
 use crate::profile::Profile;
+use crate::render::printable;
 use crate::top::About;
 
 /// What is to be shown while a run goes on.
@@ -30,7 +30,11 @@ pub(super) enum Wanted {
 
 /// Takes the profiles of each instant, the last ones too.
 #[derive(Clone)]
-pub(super) struct Recorder(pub(super) Arc<dyn Fn(Vec<Profile>) + Send + Sync>);
+pub(super) struct Recorder {
+    pub(super) take: Arc<dyn Fn(Vec<Profile>) + Send + Sync>,
+    /// Whether it looks at what profiles cost, and ends what costs too much.
+    pub(super) looks_at_cost: bool,
+}
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,9 +76,12 @@ impl Wanted {
             Self::Reports | Self::View(_) => watch.keep_within(Budget::new(share)),
             Self::Nothing(_) => {
                 if let Err(failure) = watch.keep_within(Budget::patient(share)) {
-                    tell(&format!(
-                        "{failure}: everything is counted until a profile shows that it costs too much"
-                    ));
+                    tracing::warn!(
+                        "{}",
+                        printable(&format!(
+                            "{failure}: everything is counted until a look shows that it costs too much"
+                        ))
+                    );
                 }
                 Ok(())
             }
@@ -123,6 +130,11 @@ impl Audience {
         }
     }
 
+    /// Whether it is to see soon what profiling costs, where nothing else keeps that below a bound.
+    pub(super) const fn looks_at_cost(&self) -> bool {
+        matches!(self, Self::Recorder(Recorder { looks_at_cost: true, .. }))
+    }
+
     /// Shows the profiles of an instant; whether anybody is still there to look at the next.
     pub(super) fn show(&mut self, profiles: Vec<Profile>, outputs: &mut Outputs) -> bool {
         match self {
@@ -135,7 +147,7 @@ impl Audience {
                 view.show(profiles).is_ok()
             }
             Self::Recorder(recorder) => {
-                recorder.0(profiles);
+                (recorder.take)(profiles);
                 true
             }
         }
@@ -149,7 +161,7 @@ impl Audience {
                 outputs.keep(profiles);
                 view.show_ended(profiles);
             }
-            Self::Recorder(recorder) => recorder.0(profiles.to_vec()),
+            Self::Recorder(recorder) => (recorder.take)(profiles.to_vec()),
         }
     }
 
@@ -205,7 +217,7 @@ impl Audience {
             }
             Self::Reader if mentioned => outputs.print_ended(closed),
             Self::Reader => {}
-            Self::Recorder(recorder) => recorder.0(last.to_vec()),
+            Self::Recorder(recorder) => (recorder.take)(last.to_vec()),
         }
         outputs.report(last);
     }

@@ -14,7 +14,7 @@ use super::record::record;
 use crate::attach;
 use crate::daemon::config::{self, Config};
 use crate::daemon::profile::Profiler;
-use crate::daemon::{self, Reload, log};
+use crate::daemon::{self, Reload, log, memory};
 
 /// Where the configuration is.
 const CONFIG: &str = "/etc/jjleak/jjleak.toml";
@@ -60,6 +60,7 @@ pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
         return Ok(());
     }
     log::start(&config.log);
+    memory::keep_little();
     notices::go_to_log();
     attach::preflight().map_err(attach::Error::from)?;
     umask(Mode::from_bits_truncate(UMASK));

@@ -14,7 +14,7 @@ use crate::daemon::profile::{Order, Take};
 /// Profiles a process until it ends, or somebody wants no more of it. Blocks.
 pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<(), String> {
     let command_line = CommandLine::try_parse_from(words(order)).map_err(|error| error.to_string())?;
-    let wanted = Wanted::Nothing(Recorder(take));
+    let wanted = Wanted::Nothing(Recorder { take, looks_at_cost: order.max_overhead.is_some() });
     let outcome = session::profile_until(&command_line.args, &wanted, || Ok(Arc::clone(stop)));
     outcome.map_err(|failure: Failure| failure.to_string())
 }

@@ -31,6 +31,8 @@ use crate::profile::Profile;
 
 /// How often jjleak looks at what the processes map, so that their files stay known when they end.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// When it is shown first what profiling costs, where nothing keeps that below a bound: what is spent by then is little.
+const FIRST_LOOK_AT_COST: Duration = Duration::from_secs(5);
 /// Looks at what lives, in the time at which allocations are old enough to be judged.
 const LOOKS_IN_SETTLE: u32 = 2;
 /// Beneath this, looks cost more than they tell.
@@ -219,6 +221,10 @@ impl Session {
         let has_looks = args.wants_verdicts() && args.interval > between_looks;
         let mut looks = every(between_looks);
         let mut housekeeping = every(HOUSEKEEPING);
+        let mut pauses = self.first_pauses(args.interval).into_iter();
+        if let Some(first) = pauses.next() {
+            reports.reset_after(first);
+        }
         let mut left = args.count.unwrap_or(u64::MAX);
         let waits =
             |descriptor| readable(descriptor).map_err(|error| cannot_start("waiting for stacks", &error));
@@ -249,7 +255,7 @@ impl Session {
                     if !self.audience.show(profiles, &mut self.outputs) {
                         break;
                     }
-                    if let Some(pause) = self.audience.pause() {
+                    if let Some(pause) = self.audience.pause().or_else(|| pauses.next()) {
                         reports.reset_after(pause);
                     }
                 }
@@ -309,6 +315,12 @@ impl Session {
         let mentioned = self.watch.follows();
         self.audience.dismiss(&self.last, &self.closed, mentioned, &mut self.outputs);
         Ok(())
+    }
+
+    /// When reports come before the first interval is over: whoever has to see whether profiling costs too much, because nothing
+    /// else does, is shown that soon.
+    fn first_pauses(&self, interval: Duration) -> Vec<Duration> {
+        if self.audience.looks_at_cost() && !self.watch.is_bounded() { divided(interval) } else { Vec::new() }
     }
 
     /// Follows hints until they lead to nothing new, but not without end: others have their turn.
@@ -411,6 +423,18 @@ impl Session {
     }
 }
 
+/// An interval in parts, each twice as long as the one before, but for the last one.
+fn divided(interval: Duration) -> Vec<Duration> {
+    let (mut parts, mut part, mut left) = (Vec::new(), FIRST_LOOK_AT_COST, interval);
+    while part < left {
+        parts.push(part);
+        left -= part;
+        part *= 2;
+    }
+    parts.push(left);
+    parts
+}
+
 /// What a profile has lost, by name.
 fn losses(profile: &Profile) -> impl Iterator<Item = String> {
     profile.lost.iter().filter(|(_, count)| **count > 0).map(|(name, _)| name.clone())
@@ -424,4 +448,17 @@ fn check(losses: &BTreeSet<String>) -> Result<(), Failure> {
     let names: Vec<_> = losses.iter().map(String::as_str).collect();
     let what = format!("the figures are not exact: {}", names.join(", "));
     Err(Failure::new(LOSS, what, "the report says what each loss means"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_interval_is_divided_and_as_long_as_before() {
+        let seconds = |of: &[u64]| of.iter().map(|part| Duration::from_secs(*part)).collect::<Vec<_>>();
+        assert_eq!(divided(Duration::from_secs(60)), seconds(&[5, 10, 20, 25]));
+        assert_eq!(divided(Duration::from_secs(1)), seconds(&[1]));
+        assert_eq!(divided(Duration::from_secs(5)), seconds(&[5]));
+    }
 }

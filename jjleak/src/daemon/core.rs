@@ -167,7 +167,9 @@ impl Shared {
             core.has_news = true;
             match job {
                 Ok(job) => core.jobs.push(job),
-                Err(error) => core.end(pid, order.start_time, Err(format!("no thread for it: {error}"))),
+                Err(error) => {
+                    core.end(pid, order.start_time, Err(format!("no thread for it: {error}")), false)
+                }
             }
         }
     }
@@ -198,7 +200,7 @@ impl Core {
         if changes.resumed + changes.forgotten > 0 {
             let (resumed, forgotten) = (changes.resumed, changes.forgotten);
             tracing::info!(
-                "{resumed} processes go on where they were when another daemon ended; {forgotten} others are not there any more"
+                "{resumed} processes go on where they were when another daemon ended; {forgotten} others are not watched any more"
             );
         }
         let (many, most) = (self.watcher.turned_away(), self.config.watch.max_processes.0);
@@ -212,7 +214,9 @@ impl Core {
     pub(super) fn hear(&mut self, message: Message) {
         match message {
             Message::Found(finding) => self.enter(finding),
-            Message::Ended { pid, start_time, outcome } => self.end(pid, start_time, outcome),
+            Message::Ended { pid, start_time, outcome, is_too_dear } => {
+                self.end(pid, start_time, outcome, is_too_dear);
+            }
         }
     }
 
@@ -221,18 +225,29 @@ impl Core {
         let Some(pid) = Pid::new(entry.pid) else { return };
         let watched = self.watcher.same(pid, entry.start_time);
         if watched.is_some_and(|watched| watched.process.comm == entry.comm) {
-            self.findings.insert(pid, Finding::of(pid, entry));
+            self.enter(Finding::of(pid, entry));
         }
     }
 
+    /// Notes what was found, for as long as nothing is found that says more.
     fn enter(&mut self, finding: Finding) {
         if self.watcher.same(finding.pid, finding.start_time).is_some() {
+            let finding = match self.findings.get(&finding.pid) {
+                Some(before) => finding.after(before),
+                None => finding,
+            };
             self.findings.insert(finding.pid, finding);
         }
     }
 
     /// Profiling of a process has ended.
-    fn end(&mut self, pid: Pid, start_time: u64, outcome: Result<Option<Finding>, String>) {
+    fn end(
+        &mut self,
+        pid: Pid,
+        start_time: u64,
+        outcome: Result<Option<Finding>, String>,
+        is_too_dear: bool,
+    ) {
         self.jobs.retain(|job| !job.is_of(pid, start_time));
         self.stuck.retain(|job| !job.is_of(pid, start_time));
         self.has_news = true;
@@ -243,7 +258,8 @@ impl Core {
                 if self.is_ending && !is_done {
                     watched.case.interrupt();
                 } else {
-                    watched.case.end(now, outcome.is_ok(), config);
+                    // What was cut short for its cost has brought no verdict that would be a reason to wait longer.
+                    watched.case.end(now, outcome.is_ok() && (is_done || !is_too_dear), config);
                 }
                 format!("{} (pid {pid})", watched.process.comm)
             }
@@ -262,6 +278,13 @@ impl Core {
                     tracing::warn!(pid = pid.number(), leaking, profile, "{name} leaks: {verdict}");
                 } else if finding.is_final() && !finding.judged {
                     tracing::warn!(pid = pid.number(), profile, "{name} cannot be judged: {verdict}");
+                } else if !finding.judged && is_too_dear {
+                    tracing::warn!(
+                        pid = pid.number(),
+                        profile,
+                        "{name} is not judged: profiling it ended early, because it cost more than \
+                         profile.max_overhead allows: {verdict}"
+                    );
                 } else if !finding.judged {
                     tracing::info!(pid = pid.number(), profile, "{name} is not judged: {verdict}");
                 } else {

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::decide::Past;
 use super::history::Error;
-use super::watch::Watched;
+use super::watch::{Watched, program};
 use crate::processes::Pid;
 use crate::store::Journal;
 
 /// In the state directory.
 const FILE: &str = "watched";
-/// Processes whose past is kept; 9 KiB each at most.
+/// Processes whose past is kept; 10 KiB each at most.
 const MAX_PROCESSES: usize = 4096;
 /// The kernel's name of the time since the host was started: PIDs, start times and instants mean nothing to another.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -58,7 +58,7 @@ impl Left {
         Self {
             pid: watched.process.pid.number().get(),
             start_time: watched.process.start_time,
-            exe: watched.process.exe.to_string_lossy().into_owned(),
+            exe: program(&watched.process.exe).to_string_lossy().into_owned(),
             past: watched.case.past(),
         }
     }
@@ -66,7 +66,9 @@ impl Left {
     /// Its past, if it is the one of this program.
     #[must_use]
     pub fn of_program(self, exe: &Path) -> Option<Past> {
-        (self.exe == exe.to_string_lossy()).then_some(self.past)
+        // Another daemon may have noted what the kernel said.
+        let is_same = program(self.exe.as_ref()).to_string_lossy() == program(exe).to_string_lossy();
+        is_same.then_some(self.past)
     }
 }
 
@@ -155,6 +157,9 @@ mod tests {
         assert_eq!(open(folder.path(), "boot").1, [left(2), left(3)]);
         assert_eq!(open(folder.path(), "another boot").1, []);
         assert!(left(2).of_program("/usr/bin/java".as_ref()).is_some());
+        assert!(left(2).of_program("/usr/bin/java (deleted)".as_ref()).is_some());
+        let upgraded = Left { exe: "/usr/bin/java (deleted)".to_owned(), ..left(2) };
+        assert!(upgraded.of_program("/usr/bin/java".as_ref()).is_some());
         assert!(left(2).of_program("/usr/bin/perl".as_ref()).is_none());
     }
 

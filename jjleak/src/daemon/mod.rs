@@ -20,9 +20,11 @@ pub mod history;
 pub mod http;
 mod life;
 pub mod log;
+pub mod memory;
 mod metrics;
 pub mod profile;
 pub mod pushing;
+mod tab;
 mod token;
 pub mod watch;
 
@@ -52,6 +54,8 @@ const TIDY: Duration = Duration::from_secs(60);
 /// How often the next daemon is left what is known of processes, beside what is left around every profile. That is what a
 /// killed daemon's successor does not know.
 const HAND_OVER: Duration = Duration::from_secs(600);
+/// Threads that wait for the disk, or draw what is asked for, at a time: each has a stack, and leaves some memory taken.
+const MAX_BLOCKING: usize = 8;
 /// Without systemd's watchdog, there is nobody who waits for a sign of life.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
@@ -95,7 +99,8 @@ pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), E
     let pusher = pushing::start(&config)?;
     let shared = Shared::new(config, watcher, (history, handover), pusher);
     shared.tidy_up();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MAX_BLOCKING).build();
     let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
     let outcome = runtime.block_on(watch(&shared, reload, profiler));
     // Nobody waits for a report that is still being drawn.

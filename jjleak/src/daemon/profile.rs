@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::history::{Entry, Estimate, History, Id};
+use super::memory;
+use super::tab::Tab;
 use crate::analyze::{Selection, SortBy};
 use crate::processes::Pid;
 use crate::profile::Profile;
@@ -91,6 +93,16 @@ impl Finding {
         }
     }
 
+    /// The same, where this was found before of the same process: a profile that could judge nothing takes back nothing.
+    #[must_use]
+    pub fn after(self, before: &Self) -> Self {
+        if self.judged || !before.judged || self.start_time != before.start_time {
+            return self;
+        }
+        let Self { verdict, leaking, leak_rate, judged, .. } = before.clone();
+        Self { verdict, leaking, leak_rate, judged, ..self }
+    }
+
     /// Whether there is nothing to wait for: what leaks is judged, or cannot be.
     #[must_use]
     pub const fn is_final(&self) -> bool {
@@ -111,6 +123,8 @@ pub enum Message {
         start_time: u64,
         /// What came out.
         outcome: Result<Option<Finding>, String>,
+        /// Whether it has ended before its time because it cost more than is allowed.
+        is_too_dear: bool,
     },
 }
 
@@ -127,26 +141,6 @@ pub struct Job {
     grace: Option<Duration>,
     is_told: bool,
     stop: Arc<Notify>,
-}
-
-/// What a call takes, about, where that cannot be measured.
-const ASSUMED_CALL: Duration = Duration::from_micros(1);
-/// What may have been saved up for counting everything, in seconds of the share that is allowed; and what may be owed.
-/// Where windows keep the bound, neither is ever exceeded.
-const SAVED_S: f64 = 15.;
-const OWED: Duration = Duration::from_secs(1);
-
-/// Whether everything is counted, and has cost more than is allowed since the profile before: on kernels that cannot take
-/// probes out for a while, and where allocations are sampled.
-fn is_too_dear(profile: &Profile, max_overhead: Option<f64>) -> bool {
-    let (Some(percent), None, Some(cost)) = (max_overhead, profile.coverage.windows, profile.cost) else {
-        return false;
-    };
-    let Some(cpu) = cost.cpu else { return false };
-    let assumed = || ASSUMED_CALL.saturating_mul(u32::try_from(cost.calls).unwrap_or(u32::MAX));
-    let spent = cost.spent.unwrap_or_else(assumed);
-    let own_s = cpu.saturating_sub(spent).as_secs_f64();
-    spent.saturating_sub(OWED).as_secs_f64() > percent / 100. * (own_s + SAVED_S)
 }
 
 /// How long the last profile may take. Whoever takes longer hangs, as in a file of a file system whose server is gone.
@@ -167,17 +161,22 @@ impl Job {
         thread::Builder::new().name(format!("profile {}", order.pid)).spawn(move || {
             let last = Arc::new(Mutex::new(None));
             let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
-            let (too_dear, was_told) = (Arc::clone(&ends), AtomicBool::new(false));
+            let tab = Mutex::new(order.max_overhead.map(Tab::new));
+            let (dear, was_too_dear) = (Arc::clone(&ends), Arc::new(AtomicBool::new(false)));
+            let is_dear = Arc::clone(&was_too_dear);
             let take: Take = Arc::new(move |profiles| {
                 let is_meant = |profile: &&Profile| profile.process.start_time == order.start_time;
                 for profile in profiles.iter().filter(is_meant) {
-                    if is_too_dear(profile, order.max_overhead) && !was_told.swap(true, Ordering::Relaxed) {
+                    let mut tab = tab.lock().unwrap_or_else(PoisonError::into_inner);
+                    let is_over = tab.as_mut().is_some_and(|tab| tab.is_overdrawn_after(profile));
+                    if is_over && !is_dear.swap(true, Ordering::Relaxed) {
                         tracing::warn!(
                             "profiling {} ends early: it costs more than profile.max_overhead allows",
                             profile.process
                         );
-                        too_dear.notify_one();
+                        dear.notify_one();
                     }
+                    drop(tab);
                     let finding = keep(profile, &order, &why, &kept);
                     *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(finding.clone());
                     // Nobody waits for what is found on the way; the last one is told again at the end.
@@ -197,7 +196,9 @@ impl Job {
             // Nobody listens when the daemon has ended.
             let outcome = outcome.map(|()| last);
             let Order { pid, start_time, .. } = order;
-            let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome });
+            let is_too_dear = was_too_dear.load(Ordering::Relaxed);
+            let _ = messages.blocking_send(Message::Ended { pid, start_time, outcome, is_too_dear });
+            memory::give_back();
         })?;
         let Order { pid, start_time, .. } = order;
         let deadline = Instant::now() + duration;
@@ -272,32 +273,5 @@ pub fn options() -> Options {
         time_zone: TimeZone::system(),
         inverted: false,
         view: String::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::profile::{Cost, InWindows};
-    use crate::render::sample;
-
-    #[test]
-    fn a_profile_that_costs_more_than_is_allowed_ends_unless_windows_keep_it_below() {
-        let of = |spent: Option<u64>, calls, cpu| {
-            let seconds = Duration::from_secs;
-            let cost = Cost { over: seconds(60), calls, spent: spent.map(seconds), cpu: Some(seconds(cpu)) };
-            Profile { cost: Some(cost), ..sample::profile() }
-        };
-        let dear = of(Some(20), 10_000_000, 60);
-        assert!(is_too_dear(&dear, Some(10.)));
-        assert!(!is_too_dear(&dear, None) && !is_too_dear(&dear, Some(100.)));
-        assert!(!is_too_dear(&of(Some(3), 2_000_000, 60), Some(10.)));
-        // What a process that does nothing pays in a moment is no reason.
-        assert!(!is_too_dear(&of(Some(1), 500_000, 1), Some(10.)));
-        assert!(is_too_dear(&of(None, 30_000_000, 60), Some(10.)));
-        assert!(!is_too_dear(&of(None, 1_000_000, 60), Some(10.)));
-        let mut bounded = dear;
-        bounded.coverage.windows = Some(InWindows::default());
-        assert!(!is_too_dear(&bounded, Some(10.)));
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -163,10 +163,13 @@ impl Daemon {
         self.process.id()
     }
 
-    /// Waits for a message with this in it.
+    /// Waits for a message with this in it, however much else is said meanwhile.
     pub(crate) fn until(&mut self, part: &str, limit: Duration) -> Value {
+        let begin = Instant::now();
         loop {
-            let line = self.log.next(limit);
+            let passed = begin.elapsed();
+            assert!(passed < limit, "{part:?} did not come within {limit:?}, after {:#?}", self.said);
+            let line = self.log.next(limit - passed);
             let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
             self.said.push(said.clone());
             if said["message"].as_str().is_some_and(|message| message.contains(part)) {

@@ -51,6 +51,11 @@ impl Watch {
         Ok(())
     }
 
+    /// Whether what profiling costs is kept below a bound.
+    pub(in crate::cli) const fn is_bounded(&self) -> bool {
+        self.bound.is_some()
+    }
+
     fn can_rest(&self) -> Result<(), Failure> {
         if self.attachment.can_rest() {
             return Ok(());

@@ -92,7 +92,7 @@ fn a_profile_that_ends_with_the_daemon_before_its_verdict_is_no_reason_to_leave_
         assert!(case.request(Duration::ZERO) && case.begin(Duration::ZERO).is_some());
         let (pid, start_time) = (cat.pid(), core.watcher.get_mut(cat.pid()).unwrap().process.start_time);
         let found = is_judged.then(|| finding(pid, start_time));
-        core.hear(Message::Ended { pid, start_time, outcome: Ok(found) });
+        core.hear(Message::Ended { pid, start_time, outcome: Ok(found), is_too_dear: false });
     }
     let states = cats.map(|cat| core.watcher.get_mut(cat.pid()).unwrap().case.state().name());
     assert_eq!(states, ["watching", "back_off"]);
@@ -171,8 +171,12 @@ fn what_is_found_of_a_process_is_not_entered_for_another_with_its_pid() {
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     fixture.begin(pid);
     let mut core = fixture.shared.core();
-    let before =
-        Message::Ended { pid, start_time: start_time - 1, outcome: Ok(Some(finding(pid, start_time - 1))) };
+    let before = Message::Ended {
+        pid,
+        start_time: start_time - 1,
+        outcome: Ok(Some(finding(pid, start_time - 1))),
+        is_too_dear: false,
+    };
     core.hear(before);
     core.hear(Message::Found(finding(pid, start_time - 1)));
     assert!(core.findings.is_empty() && core.jobs.len() == 1);
@@ -208,4 +212,73 @@ fn what_is_not_watched_any_more_has_no_finding() {
     config.watch.names.clear();
     core.reconsider(config);
     assert!(core.findings.is_empty());
+}
+
+/// A finding of a profile that was too short to judge anything.
+fn unjudged(pid: Pid, start_time: u64) -> Finding {
+    let mut profile = profile(pid, start_time);
+    profile.unjudge();
+    Finding::of(pid, &Entry::of(Id::of(&profile), &profile, "a test"))
+}
+
+#[test]
+fn a_profile_that_judges_nothing_takes_back_nothing_that_was_judged() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    let (judged, later) = (finding(pid, start_time), unjudged(pid, start_time));
+    assert!(judged.judged && judged.leaking > 0 && !later.judged && later.leaking == 0);
+    let mut core = fixture.shared.core();
+    core.hear(Message::Found(later.clone()));
+    assert_eq!(core.findings[&pid], later);
+    core.hear(Message::Found(judged.clone()));
+    assert_eq!(core.findings[&pid], judged);
+    let mut much_later = later;
+    much_later.live_bytes = 7;
+    core.hear(Message::Found(much_later));
+    let known = core.findings[&pid].clone();
+    assert_eq!((known.leaking, &known.verdict), (judged.leaking, &judged.verdict));
+    assert!(known.judged && known.live_bytes == 7);
+    // One that judges that nothing leaks any more does.
+    let mut mended = judged;
+    mended.leaking = 0;
+    core.hear(Message::Found(mended));
+    assert_eq!(core.findings[&pid].leaking, 0);
+}
+
+#[test]
+fn what_was_judged_is_known_to_the_next_daemon_also_if_a_later_profile_judged_nothing() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    let judged = profile(pid, start_time);
+    let mut later = judged.clone();
+    later.unjudge();
+    later.taken_at += jiff::SignedDuration::from_secs(1);
+    for profile in [judged, later] {
+        let entry = Entry::of(Id::of(&profile), &profile, "a test");
+        fixture.shared.history().keep(&profile, entry, b"<svg/>").unwrap();
+    }
+    assert_eq!(fixture.shared.recall(), 1);
+    let known = fixture.shared.core().findings[&pid].clone();
+    assert!(known.judged && known.leaking == finding(pid, start_time).leaking, "{known:?}");
+}
+
+#[test]
+fn a_profile_that_ends_early_for_its_cost_makes_no_back_off_longer() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    let mut core = fixture.shared.core();
+    for (is_too_dear, rounds) in [(true, 0), (false, 1)] {
+        let case = &mut core.watcher.get_mut(pid).unwrap().case;
+        case.suspect_for_a_test();
+        assert!(case.begin(Duration::ZERO).is_some());
+        let outcome = Ok(Some(unjudged(pid, start_time)));
+        core.hear(Message::Ended { pid, start_time, outcome, is_too_dear });
+        assert_eq!(core.watcher.get_mut(pid).unwrap().case.rounds_for_a_test(), rounds);
+    }
 }

@@ -178,6 +178,18 @@ impl Case {
         }
     }
 
+    /// As if its control group waited for memory.
+    #[cfg(test)]
+    pub(in crate::daemon) const fn suspect_for_a_test(&mut self) {
+        self.state = State::Suspected(Reason::Pressure(50.), Duration::ZERO);
+    }
+
+    /// How often it has been profiled for what was seen of it.
+    #[cfg(test)]
+    pub(in crate::daemon) const fn rounds_for_a_test(&self) -> u32 {
+        self.rounds
+    }
+
     /// Its turn has come. Why it is profiled; `None` when it is no suspect.
     pub fn begin(&mut self, now: Duration) -> Option<Reason> {
         let State::Suspected(reason, _) = self.state else { return None };

@@ -5,8 +5,11 @@
 mod matching;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use matching::{Candidate, is_wanted};
@@ -60,7 +63,7 @@ pub struct Changes {
     pub ended: Vec<Pid>,
     /// How many of those that are found go on where another daemon was.
     pub resumed: usize,
-    /// How many others that it watched are not there any more.
+    /// How many others that it watched are not watched any more.
     pub forgotten: usize,
 }
 
@@ -139,13 +142,13 @@ impl Watcher {
         };
         let inherited = self.inheritance.len();
         for pid in candidates {
-            if !self.watched.contains_key(&pid) && self.take_in(pid, now, config) {
-                changes.found.push(pid);
+            if !self.watched.contains_key(&pid) {
+                self.take_in(pid, now, config, &mut changes);
             }
         }
         // The first look is at all that are there.
-        changes.forgotten = std::mem::take(&mut self.inheritance).len();
-        changes.resumed = inherited - changes.forgotten;
+        self.inheritance.clear();
+        changes.forgotten = inherited - changes.resumed;
         self.watched.retain(|pid, watched| {
             let runs = watched.look(now, config);
             if !runs {
@@ -163,29 +166,30 @@ impl Watcher {
     }
 
     /// Takes a process in, if it is wanted.
-    fn take_in(&mut self, pid: Pid, now: Duration, config: &Config) -> bool {
+    fn take_in(&mut self, pid: Pid, now: Duration, config: &Config, changes: &mut Changes) {
         if pid.number().get() == std::process::id() {
-            return false;
+            return;
         }
         // Processes end while they are looked at, and some belong to nobody: none of that is of interest.
-        let Ok(process) = Process::open(pid) else { return false };
-        let Ok(memory) = ResidentMemory::open(pid) else { return false };
+        let Ok(process) = Process::open(pid) else { return };
+        let Ok(memory) = ResidentMemory::open(pid) else { return };
         let case = Case::new(now, started(&process));
         let mut watched = Watched { group: ControlGroup::of(pid), process, case, memory };
         if !watched.is_wanted(config) {
-            return false;
+            return;
         }
         if self.watched.len() >= config.watch.max_processes.0 {
             self.turned_away.insert(pid);
-            return false;
+            return;
         }
         let process = &watched.process;
         let left = self.inheritance.remove(&(pid, process.start_time));
         if let Some(past) = left.and_then(|left| left.of_program(&process.exe)) {
             watched.case = Case::resume(now, started(process), past, config);
+            changes.resumed += 1;
         }
         self.watched.insert(pid, watched);
-        true
+        changes.found.push(pid);
     }
 }
 
@@ -216,8 +220,16 @@ impl Watched {
     /// Whether the process runs another program than when it was taken in.
     fn is_another(&self) -> bool {
         let exe = fs::read_link(self.process.pid.proc_file("exe"));
-        exe.is_ok_and(|exe| exe != self.process.exe) && !self.case.state().has_probes()
+        exe.is_ok_and(|exe| program(&exe) != program(&self.process.exe)) && !self.case.state().has_probes()
     }
+}
+
+/// The path of a program. Of one whose file was replaced, as by an upgrade of its package, the kernel says that it is deleted:
+/// whoever runs it goes on.
+#[must_use]
+pub fn program(exe: &Path) -> &Path {
+    let path = exe.as_os_str().as_bytes();
+    Path::new(OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path)))
 }
 
 /// When a process was started, since the host was.

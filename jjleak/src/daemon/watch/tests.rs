@@ -107,3 +107,42 @@ fn a_process_that_has_just_started_is_young() {
     let age = crate::daemon::core::since_boot().saturating_sub(started(&Process::open(cat.pid()).unwrap()));
     assert!(age < Duration::from_secs(60), "{age:?}");
 }
+
+#[test]
+fn one_whose_program_was_replaced_on_disk_goes_on_and_runs_no_other_program() {
+    let (folder, config) = (tempfile::tempdir().unwrap(), cats());
+    let path = folder.path().join("cat");
+    fs::copy("/bin/cat", &path).unwrap();
+    let cat = Cat::answering(&mut Command::new(&path));
+    let (mut watcher, _) = Watcher::new();
+    watcher.look(Duration::ZERO, &config);
+    let left: Vec<_> = watcher.iter().filter(|it| it.process.pid == cat.pid()).map(Left::of).collect();
+    fs::remove_file(&path).unwrap();
+    let exe = fs::read_link(cat.pid().proc_file("exe")).unwrap();
+    assert!(exe.to_str().unwrap().ends_with(" (deleted)"));
+    let changes = watcher.look(config.watch.rescan.0, &config);
+    assert!(!changes.ended.contains(&cat.pid()), "{changes:?}");
+
+    let state = folder.path().join("state");
+    fs::create_dir(&state).unwrap();
+    Handover::open(&state).unwrap().0.write(left);
+    let (mut next, _) = Watcher::new();
+    next.inherit(Handover::open(&state).unwrap().1);
+    let changes = next.look(Duration::ZERO, &config);
+    assert_eq!((changes.resumed, changes.forgotten), (1, 0));
+}
+
+#[test]
+fn one_that_runs_another_program_than_when_it_was_left_does_not_count_as_one_that_goes_on() {
+    let (folder, config) = (tempfile::tempdir().unwrap(), cats());
+    let cat = Cat::start();
+    let (mut first, _) = Watcher::new();
+    first.look(Duration::ZERO, &config);
+    first.get_mut(cat.pid()).unwrap().process.exe = "/bin/another".into();
+    let left: Vec<_> = first.iter().filter(|it| it.process.pid == cat.pid()).map(Left::of).collect();
+    Handover::open(folder.path()).unwrap().0.write(left);
+    let (mut next, _) = Watcher::new();
+    next.inherit(Handover::open(folder.path()).unwrap().1);
+    let changes = next.look(Duration::ZERO, &config);
+    assert_eq!((changes.resumed, changes.forgotten), (0, 1));
+}
