@@ -21,6 +21,7 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -72,6 +73,8 @@ pub(super) struct Watch {
     allocators: Allocators,
     code: CodeFollower,
     jvm_libraries: JvmLibraries,
+    /// Until when nothing is looked at only because a JVM is starting.
+    rested_from_starting: Option<Instant>,
     earlier: EarlierRuns,
     names: StackNames,
     threads: ThreadRoots,
@@ -116,6 +119,7 @@ impl Watch {
             allocators: Allocators::new(choice),
             code: CodeFollower::new(kept.clone()),
             jvm_libraries: JvmLibraries::default(),
+            rested_from_starting: None,
             earlier: EarlierRuns::new(kept),
             names: StackNames::default(),
             threads: ThreadRoots::default(),
