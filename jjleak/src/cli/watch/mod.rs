@@ -361,7 +361,9 @@ impl Watch {
                 // Blocks that were not counted are freed, and others that were are freed without being seen: their addresses
                 // come again. Calls that are in progress when probes are put in or taken out are seen by half, after or before
                 // the window.
-                for counter in [Counter::UnknownFree, Counter::MissedFree, Counter::StalePending] {
+                let seen_by_half =
+                    [Counter::UnknownFree, Counter::MissedFree, Counter::StalePending, Counter::MutedCall];
+                for counter in seen_by_half {
                     snapshot.counters.insert(counter, 0);
                 }
             }
