@@ -45,7 +45,8 @@ fn an_estimate_counts_the_calls_of_a_process_and_profiles_nothing() {
     let figure = |name: &str| estimate[name].as_f64().unwrap();
     let allocations = figure("allocations_per_s") * figure("over_s");
     assert!((99_999.5..100_100.).contains(&allocations), "{allocations}");
-    assert!(figure("ns_per_allocation") > figure("ns_per_free"), "{estimate}");
+    // A malloc that is probed inside has one breakpoint, as a free has.
+    assert!(figure("ns_per_allocation") >= figure("ns_per_free"), "{estimate}");
     assert!(figure("of_core") > 0.);
     assert_eq!(ended.files(), [""; 0]);
 }

@@ -177,7 +177,10 @@ impl Bound {
 
     /// A stratum begins.
     fn plan(&mut self, attachment: &mut Attachment) -> Result<(), Error> {
-        let plan = self.load.plan(self.share, self.budget.saved_s(), self.target);
+        let mut plan = self.load.plan(self.share, self.budget.saved_s(), self.target);
+        if matches!(self.state, State::Following { .. }) {
+            plan = plan.without_wait();
+        }
         tracing::info!("{:?}, {:?}: {plan:?}", self.load, self.budget);
         self.target = longer(self.target, plan);
         if plan.follow >= plan.stratum {

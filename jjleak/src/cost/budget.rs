@@ -61,6 +61,13 @@ pub struct Plan {
     pub most_owed_s: f64,
 }
 
+impl Plan {
+    /// For all strata but the first: what is estimated from windows is only right if they can be anywhere.
+    pub(super) const fn without_wait(self) -> Self {
+        Self { wait: Duration::ZERO, ..self }
+    }
+}
+
 impl Load {
     /// Seconds of a core that may be spent in a second.
     fn allowed(&self, share: f64) -> f64 {
@@ -77,7 +84,7 @@ impl Load {
     ///
     /// A stratum is as long as it takes to save up what it costs, and to have as much left for the next one at its end: its
     /// window can be anywhere in it. Only where something is owed, as after finding out that not everything can be counted,
-    /// the window waits until that is paid: a run can end at any time.
+    /// the window waits until that is paid: a run can end at any time. That holds for the first ([`Plan::without_wait`]).
     #[must_use]
     pub fn plan(&self, share: f64, saved_s: f64, target: Duration) -> Plan {
         let allowed = self.allowed(share);
@@ -351,6 +358,7 @@ mod tests {
         let longer_s = owing.stratum.as_secs_f64() - even.stratum.as_secs_f64();
         assert!((longer_s - 0.6 / (0.2 * 0.03)).abs() < 1e-6, "{even:?}, {owing:?}");
         assert_eq!((even.wait, owing.wait), (Duration::ZERO, seconds(0.6 / (0.2 * 0.03))));
+        assert_eq!(owing.without_wait(), Plan { wait: Duration::ZERO, ..owing });
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(in crate::allocators) enum NoCut {
     NoCode,
     #[error("there is too much code in it")]
     TooLarge,
-    #[error("it calls another allocation function")]
+    #[error("it calls another allocation function, or one that may be one")]
     Allocates,
     #[error("there is an instruction in it that the proof does not understand")]
     NotUnderstood,
@@ -196,8 +196,10 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
     ) -> Result<bool, NoCut> {
         let address = match self.follower.target(call) {
             Some(Target::Address(address)) => address,
-            Some(Target::OtherFile(name)) => return Ok(!Follower::is_no_return(name)),
-            None => return Ok(true),
+            Some(Target::OtherFile(name)) if Follower::is_no_return(name) => return Ok(false),
+            // It may be one that is accounted by itself.
+            Some(Target::OtherFile(_)) | None if purpose == Purpose::Flow => return Err(NoCut::Allocates),
+            Some(Target::OtherFile(_)) | None => return Ok(true),
         };
         if purpose == Purpose::Flow && self.accounted.contains(&address) {
             return Err(NoCut::Allocates);

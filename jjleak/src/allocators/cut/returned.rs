@@ -6,7 +6,7 @@ use iced_x86::{InstructionInfoFactory, Register};
 
 use super::{
     effect::{Effect, number},
-    flow::{Flow, Node},
+    flow::{Flow, NoCut, Node},
     state::{Place, State, Value},
 };
 
@@ -21,10 +21,16 @@ pub(super) enum Returned {
     In(BTreeSet<Place>),
 }
 
+/// Most rounds for each instruction: knowledge takes as many to come round as loops are within each other.
+const ROUNDS: usize = 4;
+
 /// What is known of the result before each instruction.
-pub(super) fn returned(flow: &Flow, info: &mut InstructionInfoFactory) -> BTreeMap<u64, Returned> {
+pub(super) fn returned(
+    flow: &Flow,
+    info: &mut InstructionInfoFactory,
+) -> Result<BTreeMap<u64, Returned>, NoCut> {
     let mut known: BTreeMap<u64, Returned> = flow.nodes.keys().map(|&at| (at, Returned::Never)).collect();
-    loop {
+    for _ in 0..ROUNDS * flow.nodes.len() {
         let mut changed = false;
         // Backwards, as knowledge goes.
         for (&at, node) in flow.nodes.iter().rev() {
@@ -35,9 +41,10 @@ pub(super) fn returned(flow: &Flow, info: &mut InstructionInfoFactory) -> BTreeM
             }
         }
         if !changed {
-            return known;
+            return Ok(known);
         }
     }
+    Err(NoCut::TooLarge)
 }
 
 fn before(node: &Node, known: &BTreeMap<u64, Returned>, info: &mut InstructionInfoFactory) -> Returned {

@@ -60,7 +60,7 @@ struct Cut<'a> {
 
 /// The instructions to probe, what each does, and what can be read there.
 pub(super) fn choose(flow: &Flow) -> Result<BTreeMap<u64, (Step, View)>, NoCut> {
-    let cut = Cut::new(flow);
+    let cut = Cut::new(flow)?;
     let settled = cut.settled();
     let steps = cut.steps(&settled).ok_or(NoCut::NoSites)?;
     if !cut.is_exact(&steps) {
@@ -73,8 +73,8 @@ pub(super) fn choose(flow: &Flow) -> Result<BTreeMap<u64, (Step, View)>, NoCut> 
 }
 
 impl<'a> Cut<'a> {
-    fn new(flow: &'a Flow) -> Self {
-        let returned = returned(flow, &mut InstructionInfoFactory::new());
+    fn new(flow: &'a Flow) -> Result<Self, NoCut> {
+        let returned = returned(flow, &mut InstructionInfoFactory::new())?;
         let views = flow.nodes.iter().filter_map(|(&at, node)| Some((at, view(node, &returned[&at])?)));
         let failing = returned.iter().filter(|(_, returned)| **returned == Returned::Null);
         let mut before: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -83,7 +83,8 @@ impl<'a> Cut<'a> {
                 before.entry(*to).or_default().push(at);
             }
         }
-        Self { flow, views: views.collect(), failing: failing.map(|(&at, _)| at).collect(), before }
+        let failing = failing.map(|(&at, _)| at).collect();
+        Ok(Self { flow, views: views.collect(), failing, before })
     }
 
     fn next(&self, at: u64) -> impl Iterator<Item = u64> {

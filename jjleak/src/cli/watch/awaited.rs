@@ -2,6 +2,7 @@
 //! It soon runs Java then, so that it is looked at again and again until it has them.
 
 use std::collections::HashMap;
+use std::mem;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::processes::{FileVersion, Module, Pid};
 /// Time between two looks at a JVM that is starting: from its heaps to the first Java method, it takes ten times as long.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 /// A look can take so much of jjleak's time at most: one part in so many.
-const LEAST_REST: u32 = 2;
+pub(super) const LEAST_REST: u32 = 2;
 /// A JVM starts in some tenths of a second. After this time one is looked at only when there is another reason, and one that does
 /// not describe itself is not expected to do so any more.
 const STARTING: Duration = Duration::from_secs(10);
@@ -54,12 +55,16 @@ pub(super) struct Awaited {
     early: Option<Jvm<ProcessMemory>>,
     since: Instant,
     next: Instant,
+    /// Whether it has been told that it does not start: a program can map the library and never make a JVM.
+    has_stalled: bool,
 }
 
 /// What has become of it.
 pub(super) enum Outcome {
     /// There is no code yet.
     Awaited,
+    /// Nor has there been any for so long that what else generates code should not wait for it. Told once.
+    Stalled,
     /// It is known.
     Known(Box<Jvm<ProcessMemory>>),
     /// It cannot be looked into.
@@ -69,7 +74,14 @@ pub(super) enum Outcome {
 impl Awaited {
     pub(super) fn new(library: &Rc<Module>, bias: u64) -> Self {
         let now = Instant::now();
-        Self { library: Rc::clone(library), bias, early: None, since: now, next: now + BETWEEN_LOOKS }
+        Self {
+            library: Rc::clone(library),
+            bias,
+            early: None,
+            since: now,
+            next: now + BETWEEN_LOOKS,
+            has_stalled: false,
+        }
     }
 
     /// The file that it is in.
@@ -82,9 +94,19 @@ impl Awaited {
         self.early.is_some()
     }
 
+    /// Whether it can be that it is just starting.
+    pub(super) fn is_starting(&self) -> bool {
+        self.since.elapsed() <= STARTING
+    }
+
+    /// Whether it is found just now that it does not start.
+    fn stalls(&mut self) -> bool {
+        !self.is_starting() && !mem::replace(&mut self.has_stalled, true)
+    }
+
     /// Reads anew what it says of itself.
     pub(super) fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> Outcome {
-        let is_final = self.since.elapsed() > STARTING || !jvm::describes_itself(&self.library);
+        let is_final = !self.is_starting() || !jvm::describes_itself(&self.library);
         match self.open(thread, libraries) {
             Ok(jvm) if jvm.heaps().is_ok() => {
                 let version = jvm.version();
@@ -96,7 +118,7 @@ impl Awaited {
             }
             Ok(jvm) => {
                 self.early = Some(jvm);
-                Outcome::Awaited
+                if self.stalls() { Outcome::Stalled } else { Outcome::Awaited }
             }
             Err(error) if is_final => {
                 let path = self.library.path.display();
@@ -118,7 +140,7 @@ impl Awaited {
 
     /// When to look whether [`Self::has_begun`].
     pub(super) fn next_look(&self) -> Option<Instant> {
-        (self.since.elapsed() <= STARTING).then_some(self.next)
+        self.is_starting().then_some(self.next)
     }
 
     /// Whether it has code by now, as far as it can be told without much ado.
@@ -135,5 +157,24 @@ impl Awaited {
         let end = Instant::now();
         self.next = end + BETWEEN_LOOKS.max((end - begin) * LEAST_REST);
         has_begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::{Mapping, ModuleFiles, ModuleTable};
+
+    #[test]
+    fn a_library_without_a_jvm_is_waited_for_only_as_long_as_one_starts() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let mut awaited = Awaited::new(modules.iter().next().unwrap().1, 0);
+        assert!(awaited.is_starting() && !awaited.stalls() && awaited.next_look().is_some());
+        awaited.since = Instant::now().checked_sub(STARTING + Duration::from_secs(1)).unwrap();
+        assert!(!awaited.is_starting() && awaited.next_look().is_none());
+        // Told once, so that the code is not looked at anew every second.
+        assert!(awaited.stalls() && !awaited.stalls());
     }
 }

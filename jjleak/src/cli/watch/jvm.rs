@@ -5,7 +5,7 @@ use std::time::Instant;
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 use jjleak_common::process::ProcessSlot;
 
-use super::awaited::{Awaited, JvmLibraries, Outcome};
+use super::awaited::{Awaited, JvmLibraries, LEAST_REST, Outcome};
 use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
 use super::{Look, Watch};
@@ -60,10 +60,10 @@ impl WatchedJvm {
         }
     }
 
-    /// Whether there is a JVM of which it is to be expected that it tells what its code is, and which has not: nobody can say
-    /// how to unwind through that code then.
-    pub(super) const fn is_awaited(&self) -> bool {
-        matches!(self.stage, Stage::Awaited(_))
+    /// Whether there is a JVM of which it is to be expected that it soon tells what its code is, and which has not: nobody can
+    /// say how to unwind through that code then.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(&self.stage, Stage::Awaited(awaited) if awaited.is_starting())
     }
 
     /// Frames that could not be named.
@@ -95,6 +95,8 @@ impl WatchedJvm {
         if let Stage::Awaited(awaited) = &mut self.stage {
             match awaited.look(thread, libraries) {
                 Outcome::Awaited => return News::Nothing,
+                // It is known where it will be, should it start after all.
+                Outcome::Stalled => return News::Unknown,
                 Outcome::Unknown => {
                     self.stage = Stage::Unknown(awaited.library());
                     return News::Unknown;
@@ -166,7 +168,8 @@ impl Watch {
     /// When JVMs that are just starting are to be looked at; never when there are none.
     pub(in crate::cli) fn next_look_at_starting(&self) -> Option<Instant> {
         let starting = self.processes.values().filter(|watched| watched.ended.is_none());
-        starting.filter_map(|watched| watched.jvm.next_look()).min()
+        let next = starting.filter_map(|watched| watched.jvm.next_look()).min()?;
+        Some(self.rested_from_starting.map_or(next, |rested| next.max(rested)))
     }
 
     /// Looks at JVMs that are just starting. They run Java some milliseconds after they have told what their code is, and by
@@ -182,6 +185,9 @@ impl Watch {
                 self.keep_up(slot)?;
             }
         }
+        // Of several that start at once, one is always due: others have their turn.
+        let end = Instant::now();
+        self.rested_from_starting = Some(end + (end - now) * LEAST_REST);
         Ok(())
     }
 

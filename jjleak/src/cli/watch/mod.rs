@@ -21,6 +21,7 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -72,6 +73,8 @@ pub(super) struct Watch {
     allocators: Allocators,
     code: CodeFollower,
     jvm_libraries: JvmLibraries,
+    /// Until when nothing is looked at only because a JVM is starting.
+    rested_from_starting: Option<Instant>,
     earlier: EarlierRuns,
     names: StackNames,
     threads: ThreadRoots,
@@ -116,6 +119,7 @@ impl Watch {
             allocators: Allocators::new(choice),
             code: CodeFollower::new(kept.clone()),
             jvm_libraries: JvmLibraries::default(),
+            rested_from_starting: None,
             earlier: EarlierRuns::new(kept),
             names: StackNames::default(),
             threads: ThreadRoots::default(),
@@ -357,7 +361,9 @@ impl Watch {
                 // Blocks that were not counted are freed, and others that were are freed without being seen: their addresses
                 // come again. Calls that are in progress when probes are put in or taken out are seen by half, after or before
                 // the window.
-                for counter in [Counter::UnknownFree, Counter::MissedFree, Counter::StalePending] {
+                let seen_by_half =
+                    [Counter::UnknownFree, Counter::MissedFree, Counter::StalePending, Counter::MutedCall];
+                for counter in seen_by_half {
                     snapshot.counters.insert(counter, 0);
                 }
             }
