@@ -59,6 +59,7 @@ mod saved;
 mod servers;
 mod service;
 mod snapshots;
+mod soak;
 mod stacks;
 mod states;
 mod surroundings;

@@ -8,7 +8,7 @@ use crate::test;
 
 /// `cargo xtask caps`.
 pub(crate) fn caps() -> Result<ExitCode> {
-    test::on_kernel("capabilities::", (test::REQUIRE_BPF, "1"), "run jjleak with some capabilities only")
+    test::on_kernel("capabilities::", &[(test::REQUIRE_BPF, "1")], "run jjleak with some capabilities only")
         .context("jjleak needs other capabilities than SECURITY.md says")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@
 //! | [`caps`] | which capabilities jjleak needs |
 //! | [`mod@fuzz`] | random input for what parses input |
 //! | [`vm`] | jjleak on another kernel, and its service under systemd |
+//! | [`mod@soak`] | whether what the daemon takes stays what it was |
 //! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`licences`] | formatting, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
@@ -36,6 +37,7 @@ mod manual;
 mod package;
 mod prerequisites;
 mod run;
+mod soak;
 mod sudo;
 mod tally;
 mod test;
@@ -90,6 +92,12 @@ enum Verb {
         #[arg(long)]
         service: bool,
     },
+    /// Have a daemon profile processes that come and go, and fail if it takes more in the end than at first
+    Soak {
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        minutes: u32,
+    },
     /// Write down how many Java stacks are whole, on every JDK, in every mode and with every collector
     Jdks,
     /// Build the Debian package
@@ -137,6 +145,7 @@ fn main() -> ExitCode {
         Verb::Caps => caps::caps(),
         Verb::VmTest { service: false } => vm::test(),
         Verb::VmTest { service: true } => vm::service::test(),
+        Verb::Soak { minutes } => soak::soak(minutes),
         Verb::Jdks => jdks::jdks(),
         Verb::Package { check } => package::package(check),
         Verb::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),

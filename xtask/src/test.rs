@@ -26,7 +26,7 @@ const SKIPPED: &str = "JJLEAK_SKIPPED";
 pub(crate) const LONG: &str = "JJLEAK_LONG";
 
 /// Runs the tests on the kernel that have this in their names, and lets them talk.
-pub(crate) fn on_kernel(filter: &str, variable: (&str, &str), reason: &str) -> Result<()> {
+pub(crate) fn on_kernel(filter: &str, variables: &[(&str, &str)], reason: &str) -> Result<()> {
     let object = build::object()?;
     let root = Root::obtain(reason)?;
     let mut cargo = host_cargo();
@@ -34,7 +34,7 @@ pub(crate) fn on_kernel(filter: &str, variable: (&str, &str), reason: &str) -> R
         .current_dir(workspace::root())
         .args(["test", "--quiet", "--package", "jjleak", "--test", "real", "--", filter, "--nocapture"])
         .env(OBJECT_VARIABLE, object)
-        .env(variable.0, variable.1);
+        .envs(variables.iter().copied());
     set_runner(&mut cargo, root)?;
     command::run(&mut cargo)
 }

@@ -11,7 +11,7 @@ const KEEP: (&str, &str) = ("JJLEAK_KEEP_VERIFIED", "1");
 
 /// `cargo xtask verifier`.
 pub(crate) fn verifier() -> Result<ExitCode> {
-    test::on_kernel("verifier::", KEEP, "load jjleak's BPF programs")
+    test::on_kernel("verifier::", &[KEEP], "load jjleak's BPF programs")
         .context("the programs could not be verified")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,19 @@
+//! Whether what the daemon takes of memory, descriptors, threads, BPF objects and disk stays what it was.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::{prerequisites, test};
+
+/// Tells the test for how long.
+const MINUTES: &str = "JJLEAK_SOAK_MINUTES";
+
+/// `cargo xtask soak [--minutes N]`.
+pub(crate) fn soak(minutes: u32) -> Result<ExitCode> {
+    prerequisites::for_tests(false)?;
+    let minutes = minutes.to_string();
+    let variables = [(test::REQUIRE_BPF, "1"), (MINUTES, minutes.as_str())];
+    test::on_kernel("soak::", &variables, "run the daemon").context("the daemon takes more than at first")?;
+    Ok(ExitCode::SUCCESS)
+}
