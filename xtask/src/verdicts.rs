@@ -29,7 +29,7 @@ pub(crate) fn verdicts(seeds: u32) -> Result<ExitCode> {
     cargo.args(["test", "--quiet", "--package", "jjleak", "--lib", "--"]);
     cargo.args(["--exact", "--nocapture", "--test-threads=1"]).args(TESTS);
     run(&mut cargo).context("a precision or recall is below what is required")?;
-    test::on_kernel(PROGRAMS, (REQUIRE_BPF, "1"), "watch programs that leak")
+    test::on_kernel(PROGRAMS, &[(REQUIRE_BPF, "1")], "watch programs that leak")
         .context("a precision or recall on programs is below what is required")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,8 @@ pub(super) const LEAST_REST: u32 = 2;
 /// A JVM starts in some tenths of a second. After this time one is looked at only when there is another reason, and one that does
 /// not describe itself is not expected to do so any more.
 const STARTING: Duration = Duration::from_secs(10);
+/// The loader has made a library ready some milliseconds after mapping it: one that cannot be read by then never can.
+const LOADING: Duration = Duration::from_secs(3);
 /// Most libraries whose symbols are kept: a host has a handful of JDKs.
 const MAX_LIBRARIES: usize = 16;
 
@@ -99,6 +101,11 @@ impl Awaited {
         self.since.elapsed() <= STARTING
     }
 
+    /// Whether what it says of itself will not be understood any more.
+    fn is_unreadable(&self) -> bool {
+        self.early.is_none() && self.since.elapsed() > LOADING
+    }
+
     /// Whether it is found just now that it does not start.
     fn stalls(&mut self) -> bool {
         !self.is_starting() && !mem::replace(&mut self.has_stalled, true)
@@ -106,7 +113,7 @@ impl Awaited {
 
     /// Reads anew what it says of itself.
     pub(super) fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> Outcome {
-        let is_final = !self.is_starting() || !jvm::describes_itself(&self.library);
+        let is_final = self.is_unreadable() || !jvm::describes_itself(&self.library);
         match self.open(thread, libraries) {
             Ok(jvm) if jvm.heaps().is_ok() => {
                 let version = jvm.version();
@@ -138,13 +145,13 @@ impl Awaited {
         Jvm::described(memory, symbols.above(self.bias)).map_err(|error| error.to_string())
     }
 
-    /// When to look whether [`Self::has_begun`].
+    /// When to look whether [`Self::is_settled`].
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.is_starting().then_some(self.next)
     }
 
-    /// Whether it has code by now, as far as it can be told without much ado.
-    pub(super) fn has_begun(
+    /// Whether it has code by now, or cannot be looked into, as far as it can be told without much ado.
+    pub(super) fn is_settled(
         &mut self,
         thread: impl FnOnce() -> Option<Pid>,
         libraries: &mut JvmLibraries,
@@ -156,7 +163,7 @@ impl Awaited {
         let has_begun = self.early.as_ref().is_some_and(|jvm| jvm.heaps().is_ok());
         let end = Instant::now();
         self.next = end + BETWEEN_LOOKS.max((end - begin) * LEAST_REST);
-        has_begun
+        has_begun || self.is_unreadable()
     }
 }
 

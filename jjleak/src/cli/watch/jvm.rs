@@ -112,10 +112,10 @@ impl WatchedJvm {
         if let Stage::Awaited(awaited) = &self.stage { awaited.next_look() } else { None }
     }
 
-    /// Whether an awaited JVM has come so far that it can be looked into. Costs next to nothing.
-    fn has_begun(&mut self, pid: Pid, libraries: &mut JvmLibraries) -> bool {
+    /// Whether an awaited JVM has come so far that it can be looked into, or never will. Costs next to nothing.
+    fn is_settled(&mut self, pid: Pid, libraries: &mut JvmLibraries) -> bool {
         match &mut self.stage {
-            Stage::Awaited(awaited) => awaited.has_begun(|| living_thread(pid), libraries),
+            Stage::Awaited(awaited) => awaited.is_settled(|| living_thread(pid), libraries),
             _ => false,
         }
     }
@@ -181,7 +181,7 @@ impl Watch {
             self.processes.iter().filter(|(_, watched)| is_due(watched)).map(|(slot, _)| *slot).collect();
         for slot in due {
             let Some(watched) = self.processes.get_mut(&slot) else { continue };
-            if watched.jvm.has_begun(watched.process.pid, &mut self.jvm_libraries) {
+            if watched.jvm.is_settled(watched.process.pid, &mut self.jvm_libraries) {
                 self.keep_up(slot)?;
             }
         }
