@@ -168,7 +168,7 @@ impl Shared {
             match job {
                 Ok(job) => core.jobs.push(job),
                 Err(error) => {
-                    core.end(pid, order.start_time, Err(format!("no thread for it: {error}")), false)
+                    core.end(pid, order.start_time, Err(format!("no thread for it: {error}")), false);
                 }
             }
         }

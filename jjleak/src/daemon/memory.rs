@@ -35,7 +35,7 @@ pub(super) fn give_back() {
     }
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::processes::{Pid, Resident, ResidentMemory};
@@ -60,6 +60,6 @@ mod tests {
         let _last = last.join().unwrap();
         give_back();
         let after = resident();
-        assert!(after < before + (100 << 20), "{before} {after}");
+        assert!(after < before + (100 << 20) || !cfg!(target_env = "gnu"), "{before} {after}");
     }
 }

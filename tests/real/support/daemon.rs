@@ -169,7 +169,7 @@ impl Daemon {
         loop {
             let passed = begin.elapsed();
             assert!(passed < limit, "{part:?} did not come within {limit:?}, after {:#?}", self.said);
-            let line = self.log.next(limit - passed);
+            let line = self.log.next(limit.saturating_sub(passed));
             let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
             self.said.push(said.clone());
             if said["message"].as_str().is_some_and(|message| message.contains(part)) {

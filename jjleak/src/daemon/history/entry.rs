@@ -151,7 +151,10 @@ impl Entry {
             verdict: verdict(profile),
             leaking: leaking().take(MAX_SITES).map(site).collect(),
             leaking_sites: leaking().count(),
-            leak_rate: leaking().filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum(),
+            leak_rate: leaking()
+                .filter_map(|verdict| verdict.rate)
+                .map(|rate| rate.per_second)
+                .fold(0., |sum, rate| sum + rate),
             estimate: estimated_from(&profile.coverage)
                 .map(|from| Estimate { from, can_be_judged: profile.coverage.windows.is_none() }),
             has_losses: !lost.is_empty(),
@@ -231,6 +234,8 @@ mod tests {
             bounded.verdict
         );
         assert!(!bounded.judged && bounded.is_final() && bounded.leaking_sites == 0);
+        // A sum of nothing is none less than zero: it is shown.
+        assert!(bounded.leak_rate.is_sign_positive());
         let early = Profile { taken_at: profile.started_at, ..sample::judged() };
         assert!(!entry(&early).is_final());
     }
