@@ -117,6 +117,23 @@ fn exec_is_noticed_inside_a_pid_namespace() {
 }
 
 #[test]
+fn a_bound_that_the_main_thread_takes_along_is_told_of() {
+    require_bpf!();
+    let mut program =
+        Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut output = Lines::of("headless", program.stdout.take().unwrap());
+    let mut input = program.stdin.take().unwrap();
+    output.skip_to("ready", SOON);
+    let pid = program.id().to_string();
+    let mut jjleak = Jjleak::attached(["-p", &pid, "3600", "--format", "json", "--max-overhead", "1"]);
+
+    input.write_all(b"1").unwrap();
+
+    jjleak.wait_for(" WARN what profiling costs is not bounded any more");
+    jjleak.interrupt().assert_done();
+}
+
+#[test]
 fn the_other_threads_are_counted_after_the_main_thread_has_ended() {
     require_bpf!();
     let mut program =

@@ -4,6 +4,7 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use aya::sys::SyscallError;
 use aya::{BtfError, EbpfError};
+use nix::libc::ESRCH;
 
 use super::{Missing, Scope};
 use crate::allocators::ProbeSite;
@@ -81,6 +82,11 @@ pub enum Error {
     /// The process ended in the meantime.
     #[error("process {0} ended while jjleak was attaching to it")]
     Gone(Pid),
+    /// Only uprobe-multi links can be put in and taken out in a moment, and they know a process by its main thread.
+    #[error(
+        "the main thread of the process has ended: the probes of thread {0} cannot be put in and taken out in a moment"
+    )]
+    NoMainThread(Pid),
     /// A BPF map could not be written or read.
     #[error("accessing a table of the BPF programs failed")]
     Table(#[source] Box<MapError>),
@@ -124,6 +130,17 @@ impl Error {
             .map(|site| format!("{} (file offset {:#x})", site.names.join("/"), site.offset()))
             .collect();
         Self::Attach { places: places.join(", "), source: Box::new(source) }
+    }
+
+    /// Links cannot be put back in.
+    pub(super) fn wake(scope: Scope, sites: &[ProbeSite], source: std::io::Error) -> Self {
+        let has_no_such_process = source.raw_os_error() == Some(ESRCH);
+        match (scope, Self::attach(scope, sites, source)) {
+            (Scope::Process { thread, .. }, Self::Attach { .. }) if has_no_such_process => {
+                Self::NoMainThread(thread)
+            }
+            (_, error) => error,
+        }
     }
 }
 

@@ -198,9 +198,9 @@ impl Attachment {
         self.probes.rest(part);
     }
 
-    /// Puts a part of the probes back in.
+    /// Puts a part of the probes back in. Fails where the main thread has ended.
     pub fn wake(&mut self, part: Part) -> Result<(), Error> {
-        self.probes.wake(&mut self.ebpf, part)
+        self.probes.wake(part)
     }
 
     /// Whether probes can be taken out and put back in in a moment: where they are no perf events.

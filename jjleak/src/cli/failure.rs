@@ -128,6 +128,9 @@ impl From<attach::Error> for Failure {
                 "leave --mmap out, or boot a kernel built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_FTRACE_SYSCALLS=y",
             ),
             E::Attach { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
+            E::NoMainThread(_) => {
+                (PREFLIGHT, "profile it without --max-overhead: --estimate says what that costs")
+            }
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),
             E::Namespace(_) => (OTHER, "mount proc(5) on /proc"),

@@ -11,6 +11,7 @@ use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use aya::Ebpf;
 use aya::programs::uprobe::UProbeLinkId;
@@ -36,6 +37,8 @@ pub(super) struct Probes {
     placed: Vec<Placed>,
     /// Parts whose probes are out.
     resting: Vec<Part>,
+    /// Those that are being taken out meanwhile.
+    going: Vec<(Part, JoinHandle<()>)>,
 }
 
 /// Probes that were attached together.
@@ -76,7 +79,7 @@ impl Probes {
             Host::this().check_perf_events()?;
             perf::load(ebpf, programs.names())?;
         }
-        Ok(Self { programs, multi, placed: Vec::new(), resting: Vec::new() })
+        Ok(Self { programs, multi, placed: Vec::new(), resting: Vec::new(), going: Vec::new() })
     }
 
     /// How many instructions the verifier has followed in the programs that aya knows nothing of.
@@ -86,7 +89,7 @@ impl Probes {
 
     /// Attaches probes: those at returns first, so that no entry goes without one.
     pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
-        let Self { programs, multi, placed, resting } = self;
+        let Self { programs, multi, placed, resting, .. } = self;
         for group in programs.group(targets) {
             let links = if resting.contains(&group.part) {
                 Links::NONE
@@ -105,7 +108,7 @@ impl Probes {
     /// nothing may be counted twice. Perf events go afterwards: they do not fire any more, and many take seconds to go, in
     /// which all frees would be missed.
     pub(super) fn rebind(&mut self, ebpf: &mut Ebpf, slot: ProcessSlot, scope: Scope) -> Result<(), Error> {
-        let Self { programs, multi, placed, resting } = self;
+        let Self { programs, multi, placed, resting, .. } = self;
         let is_bound =
             |placed: &&mut Placed| matches!(placed.scope, Scope::Process { slot: of, .. } if of == slot);
         multi::close(
@@ -156,19 +159,29 @@ impl Probes {
                 .filter(|placed| placed.group.at_return == at_return && placed.group.part == part);
             resting.filter_map(|placed| placed.links.take_multi()).collect()
         });
-        multi::close_aside(entries, returns);
+        self.going.extend(multi::close_aside(entries, returns).map(|going| (part, going)));
     }
 
-    /// Puts a part of the probes back in that was taken out: returns before entries.
-    pub(super) fn wake(&mut self, ebpf: &mut Ebpf, part: Part) -> Result<(), Error> {
-        let Self { programs, multi, placed, resting } = self;
+    /// Puts a part of the probes back in that was taken out: returns before entries. Those that were are gone by then: with two
+    /// at a place, a block would be booked twice.
+    ///
+    /// Fails where the main thread has ended: what took the place of links then could not rest any more.
+    pub(super) fn wake(&mut self, part: Part) -> Result<(), Error> {
+        for (_, going) in self.going.extract_if(.., |(of, _)| *of == part) {
+            // It has closed its links, whatever became of it.
+            let _ = going.join();
+        }
+        let Self { multi, placed, resting, .. } = self;
         for at_return in [true, false] {
-            let resting = placed.iter_mut().filter(|placed| {
+            let out = placed.iter_mut().filter(|placed| {
                 let is_out = matches!(&placed.links, Links::PerfEvents(links) if links.is_empty());
                 is_out && placed.group.at_return == at_return && placed.group.part == part
             });
-            for placed in resting {
-                placed.links = Links::attach(*programs, multi.as_ref(), ebpf, placed.scope, &placed.group)?;
+            for Placed { group, scope, links } in out {
+                let linked = multi.as_ref().map(|multi| link(multi, *scope, group)).transpose();
+                if let Some(link) = linked.map_err(|error| Error::wake(*scope, &group.sites, error))? {
+                    *links = Links::Multi(link);
+                }
             }
         }
         resting.retain(|resting| *resting != part);

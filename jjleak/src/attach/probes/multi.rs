@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::thread;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use aya::Ebpf;
@@ -124,16 +125,23 @@ pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
 
 /// Detaches what these links carry, and then what those do, while others go on. The kernel takes breakpoints out at once, and
 /// then waits, for up to a tenth of a second, until nobody can be in a program any more: whoever waited for that would leave
-/// the other breakpoints where they are meanwhile.
-pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) {
+/// the other breakpoints where they are meanwhile. Whoever wants to have them in again has to wait.
+pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) -> Option<JoinHandle<()>> {
     // Where no thread can be made, the links are dropped here.
-    let _ = thread::Builder::new().spawn(move || {
+    let closing = thread::Builder::new().spawn(move || {
         thread::scope(|scope| {
-            let _ = thread::Builder::new().spawn_scoped(scope, || close(first));
+            let (sender, has_begun) = mpsc::channel();
+            let _ = thread::Builder::new().spawn_scoped(scope, move || {
+                let _ = sender.send(());
+                close(first);
+            });
+            // On a busy machine, a thread can begin late. Of one that could not be made, this is told, too.
+            let _ = has_begun.recv();
             thread::sleep(IN_PROGRESS);
             close(second);
         });
     });
+    closing.ok()
 }
 
 /// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls.

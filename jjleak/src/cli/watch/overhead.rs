@@ -47,6 +47,8 @@ impl Watch {
         let measuring = Measuring::begin().map_err(|error| cannot_measure(&error))?;
         let bound =
             Bound::begin(budget, watched.pid(), measuring, &mut self.attachment, &mut self.collector)?;
+        // Whatever is in now must go again.
+        self.can_rest()?;
         self.bound = Some(bound);
         Ok(())
     }
