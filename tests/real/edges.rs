@@ -129,7 +129,7 @@ fn a_bound_that_the_main_thread_takes_along_is_told_of() {
 
     input.write_all(b"1").unwrap();
 
-    jjleak.wait_for("what profiling costs is not bounded any more");
+    jjleak.wait_for(" WARN what profiling costs is not bounded any more");
     jjleak.interrupt().assert_done();
 }
 

@@ -130,13 +130,13 @@ pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) 
     // Where no thread can be made, the links are dropped here.
     let closing = thread::Builder::new().spawn(move || {
         thread::scope(|scope| {
-            let (begin, begun) = mpsc::channel();
+            let (sender, has_begun) = mpsc::channel();
             let _ = thread::Builder::new().spawn_scoped(scope, move || {
-                let _ = begin.send(());
+                let _ = sender.send(());
                 close(first);
             });
             // On a busy machine, a thread can begin late. Of one that could not be made, this is told, too.
-            let _ = begun.recv();
+            let _ = has_begun.recv();
             thread::sleep(IN_PROGRESS);
             close(second);
         });
