@@ -84,7 +84,7 @@ impl Load {
     ///
     /// A stratum is as long as it takes to save up what it costs, and to have as much left for the next one at its end: its
     /// window can be anywhere in it. Only where something is owed, as after finding out that not everything can be counted,
-    /// the window waits until that is paid: a run can end at any time. That holds for the first ([`Plan::without_wait`]).
+    /// the window waits until that is paid: a run can end at any time. That holds for the first alone.
     #[must_use]
     pub fn plan(&self, share: f64, saved_s: f64, target: Duration) -> Plan {
         let allowed = self.allowed(share);
