@@ -26,6 +26,8 @@ const LIFE: u32 = 3;
 const LIFE_OF_JVM: u32 = 20;
 /// Most profiles that may be kept, and how long it takes at most until that has been seen to.
 const STATE_BYTES: u64 = 1 << 20;
+/// The index, and what is left for the next daemon, lie beside them.
+const BESIDE_KIB: u64 = 256;
 const TIDYING: Duration = Duration::from_secs(75);
 /// Two processes at a time, each for five to ten seconds.
 const RULES: &str = "[profile]\nduration = \"5s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nat_once = 2\nback_off = \"1s\"\n\
@@ -112,8 +114,11 @@ fn judge(samples: &[Sample]) -> (String, bool) {
         there.map(|sample| sample.state_bytes >> 10).min().unwrap()
     };
     let begin = samples[0].at;
-    let state =
-        [smallest(begin, begin + TIDYING), smallest(end.saturating_sub(TIDYING), end), STATE_BYTES >> 10];
+    let state = [
+        smallest(begin, begin + TIDYING),
+        smallest(end.saturating_sub(TIDYING), end),
+        (STATE_BYTES >> 10) + BESIDE_KIB,
+    ];
     row("state directory, KiB", state);
     let title = format!("{:<24} {:>12} {:>12} {:>12}\n", "", "first third", "last third", "allowed");
     (title + &table, is_flat)
