@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use jjleak::render::json::Document;
 use nix::sys::signal::Signal;
 
 use crate::support::books::{Books, call_site};
@@ -116,41 +117,43 @@ fn exec_is_noticed_inside_a_pid_namespace() {
     assert_eq!(ended.report().notes["exec"], 1, "{:#?}", ended.stderr);
 }
 
-#[test]
-fn a_bound_that_the_main_thread_takes_along_is_told_of() {
-    require_bpf!();
+/// Has a program's main thread end, and the other one allocate once jjleak has said this; what jjleak reports, and how many of
+/// the other thread's allocations it has.
+fn without_its_main_thread(options: &[&str], said: &str) -> (Document, u64) {
     let mut program =
         Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut output = Lines::of("headless", program.stdout.take().unwrap());
-    let mut input = program.stdin.take().unwrap();
     output.skip_to("ready", SOON);
+    let mut input = program.stdin.take().unwrap();
     let pid = program.id().to_string();
-    let mut jjleak = Jjleak::attached(["-p", &pid, "3600", "--format", "json", "--max-overhead", "1"]);
-
+    let mut jjleak = Jjleak::attached(["-p", &pid, "3600", "--format", "json"].iter().chain(options));
     input.write_all(b"1").unwrap();
+    jjleak.wait_for(said);
+    input.write_all(b"2").unwrap();
+    output.skip_to("done", SOON);
+    let report = jjleak.interrupt().assert_done().report();
+    // The main thread's end has allocations of its own, in the C library.
+    let counted = report.stacks.iter().filter(|stack| call_site(stack) == "site_headless");
+    let counted = counted.map(|stack| stack.live.objects).sum();
+    (report, counted)
+}
 
-    jjleak.wait_for(" WARN what profiling costs is not bounded any more");
-    jjleak.interrupt().assert_done();
+#[test]
+fn a_bound_that_the_main_thread_takes_along_is_told_of_and_nothing_is_probed_without_it() {
+    require_bpf!();
+
+    let warning = " WARN what profiling costs is not bounded any more, and what is allocated not counted";
+    let (_, counted) = without_its_main_thread(&["--max-overhead", "1"], warning);
+
+    assert_eq!(counted, 0);
 }
 
 #[test]
 fn the_other_threads_are_counted_after_the_main_thread_has_ended() {
     require_bpf!();
-    let mut program =
-        Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut output = Lines::of("headless", program.stdout.take().unwrap());
-    let mut input = program.stdin.take().unwrap();
-    output.skip_to("ready", SOON);
-    let mut jjleak = Jjleak::attached(["-p", &program.id().to_string(), "3600", "--format", "json"]);
 
-    input.write_all(b"1").unwrap();
-    jjleak.wait_for(" WARN the probed thread of process");
-    input.write_all(b"2").unwrap();
-    output.skip_to("done", SOON);
-    let report = jjleak.interrupt().report();
+    let (report, counted) = without_its_main_thread(&[], " WARN the probed thread of process");
 
-    // The main thread's end has allocations of its own, in the C library.
-    let counted = report.stacks.iter().filter(|stack| call_site(stack) == "site_headless");
-    assert_eq!(counted.map(|stack| stack.live.objects).sum::<u64>(), 100);
+    assert_eq!(counted, 100, "{report:#?}");
     assert_eq!(report.lost["probes_unbound"], 1);
 }

@@ -198,6 +198,11 @@ impl Attachment {
         self.probes.rest(part);
     }
 
+    /// Takes all probes out for good.
+    pub fn take_out(&mut self) -> Result<(), Error> {
+        self.probes.take_out(&mut self.ebpf)
+    }
+
     /// Puts a part of the probes back in. Fails where the main thread has ended.
     pub fn wake(&mut self, part: Part) -> Result<(), Error> {
         self.probes.wake(part)

@@ -113,6 +113,15 @@ impl Bound {
         Duration::try_from_secs_f64(self.spent_s + since_s).unwrap_or_default()
     }
 
+    /// Takes the probes out, since the bound cannot be kept any more: what is allocated from now on is not counted.
+    pub fn give_up(self, attachment: &mut Attachment, collector: &mut Collector) -> Result<(), Error> {
+        if matches!(self.state, State::Whole | State::Window { .. }) {
+            let end = now_ns();
+            collector.end_window_at(end, end);
+        }
+        attachment.take_out()
+    }
+
     /// Does what is to be done now.
     pub fn turn(
         &mut self,

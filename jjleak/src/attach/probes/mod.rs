@@ -162,6 +162,18 @@ impl Probes {
         self.going.extend(multi::close_aside(entries, returns).map(|going| (part, going)));
     }
 
+    /// Takes all probes out for good, also perf events, which takes seconds.
+    pub(super) fn take_out(&mut self, ebpf: &mut Ebpf) -> Result<(), Error> {
+        self.rest(Part::Allocations);
+        self.rest(Part::Frees);
+        for Placed { group, links, .. } in &mut self.placed {
+            if let Links::PerfEvents(links) = links {
+                perf::detach(ebpf, group.program, mem::take(links))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Puts a part of the probes back in that was taken out: returns before entries. Those that were are gone by then: with two
     /// at a place, a block would be booked twice.
     ///

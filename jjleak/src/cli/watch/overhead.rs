@@ -87,11 +87,19 @@ impl Watch {
                 .to_owned())
         };
         if let Err(why) = turned {
-            // The process may be ending: its report is worth more than the bound.
-            tracing::warn!(
-                "what profiling costs is not bounded any more, and what is allocated not counted: {why}"
-            );
-            self.bound = None;
+            self.give_up(&why);
+        }
+    }
+
+    /// Ends the bound, and the counting with it. The process may be ending: its report is worth more than the bound.
+    fn give_up(&mut self, why: &str) {
+        let Some(bound) = self.bound.take() else { return };
+        let out = bound.give_up(&mut self.attachment, &mut self.collector);
+        tracing::warn!(
+            "what profiling costs is not bounded any more, and what is allocated not counted: {why}"
+        );
+        if let Err(error) = out {
+            tracing::warn!("probes may have been left in the process: {}", crate::cli::chain(&error));
         }
     }
 }
