@@ -23,7 +23,8 @@ use jjleak_common::{
 use super::{
     Scratch,
     generated::{address_at, int_at},
-    walk::{interpreter, push},
+    leave::interpreter,
+    walk::push,
     window::word,
 };
 use crate::{maps::JVMS, memory::read_user_word};

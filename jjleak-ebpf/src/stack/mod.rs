@@ -3,6 +3,7 @@
 //! - `walk`: from frame to frame.
 //! - `rows`: the rule for a frame.
 //! - `generated`: the rule for code that a JVM generates.
+//! - `leave`: frames of signals and interpreters.
 //! - `heap`: frames of virtual threads that are in the Java heap.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
@@ -14,6 +15,7 @@ mod code;
 mod generated;
 mod heap;
 mod intern;
+mod leave;
 mod replay;
 mod rows;
 mod trampoline;

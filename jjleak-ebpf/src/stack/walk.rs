@@ -13,12 +13,12 @@ use core::{
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::{InterpretedFrame, MAX_FRAMES, StackFrame, StackHash, StackStatus},
+    stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
     unwind::{CodeFile, Hint, MAX_FOUND, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
 };
 
 use super::{
-    Scratch, Walk, Walked, code, generated, heap,
+    Scratch, Walk, Walked, code, generated, heap, leave,
     replay::{self, Start},
     rows::{self, Tables},
     trampoline,
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// A frame larger than the default stack limit is no frame.
-const MAX_FRAME_BYTES: u64 = 8 << 20;
+pub(super) const MAX_FRAME_BYTES: u64 = 8 << 20;
 
 const CONTINUE: i64 = 0;
 const STOP: i64 = 1;
@@ -43,7 +43,7 @@ struct Loop {
 }
 
 /// How a step ended: with the caller's frame, or for good.
-type Step = Result<(), StackStatus>;
+pub(super) type Step = Result<(), StackStatus>;
 
 /// Walks the stack of the call that `hit` is the entry of into `scratch`.
 #[inline(always)]
@@ -269,7 +269,7 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         return heap::leave_frame(scratch, row);
     }
     if kind == RowKind::Interpreter as u64 {
-        return leave_interpreted_frame(scratch);
+        return leave::interpreted_frame(scratch);
     }
     let frame = StackFrame::new(walk.instruction_pointer, row.address() as u16);
     push(scratch, frame.found_by_frame_pointer(walk.by_frame_pointer));
@@ -279,7 +279,7 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         return Err(finished(walk));
     }
     if kind == RowKind::Signal as u64 {
-        return leave_signal_frame(scratch);
+        return leave::signal_frame(scratch);
     }
     if by_frame_pointer && walk.frame_pointer == 0 {
         // Where stacks begin, the frame pointer is cleared (System V ABI, x86-64): threads of musl, for one.
@@ -364,72 +364,6 @@ fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, Stack
     } else {
         Err(StackStatus::Unsupported)
     }
-}
-
-/// Goes to the frame that a signal interrupted. The kernel has pushed its registers: `struct rt_sigframe`
-/// (arch/x86/include/asm/sigframe.h) without its return address is at the stack pointer, and begins with `struct
-/// ucontext`, in which the registers are at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
-#[inline(always)]
-fn leave_signal_frame(scratch: *mut Scratch) -> Step {
-    const RBP: u64 = 40 + 10 * 8;
-    const RSP: u64 = 40 + 15 * 8;
-    const RIP: u64 = 40 + 16 * 8;
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let frame = walk.stack_pointer;
-    if frame & 7 != 0 {
-        return Err(StackStatus::BadFrame);
-    }
-    walk.frame_pointer = word(scratch, frame + RBP).ok_or(StackStatus::Fault)?;
-    walk.stack_pointer = word(scratch, frame + RSP).ok_or(StackStatus::Fault)?;
-    walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
-    walk.after_call = 0;
-    walk.by_frame_pointer = 0;
-    walk.base_saved = 0;
-    Ok(())
-}
-
-/// How many bytes below its frame pointer things are in a frame of HotSpot's interpreter (src/hotspot/cpu/x86/frame_x86.hpp in
-/// the JDK).
-pub(super) mod interpreter {
-    /// The stack pointer that the caller had: its arguments have become locals since.
-    pub(crate) const SENDER_STACK_POINTER: u64 = 8;
-    /// The `Method`.
-    pub(crate) const METHOD: u64 = 3 * 8;
-    /// Its first local variable, the outermost one.
-    pub(crate) const LOCALS: u64 = 7 * 8;
-    /// The bytecode that is running.
-    pub(crate) const BYTECODE: u64 = 8 * 8;
-}
-
-/// Adds a frame of HotSpot's interpreter and goes to its caller's. At the frame pointer are the caller's and the return
-/// address.
-#[inline(always)]
-fn leave_interpreted_frame(scratch: *mut Scratch) -> Step {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let frame = walk.frame_pointer;
-    if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
-        return Err(StackStatus::BadFrame);
-    }
-    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::Fault)?;
-    let method = word(scratch, frame - interpreter::METHOD).ok_or(StackStatus::Fault)?;
-    let sender = word(scratch, frame - interpreter::SENDER_STACK_POINTER).ok_or(StackStatus::Fault)?;
-    if !InterpretedFrame::can_be(method)
-        || sender & 7 != 0
-        || sender.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES
-    {
-        return Err(StackStatus::BadFrame);
-    }
-    let interpreted = InterpretedFrame::pack(method, bytecode);
-    push(scratch, interpreted.found_by_frame_pointer(walk.by_frame_pointer));
-    walk.frame_pointer = word(scratch, frame).ok_or(StackStatus::Fault)?;
-    walk.instruction_pointer = word(scratch, frame + 8).ok_or(StackStatus::Fault)?;
-    walk.stack_pointer = sender;
-    walk.after_call = 1;
-    walk.by_frame_pointer = 0;
-    walk.base_saved = 0;
-    Ok(())
 }
 
 /// The walk has reached the root.

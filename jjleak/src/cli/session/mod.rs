@@ -1,8 +1,9 @@
 //! One profiling run: from the arguments to the final report.
 
+mod begin;
+
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +12,21 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::Failure;
-use super::args::{Args, Subject};
-use super::audience::{self, Audience};
-use super::choice::Choice;
-use super::failure::{LOSS, OTHER};
-use super::notices::tell;
-use super::outputs::{Asked, Outputs, Written};
-use super::progress::Progress;
-use super::saved;
-use super::signals;
-use super::trace::Trace;
-use super::waiting::{at, every, readable, ready};
-use super::watch::{Wanted, Watch};
 use crate::analyze::{Baseline, Pace};
-use crate::attach::{self, Drained, Following, Hints, Programs, Settings, Told};
-use crate::processes::{Launch, Pid, Streams};
+use crate::attach::{self, Drained, Following, Hints, Told};
+use crate::cli::Failure;
+use crate::cli::args::Args;
+use crate::cli::audience::{self, Audience};
+use crate::cli::choice::Choice;
+use crate::cli::failure::{LOSS, OTHER};
+use crate::cli::notices::tell;
+use crate::cli::outputs::{Outputs, Written};
+use crate::cli::progress::Progress;
+use crate::cli::saved;
+use crate::cli::signals;
+use crate::cli::trace::Trace;
+use crate::cli::waiting::{at, every, readable, ready};
+use crate::cli::watch::Watch;
 use crate::profile::Profile;
 
 /// How often jjleak looks at what the processes map, so that their files stay known when they end.
@@ -57,7 +57,7 @@ pub(super) fn profile_until(
     interrupt: impl FnOnce() -> Result<Arc<Notify>, Failure>,
 ) -> Result<(), Failure> {
     let subject = args.subject()?;
-    let settings = settings(args, &subject)?;
+    let settings = begin::settings(args, &subject)?;
     let choice = Choice::of(args)?;
     if args.max_overhead.is_some() && args.pid.len() > 1 {
         let what = "--max-overhead keeps one process below a bound: give one -p";
@@ -87,25 +87,6 @@ fn cannot_start(what: &str, error: &io::Error) -> Failure {
     Failure::new(OTHER, format!("{what} failed: {error}"), "check the limits of this session (ulimit -a)")
 }
 
-fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
-    let mut settings = Settings::new(Programs::Accounting);
-    settings.sizes = args.size_filter()?;
-    settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
-    settings.mappings = args.mmap;
-    settings.following = match subject {
-        Subject::Named(_) | Subject::Everything => Following::Everyone,
-        Subject::Pids(_) | Subject::Command(_) if args.follow => Following::Children,
-        Subject::Pids(_) | Subject::Command(_) => Following::Nobody,
-    };
-    settings.capacity.processes = match subject {
-        Subject::Pids(pids) if !args.follow => u32::try_from(pids.len()).unwrap_or(u32::MAX),
-        Subject::Command(_) if !args.follow => 1,
-        _ => args.max_processes,
-    };
-    args.apply(&mut settings);
-    Ok(settings)
-}
-
 /// A profiling run.
 struct Session {
     watch: Watch,
@@ -127,92 +108,6 @@ struct Session {
 }
 
 impl Session {
-    fn begin(
-        args: &Args,
-        subject: Subject,
-        settings: Settings,
-        choice: Choice,
-        shown: &audience::Wanted,
-    ) -> Result<Self, Failure> {
-        let wanted = match &subject {
-            Subject::Named(name) => Wanted::Named(name.clone()),
-            _ => Wanted::All,
-        };
-        let progress = Progress::start("attaching");
-        let (mut watch, outputs) = match subject {
-            Subject::Pids(pids) => {
-                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
-                if args.max_overhead.is_some() {
-                    shown.rest_at_first(&mut watch)?;
-                }
-                Self::attach(&shown.asked(args), &pids, watch)?
-            }
-            Subject::Command(words) => {
-                let watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
-                Self::launch(&shown.asked(args), &words, shown.streams(), watch)?
-            }
-            Subject::Named(_) | Subject::Everything => {
-                let outputs = Outputs::open(&shown.asked(args), None)?;
-                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
-                watch.attach_all();
-                (watch, outputs)
-            }
-        };
-        if let Some(percent) = args.max_overhead {
-            shown.bound(&mut watch, percent / 100.)?;
-        }
-        if args.refresh_perf_map {
-            watch.ask_for_perf_maps();
-        }
-        drop(progress);
-        tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
-        Self::with(watch, outputs, Audience::open(shown, args)?)
-    }
-
-    /// Attaches to running processes.
-    fn attach(asked: &Asked<'_>, pids: &[u32], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
-        let known =
-            |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
-        let known = pids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
-        for pid in &known {
-            crate::processes::Process::open(*pid)?;
-        }
-        let outputs = Outputs::open(asked, <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
-        known.into_iter().try_for_each(|pid| watch.attach(pid))?;
-        Ok((watch, outputs))
-    }
-
-    /// Starts a command.
-    fn launch(
-        asked: &Asked<'_>,
-        words: &[OsString],
-        streams: Streams,
-        mut watch: Watch,
-    ) -> Result<(Watch, Outputs), Failure> {
-        let launch = Launch::start(words, streams)?;
-        let outputs = Outputs::open(asked, Some(launch.pid().number().get()))?;
-        watch.launch(launch)?;
-        Ok((watch, outputs))
-    }
-
-    fn with(mut watch: Watch, outputs: Outputs, audience: Audience) -> Result<Self, Failure> {
-        let hints = watch.attachment_mut().hints()?;
-        let trace = Trace::new(watch.attachment_mut().events()?);
-        Ok(Self {
-            watch,
-            outputs,
-            audience,
-            hints,
-            trace,
-            baseline: None,
-            closed: Vec::new(),
-            endings: Vec::new(),
-            ended: 0,
-            last: Vec::new(),
-            losses: BTreeSet::new(),
-        })
-    }
-
     /// Reports at every interval until something ends the run.
     async fn run(&mut self, args: &Args, interrupt: &Notify) -> Result<(), Failure> {
         let mut reports = every(args.interval);

@@ -1,0 +1,75 @@
+//! Frames that no canonical frame address leads out of: those that signals interrupted, and those of HotSpot's interpreter.
+
+use jjleak_common::stack::{InterpretedFrame, StackStatus};
+
+use super::{
+    Scratch,
+    walk::{MAX_FRAME_BYTES, Step, push},
+    window::word,
+};
+
+/// Goes to the frame that a signal interrupted. The kernel has pushed its registers: `struct rt_sigframe`
+/// (arch/x86/include/asm/sigframe.h) without its return address is at the stack pointer, and begins with `struct
+/// ucontext`, in which the registers are at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
+#[inline(always)]
+pub(super) fn signal_frame(scratch: *mut Scratch) -> Step {
+    const RBP: u64 = 40 + 10 * 8;
+    const RSP: u64 = 40 + 15 * 8;
+    const RIP: u64 = 40 + 16 * 8;
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let frame = walk.stack_pointer;
+    if frame & 7 != 0 {
+        return Err(StackStatus::BadFrame);
+    }
+    walk.frame_pointer = word(scratch, frame + RBP).ok_or(StackStatus::Fault)?;
+    walk.stack_pointer = word(scratch, frame + RSP).ok_or(StackStatus::Fault)?;
+    walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
+    walk.after_call = 0;
+    walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
+    Ok(())
+}
+
+/// How many bytes below its frame pointer things are in a frame of HotSpot's interpreter (src/hotspot/cpu/x86/frame_x86.hpp in
+/// the JDK).
+pub(super) mod interpreter {
+    /// The stack pointer that the caller had: its arguments have become locals since.
+    pub(crate) const SENDER_STACK_POINTER: u64 = 8;
+    /// The `Method`.
+    pub(crate) const METHOD: u64 = 3 * 8;
+    /// Its first local variable, the outermost one.
+    pub(crate) const LOCALS: u64 = 7 * 8;
+    /// The bytecode that is running.
+    pub(crate) const BYTECODE: u64 = 8 * 8;
+}
+
+/// Adds a frame of HotSpot's interpreter and goes to its caller's. At the frame pointer are the caller's and the return
+/// address.
+#[inline(always)]
+pub(super) fn interpreted_frame(scratch: *mut Scratch) -> Step {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let frame = walk.frame_pointer;
+    if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
+        return Err(StackStatus::BadFrame);
+    }
+    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::Fault)?;
+    let method = word(scratch, frame - interpreter::METHOD).ok_or(StackStatus::Fault)?;
+    let sender = word(scratch, frame - interpreter::SENDER_STACK_POINTER).ok_or(StackStatus::Fault)?;
+    if !InterpretedFrame::can_be(method)
+        || sender & 7 != 0
+        || sender.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES
+    {
+        return Err(StackStatus::BadFrame);
+    }
+    let interpreted = InterpretedFrame::pack(method, bytecode);
+    push(scratch, interpreted.found_by_frame_pointer(walk.by_frame_pointer));
+    walk.frame_pointer = word(scratch, frame).ok_or(StackStatus::Fault)?;
+    walk.instruction_pointer = word(scratch, frame + 8).ok_or(StackStatus::Fault)?;
+    walk.stack_pointer = sender;
+    walk.after_call = 1;
+    walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
+    Ok(())
+}
