@@ -305,7 +305,12 @@ impl Core {
     /// Has a process profiled; whether it is watched and not being profiled already.
     pub(super) fn request(&mut self, pid: Pid) -> Option<bool> {
         let now = since_boot();
-        self.watcher.get_mut(pid).map(|watched| watched.case.request(now))
+        let case = &mut self.watcher.get_mut(pid)?.case;
+        let before = case.state();
+        let is_taken = case.request(now);
+        // The next daemon is to know, once for as often as it is asked for.
+        self.has_news |= case.state() != before;
+        Some(is_taken)
     }
 
     /// Has the process profiled that grows fastest, or else the largest one. Which that is; `None` when nobody is watched, or

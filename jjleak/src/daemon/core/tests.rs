@@ -83,19 +83,45 @@ fn finding(pid: Pid, start_time: u64) -> Finding {
 #[test]
 fn a_profile_that_ends_with_the_daemon_before_its_verdict_is_no_reason_to_leave_the_process_in_peace() {
     let fixture = Fixture::new();
-    let cats = [Cat::start(), Cat::start()];
+    let cats = [Cat::start(), Cat::start(), Cat::start()];
     fixture.look();
     let mut core = fixture.shared.core();
     core.is_ending = true;
-    for (cat, is_judged) in cats.iter().zip([false, true]) {
+    for (cat, (is_asked_for, is_judged)) in cats.iter().zip([(false, false), (true, false), (true, true)]) {
         let case = &mut core.watcher.get_mut(cat.pid()).unwrap().case;
-        assert!(case.request(Duration::ZERO) && case.begin(Duration::ZERO).is_some());
+        if is_asked_for {
+            assert!(case.request(Duration::ZERO));
+        } else {
+            case.suspect_for_a_test();
+        }
+        assert!(case.begin(Duration::ZERO).is_some());
         let (pid, start_time) = (cat.pid(), core.watcher.get_mut(cat.pid()).unwrap().process.start_time);
         let found = is_judged.then(|| finding(pid, start_time));
         core.hear(Message::Ended { pid, start_time, outcome: Ok(found), is_too_dear: false });
     }
     let states = cats.map(|cat| core.watcher.get_mut(cat.pid()).unwrap().case.state().name());
-    assert_eq!(states, ["watching", "back_off"]);
+    assert_eq!(states, ["watching", "suspected", "back_off"]);
+}
+
+#[test]
+fn a_profile_that_was_asked_for_and_has_not_begun_is_taken_by_the_next_daemon() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let ask = || {
+        let mut core = fixture.shared.core();
+        assert_eq!(core.request(cat.pid()), Some(true));
+        std::mem::take(&mut core.has_news)
+    };
+    // Who asks again and again has it written once.
+    assert!(ask() && !ask());
+    fixture.shared.hand_over();
+
+    let next = shared(fixture.folder.path());
+    next.core().look();
+    next.begin(&fixture.profiler, &fixture.sender);
+    assert_eq!(next.core().watcher.get_mut(cat.pid()).unwrap().case.state().name(), "profiling");
+    fixture.let_go.send(()).unwrap();
 }
 
 #[test]

@@ -215,10 +215,14 @@ impl Case {
         self.state = State::BackOff(now.saturating_add(back_off));
     }
 
-    /// Profiling has ended before anything could be judged, because the daemon ends: the next one is to begin anew.
+    /// Profiling has ended before anything could be judged, because the daemon ends: the next one is to begin anew. What was
+    /// seen of the process is seen again; that somebody asked is not.
     pub const fn interrupt(&mut self) {
-        if let State::Profiling(..) = self.state {
-            self.state = State::Watching;
+        if let State::Profiling(reason, since) = self.state {
+            self.state = match reason {
+                Reason::Request => State::Suspected(reason, since),
+                _ => State::Watching,
+            };
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Case, Course, Sample, State};
+use super::{Case, Course, Reason, Sample, State};
 use crate::daemon::config::Config;
 
 /// What is known of a process, but for what the next look shows anyway.
@@ -23,6 +23,8 @@ pub struct Past {
 enum Standing {
     /// It is looked at. A suspicion comes again with the next look.
     Watched,
+    /// Somebody asked for a profile then, and has none yet.
+    Asked(Duration),
     /// It is left in peace until then.
     Rests(Duration),
     /// There was a profiler in it.
@@ -40,6 +42,7 @@ impl Case {
             unquiet: self.unquiet,
             standing: match self.state {
                 State::BackOff(until) => Standing::Rests(until),
+                State::Suspected(Reason::Request, since) => Standing::Asked(since),
                 State::Profiling(..) | State::Stuck(_) => Standing::Profiled,
                 State::Watching | State::Suspected(..) => Standing::Watched,
             },
@@ -52,6 +55,7 @@ impl Case {
     pub fn resume(now: Duration, started: Duration, past: Past, config: &Config) -> Self {
         let (was_profiled, state) = match past.standing {
             Standing::Watched => (false, State::Watching),
+            Standing::Asked(since) => (false, State::Suspected(Reason::Request, since.min(now))),
             Standing::Rests(until) => (false, State::BackOff(until.min(now + config.profile.back_off_max.0))),
             Standing::Profiled => (true, State::BackOff(now + config.profile.back_off.0)),
         };

@@ -133,6 +133,27 @@ fn one_whose_profiler_has_ended_with_the_daemon_is_left_in_peace_by_the_next() {
 }
 
 #[test]
+fn what_somebody_has_asked_for_and_not_got_is_known_to_the_next_daemon_and_what_was_seen_is_seen_again() {
+    let config = config();
+    let resumed = |case: &Case| Case::resume(at(100), Duration::ZERO, case.past(), &config).state();
+    let mut case = Case::new(Duration::ZERO, Duration::ZERO);
+    assert!(case.request(at(7)));
+    let asked = State::Suspected(Reason::Request, at(7));
+    assert_eq!(resumed(&case), asked);
+    // Its profile was cut short by the end of the daemon.
+    assert!(case.begin(at(8)).is_some());
+    case.interrupt();
+    assert_eq!(resumed(&case), State::Suspected(Reason::Request, at(8)));
+    // It had its profile, or is the one in which the daemon was killed.
+    assert!(case.begin(at(9)).is_some());
+    assert!(matches!(resumed(&case), State::BackOff(_)));
+    case.end(at(10), true, &config);
+    assert!(matches!(resumed(&case), State::BackOff(_)));
+    let growing = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    assert_eq!((reason(&growing), resumed(&growing)), ("growth", State::Watching));
+}
+
+#[test]
 fn without_any_reason_a_process_is_profiled_as_often_as_the_schedule_says() {
     let mut config = config();
     config.suspect.schedule = Every(Some(at(30)));
