@@ -200,6 +200,9 @@ fn reconsider(shared: &Shared, reload: &Reload) {
                 tracing::warn!("state.directory, [http], [push] and [log] change at the next start only");
             }
             core.reconsider(config);
+            drop(core);
+            // There may be less room from now on.
+            aside(shared, Shared::tidy_up);
             tracing::info!("the configuration has been read anew");
         }
         Err(error) => tracing::error!("the configuration is refused, and the old one holds: {error}"),

@@ -14,7 +14,7 @@ use jiff::tz::TimeZone;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
-use super::history::{Entry, Estimate, History, Id};
+use super::history::{Entry, Estimate, History, Id, Sealed};
 use super::memory;
 use super::tab::Tab;
 use crate::analyze::{Selection, SortBy};
@@ -239,9 +239,12 @@ fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -
     let kept = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error)).and_then(
         |picture| {
             let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
-            let folder = lock().folder();
-            let written = folder.write(profile, entry, &picture);
-            lock().enter(written).map_err(|error| crate::cli::chain(&error))
+            let keep = |sealed: Sealed<'_>| {
+                let folder = lock().make_room(&sealed)?;
+                let written = folder.write(&sealed);
+                lock().enter(sealed, written)
+            };
+            Sealed::of(profile, entry, &picture).and_then(keep).map_err(|error| crate::cli::chain(&error))
         },
     );
     match kept {

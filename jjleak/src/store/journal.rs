@@ -101,6 +101,11 @@ impl Journal {
     }
 }
 
+/// What a record takes.
+pub fn line_bytes(record: &impl Serialize) -> io::Result<u64> {
+    Ok(line(record)?.len() as u64)
+}
+
 /// `CHECKSUM JSON`, and the end of the line. JSON has no line ends of its own.
 fn line(record: &impl Serialize) -> io::Result<String> {
     let json = serde_json::to_string(record)?;

@@ -8,6 +8,6 @@ mod journal;
 mod pending;
 mod temporary;
 
-pub use journal::{Journal, Records};
+pub use journal::{Journal, Records, line_bytes};
 pub use pending::{Error, PendingFile, is_stream};
 pub use temporary::{discard_all, discard_left};

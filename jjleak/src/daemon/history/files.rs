@@ -31,17 +31,13 @@ impl Folder {
         &self.0
     }
 
-    /// Writes a profile and its flame graph; the entry that names them. Both, or neither.
-    pub fn write(&self, profile: &Profile, mut entry: Entry, picture: &[u8]) -> Result<Entry, Error> {
+    /// Writes a profile and its flame graph. Both, or neither.
+    pub fn write(&self, sealed: &Sealed<'_>) -> Result<(), Error> {
         // A moment ago there may have been no folder: whoever removed it has not asked.
         fs::create_dir_all(&self.0).map_err(state("creating", &self.0))?;
-        let mut bytes = Vec::new();
-        let path = self.path(&entry.id, EXTENSION);
-        pprof::write(profile, &mut bytes).map_err(state("writing", &path))?;
-        entry.seal(&bytes, picture);
-        let written = write(&path, &bytes).and_then(|()| write(&self.path(&entry.id, PICTURE), picture));
-        written.inspect_err(|_| self.remove(&entry.id))?;
-        Ok(entry)
+        let Sealed { entry: Entry { id, .. }, bytes, picture } = sealed;
+        let written = write(&self.path(id, EXTENSION), bytes);
+        written.and_then(|()| write(&self.path(id, PICTURE), picture)).inspect_err(|_| self.remove(id))
     }
 
     pub(super) fn remove(&self, id: &Id) {
@@ -52,6 +48,24 @@ impl Folder {
 
     pub(super) fn path(&self, id: &Id, extension: &str) -> PathBuf {
         self.0.join(format!("{id}{extension}"))
+    }
+}
+
+/// A profile and its flame graph as they will be in files, and the entry that names them.
+#[derive(Debug)]
+pub struct Sealed<'a> {
+    pub(super) entry: Entry,
+    bytes: Vec<u8>,
+    picture: &'a [u8],
+}
+
+impl<'a> Sealed<'a> {
+    /// Nothing of it is written yet.
+    pub fn of(profile: &Profile, mut entry: Entry, picture: &'a [u8]) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        pprof::write(profile, &mut bytes).map_err(state("writing", Path::new("a profile")))?;
+        entry.seal(&bytes, picture);
+        Ok(Self { entry, bytes, picture })
     }
 }
 

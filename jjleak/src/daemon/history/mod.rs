@@ -9,6 +9,7 @@ mod entry;
 mod files;
 mod lock;
 mod retention;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,16 +17,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use clock::Clock;
 pub use clock::Instant;
 pub use entry::{Entry, Estimate, Id};
 use files::{EXTENSION, PICTURE};
-pub use files::{Folder, Kept, MAX_PROFILE};
+pub use files::{Folder, Kept, MAX_PROFILE, Sealed};
 pub use lock::Lock;
-use retention::expired;
 
 use crate::pprof;
 #[cfg(test)]
@@ -38,7 +37,8 @@ const INDEX: &str = "index";
 const PROFILES: &str = "profiles";
 /// An index that could not be read, aside: it may say what nothing else does.
 const ASIDE: &str = "index.unreadable";
-/// Lines of the index that name nothing any more, before it is written anew.
+/// Lines of the index that name nothing any more, before it is written anew: as many as name something and a few, but no more.
+const FEW_DEAD: usize = 16;
 const MAX_DEAD: usize = 1000;
 
 /// A line of the index.
@@ -80,6 +80,14 @@ pub enum Error {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] store::Error),
+    /// It would not fit, whatever else was removed for it.
+    #[error("it takes {bytes} bytes with its flame graph, which is more than state.max_bytes leaves for profiles, {most}")]
+    TooLarge {
+        /// What it takes.
+        bytes: u64,
+        /// What there may be.
+        most: u64,
+    },
     /// The file is not what was written.
     #[error("{0} is damaged: its checksum is another")]
     Damaged(Id),
@@ -121,6 +129,9 @@ pub struct History {
     aside: Option<(PathBuf, u64)>,
     dead: usize,
     clock: Clock,
+    /// Most bytes of all, and how many of them are promised to profiles that are being written.
+    most: u64,
+    promised: u64,
     /// Profiles that could not be kept since the daemon began.
     lost: u64,
     /// Why the last one could not.
@@ -145,6 +156,8 @@ impl History {
             aside,
             dead: 0,
             clock: Clock::default(),
+            most: u64::MAX,
+            promised: 0,
             lost: 0,
             trouble: None,
         };
@@ -194,15 +207,15 @@ impl History {
         (self.lost, self.trouble.as_deref())
     }
 
-    /// Where files are written, before they are [entered](Self::enter): writing waits for the disk, and nobody else needs to.
-    #[must_use]
-    pub fn folder(&self) -> Folder {
-        self.folder.clone()
+    /// Enters a profile for which [room was made](Self::make_room) and whose files have been written, or that they could not be.
+    pub fn enter(&mut self, sealed: Sealed<'_>, written: Result<(), Error>) -> Result<Id, Error> {
+        self.release(&sealed);
+        let kept = written.and_then(|()| self.add(sealed.entry));
+        self.note(kept)
     }
 
-    /// Enters a profile whose files have been written, or that they could not be.
-    pub fn enter(&mut self, written: Result<Entry, Error>) -> Result<Id, Error> {
-        let kept = written.and_then(|entry| self.add(entry));
+    /// Notes whether a profile could be kept.
+    fn note<T>(&mut self, kept: Result<T, Error>) -> Result<T, Error> {
         match &kept {
             Ok(_) => self.trouble = None,
             Err(error) => {
@@ -227,8 +240,9 @@ impl History {
     /// Keeps a profile.
     #[cfg(test)]
     pub(crate) fn keep(&mut self, profile: &Profile, entry: Entry, picture: &[u8]) -> Result<Id, Error> {
-        let written = self.folder.write(profile, entry, picture);
-        self.enter(written)
+        let sealed = Sealed::of(profile, entry, picture)?;
+        let written = self.make_room(&sealed)?.write(&sealed);
+        self.enter(sealed, written)
     }
 
     /// The file of a profile, to be opened without the history.
@@ -241,44 +255,6 @@ impl History {
     pub fn picture(&self, id: &Id) -> Result<PathBuf, Error> {
         let id = self.get(id).map(|entry| &entry.id).ok_or_else(|| Error::Unknown(id.clone()))?;
         Ok(self.folder.path(id, PICTURE))
-    }
-
-    /// Removes what is too old, and the oldest of what is too much; how many.
-    pub fn tidy_up(&mut self, now: Instant, bounds: Bounds) -> usize {
-        // An old index is worth less than any profile.
-        if self.bytes() > bounds.bytes
-            && let Some((path, _)) = self.aside.take()
-        {
-            // If it stays, the next start counts it again.
-            let _ = fs::remove_file(path);
-        }
-        let left = bounds.bytes.saturating_sub(self.index_bytes());
-        let sizes = self.sizes();
-        let oldest = now.wall.saturating_sub(bounds.age).unwrap_or(Timestamp::MIN);
-        let newest = sizes.last_key_value().map(|(id, _)| id.time());
-        let oldest = if self.clock.is_believed(now, newest, oldest) { oldest } else { Timestamp::MIN };
-        let ids = expired(&sizes, oldest, left);
-        let mut lines = Vec::new();
-        for id in &ids {
-            self.folder.remove(id);
-            self.unread.remove(id);
-            if self.entries.remove(id).is_some() {
-                self.dead += 2;
-                lines.push(Line::Removed(id.clone()));
-            }
-        }
-        // On a full disk the files are gone all the same, and the next start finds out.
-        let _ = self.journal.add(&lines);
-        if self.dead > MAX_DEAD {
-            self.compact();
-        }
-        ids.len()
-    }
-
-    /// Bytes under each name, the oldest first.
-    fn sizes(&self) -> BTreeMap<Id, u64> {
-        let known = self.entries.values().map(|entry| (entry.id.clone(), entry.bytes()));
-        known.chain(self.unread.clone()).collect()
     }
 
     /// Writes the index without what is not there any more.

@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
+use jiff::Timestamp;
+
 use super::*;
 use crate::render::sample;
 
@@ -134,6 +136,60 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
     assert_eq!(ids(&history), left);
     assert_eq!(fs::read_dir(folder.path().join(PROFILES)).unwrap().count(), 4);
     assert_eq!(ids(&open(&folder).0), left);
+}
+
+/// Bytes of all files in a folder.
+fn on_disk(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap());
+    let bytes = files.map(|file| {
+        let about = file.metadata().unwrap();
+        if about.is_dir() { on_disk(&file.path()) } else { about.len() }
+    });
+    bytes.sum()
+}
+
+#[test]
+fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_time() {
+    const MOST: u64 = 64 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let within = |history: &History| {
+        let there = on_disk(folder.path());
+        assert!(there <= MOST && there == history.bytes(), "{there} {}", history.bytes());
+    };
+    history.tidy_up(at(0), Bounds { bytes: MOST, age: Duration::MAX });
+    let picture = [b'x'; 4096];
+    for second in 0..200 {
+        let profiles = [1, 2].map(|pid| profile(pid, second));
+        let sealed = profiles.each_ref().map(|profile| {
+            Sealed::of(profile, Entry::of(Id::of(profile), profile, "a test"), &picture).unwrap()
+        });
+        let folders = sealed.each_ref().map(|sealed| history.make_room(sealed).unwrap());
+        within(&history);
+        for (folder, sealed) in folders.iter().zip(&sealed) {
+            folder.write(sealed).unwrap();
+        }
+        assert!(on_disk(folder.path()) <= MOST);
+        for sealed in sealed {
+            history.enter(sealed, Ok(())).unwrap();
+        }
+        within(&history);
+    }
+    // Most of it is profiles.
+    let kept = history.entries().map(Entry::bytes).sum::<u64>();
+    assert!(kept > MOST / 2, "{kept}");
+
+    let before = ids(&history);
+    let profile = profile(1, 1000);
+    let large = history.keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), &[0; 64 << 10]);
+    assert!(matches!(large, Err(Error::TooLarge { most: ..MOST, .. })), "{large:?}");
+    assert!(matches!(history.trouble(), (1, Some(why)) if why.contains("state.max_bytes")));
+    assert_eq!(ids(&history), before);
+    // What was promised to those that could not be written is free again.
+    let sealed = Sealed::of(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"").unwrap();
+    assert!(history.make_room(&sealed).is_ok() && history.promised > 0);
+    assert!(history.enter(sealed, Err(Error::NoId)).is_err());
+    assert_eq!(history.promised, 0);
 }
 
 #[test]
