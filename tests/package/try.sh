@@ -33,7 +33,21 @@ gone() {
     fi
 }
 
+modes() {
+    for wanted in "750 root:jjleak /etc/jjleak" "640 root:jjleak /etc/jjleak/jjleak.toml"; do
+        there=$(within stat -c '%a %U:%G %n' "${wanted##* }")
+        [ "$there" = "$wanted" ] || fail "$there $1, not $wanted"
+    done
+}
+
 within dpkg --purge jjleak >/dev/null 2>&1 || true
+# Into a system that is being made.
+umount "$copy/root/proc"
+within dpkg --install /tmp/jjleak.deb
+modes "after installation without /proc"
+within dpkg --purge jjleak
+mount --bind /proc "$copy/root/proc"
+
 within dpkg --install /tmp/jjleak.deb
 for file in /usr/bin/jjleak /lib/systemd/system/jjleak.service /etc/jjleak/jjleak.toml \
     /usr/share/man/man1/jjleak.1.gz /usr/share/man/man1/jjleak-daemon.1.gz \
@@ -41,8 +55,7 @@ for file in /usr/bin/jjleak /lib/systemd/system/jjleak.service /etc/jjleak/jjlea
     there "$file" "after installation"
 done
 within id jjleak >/dev/null || fail "there is no user jjleak"
-[ "$(within stat -c '%a %U:%G' /etc/jjleak/jjleak.toml)" = "640 root:jjleak" ] ||
-    fail "/etc/jjleak/jjleak.toml is $(within stat -c '%a %U:%G' /etc/jjleak/jjleak.toml)"
+modes "after installation"
 within jjleak --version
 within setpriv --reuid jjleak --regid jjleak --clear-groups jjleak daemon --config /etc/jjleak/jjleak.toml --check-config
 within systemd-analyze verify /lib/systemd/system/jjleak.service
