@@ -213,7 +213,14 @@ impl Core {
     /// Takes in what profiling tells.
     pub(super) fn hear(&mut self, message: Message) {
         match message {
-            Message::Found(finding) => self.enter(finding),
+            Message::Found(finding) => {
+                let now = Instant::now();
+                let is_of = |job: &&mut Job| job.is_of(finding.pid, finding.start_time);
+                if let Some(job) = self.jobs.iter_mut().find(is_of).filter(|_| finding.is_final()) {
+                    job.settle(now);
+                }
+                self.enter(finding);
+            }
             Message::Ended { pid, start_time, outcome, is_too_dear } => {
                 self.end(pid, start_time, outcome, is_too_dear);
             }

@@ -219,6 +219,13 @@ impl Job {
         false
     }
 
+    /// A verdict has come, or it is known that there can be none: a job that was only waiting for that has no more to wait for.
+    pub fn settle(&mut self, now: Instant) {
+        if self.grace.is_none() && !self.is_told {
+            self.stop(now);
+        }
+    }
+
     /// Asks for the last profile, and the end.
     pub fn stop(&mut self, now: Instant) {
         (self.is_told, self.deadline) = (true, now + PATIENCE);

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use axum::http::{HeaderName, HeaderValue, Uri};
 use serde::Deserialize;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use super::{Config, Store};
+use super::{Config, Profiling, Store};
 use crate::profile::JUDGED_SPANS;
 
 /// A configuration that cannot be used.
@@ -42,10 +44,10 @@ pub fn read(file: &Path, text: &str, settings: &[String]) -> Result<Config, Erro
     };
     let config: Config = toml::from_str(text).map_err(|error| in_file(&error))?;
     if settings.is_empty() {
-        let blame = |(key, what): (&[&str; 2], String)| Error {
+        let blame = |found: Contradiction| Error {
             origin: origin.clone(),
-            line: line_of_key(text, key),
-            what: format!("{}: {what}", key.join(".")),
+            line: found.keys().find_map(|key| line_of_key(text, key)),
+            what: found.to_string(),
         };
         return contradiction(&config).map_or(Ok(config), |found| Err(blame(found)));
     }
@@ -57,40 +59,100 @@ pub fn read(file: &Path, text: &str, settings: &[String]) -> Result<Config, Erro
         config =
             Config::deserialize(table.clone()).map_err(|error| wrong(error.message().replace('\n', " ")))?;
     }
-    let blame = |(key, what): (&[&str; 2], String)| Error {
+    let blame = |found: Contradiction| Error {
         origin: format!("{origin} with --set"),
         line: None,
-        what: format!("{}: {what}", key.join(".")),
+        what: found.to_string(),
     };
     contradiction(&config).map_or(Ok(config), |found| Err(blame(found)))
 }
 
-/// Two values that do not go together: which key to change, and why.
-fn contradiction(config: &Config) -> Option<(&'static [&'static str; 2], String)> {
-    let Config { profile, http, state, push, .. } = config;
-    let least = profile.settle.0 * (JUDGED_SPANS + 1);
-    if profile.duration.0 < least {
-        let what = format!("nothing can be judged in less than {} s, with this settle", least.as_secs());
-        return Some((&["profile", "duration"], what));
+/// Two values that do not go together.
+struct Contradiction {
+    /// The key to change.
+    key: Key,
+    /// The one that it does not go with. In the file there may be either, or both.
+    with: Option<Key>,
+    why: String,
+}
+
+/// A section and a key of it.
+type Key = [&'static str; 2];
+
+const DURATION: Key = ["profile", "duration"];
+
+impl Contradiction {
+    fn keys(&self) -> impl Iterator<Item = &Key> {
+        std::iter::once(&self.key).chain(&self.with)
     }
-    if profile.back_off_max.0 < profile.back_off.0 {
-        return Some((&["profile", "back_off_max"], "it is less than back_off".to_owned()));
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.key.join("."), self.why)
+    }
+}
+
+/// The first one.
+fn contradiction(config: &Config) -> Option<Contradiction> {
+    let Config { http, state, push, .. } = config;
+    let found = |key, with, why: &str| Some(Contradiction { key, with, why: why.to_owned() });
+    let in_profile = in_profile(&config.profile);
+    if in_profile.is_some() {
+        return in_profile;
     }
     if http.listen.is_open_to_others() && http.token_file == PathBuf::new() {
-        let what = "anybody could read it there: name a token_file, or listen on 127.0.0.1 or a Unix socket";
-        return Some((&["http", "listen"], what.to_owned()));
+        let why = "anybody could read it there: name a token_file, or listen on 127.0.0.1 or a Unix socket";
+        return found(["http", "listen"], None, why);
+    }
+    if push.to != Store::Off && !is_server(&push.url) {
+        let why = "it must begin with https:// or http://, and name a server";
+        return found(["push", "url"], Some(["push", "to"]), why);
+    }
+    let is_sendable = |(name, value): &(&String, &String)| {
+        name.parse::<HeaderName>().is_ok() && value.parse::<HeaderValue>().is_ok()
+    };
+    if let Some((name, _)) = push.headers.iter().find(|header| !is_sendable(header)) {
+        let why = format!("`{name}` is no header that can be sent, with this value");
+        return found(["push", "headers"], None, &why);
     }
     let is_relative = |path: &Path| path != Path::new("") && path.is_relative();
-    if is_relative(&state.directory) || state.directory == PathBuf::new() {
-        return Some((&["state", "directory"], "it must begin with /".to_owned()));
+    let no_path = [
+        (is_relative(&state.directory) || state.directory == PathBuf::new(), ["state", "directory"]),
+        (is_relative(&http.token_file), ["http", "token_file"]),
+        (is_relative(&push.token_file), ["push", "token_file"]),
+    ];
+    let (_, key) = no_path.into_iter().find(|(is_so, _)| *is_so)?;
+    found(key, None, "it must begin with /")
+}
+
+/// The first one of how suspects are profiled.
+fn in_profile(profile: &Profiling) -> Option<Contradiction> {
+    let seconds = |span: Duration| span.as_secs();
+    let (settle, duration, snapshot) = (profile.settle.0, profile.duration.0, profile.snapshot.0);
+    let least = settle * (JUDGED_SPANS + 1);
+    if duration < least {
+        let why = format!(
+            "nothing can be judged in less than {} s, with this settle: make it as long, or settle shorter",
+            seconds(least)
+        );
+        return Some(Contradiction { key: DURATION, with: Some(["profile", "settle"]), why });
     }
-    if is_relative(&http.token_file) {
-        return Some((&["http", "token_file"], "it must begin with /".to_owned()));
+    if snapshot > duration {
+        let why =
+            format!("the time is over before there is one, with this duration: make it {} s or less", seconds(duration));
+        return Some(Contradiction { key: ["profile", "snapshot"], with: Some(DURATION), why });
     }
-    if push.to != Store::Off && !["http://", "https://"].iter().any(|scheme| push.url.starts_with(scheme)) {
-        return Some((&["push", "url"], "it must begin with https:// or http://".to_owned()));
-    }
-    is_relative(&push.token_file).then(|| (&["push", "token_file"], "it must begin with /".to_owned()))
+    (profile.back_off_max.0 < profile.back_off.0).then(|| Contradiction {
+        key: ["profile", "back_off_max"],
+        with: Some(["profile", "back_off"]),
+        why: "it is less than back_off".to_owned(),
+    })
+}
+
+fn is_server(url: &str) -> bool {
+    let uri = url.parse::<Uri>().unwrap_or_default();
+    uri.host().is_some_and(|host| !host.is_empty()) && matches!(uri.scheme_str(), Some("http" | "https"))
 }
 
 /// Sets a key, `section.key=value`: a value that is no TOML is text.

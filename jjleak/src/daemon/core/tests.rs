@@ -190,6 +190,30 @@ fn a_profile_that_never_ends_is_given_up_and_others_have_its_place() {
 }
 
 #[test]
+fn a_profile_whose_time_is_over_ends_with_its_verdict_and_not_before() {
+    use crate::daemon::profile::PATIENCE;
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    fixture.begin(pid);
+    let mut core = fixture.shared.core();
+    let is_to_end = |core: &Core| core.deadline().unwrap() <= Instant::now() + PATIENCE;
+    core.hear(Message::Found(finding(pid, start_time)));
+    assert!(!is_to_end(&core));
+    core.findings.clear();
+    // Nothing is known when its time is over: it is waited for.
+    let deadline = core.deadline().unwrap();
+    core.stop_overdue(deadline);
+    core.hear(Message::Found(unjudged(pid, start_time)));
+    assert!(!is_to_end(&core));
+    core.hear(Message::Found(finding(pid, start_time)));
+    assert!(is_to_end(&core));
+    drop(core);
+    fixture.let_go.send(()).unwrap();
+}
+
+#[test]
 fn what_is_found_of_a_process_is_not_entered_for_another_with_its_pid() {
     let fixture = Fixture::new();
     let cat = Cat::start();
