@@ -15,12 +15,5 @@ if ! [ -x "$folder/python/bin/kubernetes-validate" ]; then
 fi
 "$folder/python/bin/kubernetes-validate" --strict "$deploy/kubernetes/daemonset.yaml"
 
-# Every metric that the rules and the dashboard name is one that jjleak has.
-metrics=$(sed -n 's/.*"\(jjleak_[a-z_]*\)".*/\1/p' "$deploy/../jjleak/src/daemon/metrics.rs" | sort -u)
+# That the metrics which the rules and the dashboard name are there is a unit test's.
 python3 -m json.tool "$deploy/grafana/jjleak.json" >/dev/null
-for named in $(grep -oh '\bjjleak_[a-z_]*\b' "$deploy/prometheus/jjleak.rules.yml" "$deploy/grafana/jjleak.json" | sort -u); do
-    echo "$metrics" | grep -qx "$named" || {
-        echo "deploy: there is no metric $named" >&2
-        exit 1
-    }
-done

@@ -5,6 +5,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use crate::daemon::history::Id;
+use crate::daemon::metrics;
 use crate::daemon::watch::cat::{Cat, cats};
 use crate::profile::Profile;
 use crate::render::sample;
@@ -175,7 +176,7 @@ fn a_profile_that_never_ends_is_given_up_and_others_have_its_place() {
         let core = fixture.shared.core();
         assert_eq!((core.jobs.len(), core.stuck.len(), core.profiles_failed), (0, 1, 1));
         assert!(core.deadline().is_none());
-        assert!(crate::daemon::metrics::of_processes(&core).contains("\njjleak_profiles_stuck 1\n"));
+        assert!(metrics::of_processes(&core).contains("\njjleak_profiles_stuck 1\n"));
     }
     assert_eq!(fixture.state(hanging.pid()), "stuck");
     assert_eq!(fixture.shared.core().request(hanging.pid()), Some(false));
@@ -331,4 +332,28 @@ fn a_profile_that_ends_early_for_its_cost_makes_no_back_off_longer() {
         core.hear(Message::Ended { pid, start_time, outcome, is_too_dear });
         assert_eq!(core.watcher.get_mut(pid).unwrap().case.rounds_for_a_test(), rounds);
     }
+}
+
+#[test]
+fn alerts_and_the_dashboard_are_made_of_metrics_that_there_are_and_every_one_of_a_process_is_looked_at() {
+    use std::collections::BTreeSet;
+    let fixture = Fixture::new();
+    let status = crate::push::Status::default();
+    let told = metrics::of_processes(&fixture.shared.core())
+        + &metrics::of_history(&fixture.shared.history())
+        + &metrics::of_pushing(&status);
+    let there: BTreeSet<_> =
+        told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let name = regex::Regex::new(r"\b(jjleak|process)_[a-z_]+\b").unwrap();
+    let deployed = [
+        include_str!("../../../../deploy/prometheus/jjleak.rules.yml"),
+        include_str!("../../../../deploy/grafana/jjleak.json"),
+    ];
+    let named: BTreeSet<_> =
+        deployed.iter().flat_map(|text| name.find_iter(text)).map(|found| found.as_str()).collect();
+    let unknown: Vec<_> = named.difference(&there).collect();
+    assert!(unknown.is_empty() && named.len() > 15, "{unknown:?}");
+    // But its state, which is summed over all, and what its control group has, which is less than the limit tells.
+    let unused = there.difference(&named).filter(|name| name.starts_with("jjleak_process_"));
+    assert_eq!(unused.collect::<Vec<_>>(), [&"jjleak_process_cgroup_bytes", &"jjleak_process_state"]);
 }
