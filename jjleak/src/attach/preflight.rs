@@ -1,11 +1,13 @@
 //! Whether this kernel and these privileges can do the job. Features are probed, not versions.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use aya::maps::MapType;
 use aya::programs::ProgramType;
-use aya::sys::{BpfHelper, is_helper_supported};
+use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 
 /// Capability numbers of linux/capability.h.
 const CAP_DAC_READ_SEARCH: u32 = 2;
@@ -21,6 +23,9 @@ pub enum Missing {
     /// Not allowed to load BPF programs and attach them.
     #[error("not allowed to load BPF programs: this needs root, or CAP_BPF and CAP_PERFMON")]
     BpfPrivilege,
+    /// Not allowed to call bpf(2), whatever the privileges: a filter of system calls stands before the kernel.
+    #[error("the system call bpf(2) is forbidden, although the privileges are there: by a filter of system calls (seccomp)")]
+    BpfFiltered,
     /// Not allowed to attach probes one by one: the kernel lets no less than `CAP_SYS_ADMIN` place a uprobe by a perf event
     /// (`perf_uprobe_event_init` in kernel/events/core.c), while uprobe-multi links need only what programs need.
     #[error("not allowed to attach uprobes one by one: this needs root or CAP_SYS_ADMIN")]
@@ -62,6 +67,10 @@ impl Missing {
             Self::BpfPrivilege | Self::PtracePrivilege | Self::ReadPrivilege | Self::MappedFilePrivilege => {
                 "run it with sudo; in a container, run it on the host or add CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
                  CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE"
+            }
+            Self::BpfFiltered => {
+                "run it on the host; or give the container a seccomp profile that allows bpf(2) and perf_event_open(2) \
+                 (--security-opt seccomp=FILE), a service a SystemCallFilter= with both"
             }
             Self::PerfEventPrivilege => {
                 "run it with sudo; on Linux 6.10 or newer, this is only needed for processes whose main thread has ended"
@@ -172,7 +181,7 @@ impl Host {
 type Look = fn(&Host) -> Result<(), Missing>;
 
 /// What must be there, in the order in which it is looked for.
-const REQUIRED: [(&str, Look); 5] = [
+const REQUIRED: [(&str, Look); 6] = [
     ("privilege to load BPF programs and to look into other processes", Host::check_privileges),
     ("the kernel's type information (BTF)", |host| {
         require(host.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)
@@ -184,6 +193,9 @@ const REQUIRED: [(&str, Look); 5] = [
         require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)
     }),
     ("loops in BPF programs (bpf_loop)", |_| require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)),
+    ("the system call bpf(2), past filters of system calls", |host| {
+        require(host.check_privileges().is_err() || !is_bpf_filtered(), Missing::BpfFiltered)
+    }),
 ];
 
 fn require(there: bool, missing: Missing) -> Result<(), Missing> {
@@ -193,6 +205,15 @@ fn require(there: bool, missing: Missing) -> Result<(), Missing> {
 /// Whether uprobe programs can call a helper. An error of the probe itself is no "no": the load will tell.
 fn has_helper(helper: BpfHelper) -> bool {
     is_helper_supported(ProgramType::KProbe, helper).unwrap_or(true)
+}
+
+/// Whether the smallest map that there is may not be made. Who has the privileges may make it, if nobody stands before the kernel:
+/// filters say that it is forbidden, or that there is no such call.
+fn is_bpf_filtered() -> bool {
+    let made = is_map_supported(MapType::Array);
+    made.is_err_and(|error| {
+        matches!(error.io_error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported)
+    })
 }
 
 /// The `CapEff` line of `/proc/PID/status`.
@@ -260,7 +281,13 @@ mod tests {
 
     #[test]
     fn everything_missing_has_a_remedy() {
-        for missing in [Missing::BpfPrivilege, Missing::Btf, Missing::Uprobes, Missing::BpfLoop] {
+        for missing in [
+            Missing::BpfPrivilege,
+            Missing::BpfFiltered,
+            Missing::Btf,
+            Missing::Uprobes,
+            Missing::BpfLoop,
+        ] {
             assert!(!missing.remedy().is_empty());
         }
     }

@@ -87,7 +87,7 @@ fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
 /// What to do when something is not allowed.
 pub(super) fn allowance() -> &'static str {
     if Uid::effective().is_root() {
-        "root may not do it here, so kernel lockdown or a sandbox forbids it: run it on the host, outside of containers"
+        "root may not do it here, so kernel lockdown or a sandbox (seccomp) forbids it: run it on the host, outside of containers"
     } else {
         "run it with sudo, on the host or in the same PID namespace"
     }
@@ -119,6 +119,9 @@ impl From<attach::Error> for Failure {
             E::Preflight(missing) => (PREFLIGHT, missing.remedy()),
             E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
             E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
+            E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } if is_forbidden(&error) => {
+                (PREFLIGHT, allowance())
+            }
             E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } => (
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
@@ -192,6 +195,16 @@ mod tests {
         };
         assert_eq!([1, 13].map(|code| failure(code).code), [PREFLIGHT; 2]);
         assert_eq!(failure(24).code, OTHER);
+    }
+
+    #[test]
+    fn a_program_that_may_not_be_loaded_is_a_missing_privilege_with_a_remedy_of_its_own() {
+        let failure = |code| {
+            let source = std::io::Error::from_raw_os_error(code);
+            Failure::from(attach::Error::Verify { name: "enter", source })
+        };
+        assert_eq!((failure(1).code, failure(1).remedy.as_str()), (PREFLIGHT, allowance()));
+        assert!(failure(22).remedy.contains("-vv"));
     }
 
     #[test]

@@ -195,6 +195,12 @@ pub(crate) fn bare() -> &'static Path {
     PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
+/// Becomes another program, to which bpf(2) is forbidden.
+pub(crate) fn filtered() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("filtered", &["filtered.c".to_owned()], &["-O2"]))
+}
+
 /// A program that exports what HotSpot exports.
 pub(crate) fn launcher() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
