@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::support::books::assert_nothing_lost;
-use crate::support::bounded::SOON;
+use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
+use crate::support::daemon::{Place, driven};
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
@@ -40,14 +41,19 @@ impl Installed {
 
     /// Runs jjleak as a user who is not root, with these capabilities and no others.
     fn run(&self, capabilities: &[&str], arguments: &[&str]) -> Jjleak {
+        let mut command = self.command(capabilities);
+        command.args(arguments).stdout(Stdio::piped());
+        Jjleak::start(command)
+    }
+
+    fn command(&self, capabilities: &[&str]) -> Command {
         let set = capabilities.iter().fold("-all".to_owned(), |set, capability| set + ",+" + capability);
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()]);
         command
             .args(["--inh-caps", "--ambient-caps", "--bounding-set"].map(|which| format!("{which}={set}")));
-        command.arg(&self.program).args(arguments).stdout(Stdio::piped());
-        command.env("XDG_CACHE_HOME", self.folder.path());
-        Jjleak::start(command)
+        command.arg(&self.program).env("XDG_CACHE_HOME", self.folder.path());
+        command
     }
 }
 
@@ -155,4 +161,77 @@ fn doctor_lists_what_is_missing() {
     }
     let ended = installed.run(&ENOUGH, &["doctor"]).end().assert_done();
     assert!(!ended.stdout.contains("CAP_"), "{}", ended.stdout);
+}
+
+/// Beside [`ENOUGH`], what the service unit gives.
+const TO_LISTEN: &str = "net_admin";
+
+/// The effective capabilities of each thread of a process, by their names in `setpriv`.
+fn capabilities_of_threads(pid: u32) -> Vec<Vec<&'static str>> {
+    /// Their numbers (include/uapi/linux/capability.h).
+    const NUMBERS: [(&str, u32); 6] = [
+        ("bpf", 39),
+        ("perfmon", 38),
+        ("sys_ptrace", 19),
+        ("dac_read_search", 2),
+        ("checkpoint_restore", 40),
+        (TO_LISTEN, 12),
+    ];
+    let of_thread = |thread: fs::DirEntry| {
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        let set = u64::from_str_radix(set.trim(), 16).unwrap();
+        let named = NUMBERS.iter().fold(0, |named, (_, number)| named | 1u64 << number);
+        assert_eq!(set & !named, 0, "{set:x}");
+        Some(NUMBERS.iter().filter(|(_, number)| set >> number & 1 == 1).map(|(name, _)| *name).collect())
+    };
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // Threads end while they are looked at.
+    threads.filter_map(|thread| of_thread(thread.ok()?)).collect()
+}
+
+/// As the unit runs it: another user than root, and no `CAP_SYS_ADMIN`.
+#[test]
+fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profiling_takes() {
+    require_program!("setpriv");
+    let installed = Installed::new();
+    let place = Place::new("unit");
+    let changes = [
+        ("duration = \"60s\"", "duration = \"10s\""),
+        ("settle = \"1s\"", "settle = \"2s\"\nmax_overhead = \"1000%\""),
+    ];
+    let rules = changes.iter().fold(place.served_on_request(), |rules, (from, to)| rules.replace(from, to));
+    place.configure("", &rules);
+    fs::set_permissions(place.path(""), Permissions::from_mode(0o777)).unwrap();
+    let mut target = Command::new("setpriv");
+    target.args([format!("--reuid={TARGETS_USER}"), format!("--regid={TARGETS_USER}")]);
+    let copy = compile::copy(compile::verdicts(), installed.folder.path());
+    target.arg("--clear-groups").arg(place.program(&copy));
+    let (program, _said) = driven(target, "pace 100000 20");
+
+    let with = |capabilities: &[&str]| {
+        let mut command = installed.command(capabilities);
+        command.arg("daemon");
+        place.spawn_as(command).until_it_watches()
+    };
+    let mut daemon = with(&[&ENOUGH[..], &[TO_LISTEN]].concat());
+    let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", program.id()));
+    assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+    // What it cannot do is said, and what it does instead.
+    let unbounded = daemon.until("CAP_SYS_ADMIN", LONG);
+    let told = unbounded["message"].as_str().unwrap();
+    assert!(told.contains("everything is counted until a look shows that it costs too much"), "{told}");
+    assert_eq!(unbounded["level"], "WARN");
+    let threads = capabilities_of_threads(daemon.pid());
+    assert!(threads.len() > 1 && threads.iter().all(|capabilities| *capabilities == ENOUGH), "{threads:?}");
+    let told = daemon.until(" leaks: ", LONG);
+    assert_eq!(told["pid"], program.id(), "{told}");
+    let report = Ended::of(["report".as_ref(), place.kept().last().unwrap().as_os_str()]).assert_done();
+    assert!(report.stdout.contains("forget_message"), "{}", report.stdout);
+    daemon.end();
+
+    // Without the one more, it finds programs later and says so.
+    let daemon = with(&ENOUGH);
+    assert!(daemon.has_said("the kernel does not tell of programs that start"), "{:#?}", daemon.said);
+    daemon.end();
 }

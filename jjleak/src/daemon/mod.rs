@@ -22,6 +22,7 @@ mod life;
 pub mod log;
 pub mod memory;
 mod metrics;
+mod privileges;
 pub mod profile;
 pub mod pushing;
 mod tab;
@@ -96,13 +97,21 @@ pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), E
             "the kernel does not tell of programs that start ({error}): they are found at each watch.rescan"
         );
     }
-    let pusher = pushing::start(&config)?;
-    let shared = Shared::new(config, watcher, (history, handover), pusher);
-    shared.tidy_up();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MAX_BLOCKING).build();
     let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
-    let outcome = runtime.block_on(watch(&shared, reload, profiler));
+    let (guard, listener) = {
+        let _within = runtime.enter();
+        (Guard::of(&config.http)?, Listener::open(&config.http.listen)?)
+    };
+    privileges::give_away();
+    let pusher = pushing::start(&config)?;
+    let shared = Shared::new(config, watcher, (history, handover), pusher);
+    shared.tidy_up();
+    let outcome = runtime.block_on(async {
+        let serving = listener.map(|listener| serve(listener, guard, &shared));
+        watch(&shared, reload, profiler, serving).await
+    });
     // Nobody waits for a report that is still being drawn.
     runtime.shutdown_background();
     outcome
@@ -127,9 +136,13 @@ impl Signals {
     }
 }
 
-async fn watch(shared: &Shared, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
+async fn watch(
+    shared: &Shared,
+    reload: &Reload,
+    profiler: &Profiler,
+    serving: Option<JoinHandle<()>>,
+) -> Result<(), Error> {
     let mut signals = Signals::listen().map_err(|error| Error::System("taking over signals", error))?;
-    let serving = serve(shared)?;
     let (sender, mut messages) = channel(MAX_MESSAGES);
     let between_looks = shared.core().config.watch.interval.0;
     let (mut looks, mut tidy, mut hand_over) = (every(between_looks), every(TIDY), every(HAND_OVER));
@@ -179,13 +192,10 @@ fn aside(shared: &Shared, work: fn(&Shared)) {
     drop(spawn_blocking(move || work(&shared)));
 }
 
-/// Begins to serve, if anybody is to be served.
-fn serve(shared: &Shared) -> Result<Option<JoinHandle<()>>, Error> {
-    let config = shared.core().config.http.clone();
-    let guard = Guard::of(&config)?;
-    let Some(listener) = Listener::open(&config.listen)? else { return Ok(None) };
+/// Begins to serve.
+fn serve(listener: Listener, guard: Guard, shared: &Shared) -> JoinHandle<()> {
     tracing::info!("listening on {}", listener.describe());
-    Ok(Some(tokio::spawn(http::serve(listener, guard, shared.clone()))))
+    tokio::spawn(http::serve(listener, guard, shared.clone()))
 }
 
 /// Reads the configuration anew. What is wrong with it is told, and the old one holds.

@@ -32,7 +32,11 @@ pub(crate) fn working(place: &Place) -> (Process, Lines) {
 
 /// The same at another pace.
 pub(crate) fn working_at(place: &Place, orders: &str) -> (Process, Lines) {
-    let mut command = Command::new(place.program(compile::verdicts().as_ref()));
+    driven(Command::new(place.program(compile::verdicts())), orders)
+}
+
+/// The same, by a command that is or becomes it.
+pub(crate) fn driven(mut command: Command, orders: &str) -> (Process, Lines) {
     let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
     assert_eq!(said.next(SOON), "ready");
@@ -137,8 +141,14 @@ impl Place {
     /// Starts a daemon, with more arguments or another environment.
     pub(crate) fn spawn(&self, more: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
         let mut command = Command::new(PROGRAM);
-        command.args(["daemon", "--config"]).arg(self.path("jjleak.toml"));
-        let mut process = Process::spawn(more(&mut command).stdin(Stdio::null()).stderr(Stdio::piped()));
+        more(command.arg("daemon"));
+        self.spawn_as(command)
+    }
+
+    /// Starts a daemon by a command that is, or becomes, `jjleak daemon`.
+    pub(crate) fn spawn_as(&self, mut command: Command) -> Daemon {
+        command.arg("--config").arg(self.path("jjleak.toml"));
+        let mut process = Process::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
         let log = Lines::of("the daemon", process.stderr.take().unwrap());
         Daemon { process, log, said: Vec::new(), folder: self.state() }
     }
