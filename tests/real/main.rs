@@ -44,6 +44,7 @@ mod jvm_memory;
 mod launches;
 mod mappings;
 mod modes;
+mod multitude;
 mod named;
 mod operators;
 mod overflow;

@@ -163,6 +163,12 @@ pub(crate) fn differential() -> &'static Path {
     PATH.get_or_init(|| compile("differential", &["differential.c".to_owned()], BOOKKEEPING))
 }
 
+/// The program with very many threads.
+pub(crate) fn multitude() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("multitude", &["multitude.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
+}
+
 /// The program whose main thread ends before the others.
 pub(crate) fn headless() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

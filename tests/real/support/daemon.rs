@@ -107,6 +107,11 @@ impl Place {
         self.link(&self.name, program)
     }
 
+    /// Another program under another name that is watched, too.
+    pub(crate) fn other_program(&self, program: &Path) -> PathBuf {
+        self.link(&format!("{}j", self.name), program)
+    }
+
     /// A Java program under the name of this test.
     pub(crate) fn java(&self, bytes: u64, pause_ms: u64, what: &str) -> Java {
         let java = fs::canonicalize("/usr/bin/java").unwrap();
