@@ -46,6 +46,8 @@ systemctl daemon-reload
 (echo pace 1000000 200; sleep infinity) | setpriv --reuid 65534 --regid 65534 --clear-groups leaking >/dev/null &
 systemctl start jjleak
 say restarted "$(shown ActiveState)"
+say capabilities_with_more "$(status CapEff)"
+say bounding_with_more "$(status CapBnd)"
 systemctl kill --signal USR1 jjleak
 waited=0
 while [ "$waited" -lt 240 ] && ! ls /var/lib/jjleak/profiles/*.pb.gz >/dev/null 2>&1; do

@@ -138,11 +138,13 @@ fn what_doctor_cannot_look_at_is_an_error_with_a_remedy() {
 #[test]
 fn a_filter_of_system_calls_that_forbids_bpf_is_told_of_with_what_to_do() {
     require_bpf!();
-    let filtered = |arguments: &[&str]| {
-        Command::new(compile::filtered()).arg(PROGRAM).args(arguments).output().unwrap()
-    };
+    let filtered =
+        |arguments: &[&str]| Command::new(compile::filtered()).arg(PROGRAM).args(arguments).output().unwrap();
     let told = |text: &str| {
-        assert!(text.contains("bpf(2) is forbidden") && text.contains("seccomp profile that allows bpf(2)"), "{text}");
+        assert!(
+            text.contains("bpf(2) is forbidden") && text.contains("seccomp profile that allows bpf(2)"),
+            "{text}"
+        );
     };
     let examined = filtered(&["doctor"]);
     assert_eq!(examined.status.code(), Some(3));

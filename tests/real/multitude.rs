@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -136,7 +136,9 @@ fn one_process_with_as_many_threads_as_there_may_be_is_counted_and_costs_no_othe
     multitude.work();
     looks(&place, 5., "profiled");
     let (good, _said) = working(&place);
-    until(LONG, "one more process that is watched", || metric(&place, "jjleak_processes{state=\"watching\"}") > 0.);
+    until(LONG, "one more process that is watched", || {
+        metric(&place, "jjleak_processes{state=\"watching\"}") > 0.
+    });
     request(good.id());
     let told = daemon.until(" leaks: ", HOURLONG);
     assert_eq!(told["pid"], good.id(), "{told}");

@@ -24,7 +24,9 @@ pub enum Missing {
     #[error("not allowed to load BPF programs: this needs root, or CAP_BPF and CAP_PERFMON")]
     BpfPrivilege,
     /// Not allowed to call bpf(2), whatever the privileges: a filter of system calls stands before the kernel.
-    #[error("the system call bpf(2) is forbidden, although the privileges are there: by a filter of system calls (seccomp)")]
+    #[error(
+        "the system call bpf(2) is forbidden, although the privileges are there: by a filter of system calls (seccomp)"
+    )]
     BpfFiltered,
     /// Not allowed to attach probes one by one: the kernel lets no less than `CAP_SYS_ADMIN` place a uprobe by a perf event
     /// (`perf_uprobe_event_init` in kernel/events/core.c), while uprobe-multi links need only what programs need.
@@ -281,13 +283,9 @@ mod tests {
 
     #[test]
     fn everything_missing_has_a_remedy() {
-        for missing in [
-            Missing::BpfPrivilege,
-            Missing::BpfFiltered,
-            Missing::Btf,
-            Missing::Uprobes,
-            Missing::BpfLoop,
-        ] {
+        for missing in
+            [Missing::BpfPrivilege, Missing::BpfFiltered, Missing::Btf, Missing::Uprobes, Missing::BpfLoop]
+        {
             assert!(!missing.remedy().is_empty());
         }
     }

@@ -5,7 +5,7 @@
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 /// What profiling takes (SECURITY.md tells what for). `CAP_NET_ADMIN` is none of it: whoever listens to the kernel's process
-/// events goes on hearing them. Root whose state directory is another user's needs `CAP_DAC_OVERRIDE` to write to it.
+/// events, for which older kernels want it, goes on hearing them. Root whose state directory is another user's needs `CAP_DAC_OVERRIDE` to write to it.
 const NEEDED: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_PTRACE)

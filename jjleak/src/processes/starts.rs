@@ -47,7 +47,8 @@ pub struct Started {
 }
 
 impl Starts {
-    /// Begins to listen. Takes `CAP_NET_ADMIN` in the first network namespace, and the first PID namespace.
+    /// Begins to listen. Takes the first network, PID and user namespaces, and before Linux 6.6 `CAP_NET_ADMIN`; since then, that only
+    /// makes room for more events.
     pub fn listen() -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = connector(flags)?;

@@ -139,8 +139,10 @@ fn in_profile(profile: &Profiling) -> Option<Contradiction> {
         return Some(Contradiction { key: DURATION, with: Some(["profile", "settle"]), why });
     }
     if snapshot > duration {
-        let why =
-            format!("the time is over before there is one, with this duration: make it {} s or less", seconds(duration));
+        let why = format!(
+            "the time is over before there is one, with this duration: make it {} s or less",
+            seconds(duration)
+        );
         return Some(Contradiction { key: ["profile", "snapshot"], with: Some(DURATION), why });
     }
     (profile.back_off_max.0 < profile.back_off.0).then(|| Contradiction {

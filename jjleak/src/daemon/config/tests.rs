@@ -56,14 +56,23 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
             "jjleak.toml:3: profile.duration: nothing can be judged",
         ),
         // Whichever of the two is in the file.
-        ("[profile]\nsettle = \"2m\"\n", "jjleak.toml:2: profile.duration: nothing can be judged in less than 600 s"),
+        (
+            "[profile]\nsettle = \"2m\"\n",
+            "jjleak.toml:2: profile.duration: nothing can be judged in less than 600 s",
+        ),
         (
             "[profile]\nduration = \"30s\"\nsettle = \"5s\"\n",
             "jjleak.toml:2: profile.snapshot: the time is over before there is one, with this duration: make it 30 s",
         ),
-        ("[profile]\nsnapshot = \"6m\"\n", "jjleak.toml:2: profile.snapshot: the time is over before there is one"),
+        (
+            "[profile]\nsnapshot = \"6m\"\n",
+            "jjleak.toml:2: profile.snapshot: the time is over before there is one",
+        ),
         ("[profile]\nback_off = \"2d\"\n", "jjleak.toml:2: profile.back_off_max: it is less than back_off"),
-        ("[push]\nto = \"otlp\"\nurl = \"https://\"\n", "jjleak.toml:3: push.url: it must begin with https://"),
+        (
+            "[push]\nto = \"otlp\"\nurl = \"https://\"\n",
+            "jjleak.toml:3: push.url: it must begin with https://",
+        ),
         ("[push]\n\nheaders = { \"a b\" = \"c\" }\n", "jjleak.toml:3: push.headers: `a b` is no header"),
         ("[push]\nheaders = { a = \"c\\nd\" }\n", "jjleak.toml:2: push.headers: `a` is no header"),
         ("[push]\nto = \"otlp\"\n", "jjleak.toml:2: push.url: it must begin with https://"),

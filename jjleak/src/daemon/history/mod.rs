@@ -81,7 +81,9 @@ pub enum Error {
     #[error(transparent)]
     Write(#[from] store::Error),
     /// It would not fit, whatever else was removed for it.
-    #[error("it takes {bytes} bytes with its flame graph, which is more than state.max_bytes leaves for profiles, {most}")]
+    #[error(
+        "it takes {bytes} bytes with its flame graph, which is more than state.max_bytes leaves for profiles, {most}"
+    )]
     TooLarge {
         /// What it takes.
         bytes: u64,

@@ -181,7 +181,7 @@ fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_t
 
     let before = ids(&history);
     let profile = profile(1, 1000);
-    let large = history.keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), &[0; 64 << 10]);
+    let large = history.keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), &vec![0; 64 << 10]);
     assert!(matches!(large, Err(Error::TooLarge { most: ..MOST, .. })), "{large:?}");
     assert!(matches!(history.trouble(), (1, Some(why)) if why.contains("state.max_bytes")));
     assert_eq!(ids(&history), before);

@@ -139,7 +139,7 @@ pub(super) fn trouble(error: &Error) -> Response {
             tracing::warn!("a profile cannot be served: {}", cli::chain(error));
             failure(StatusCode::INTERNAL_SERVER_ERROR, "it cannot be read; the daemon's log says why")
         }
-        Error::Damaged(_) | Error::Unreadable(..) => {
+        Error::TooLarge { .. } | Error::Damaged(_) | Error::Unreadable(..) => {
             failure(StatusCode::INTERNAL_SERVER_ERROR, &cli::chain(error))
         }
     }
