@@ -174,10 +174,18 @@ fn the_page_shows_processes_and_leads_to_their_profiles() {
     assert!(row.contains(&format!("pid {}", program.id())) && row.contains("profiling"), "{row}");
     let links =
         "[...document.querySelectorAll('#profiles tbody tr:first-child a')].map(link => link.textContent)";
-    assert_eq!(browser.evaluate(links), serde_json::json!(["report", "flame\u{a0}graph", "pprof"]));
+    let names = browser.evaluate(links);
+    let [series, names @ ..] = &names.as_array().unwrap()[..] else { panic!("{names}") };
+    assert_eq!(names, ["report", "flame\u{a0}graph", "pprof"]);
+    assert!(series.as_str().unwrap().ends_with(" snapshots"), "{series}");
     let link =
         |number: u32| format!("document.querySelectorAll('#profiles tbody tr:first-child a')[{number}].href");
-    let [report, flame] = [0, 1].map(|number| browser.evaluate(&link(number)).as_str().unwrap().to_owned());
+    let [series, report, flame] =
+        [0, 1, 2].map(|number| browser.evaluate(&link(number)).as_str().unwrap().to_owned());
+    browser.assert_quiet();
+    browser.go(&series);
+    let snapshots = browser.evaluate("document.querySelectorAll('#profiles tbody tr').length");
+    assert!(snapshots.as_u64() > Some(1), "{snapshots}");
     browser.assert_quiet();
     browser.go(&report);
     assert!(text(&mut browser, "body").contains("live bytes"));

@@ -162,6 +162,7 @@ impl Job {
             let last = Arc::new(Mutex::new(None));
             let (found, latest, kept) = (messages.clone(), Arc::clone(&last), Arc::clone(&history));
             let tab = Mutex::new(order.max_overhead.map(Tab::new));
+            let first = Mutex::new(None);
             let (dear, was_too_dear) = (Arc::clone(&ends), Arc::new(AtomicBool::new(false)));
             let is_dear = Arc::clone(&was_too_dear);
             let take: Take = Arc::new(move |profiles| {
@@ -177,7 +178,9 @@ impl Job {
                         dear.notify_one();
                     }
                     drop(tab);
-                    let finding = keep(profile, &order, &why, &kept);
+                    let entry = Entry::of(Id::of(profile), profile, &why);
+                    let entry = entry.of_series(&mut first.lock().unwrap_or_else(PoisonError::into_inner));
+                    let finding = keep(profile, order.pid, entry, &kept);
                     *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(finding.clone());
                     // Nobody waits for what is found on the way; the last one is told again at the end.
                     let _ = found.try_send(Message::Found(finding));
@@ -240,9 +243,8 @@ impl Job {
 }
 
 /// Keeps a profile, and says what is in it.
-fn keep(profile: &Profile, order: &Order, why: &str, history: &Mutex<History>) -> Finding {
-    let entry = Entry::of(Id::of(profile), profile, why);
-    let mut finding = Finding { kept: None, ..Finding::of(order.pid, &entry) };
+fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> Finding {
+    let mut finding = Finding { kept: None, ..Finding::of(pid, &entry) };
     let kept = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error)).and_then(
         |picture| {
             let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);

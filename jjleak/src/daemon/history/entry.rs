@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,10 @@ pub struct Entry {
     pub time: Timestamp,
     /// When accounting began: the same for all profiles of a series, to within milliseconds.
     pub began: Timestamp,
+    /// The first of the profiles that were taken one after the other while the process was profiled once; `None` when that is
+    /// not known any more, because the index was lost.
+    #[serde(default)]
+    pub series: Option<Id>,
     /// The process.
     pub pid: u32,
     /// Its start time, in clock ticks since boot.
@@ -126,6 +131,9 @@ pub struct Estimate {
     pub can_be_judged: bool,
 }
 
+/// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
+/// there is more between two series.
+const SAME_BEGIN: Duration = Duration::from_secs(1);
 /// Call sites that an entry names.
 const MAX_SITES: usize = 10;
 
@@ -141,6 +149,7 @@ impl Entry {
             id,
             time: profile.taken_at,
             began: profile.started_at,
+            series: None,
             pid: profile.process.pid,
             start_time: profile.process.start_time,
             comm: profile.process.comm.clone(),
@@ -162,6 +171,24 @@ impl Entry {
             file_bytes: 0,
             picture_bytes: 0,
             checksum: 0,
+        }
+    }
+
+    /// As one of a series, which begins with this profile if nothing is known of its first one yet.
+    #[must_use]
+    pub fn of_series(self, first: &mut Option<Id>) -> Self {
+        Self { series: Some(first.get_or_insert_with(|| self.id.clone()).clone()), ..self }
+    }
+
+    /// Whether it is of the same series.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        if self.pid != other.pid || self.start_time != other.start_time {
+            return false;
+        }
+        match (&self.series, &other.series) {
+            (Some(own), Some(others)) => own == others,
+            _ => self.began.duration_since(other.began).unsigned_abs() < SAME_BEGIN,
         }
     }
 
@@ -241,10 +268,29 @@ mod tests {
     }
 
     #[test]
+    fn profiles_that_were_taken_one_after_the_other_are_a_series() {
+        let taken = |second: i64| {
+            let second = Timestamp::from_second(second).unwrap();
+            let profile = Profile { taken_at: second, ..sample::judged() };
+            Entry::of(Id::of(&profile), &profile, "a test")
+        };
+        let (mut first, mut next) = (None, None);
+        let [a, b] = [100, 160].map(|second| taken(second).of_series(&mut first));
+        let c = taken(220).of_series(&mut next);
+        assert_eq!((a.series.as_ref(), b.series.as_ref()), (Some(&a.id), Some(&a.id)));
+        // Accounting began at the same time by what they say.
+        assert!(a.is_beside(&b) && !b.is_beside(&c) && a.began == c.began);
+        let found = Entry { series: None, ..taken(280) };
+        assert!(found.is_beside(&a));
+        let another = Entry { start_time: a.start_time + 1, ..b.clone() };
+        assert!(!another.is_beside(&a));
+    }
+
+    #[test]
     fn entries_of_earlier_versions_are_read() {
         let profile = sample::judged();
         let mut json = serde_json::to_value(Entry::of(Id::of(&profile), &profile, "a test")).unwrap();
-        for key in ["leaking_sites", "leak_rate", "estimate", "lost"] {
+        for key in ["leaking_sites", "leak_rate", "estimate", "lost", "series"] {
             json.as_object_mut().unwrap().remove(key).unwrap();
         }
         assert_eq!(serde_json::from_value::<Entry>(json).unwrap().estimate, None);

@@ -13,7 +13,7 @@ use super::profiles::{blocking, defect, parse, trouble};
 use super::view::processes as views;
 use super::{Served, failure};
 use crate::daemon::core::since_boot;
-use crate::daemon::history::{Entry, Error};
+use crate::daemon::history::{Entry, Error, Id};
 use crate::daemon::metrics;
 use crate::processes::Pid;
 
@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Deserialize)]
 pub(super) struct Wanted {
     pid: Option<u32>,
+    series: Option<Id>,
     limit: Option<usize>,
 }
 
@@ -47,7 +48,10 @@ pub(super) async fn processes(State(served): State<Served>) -> Response {
 /// The latest first.
 pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<Wanted>) -> Response {
     let found = blocking(&served, move |served| {
-        let is_wanted = |entry: &&Entry| wanted.pid.is_none_or(|pid| entry.pid == pid);
+        let is_wanted = |entry: &&Entry| {
+            wanted.pid.is_none_or(|pid| entry.pid == pid)
+                && wanted.series.as_ref().is_none_or(|first| entry.series.as_ref() == Some(first))
+        };
         let limit = wanted.limit.unwrap_or(PROFILES).min(MAX_PROFILES);
         let history = served.shared.history();
         let entries: Vec<_> = history.entries().rev().filter(is_wanted).take(limit).cloned().collect();

@@ -101,6 +101,7 @@ fn router(shared: Shared, guard: Guard) -> Router {
         .route("/profiles/{id}/profile.pb.gz", get(profiles::pprof))
         .route("/profiles/{id}/flame.svg", get(profiles::flame))
         .route("/profiles/{id}/report.html", get(profiles::report))
+        .route("/profiles/{id}/series", get(page::snapshots))
         .route("/api/v1/openapi.json", get(api::openapi))
         .route("/api/v1/processes", get(api::processes))
         .route("/api/v1/processes/{pid}/profile", post(api::request))

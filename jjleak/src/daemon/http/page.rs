@@ -1,31 +1,31 @@
 //! The page for people: processes, what was found, and where to look further. It needs no script.
 
 use std::fmt::{self, Write};
-use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::Served;
-use super::profiles::{blocking, defect};
+use super::profiles::{blocking, defect, parse, trouble};
 use super::view::{FindingView, ProcessView, processes};
-use crate::daemon::history::{Entry, History};
+use crate::daemon::history::{Entry, Error, History};
 use crate::profile::Rate;
 use crate::render::{escaped, humane_bytes, pace, percent};
 
 /// Profiles that the page lists, one for each time that a process was profiled; the interface for programs has all.
 const MAX_PROFILES: usize = 50;
-/// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
-/// there is more between two series.
-const SAME_BEGIN: Duration = Duration::from_secs(1);
 /// The picture of a process's memory over time.
 const WIDTH: f64 = 160.;
 const HEIGHT: f64 = 28.;
 
 const STYLE: &str = include_str!("page.css");
+const HTML: &str = "text/html; charset=utf-8";
+/// What a table of profiles begins with.
+const PROFILES: &str = "<table id=\"profiles\"><thead><tr><th>Time</th><th>Process</th><th class=\"n\">Live</th><th>Why</th>\
+                        <th>Verdict</th><th>Look at</th></tr></thead><tbody>";
 
 /// What the page shows.
 pub(super) struct Contents {
@@ -50,7 +50,7 @@ pub(super) async fn page(State(served): State<Served>) -> Response {
         write(&Contents { line, processes, trouble, profiles })
     });
     match page.await {
-        Some(Ok(page)) => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
+        Some(Ok(page)) => ([(header::CONTENT_TYPE, HTML)], page).into_response(),
         _ => defect(),
     }
 }
@@ -59,11 +59,7 @@ pub(super) async fn page(State(served): State<Served>) -> Response {
 pub(super) fn series(history: &History) -> Vec<(Entry, usize)> {
     let mut series: Vec<(Entry, usize)> = Vec::new();
     for entry in history.entries().rev() {
-        let is_of = |(last, _): &(Entry, usize)| {
-            let apart = last.began.duration_since(entry.began).unsigned_abs();
-            last.pid == entry.pid && last.start_time == entry.start_time && apart < SAME_BEGIN
-        };
-        match series.iter().position(is_of) {
+        match series.iter().position(|(last, _)| last.is_beside(entry)) {
             Some(known) => series[known].1 += 1,
             None if series.len() == MAX_PROFILES => break,
             None => series.push((entry.clone(), 1)),
@@ -72,15 +68,48 @@ pub(super) fn series(history: &History) -> Vec<(Entry, usize)> {
     series
 }
 
-pub(super) fn write(contents: &Contents) -> Result<String, fmt::Error> {
+/// The profiles of the series that one is of.
+pub(super) async fn snapshots(State(served): State<Served>, Path(id): Path<String>) -> Response {
+    let page = blocking(&served, move |served| {
+        let id = parse(&id)?;
+        let history = served.shared.history();
+        let of = history.get(&id).ok_or(Error::Unknown(id))?;
+        let series: Vec<_> = history.entries().rev().filter(|entry| entry.is_beside(of)).cloned().collect();
+        drop(history);
+        Ok(write_series(&series))
+    });
+    match page.await {
+        Some(Ok(Ok(page))) => ([(header::CONTENT_TYPE, HTML)], page).into_response(),
+        Some(Err(error)) => trouble(&error),
+        Some(Ok(Err(_))) | None => defect(),
+    }
+}
+
+/// The latest first.
+fn write_series(series: &[Entry]) -> Result<String, fmt::Error> {
     let mut page = String::new();
+    let of = series.first().map(|last| format!("{} (pid {})", last.comm, last.pid)).unwrap_or_default();
+    head(&format!("Profiles of {of}, one after the other"), &mut page)?;
+    page.push_str(PROFILES);
+    series.iter().try_for_each(|entry| kept(entry, None, &mut page))?;
+    page.push_str("</tbody></table><footer><a href=\"/\">all processes</a></footer></body></html>");
+    Ok(page)
+}
+
+/// The beginning of a page.
+fn head(line: &str, page: &mut String) -> fmt::Result {
     write!(
         page,
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>jjleak</title>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">\
          <style>{STYLE}</style></head><body><header><h1>jjleak</h1><p>{}</p></header>",
-        escaped(&contents.line)
-    )?;
+        escaped(line)
+    )
+}
+
+pub(super) fn write(contents: &Contents) -> Result<String, fmt::Error> {
+    let mut page = String::new();
+    head(&contents.line, &mut page)?;
     if let Some(trouble) = &contents.trouble {
         write!(page, "<p class=\"bad\">Profiles cannot be kept: {}</p>", escaped(trouble))?;
     }
@@ -100,11 +129,8 @@ pub(super) fn write(contents: &Contents) -> Result<String, fmt::Error> {
     if contents.profiles.is_empty() {
         page.push_str("<p class=\"none\">None yet: no process has been profiled.</p>");
     } else {
-        page.push_str(
-            "<table id=\"profiles\"><thead><tr><th>Time</th><th>Process</th><th class=\"n\">Live</th><th>Why</th>\
-             <th>Verdict</th><th>Look at</th></tr></thead><tbody>",
-        );
-        contents.profiles.iter().try_for_each(|(entry, count)| kept(entry, *count, &mut page))?;
+        page.push_str(PROFILES);
+        contents.profiles.iter().try_for_each(|(entry, count)| kept(entry, Some(*count), &mut page))?;
         page.push_str("</tbody></table>");
     }
     page.push_str(
@@ -169,13 +195,20 @@ fn limit(process: &ProcessView, page: &mut String) -> fmt::Result {
     )
 }
 
-fn kept(entry: &Entry, count: usize, page: &mut String) -> fmt::Result {
+/// A profile: the last one of so many, or one of those.
+fn kept(entry: &Entry, count: Option<usize>, page: &mut String) -> fmt::Result {
     let class = if entry.leaking.is_empty() { "" } else { " class=\"bad\"" };
-    let snapshots = if count == 1 { "1 snapshot".to_owned() } else { format!("{count} snapshots") };
+    let snapshots = match count {
+        None => String::new(),
+        Some(1) => "<br><small>1 snapshot</small>".to_owned(),
+        Some(count) => {
+            format!("<br><small><a href=\"/profiles/{}/series\">{count} snapshots</a></small>", entry.id)
+        }
+    };
     let about = if entry.estimate.is_some() { "about " } else { "" };
     write!(
         page,
-        "<tr><td class=\"t\">{}<br><small>{snapshots}</small></td><td><b>{}</b> <small class=\"one\">pid {}</small></td>\
+        "<tr><td class=\"t\">{}{snapshots}</td><td><b>{}</b> <small class=\"one\">pid {}</small></td>\
          <td class=\"n\">{about}{}</td><td>{}</td><td{class}>{}",
         time(entry.time),
         escaped(&entry.comm),

@@ -75,6 +75,11 @@ fn everything_that_is_kept_is_served() {
     assert!(page.contains(&format!("/profiles/{id}/report.html")), "{page}");
     assert_eq!(fixture.get(&format!("/profiles/{id}/flame.svg")).1, "<svg xmlns=\"x\"/>");
     assert!(fixture.get(&format!("/profiles/{id}/report.html")).1.starts_with("<!DOCTYPE html>"));
+    let series = fixture.get(&format!("/profiles/{id}/series")).1;
+    assert!(
+        series.contains(&format!("/profiles/{id}/flame.svg")) && !series.contains("<script>"),
+        "{series}"
+    );
     let pid = sample::profile().process.pid;
     for path in [format!("/profiles/{id}/profile.pb.gz"), format!("/debug/pprof/heap?pid={pid}")] {
         let (status, _, bytes) = fixture.ask(request(Method::GET, &path, &[]));
@@ -83,6 +88,9 @@ fn everything_that_is_kept_is_served() {
     }
     let profiles: Value = serde_json::from_str(&fixture.get("/api/v1/profiles").1).unwrap();
     assert_eq!(profiles["profiles"][0]["id"], **id);
+    let others = fixture.get("/api/v1/profiles?series=0000000000001-1").1;
+    assert_eq!(others, "{\"profiles\":[]}");
+    assert_eq!(fixture.get("/api/v1/profiles?series=x").0, 400);
     let profile: Value = serde_json::from_str(&fixture.get(&format!("/api/v1/profiles/{id}")).1).unwrap();
     assert_eq!(profile["why"], "a test");
     assert!(fixture.get("/metrics").1.contains("jjleak_history_profiles 1\n"));
@@ -125,6 +133,8 @@ fn what_is_not_there_is_not_found_and_no_path_leads_out() {
     let fixture = Fixture::new(Config::default());
     for path in [
         "/profiles/0000000000001-1/flame.svg",
+        "/profiles/0000000000001-1/series",
+        "/profiles/x/series",
         "/profiles/..%2f..%2findex/profile.pb.gz",
         "/profiles/%2e%2e/profile.pb.gz",
         "/profiles/%00/flame.svg",
