@@ -229,16 +229,26 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     daemon.end();
 
     let mut daemon = with(&ENOUGH);
-    let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", program.id()));
-    assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+    let request = || {
+        let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", program.id()));
+        assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+    };
+    request();
     // What it cannot do is said, and what it does instead.
     let unbounded = daemon.until("CAP_SYS_ADMIN", LONG);
     let told = unbounded["message"].as_str().unwrap();
     assert!(told.contains("everything is counted until a look shows that it costs too much"), "{told}");
     assert_eq!(unbounded["level"], "WARN");
     assert_enough(daemon.pid());
-    let told = daemon.until(" leaks: ", LONG);
-    assert_eq!(told["pid"], program.id(), "{told}");
+    // On a busy machine, one profile may be too short for a verdict.
+    for _ in 0..5 {
+        let told = daemon.until(&format!("(pid {}) ", program.id()), LONG);
+        if told["message"].as_str().unwrap().contains(" leaks: ") {
+            break;
+        }
+        request();
+    }
+    assert!(daemon.has_said(" leaks: "), "{:#?}", daemon.said);
     let report = Ended::of(["report".as_ref(), place.kept().last().unwrap().as_os_str()]).assert_done();
     assert!(report.stdout.contains("forget_message"), "{}", report.stdout);
 
