@@ -31,13 +31,14 @@ impl Folder {
         &self.0
     }
 
-    /// Writes a profile and its flame graph. Both, or neither.
+    /// Writes a profile and its flame graph. Both, or neither: who is killed in between leaves a flame graph alone, which the next
+    /// start removes, and never a profile without one.
     pub fn write(&self, sealed: &Sealed<'_>) -> Result<(), Error> {
         // A moment ago there may have been no folder: whoever removed it has not asked.
         fs::create_dir_all(&self.0).map_err(state("creating", &self.0))?;
         let Sealed { entry: Entry { id, .. }, bytes, picture } = sealed;
-        let written = write(&self.path(id, EXTENSION), bytes);
-        written.and_then(|()| write(&self.path(id, PICTURE), picture)).inspect_err(|_| self.remove(id))
+        let written = write(&self.path(id, PICTURE), picture);
+        written.and_then(|()| write(&self.path(id, EXTENSION), bytes)).inspect_err(|_| self.remove(id))
     }
 
     pub(super) fn remove(&self, id: &Id) {

@@ -288,7 +288,7 @@ impl History {
                 pictures.insert(id)
             };
         }
-        // A picture says nothing that its profile does not, and is written after it and removed after it.
+        // A picture says nothing that its profile does not, and is written before it and removed after it.
         for id in pictures.difference(&there) {
             mended.leftovers += usize::from(fs::remove_file(self.folder.path(id, PICTURE)).is_ok());
         }

@@ -193,6 +193,27 @@ fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_t
 }
 
 #[test]
+fn a_profile_is_never_there_without_its_flame_graph_for_the_daemon_may_be_killed_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    let paths: Vec<_> = (0..300)
+        .map(|second| {
+            let id = Id::of(&profile(1, second));
+            [EXTENSION, PICTURE].map(|extension| history.folder.path(&id, extension))
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (0..300).for_each(|second| drop(keep(&mut history, 1, second))));
+        for [file, picture] in &paths {
+            while !file.exists() && !writer.is_finished() {
+                std::hint::spin_loop();
+            }
+            assert!(picture.exists(), "{}", picture.display());
+        }
+    });
+}
+
+#[test]
 fn a_clock_that_is_set_forward_by_a_month_costs_no_profile() {
     const DAY: u32 = 86_400;
     let folder = tempfile::tempdir().unwrap();
