@@ -68,7 +68,7 @@ pub struct Watching {
     /// By control group.
     pub cgroups: Vec<Pattern>,
     /// By user, as a number.
-    pub users: Vec<u32>,
+    pub users: Vec<Count<0, 4_294_967_294>>,
     /// Never, by name or path of the executable.
     pub exclude: Vec<Pattern>,
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::values::Written;
+
 /// Where the daemon listens: `unix:PATH`, `tcp:ADDRESS:PORT`, or `off`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -38,16 +40,14 @@ impl fmt::Display for Place {
 
 impl<'de> Deserialize<'de> for Place {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+        let example = "\"unix:/PATH\", \"tcp:127.0.0.1:PORT\", \"tcp:[::1]:PORT\" or \"off\"";
+        let text = Written::read(from, &format!("a place to listen: {example}"))?.to_string();
         let place = match text.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => Some(Self::Unix(path.into())),
             Some(("tcp", address)) => address.parse().ok().map(Self::Tcp),
             _ => (text == "off").then_some(Self::Off),
         };
-        let allowed = || {
-            let example = "\"unix:/PATH\", \"tcp:127.0.0.1:PORT\", \"tcp:[::1]:PORT\" or \"off\"";
-            D::Error::custom(format!("`{text}` is no place to listen: {example}"))
-        };
+        let allowed = || D::Error::custom(format!("`{text}` is no place to listen: {example}"));
         place.ok_or_else(allowed)
     }
 }

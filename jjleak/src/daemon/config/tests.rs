@@ -55,6 +55,19 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
             "[profile]\nsettle = \"1m\"\nduration = \"2m\"\n",
             "jjleak.toml:3: profile.duration: nothing can be judged",
         ),
+        // What is of another kind, too.
+        ("[watch]\ninterval = 5\n", "jjleak.toml:2: `5` is no duration from 1s to 1h"),
+        (
+            "[watch]\ninterval = true\n",
+            "jjleak.toml:2: invalid type: boolean `true`, expected a duration, such as",
+        ),
+        ("[watch]\nmax_processes = \"many\"\n", "jjleak.toml:2: many is no whole number from 1 to 10000"),
+        ("[watch]\nmax_processes = 1.5\n", "jjleak.toml:2: 1.5 is no whole number from 1 to 10000"),
+        ("[watch]\nusers = [-1]\n", "jjleak.toml:2: -1 is no whole number from 0 to 4294967294"),
+        ("[watch]\nnames = [[]]\n", "jjleak.toml:2: invalid type: sequence, expected a regular expression"),
+        ("[state]\nmax_bytes = false\n", "jjleak.toml:2: invalid type: boolean `false`, expected a size"),
+        ("[suspect]\nlimit_percent = \"all\"\n", "jjleak.toml:2: all is no percentage from 0 to 100"),
+        ("[http]\nlisten = 80\n", "jjleak.toml:2: `80` is no place to listen: \"unix:/PATH\""),
         // Whichever of the two is in the file.
         (
             "[profile]\nsettle = \"2m\"\n",

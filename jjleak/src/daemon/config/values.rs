@@ -1,9 +1,10 @@
 //! Values that are within their bounds. What is not is refused with the words of what is allowed.
 
+use std::fmt;
 use std::time::Duration;
 
 use regex::Regex;
-use serde::de::Error;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Units of time, in seconds.
@@ -46,12 +47,55 @@ pub struct AtMost(pub Option<f64>);
 #[derive(Debug, Clone)]
 pub struct Pattern(pub Regex);
 
-/// Text or a number, whichever the file has.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "neither text nor a whole number")]
-enum Written {
-    Number(u64),
+/// Text or a number, whichever the file has: what is wrong with it is told in the words of what is allowed.
+pub(super) enum Written {
     Text(String),
+    Whole(i64),
+    Fraction(f64),
+}
+
+impl Written {
+    /// What is neither is refused, with these words for what is allowed.
+    pub(super) fn read<'de, D: Deserializer<'de>>(from: D, allowed: &str) -> Result<Self, D::Error> {
+        from.deserialize_any(Allowed(allowed))
+    }
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => formatter.write_str(text),
+            Self::Whole(number) => number.fmt(formatter),
+            Self::Fraction(number) => number.fmt(formatter),
+        }
+    }
+}
+
+struct Allowed<'a>(&'a str);
+
+impl Visitor<'_> for Allowed<'_> {
+    type Value = Written;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Written, E> {
+        Ok(Written::Text(text.to_owned()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Written, E> {
+        Ok(Written::Whole(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Written, E> {
+        // What is larger is beyond every bound, too.
+        Ok(Written::Whole(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Written, E> {
+        Ok(Written::Fraction(number))
+    }
 }
 
 /// A number with its unit, in the smallest unit; `None` when it is none, or too large.
@@ -82,13 +126,14 @@ fn time<E: Error>(text: &str, least: u64, most: u64, or: &str) -> Result<Duratio
 
 impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Span<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        time(&String::deserialize(from)?, LEAST, MOST, "").map(Self)
+        let text = Written::read(from, "a duration, such as \"90s\", \"5m\", \"6h\" or \"30d\"")?.to_string();
+        time(&text, LEAST, MOST, "").map(Self)
     }
 }
 
 impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Every<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+        let text = Written::read(from, "a duration, such as \"6h\" or \"30d\", or \"off\"")?.to_string();
         if text == OFF {
             Ok(Self(None))
         } else {
@@ -99,14 +144,16 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Every<LEAST, M
 
 impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Size<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let (bytes, text) = match Written::deserialize(from)? {
-            Written::Number(bytes) => (Some(bytes), bytes.to_string()),
-            Written::Text(text) => (with_unit(&text, &SIZES), text),
+        let written = Written::read(from, "a size, such as \"512MiB\", or a number of bytes")?;
+        let bytes = match &written {
+            Written::Whole(bytes) => u64::try_from(*bytes).ok(),
+            Written::Text(text) => with_unit(text, &SIZES),
+            Written::Fraction(_) => None,
         };
         let [least, most] = [LEAST, MOST].map(|bound| in_words(bound, &SIZES));
         let allowed = || {
             D::Error::custom(format!(
-                "`{text}` is no size from {least} to {most}, such as \"512MiB\", \"1GiB\" or a number of bytes"
+                "`{written}` is no size from {least} to {most}, such as \"512MiB\", \"1GiB\" or a number of bytes"
             ))
         };
         bytes.filter(|bytes| (LEAST..=MOST).contains(bytes)).map(Self).ok_or_else(allowed)
@@ -115,24 +162,30 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Size<LEAST, MO
 
 impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Count<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(from)?;
-        let within = u64::try_from(number).ok().filter(|number| (LEAST..=MOST).contains(number));
-        let allowed = || D::Error::custom(format!("{number} is no whole number from {LEAST} to {MOST}"));
+        let written = Written::read(from, &format!("a whole number from {LEAST} to {MOST}"))?;
+        let number = if let Written::Whole(number) = written { u64::try_from(number).ok() } else { None };
+        let within = number.filter(|number| (LEAST..=MOST).contains(number));
+        let allowed = || D::Error::custom(format!("{written} is no whole number from {LEAST} to {MOST}"));
         within.and_then(|number| usize::try_from(number).ok()).map(Self).ok_or_else(allowed)
     }
 }
 
 impl<'de> Deserialize<'de> for Percent {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let number = f64::deserialize(from)?;
-        let allowed = || D::Error::custom(format!("{number} is no percentage from 0 to 100"));
-        Some(number).filter(|number| (0. ..=100.).contains(number)).map(Self).ok_or_else(allowed)
+        let written = Written::read(from, "a percentage from 0 to 100")?;
+        let number = match &written {
+            Written::Whole(number) => i32::try_from(*number).ok().map(f64::from),
+            Written::Fraction(number) => Some(*number),
+            Written::Text(_) => None,
+        };
+        let allowed = || D::Error::custom(format!("{written} is no percentage from 0 to 100"));
+        number.filter(|number| (0. ..=100.).contains(number)).map(Self).ok_or_else(allowed)
     }
 }
 
 impl<'de> Deserialize<'de> for AtMost {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+        let text = Written::read(from, "a share, such as \"5%\", or \"unlimited\"")?.to_string();
         if text == UNLIMITED {
             return Ok(Self(None));
         }
@@ -152,7 +205,7 @@ impl<'de> Deserialize<'de> for AtMost {
 
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+        let text = Written::read(from, "a regular expression")?.to_string();
         let why = |error: regex::Error| {
             let reason = error.to_string();
             let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");

@@ -26,8 +26,9 @@ pub(super) fn is_wanted(of: &impl Traits, rules: &Watching) -> bool {
     if is_named(&rules.exclude) {
         return false;
     }
+    let is_one_of = |user: u32| rules.users.iter().any(|wanted| u32::try_from(wanted.0) == Ok(user));
     is_named(&rules.names)
-        || (!rules.users.is_empty() && of.user().is_some_and(|user| rules.users.contains(&user)))
+        || (!rules.users.is_empty() && of.user().is_some_and(is_one_of))
         || (!rules.cgroups.is_empty() && any(&rules.cgroups, of.cgroup()))
         || (rules.jvms && of.is_jvm())
 }
@@ -76,6 +77,7 @@ fn maps_library(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::config::Count;
     use regex::Regex;
 
     struct Known(&'static str, u32, &'static str, bool);
@@ -108,14 +110,15 @@ mod tests {
         for rules in [
             Watching { names: patterns(&["^nginx$"]), ..Watching::default() },
             Watching { names: patterns(&["/program$"]), ..Watching::default() },
-            Watching { users: vec![33], ..Watching::default() },
+            Watching { users: vec![Count(33)], ..Watching::default() },
             Watching { cgroups: patterns(&["b\\.service"]), ..Watching::default() },
         ] {
             assert!(is_wanted(&nginx, &rules), "{rules:?}");
         }
         let rules = Watching { jvms: false, ..Watching::default() };
         assert!(!is_wanted(&java, &rules));
-        let rules = Watching { exclude: patterns(&["java"]), users: vec![1000], ..Watching::default() };
+        let rules =
+            Watching { exclude: patterns(&["java"]), users: vec![Count(1000)], ..Watching::default() };
         assert!(!is_wanted(&java, &rules));
     }
 
