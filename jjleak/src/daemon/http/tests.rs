@@ -13,6 +13,7 @@ use crate::daemon::config::{Config, Place};
 use crate::daemon::handover::Handover;
 use crate::daemon::history::{Entry, History};
 use crate::daemon::watch::Watcher;
+use crate::daemon::watch::cat::{Cat, cats};
 use crate::render::sample;
 
 const TOKEN: &str = "a token that nobody guesses";
@@ -106,6 +107,21 @@ fn names_that_a_process_chooses_are_escaped_and_pages_may_load_nothing() {
     assert!(page.contains("&lt;script&gt;&quot;&#39;&amp;") && !page.contains("<script"), "{page}");
     assert!(headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
     assert_eq!(headers["x-content-type-options"], "nosniff");
+}
+
+#[test]
+fn arguments_of_processes_are_shown_only_where_the_configuration_says_so() {
+    let _cat = Cat::answering(std::process::Command::new("cat").args(["-", "hunter2"]));
+    for shows in [false, true] {
+        let mut config = cats();
+        config.http.show_command_lines = shows;
+        let fixture = Fixture::new(config);
+        fixture.shared.core().look();
+        for path in ["/", "/api/v1/processes"] {
+            assert_eq!(fixture.get(path).1.contains("hunter2"), shows, "{path}");
+        }
+        assert!(!fixture.get("/metrics").1.contains("hunter2"));
+    }
 }
 
 #[test]
