@@ -203,7 +203,11 @@ fn a_profile_is_never_there_without_its_flame_graph_for_the_daemon_may_be_killed
         })
         .collect();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| (0..300).for_each(|second| drop(keep(&mut history, 1, second))));
+        let writer = scope.spawn(|| {
+            for second in 0..300 {
+                keep(&mut history, 1, second);
+            }
+        });
         for [file, picture] in &paths {
             while !file.exists() && !writer.is_finished() {
                 std::hint::spin_loop();
