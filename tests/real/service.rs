@@ -1,7 +1,8 @@
 //! The daemon as a service: through restarts, within its bound, beside hostile processes, told to systemd and shown to people.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +14,7 @@ use serde_json::Value;
 use crate::support::bounded::{LONG, SOON, until};
 use crate::support::browser::Browser;
 use crate::support::daemon::{Daemon, ON_REQUEST, Place, ask, working, working_at};
+use crate::support::jjleak::PROGRAM;
 use crate::support::lines::Lines;
 use crate::support::privilege::{require_bpf, require_program};
 use crate::support::process::Process;
@@ -147,6 +149,32 @@ fn systemd_is_told_that_it_is_ready_what_it_does_that_it_lives_and_that_it_ends(
     daemon.signal(Signal::SIGTERM);
     hear("STOPPING=1");
     daemon.end();
+}
+
+#[test]
+fn the_journal_is_told_how_much_each_message_matters_and_others_are_not() {
+    require_bpf!();
+    let place = Place::new("journal");
+    let path = place.configure("", &ON_REQUEST.replace("listen = \"off\"", "listen = \"unix:/dev/null\""));
+    // The journal says which file it is.
+    let said = |is_journal: bool| {
+        let mut log = tempfile::tempfile().unwrap();
+        let about = log.metadata().unwrap();
+        let journal = format!("{}:{}", about.dev(), about.ino() + u64::from(!is_journal));
+        let mut command = Command::new(PROGRAM);
+        command.args(["daemon", "--set", "log.format=text", "--config"]).arg(&path);
+        command.env("JOURNAL_STREAM", journal).stdin(Stdio::null()).stderr(log.try_clone().unwrap());
+        // What is there is no socket, which ends it, and an index that is not whole is warned of before.
+        fs::create_dir_all(place.state()).unwrap();
+        fs::write(place.state().join("index"), "damaged\n").unwrap();
+        assert_eq!(Process::spawn(&mut command).end(SOON).code(), Some(1));
+        log.rewind().unwrap();
+        io::read_to_string(log).unwrap()
+    };
+    let is_told = |said: &str, start: &str| said.lines().any(|line| line.starts_with(start));
+    let (journal, other) = (said(true), said(false));
+    assert!(is_told(&journal, "<4>") && journal.contains("the history was not whole"), "{journal}");
+    assert!(!is_told(&other, "<") && other.contains("the history was not whole"), "{other}");
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! The log: as lines or JSON on stderr, and never too much of the same.
 
 use std::collections::HashMap;
+use std::env;
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -30,7 +34,7 @@ pub fn start(log: &Log) {
         LogLevel::Info => Level::INFO,
         LogLevel::Debug => Level::DEBUG,
     };
-    let writer = || Lines;
+    let writer = Writer { is_journal: is_journal() };
     let limit = Limit { level, per_minute: log.per_minute.0, seen: Mutex::default() };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false);
     let registry = tracing_subscriber::registry();
@@ -41,13 +45,49 @@ pub fn start(log: &Log) {
     };
 }
 
+/// Whether the log goes to systemd's journal (`systemd.exec(5)`, `$JOURNAL_STREAM`).
+fn is_journal() -> bool {
+    let stderr = fs::metadata("/proc/self/fd/2").map(|stderr| format!("{}:{}", stderr.dev(), stderr.ino()));
+    env::var("JOURNAL_STREAM").is_ok_and(|journal| stderr.is_ok_and(|stderr| stderr == journal))
+}
+
+/// Makes what writes a message.
+struct Writer {
+    is_journal: bool,
+}
+
+impl<'a> MakeWriter<'a> for Writer {
+    type Writer = Lines;
+
+    fn make_writer(&'a self) -> Lines {
+        Lines { level: "" }
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Lines {
+        Lines { level: if self.is_journal { level(*metadata.level()) } else { "" } }
+    }
+}
+
+/// A level as the journal takes it at the beginning of a line (`sd-daemon(3)`), so that `journalctl -p warning` knows it.
+const fn level(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        _ => "<7>",
+    }
+}
+
 /// Writes each message as a line. The names of processes are in some, and a name with the end of a line in it would begin
 /// another one, with whatever the process wants to have said.
-struct Lines;
+struct Lines {
+    level: &'static str,
+}
 
 impl Write for Lines {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
-        crate::cli::Log.write_all(one_line(&String::from_utf8_lossy(message)).as_bytes())?;
+        let line = format!("{}{}", self.level, one_line(&String::from_utf8_lossy(message)));
+        crate::cli::Log.write_all(line.as_bytes())?;
         Ok(message.len())
     }
 
