@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::codecache::{Blob, BlobKind, BlobLayout};
-use super::memory::MAX_TEXT;
+use super::memory::{MAX_TEXT, SHORT_TEXT};
 use super::scopes::{Scope, ScopeLayout};
 use super::structs::{Field, Structs};
 use super::unsigned5::Encoding;
@@ -16,6 +16,8 @@ const HAS_LINES: u64 = 1;
 const MAX_LINE_BYTES: u64 = 128 << 10;
 /// Bytes of a `ConstMethod` before the bytecode, at most; the JDKs from 11 to 25 have up to 64.
 const MAX_FIXED_BYTES: usize = 256;
+/// The same of a `ConstantPool` before its entries, which have up to 72.
+const MAX_POOL_BYTES: u64 = 256;
 const WORD: u64 = 8;
 /// Since this version, a frame of the interpreter keeps the method's class, too, and the bytecode a word further down.
 const FRAMES_OF_JDK_9: u64 = 9;
@@ -32,6 +34,8 @@ pub(super) struct MethodLayout {
     code: u64,
     pool_length: Field,
     holder: Field,
+    /// Bytes of a pool that these are in.
+    pool_bytes: usize,
     entries: u64,
     source: Source,
     class_name: Field,
@@ -57,6 +61,12 @@ impl MethodLayout {
                 field("InstanceKlass", "_source_file_name_index").map_or(Source::Unknown, Source::Class)
             }
         };
+        let (pool_length, holder) =
+            (field("ConstantPool", "_length")?, field("ConstantPool", "_pool_holder")?);
+        let in_pool = if let Source::Pool(index) = source { index.end() } else { 0 };
+        let pool_bytes = pool_length.end().max(holder.end()).max(in_pool);
+        let too_large = || Error::Unknown("constant pool of a possible size".to_owned());
+        let pool_bytes = Some(pool_bytes).filter(|bytes| *bytes <= MAX_POOL_BYTES).ok_or_else(too_large)?;
         Ok(Self {
             fixed: field("Method", "_constMethod")?,
             pool: field("ConstMethod", "_constants")?,
@@ -65,8 +75,9 @@ impl MethodLayout {
             code_size: field("ConstMethod", "_code_size")?,
             name: field("ConstMethod", "_name_index")?,
             code: structs.size("ConstMethod")?,
-            pool_length: field("ConstantPool", "_length")?,
-            holder: field("ConstantPool", "_pool_holder")?,
+            pool_length,
+            holder,
+            pool_bytes: usize::try_from(pool_bytes).map_err(|_| too_large())?,
             entries: structs.size("ConstantPool")?,
             source,
             class_name: field("Klass", "_name")?,
@@ -86,53 +97,82 @@ impl MethodLayout {
         self.symbol(memory, self.class_name.read(memory, class)?)
     }
 
-    fn method(&self, memory: &impl Memory, at: u64) -> Option<Method> {
-        let fixed = self.fixed.read(memory, at)?;
-        let pool = self.pool.read(memory, fixed)?;
-        let class = self.holder.read(memory, pool)?;
-        let class_name = self.class_name(memory, class)?;
-        let name = self.pooled(memory, pool, self.name.read(memory, fixed)?)?;
-        let source = match self.source {
-            Source::Pool(index) => index.read(memory, pool),
-            Source::Class(index) => index.read(memory, class),
-            Source::Unknown => None,
-        };
-        let file = source.filter(|index| *index != 0).and_then(|index| self.pooled(memory, pool, index));
+    /// The method whose `ConstMethod` is at `fixed`, with this header.
+    fn method(&self, memory: &impl Memory, fixed: u64, header: &[u8], pool: &Pool) -> Option<Method> {
+        let name = self.pooled(memory, pool, self.name.of(header)?)?;
         let code = fixed.wrapping_add(self.code);
-        let code_size = self.code_size.read(memory, fixed)?;
+        let code_size = self.code_size.of(header)?;
         Some(Method {
-            name: names::method(&class_name, &name),
-            file: file.unwrap_or_default(),
-            lines: self.lines(memory, fixed, code.wrapping_add(code_size)).unwrap_or_default(),
+            name: names::method(&pool.class, &name),
+            file: pool.file.clone(),
+            lines: self.lines(memory, fixed, header, code.wrapping_add(code_size)).unwrap_or_default(),
             code,
             code_size,
         })
     }
 
+    /// A class's pool of constants.
+    fn pool(&self, memory: &impl Memory, at: u64) -> Option<Pool> {
+        let header = memory.bytes(at, self.pool_bytes)?;
+        let class = self.holder.of(&header)?;
+        let source = match self.source {
+            Source::Pool(index) => index.of(&header),
+            Source::Class(index) => index.read(memory, class),
+            Source::Unknown => None,
+        };
+        let mut pool = Pool {
+            at,
+            length: self.pool_length.of(&header)?,
+            class: self.class_name(memory, class)?,
+            file: String::new(),
+        };
+        let file = source.filter(|index| *index != 0).and_then(|index| self.pooled(memory, &pool, index));
+        pool.file = file.unwrap_or_default();
+        Some(pool)
+    }
+
     /// The table of lines of the `ConstMethod` at `fixed`, which begins where the bytecode ends.
-    fn lines(&self, memory: &impl Memory, fixed: u64, begin: u64) -> Option<Vec<u8>> {
-        if self.flags.read(memory, fixed)? & HAS_LINES == 0 {
+    fn lines(&self, memory: &impl Memory, fixed: u64, header: &[u8], begin: u64) -> Option<Vec<u8>> {
+        if self.flags.of(header)? & HAS_LINES == 0 {
             return None;
         }
-        let end = fixed.wrapping_add(WORD * self.words.read(memory, fixed)?.min(1 << 20));
+        let end = fixed.wrapping_add(WORD * self.words.of(header)?.min(1 << 20));
         let length = end.checked_sub(begin)?.min(MAX_LINE_BYTES);
         memory.bytes(begin, usize::try_from(length).ok()?)
     }
 
     /// The text at this index of a constant pool.
-    fn pooled(&self, memory: &impl Memory, pool: u64, index: u64) -> Option<String> {
-        let length = self.pool_length.read(memory, pool)?;
-        let entry = (index < length).then(|| pool.wrapping_add(self.entries).wrapping_add(WORD * index))?;
-        self.symbol(memory, memory.pointer(entry)?)
+    fn pooled(&self, memory: &impl Memory, pool: &Pool, index: u64) -> Option<String> {
+        let entry = pool.at.wrapping_add(self.entries).wrapping_add(WORD * index);
+        self.symbol(memory, (index < pool.length).then(|| memory.pointer(entry))??)
     }
 
+    /// A text as HotSpot keeps it, with its length in front. Nearly all are so short that one read is enough.
     fn symbol(&self, memory: &impl Memory, at: u64) -> Option<String> {
-        let length = usize::try_from(self.symbol_length.read(memory, at)?).ok()?.min(MAX_TEXT);
-        let bytes = memory.bytes(at.wrapping_add(self.symbol_body.offset), length)?;
+        let mut start = [0; SHORT_TEXT];
+        let read = memory.read(at, &mut start);
+        let start = start.get(..read)?;
+        let length = usize::try_from(self.symbol_length.of(start)?).ok()?.min(MAX_TEXT);
+        let body = usize::try_from(self.symbol_body.offset).ok()?;
+        let bytes = match start.get(body..body.checked_add(length)?) {
+            Some(bytes) => bytes.to_vec(),
+            None => memory.bytes(at.wrapping_add(self.symbol_body.offset), length)?,
+        };
         let text = String::from_utf8(bytes).ok()?;
         let is_name = !text.is_empty() && !text.contains(char::is_control);
         is_name.then_some(text)
     }
+}
+
+/// What all methods of a class have in common.
+#[derive(Debug)]
+struct Pool {
+    at: u64,
+    length: u64,
+    /// The class's name, as HotSpot has it.
+    class: String,
+    /// Its source file; empty when unknown.
+    file: String,
 }
 
 #[derive(Debug)]
@@ -172,7 +212,8 @@ struct Known {
     method: Option<Rc<Method>>,
 }
 
-/// Names methods.
+/// Names methods of stacks that have been taken before this was made: for as long as it lives, what it has read of a class is
+/// taken for what the class is. Code that has been in a stack, and is still there, keeps its classes.
 #[derive(Debug)]
 pub struct Methods<'a, M> {
     memory: &'a M,
@@ -180,6 +221,8 @@ pub struct Methods<'a, M> {
     blob: &'a BlobLayout,
     scopes: Option<&'a ScopeLayout>,
     known: &'a mut KnownMethods,
+    /// By where they are; one a class, of those that frames are of.
+    pools: HashMap<u64, Option<Rc<Pool>>>,
 }
 
 impl<'a, M: Memory> Methods<'a, M> {
@@ -190,20 +233,21 @@ impl<'a, M: Memory> Methods<'a, M> {
         scopes: Option<&'a ScopeLayout>,
         known: &'a mut KnownMethods,
     ) -> Self {
-        Self { memory, layout, blob, scopes, known }
+        Self { memory, layout, blob, scopes, known, pools: HashMap::new() }
     }
 
     /// The methods at a return address in compiled code, innermost first: each is inlined into the next. Empty for other
     /// code, and when the code is not what it was.
     pub fn compiled(&mut self, blob: &Blob, return_address: u64) -> Vec<JavaFrame> {
         let scopes = match blob.kind {
-            BlobKind::Compiled => {
-                self.scopes.and_then(|scopes| scopes.at(self.memory, self.blob, blob, return_address))
-            }
+            BlobKind::Compiled => self.scopes.and_then(|scopes| scopes.at(self.memory, blob, return_address)),
             BlobKind::Native => None,
             BlobKind::Interpreter | BlobKind::Continuation | BlobKind::Stub => return Vec::new(),
         };
-        let frames = scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
+        let frames: Option<Vec<_>> =
+            scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
+        // What is still there now has been there, with all its methods, since before anything was read of it.
+        let frames = frames.filter(|_| self.blob.is_current(self.memory, blob));
         frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())
     }
 
@@ -241,7 +285,11 @@ impl<'a, M: Memory> Methods<'a, M> {
         if let Some(known) = known {
             return known.method.clone();
         }
-        let method = layout.method(memory, at).map(Rc::new);
+        let pool = layout.pool.of(&header).and_then(|pool| {
+            let read = || layout.pool(memory, pool).map(Rc::new);
+            self.pools.entry(pool).or_insert_with(read).clone()
+        });
+        let method = pool.and_then(|pool| layout.method(memory, fixed, &header, &pool)).map(Rc::new);
         if self.known.0.len() == MAX_KNOWN {
             self.known.0.clear();
         }
