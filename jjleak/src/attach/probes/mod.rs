@@ -2,6 +2,7 @@
 //! elsewhere, and for processes whose main thread has ended, by which a link knows them.
 
 mod bpf;
+mod linked;
 mod multi;
 mod perf;
 mod runs;

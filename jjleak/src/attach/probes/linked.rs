@@ -1,0 +1,155 @@
+//! The object's programs with the maps that they are for, on their way into the kernel.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::num::NonZero;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use aya::Ebpf;
+use aya::maps::{Map, MapData};
+use aya_obj::{Function, Object, Program};
+
+use super::super::Error;
+use super::bpf::{self, Refused};
+
+/// Programs that are loaded at a time: each takes the verifier some tens of milliseconds.
+const LOADED_AT_ONCE: usize = 8;
+
+/// The object, whose code leads to the maps that aya has made.
+pub(super) struct LinkedObject {
+    object: Object,
+    types: Option<Arc<OwnedFd>>,
+}
+
+impl LinkedObject {
+    /// Links the object that `ebpf` has made the maps of.
+    pub(super) fn new(object: &[u8], ebpf: &Ebpf) -> Result<Self, Error> {
+        let mut object = Object::parse(object).map_err(|source| Error::Load(Box::new(source.into())))?;
+        let types = match aya::features().btf() {
+            Some(features) => object
+                .fixup_and_sanitize_btf(features)
+                .map_err(|source| Error::Load(Box::new(source.into())))?
+                .map(|types| bpf::load_types(&types.to_bytes()))
+                .transpose()
+                .map_err(Error::Types)?,
+            None => None,
+        };
+        link(&mut object, ebpf)?;
+        Ok(Self { object, types: types.map(Arc::new) })
+    }
+
+    /// One of its programs.
+    pub(super) fn program(&self, name: &'static str) -> Result<Linked, Error> {
+        let lacks = || Error::ObjectLacks { what: "uprobe program", name };
+        let program = self.object.programs.get(name).ok_or_else(lacks)?;
+        let code = self.object.functions.get(&program.function_key()).ok_or_else(lacks)?;
+        Ok(Linked { name, program: program.clone(), code: code.clone(), types: self.types.clone() })
+    }
+}
+
+/// A program with its code, which leads to the maps.
+pub(super) struct Linked {
+    name: &'static str,
+    program: Program,
+    code: Function,
+    types: Option<Arc<OwnedFd>>,
+}
+
+impl Linked {
+    pub(super) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn load(&self) -> Result<OwnedFd, Refused> {
+        let types = self.types.as_ref().map(|types| types.as_fd());
+        bpf::load_program(self.name, &self.program, &self.code, types)
+    }
+}
+
+/// A program that few processes have a site for.
+pub(super) struct Rare {
+    linked: Linked,
+    loaded: OnceCell<OwnedFd>,
+}
+
+impl Rare {
+    pub(super) fn new(linked: Linked) -> Self {
+        Self { linked, loaded: OnceCell::new() }
+    }
+
+    /// The program, if it was needed before.
+    pub(super) fn loaded(&self) -> Option<&OwnedFd> {
+        self.loaded.get()
+    }
+
+    /// The program, which is loaded now if it has not been.
+    pub(super) fn get(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(loaded) = self.loaded.get() {
+            return Ok(loaded.as_fd());
+        }
+        let loaded = self.linked.load().map_err(|refused| io::Error::other(refused.of(self.linked.name)))?;
+        Ok(self.loaded.get_or_init(|| loaded).as_fd())
+    }
+}
+
+/// Loads programs, several at a time: the verifier takes longer for them than all else that attaching takes together, and looks
+/// at each by itself.
+pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
+    let next = AtomicUsize::new(0);
+    let load = || {
+        let mut loaded = Vec::new();
+        while let Some(linked) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let program = linked.load().map_err(|refused| refused.of(linked.name))?;
+            loaded.push((linked.name, program));
+        }
+        Ok::<_, Error>(loaded)
+    };
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        // Where no thread can be made, this one loads them all.
+        let others: Vec<_> = (1..processors.min(LOADED_AT_ONCE))
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, load).ok())
+            .collect();
+        let mut loaded: BTreeMap<_, _> = load()?.into_iter().collect();
+        for other in others {
+            loaded.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(loaded)
+    })
+}
+
+impl Refused {
+    /// What is wrong with the program of this name.
+    pub(super) fn of(self, name: &'static str) -> Error {
+        tracing::debug!("verifier log of {name}:\n{}", self.log);
+        Error::Verify { name, source: self.error }
+    }
+}
+
+/// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls.
+fn link(object: &mut Object, ebpf: &Ebpf) -> Result<(), Error> {
+    let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    let maps = object.maps.clone();
+    let made = |name: &str| -> Option<RawFd> { Some(data(ebpf.map(name)?)?.fd().as_fd().as_raw_fd()) };
+    let maps = maps.iter().filter_map(|(name, map)| Some((name.as_str(), made(name)?, map)));
+    object.relocate_maps(maps, &text).map_err(|source| Error::Load(Box::new(source.into())))?;
+    object.relocate_calls(&text).map_err(|source| Error::Load(Box::new(source.into())))
+}
+
+/// The kinds of maps that our object has.
+fn data(map: &Map) -> Option<&MapData> {
+    match map {
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::Queue(data)
+        | Map::RingBuf(data)
+        // Task storage.
+        | Map::Unsupported(data) => Some(data),
+        _ => None,
+    }
+}
