@@ -1,6 +1,7 @@
 //! Methods: their names, files and lines (`src/hotspot/share/oops/` in the JDK).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 use super::codecache::{Blob, BlobKind, BlobLayout};
@@ -120,15 +121,25 @@ impl MethodLayout {
             Source::Class(index) => index.read(memory, class),
             Source::Unknown => None,
         };
+        let class_name_at = self.class_name.read(memory, class)?;
         let mut pool = Pool {
             at,
             length: self.pool_length.of(&header)?,
-            class: self.class_name(memory, class)?,
+            class: self.symbol(memory, class_name_at)?,
             file: String::new(),
+            header,
+            class_at: class,
+            class_name_at,
         };
         let file = source.filter(|index| *index != 0).and_then(|index| self.pooled(memory, &pool, index));
         pool.file = file.unwrap_or_default();
         Some(pool)
+    }
+
+    /// Whether a pool is still that of the class that it was read for.
+    fn is_current(&self, memory: &impl Memory, pool: &Pool) -> bool {
+        memory.bytes(pool.at, self.pool_bytes).is_some_and(|header| header == pool.header)
+            && self.class_name.read(memory, pool.class_at) == Some(pool.class_name_at)
     }
 
     /// The table of lines of the `ConstMethod` at `fixed`, which begins where the bytecode ends.
@@ -173,6 +184,10 @@ struct Pool {
     class: String,
     /// Its source file; empty when unknown.
     file: String,
+    /// What tells that it is not another class's by now: what it begins with, and where that leads to.
+    header: Vec<u8>,
+    class_at: u64,
+    class_name_at: u64,
 }
 
 #[derive(Debug)]
@@ -203,17 +218,18 @@ pub struct KnownMethods(HashMap<u64, Known>);
 
 /// Most methods that are remembered: a large application has as many.
 const MAX_KNOWN: usize = 1 << 17;
+/// Times that a method is read whose class is another one afterwards: it takes the collector far longer to unload one.
+const TIMES_READ: u32 = 2;
 
 #[derive(Debug)]
 struct Known {
     /// What a method's address leads to, and what is there: the same for as long as it is the same method.
     fixed: u64,
     header: Vec<u8>,
-    method: Option<Rc<Method>>,
+    method: Rc<Method>,
 }
 
-/// Names methods of stacks that have been taken before this was made: for as long as it lives, what it has read of a class is
-/// taken for what the class is. Code that has been in a stack, and is still there, keeps its classes.
+/// Names methods of stacks. What it has read of a class is used again for as long as it lives, and the class is in its place.
 #[derive(Debug)]
 pub struct Methods<'a, M> {
     memory: &'a M,
@@ -222,7 +238,7 @@ pub struct Methods<'a, M> {
     scopes: Option<&'a ScopeLayout>,
     known: &'a mut KnownMethods,
     /// By where they are; one a class, of those that frames are of.
-    pools: HashMap<u64, Option<Rc<Pool>>>,
+    pools: HashMap<u64, Pool>,
 }
 
 impl<'a, M: Memory> Methods<'a, M> {
@@ -278,22 +294,34 @@ impl<'a, M: Memory> Methods<'a, M> {
     }
 
     fn method(&mut self, at: u64) -> Option<Rc<Method>> {
+        (0..TIMES_READ).find_map(|_| self.read(at))
+    }
+
+    /// `None` also when the method's class has been unloaded meanwhile, or since its pool was read: another one can be in its
+    /// place, whose methods must not get its name.
+    fn read(&mut self, at: u64) -> Option<Rc<Method>> {
         let (memory, layout) = (self.memory, self.layout);
         let fixed = layout.fixed.read(memory, at)?;
         let header = memory.bytes(fixed, usize::try_from(layout.code).ok()?.min(MAX_FIXED_BYTES))?;
         let known = self.known.0.get(&at).filter(|known| known.fixed == fixed && known.header == header);
         if let Some(known) = known {
-            return known.method.clone();
+            return Some(Rc::clone(&known.method));
         }
-        let pool = layout.pool.of(&header).and_then(|pool| {
-            let read = || layout.pool(memory, pool).map(Rc::new);
-            self.pools.entry(pool).or_insert_with(read).clone()
-        });
-        let method = pool.and_then(|pool| layout.method(memory, fixed, &header, &pool)).map(Rc::new);
+        let pool_at = layout.pool.of(&header)?;
+        let pool = match self.pools.entry(pool_at) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(layout.pool(memory, pool_at)?),
+        };
+        let method = layout.method(memory, fixed, &header, pool);
+        if !layout.is_current(memory, pool) {
+            self.pools.remove(&pool_at);
+            return None;
+        }
+        let method = Rc::new(method?);
         if self.known.0.len() == MAX_KNOWN {
             self.known.0.clear();
         }
-        self.known.0.insert(at, Known { fixed, header, method: method.clone() });
-        method
+        self.known.0.insert(at, Known { fixed, header, method: Rc::clone(&method) });
+        Some(method)
     }
 }
