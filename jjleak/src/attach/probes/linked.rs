@@ -2,9 +2,8 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
-use std::io;
 use std::num::NonZero;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -22,7 +21,14 @@ const LOADED_AT_ONCE: usize = 8;
 /// The object, whose code leads to the maps that aya has made.
 pub(super) struct LinkedObject {
     object: Object,
-    types: Option<Arc<OwnedFd>>,
+    leads_to: Arc<LeadsTo>,
+}
+
+/// What a program's code refers to by numbers of descriptors, which mean the same for as long as these are open: aya's own are
+/// closed where somebody takes a map from it and lets it go.
+struct LeadsTo {
+    types: Option<OwnedFd>,
+    _maps: Vec<OwnedFd>,
 }
 
 impl LinkedObject {
@@ -38,8 +44,8 @@ impl LinkedObject {
                 .map_err(Error::Types)?,
             None => None,
         };
-        link(&mut object, ebpf)?;
-        Ok(Self { object, types: types.map(Arc::new) })
+        let maps = link(&mut object, ebpf)?;
+        Ok(Self { object, leads_to: Arc::new(LeadsTo { types, _maps: maps }) })
     }
 
     /// One of its programs.
@@ -47,7 +53,12 @@ impl LinkedObject {
         let lacks = || Error::ObjectLacks { what: "uprobe program", name };
         let program = self.object.programs.get(name).ok_or_else(lacks)?;
         let code = self.object.functions.get(&program.function_key()).ok_or_else(lacks)?;
-        Ok(Linked { name, program: program.clone(), code: code.clone(), types: self.types.clone() })
+        Ok(Linked {
+            name,
+            program: program.clone(),
+            code: code.clone(),
+            leads_to: Arc::clone(&self.leads_to),
+        })
     }
 }
 
@@ -56,7 +67,7 @@ pub(super) struct Linked {
     name: &'static str,
     program: Program,
     code: Function,
-    types: Option<Arc<OwnedFd>>,
+    leads_to: Arc<LeadsTo>,
 }
 
 impl Linked {
@@ -65,8 +76,12 @@ impl Linked {
     }
 
     pub(super) fn load(&self) -> Result<OwnedFd, Refused> {
-        let types = self.types.as_ref().map(|types| types.as_fd());
+        let types = self.leads_to.types.as_ref().map(|types| types.as_fd());
         bpf::load_program(self.name, &self.program, &self.code, types)
+    }
+
+    fn load_or_say(&self) -> Result<OwnedFd, Error> {
+        self.load().map_err(|refused| refused.of(self.name))
     }
 }
 
@@ -87,26 +102,32 @@ impl Rare {
     }
 
     /// The program, which is loaded now if it has not been.
-    pub(super) fn get(&self) -> io::Result<BorrowedFd<'_>> {
+    pub(super) fn get(&self) -> Result<BorrowedFd<'_>, Error> {
         if let Some(loaded) = self.loaded.get() {
             return Ok(loaded.as_fd());
         }
-        let loaded = self.linked.load().map_err(|refused| io::Error::other(refused.of(self.linked.name)))?;
+        let loaded = self.linked.load_or_say()?;
         Ok(self.loaded.get_or_init(|| loaded).as_fd())
     }
 }
 
 /// Loads programs, several at a time: the verifier takes longer for them than all else that attaching takes together, and looks
-/// at each by itself.
+/// at each by itself. Of those that it refuses, the first is told of.
 pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
     let next = AtomicUsize::new(0);
     let load = || {
         let mut loaded = Vec::new();
-        while let Some(linked) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let program = linked.load().map_err(|refused| refused.of(linked.name))?;
-            loaded.push((linked.name, program));
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(linked) = programs.get(index) else { break };
+            let program = linked.load_or_say();
+            if program.is_err() {
+                // Nobody needs the rest. Those before it are loaded or on their way.
+                next.store(programs.len(), Ordering::Relaxed);
+            }
+            loaded.push((index, program.map(|program| (linked.name, program))));
         }
-        Ok::<_, Error>(loaded)
+        loaded
     };
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
@@ -114,11 +135,11 @@ pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str
         let others: Vec<_> = (1..processors.min(LOADED_AT_ONCE))
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, load).ok())
             .collect();
-        let mut loaded: BTreeMap<_, _> = load()?.into_iter().collect();
+        let mut loaded: BTreeMap<_, _> = load().into_iter().collect();
         for other in others {
-            loaded.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            loaded.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
-        Ok(loaded)
+        loaded.into_values().collect()
     })
 }
 
@@ -130,14 +151,18 @@ impl Refused {
     }
 }
 
-/// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls.
-fn link(object: &mut Object, ebpf: &Ebpf) -> Result<(), Error> {
+/// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls. Returns the descriptors
+/// by which it does.
+fn link(object: &mut Object, ebpf: &Ebpf) -> Result<Vec<OwnedFd>, Error> {
     let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
     let maps = object.maps.clone();
-    let made = |name: &str| -> Option<RawFd> { Some(data(ebpf.map(name)?)?.fd().as_fd().as_raw_fd()) };
-    let maps = maps.iter().filter_map(|(name, map)| Some((name.as_str(), made(name)?, map)));
+    let made = |name: &str| data(ebpf.map(name)?).map(|map| map.fd().as_fd().try_clone_to_owned());
+    let made = maps.iter().filter_map(|(name, map)| Some(made(name)?.map(|made| (name.as_str(), made, map))));
+    let made: Vec<_> = made.collect::<Result<_, _>>().map_err(Error::Descriptors)?;
+    let maps = made.iter().map(|(name, made, map)| (*name, made.as_raw_fd(), *map));
     object.relocate_maps(maps, &text).map_err(|source| Error::Load(Box::new(source.into())))?;
-    object.relocate_calls(&text).map_err(|source| Error::Load(Box::new(source.into())))
+    object.relocate_calls(&text).map_err(|source| Error::Load(Box::new(source.into())))?;
+    Ok(made.into_iter().map(|(_, made, _)| made).collect())
 }
 
 /// The kinds of maps that our object has.

@@ -44,8 +44,7 @@ impl MultiPrograms {
         names: &'static [&'static str],
     ) -> Result<Option<Self>, Error> {
         let object = LinkedObject::new(object, ebpf)?;
-        let linked = |name| object.program(name);
-        let nothing = match linked(NOTHING)?.load() {
+        let nothing = match object.program(NOTHING)?.load() {
             Ok(nothing) => nothing,
             // Kernels without it refuse the attach type.
             Err(refused) if refused.log.is_empty() => return Ok(None),
@@ -56,33 +55,30 @@ impl MultiPrograms {
         }
         let (rare, usual): (Vec<_>, Vec<_>) =
             names.iter().copied().filter(|name| *name != NOTHING).partition(|name| RARE.contains(name));
-        let linked = |names: Vec<&'static str>| names.into_iter().map(linked).collect::<Result<Vec<_>, _>>();
+        let linked = |names: Vec<&'static str>| -> Result<Vec<_>, Error> {
+            names.into_iter().map(|name| object.program(name)).collect()
+        };
         let rare = linked(rare)?.into_iter().map(|program| (program.name(), Rare::new(program))).collect();
-        let usual = linked(usual)?;
-        let mut loaded = load_together(&usual)?;
+        let mut loaded = load_together(&linked(usual)?)?;
         loaded.insert(NOTHING, nothing);
         Ok(Some(Self { loaded, rare }))
     }
 
     /// How many instructions the verifier has followed in each. Loads those that were not needed before.
-    pub(super) fn verified_instructions(&self) -> impl Iterator<Item = (&'static str, u32)> {
-        let loaded = self.loaded.iter().map(|(name, program)| (*name, program.as_fd()));
-        let rare = self.rare.iter().filter_map(|(name, rare)| Some((*name, rare.get().ok()?)));
-        loaded.chain(rare).filter_map(|(name, program)| Some((name, bpf::verified_instructions(program)?)))
+    pub(super) fn verified_instructions(&self) -> Result<Vec<(&'static str, u32)>, Error> {
+        let names = self.loaded.keys().chain(self.rare.keys());
+        let programs: Vec<_> =
+            names.map(|name| Ok((*name, self.get(name)?))).collect::<Result<_, Error>>()?;
+        let counted = |(name, program)| Some((name, bpf::verified_instructions(program)?));
+        Ok(programs.into_iter().filter_map(counted).collect())
     }
 
-    /// Some of the programs, for another thread.
-    pub(super) fn only(&self, names: &[&'static str]) -> Option<Self> {
-        let copy = |name: &&'static str| Some((*name, self.loaded.get(name)?.try_clone().ok()?));
-        let loaded = names.iter().map(copy).collect::<Option<_>>()?;
-        Some(Self { loaded, rare: BTreeMap::new() })
-    }
-
-    fn get(&self, name: &'static str) -> io::Result<BorrowedFd<'_>> {
+    /// A program, which is loaded now if it is a rare one.
+    pub(super) fn get(&self, name: &'static str) -> Result<BorrowedFd<'_>, Error> {
         match (self.loaded.get(name), self.rare.get(name)) {
             (Some(program), _) => Ok(program.as_fd()),
             (None, Some(rare)) => rare.get(),
-            (None, None) => Err(io::ErrorKind::NotFound.into()),
+            (None, None) => Err(Error::ObjectLacks { what: "uprobe program", name }),
         }
     }
 
@@ -95,24 +91,19 @@ impl MultiPrograms {
             Some((*name, Runs { count, time_ns }))
         })
     }
+}
 
-    /// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
-    pub(super) fn attach(
-        &self,
-        name: &'static str,
-        file: &Path,
-        process: u32,
-        at_return: bool,
-        sites: &[(u64, u64)],
-    ) -> io::Result<OwnedFd> {
-        let program = self.get(name)?;
-        let (offsets, cookies): (Vec<_>, Vec<_>) = sites.iter().copied().unzip();
-        let file = CString::new(file.as_os_str().as_bytes())?;
-        bpf::link(
-            program,
-            MultiLink { file: &file, offsets: &offsets, cookies: &cookies, process, at_return },
-        )
-    }
+/// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
+pub(super) fn attach(
+    program: BorrowedFd<'_>,
+    file: &Path,
+    process: u32,
+    at_return: bool,
+    sites: &[(u64, u64)],
+) -> io::Result<OwnedFd> {
+    let (offsets, cookies): (Vec<_>, Vec<_>) = sites.iter().copied().unzip();
+    let file = CString::new(file.as_os_str().as_bytes())?;
+    bpf::link(program, MultiLink { file: &file, offsets: &offsets, cookies: &cookies, process, at_return })
 }
 
 /// Detaches what the links carry.
