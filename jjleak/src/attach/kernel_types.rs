@@ -1,8 +1,10 @@
 //! Where fields are in this kernel's structures, from its BTF type information (Documentation/bpf/btf.rst).
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::{fs, io};
+
+/// Where the kernel tells of itself.
+const SOURCE: &str = "/sys/kernel/btf/vmlinux";
 
 /// This kernel's type information, as it is in sysfs.
 pub(super) struct KernelTypes(Vec<u8>);
@@ -10,12 +12,45 @@ pub(super) struct KernelTypes(Vec<u8>);
 impl KernelTypes {
     /// Reads that of the running kernel.
     pub(super) fn read() -> io::Result<Self> {
-        fs::read(Path::new("/sys/kernel/btf/vmlinux")).map(Self)
+        fs::read(SOURCE).map(Self)
     }
 
     /// What can be looked up in it; `None` when it is laid out in an unknown way.
-    pub(super) fn parse(&self) -> Option<Btf<'_>> {
+    fn parse(&self) -> Option<Btf<'_>> {
         Btf::parse(&self.0)
+    }
+}
+
+/// What is known of this kernel's structures.
+pub(super) enum Structures<'a> {
+    Known(Btf<'a>),
+    /// They are laid out in an unknown way.
+    Unfamiliar,
+    /// The kernel does not tell.
+    Untold,
+}
+
+impl<'a> Structures<'a> {
+    /// Looks at what was read, and says why nothing is known, if so.
+    pub(super) fn of(types: &'a io::Result<KernelTypes>) -> Self {
+        match types.as_ref().map(KernelTypes::parse) {
+            Ok(Some(btf)) => Self::Known(btf),
+            Ok(None) => {
+                tracing::info!("{SOURCE} is of no known form");
+                Self::Unfamiliar
+            }
+            Err(error) => {
+                tracing::info!(%error, "cannot read {SOURCE}");
+                Self::Untold
+            }
+        }
+    }
+
+    pub(super) const fn known(&self) -> Option<&Btf<'a>> {
+        match self {
+            Self::Known(btf) => Some(btf),
+            Self::Unfamiliar | Self::Untold => None,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
 use super::kernel_types::{
-    BreakOffsets, Btf, KernelTypes, MappingOffsets, ReturnInstanceOffsets, TaskOffsets,
+    BreakOffsets, Btf, KernelTypes, MappingOffsets, ReturnInstanceOffsets, Structures, TaskOffsets,
 };
 use super::probes::Probes;
 use super::{Error, Missing, Programs, SizeFilter, mapping_events};
@@ -138,8 +138,8 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         true,
     );
     let types = KernelTypes::read();
-    let btf = types.as_ref().ok().and_then(KernelTypes::parse);
-    let offsets = return_instance_offsets(btf.as_ref());
+    let structures = Structures::of(&types);
+    let offsets = return_instance_offsets(structures.known());
     if let Some(offsets) = &offsets {
         loader
             .override_global("TASK_UTASK", &offsets.task_utask, true)
@@ -148,7 +148,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
-    let offsets = mapping_offsets(btf.as_ref());
+    let offsets = mapping_offsets(structures.known());
     loader
         .override_global("VMA_START", &offsets.vma_start, true)
         .override_global("VMA_END", &offsets.vma_end, true)
@@ -162,8 +162,8 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
         .override_global("UNMAPPED_AREA_LENGTH", &offsets.unmapped_area_length, true)
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
-    let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets(btf.as_ref()));
-    let mut offsets = task_offsets(types.is_ok(), btf.as_ref(), following)?;
+    let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets(structures.known()));
+    let mut offsets = task_offsets(&structures, following)?;
     let knows_tasks = offsets.tgid != 0;
     if let Some(Kinds(kinds)) = &mappings {
         loader.override_global("MAPPING_KINDS", kinds, true);
@@ -262,12 +262,12 @@ impl Tables {
 }
 
 /// Where the fields are that tell one process from another. Following needs them.
-fn task_offsets(has_types: bool, btf: Option<&Btf<'_>>, following: Following) -> Result<TaskOffsets, Error> {
-    match btf.and_then(TaskOffsets::find) {
-        Some(offsets) => Ok(offsets),
-        None if following == Following::Nobody => Ok(TaskOffsets::default()),
-        None if has_types => Err(Missing::TaskFields.into()),
-        None => Err(Missing::Btf.into()),
+fn task_offsets(structures: &Structures<'_>, following: Following) -> Result<TaskOffsets, Error> {
+    match (structures.known().and_then(TaskOffsets::find), structures) {
+        (Some(offsets), _) => Ok(offsets),
+        (None, _) if following == Following::Nobody => Ok(TaskOffsets::default()),
+        (None, Structures::Untold) => Err(Missing::Btf.into()),
+        (None, Structures::Known(_) | Structures::Unfamiliar) => Err(Missing::TaskFields.into()),
     }
 }
 
