@@ -12,6 +12,12 @@ use crate::support::privilege::{is_long, require, require_program};
 const MODES: [&[&str]; 4] =
     [&[], &["-Xint"], &["-XX:TieredStopAtLevel=1"], &["-XX:-TieredCompilation", "-Xbatch"]];
 
+/// The installed JDK as it is, and all of them in every mode if there is time.
+fn ways_to_run() -> impl Iterator<Item = (PathBuf, &'static [&'static str])> {
+    let modes = if is_long() { &MODES[..] } else { &MODES[..1] };
+    javas().into_iter().flat_map(move |java| modes.iter().map(move |mode| (java.clone(), *mode)))
+}
+
 /// Fails unless every site has the bytes and objects that the program has booked.
 fn assert_books(report: &Document, sites: &Sites) {
     assert_nothing_lost(report);
@@ -84,8 +90,9 @@ fn maps(stack: &StackDocument) -> bool {
 #[test]
 fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
     require_program!("javac");
-    for java in javas() {
-        let mut java = Java::start_ways(&java, &[]);
+    for (java, options) in ways_to_run() {
+        println!("{} {options:?}", java.display());
+        let mut java = Java::start_ways(&java, options);
         // Libraries that the JVM loads when it needs them are another matter.
         java.ask("deflate 1");
         let jjleak = java.attach_to_all();
@@ -110,8 +117,9 @@ fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
 }
 
 /// Has files mapped from each of their sites 20 times, some of them dropped. The report, with this option, and the books.
-fn with_mapped_files(java: &Path, option: &str) -> (Document, Sites) {
-    let mut java = Java::start_ways(java, &[]);
+fn with_mapped_files(java: &Path, options: &[&str], option: &str) -> (Document, Sites) {
+    println!("{} {options:?}", java.display());
+    let mut java = Java::start_ways(java, options);
     let jjleak = java.attach_to_mappings(option);
     java.ask("map 20");
     let sites = java.books();
@@ -123,8 +131,8 @@ fn with_mapped_files(java: &Path, option: &str) -> (Document, Sites) {
 #[test]
 fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_booked() {
     require_program!("javac");
-    for java in javas() {
-        let (report, sites) = with_mapped_files(&java, "--mmap=files");
+    for (java, options) in ways_to_run() {
+        let (report, sites) = with_mapped_files(&java, options, "--mmap=files");
 
         assert_books(&report, &sites);
         assert_whole(&report, &sites);
@@ -145,7 +153,7 @@ fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_booked() {
 fn mapped_files_are_not_counted_as_memory() {
     require_program!("javac");
     for java in javas() {
-        let (report, sites) = with_mapped_files(&java, "--mmap");
+        let (report, sites) = with_mapped_files(&java, &[], "--mmap");
 
         assert_nothing_lost(&report);
         assert_eq!(of_sites(&report, &sites).find(|stack| maps(stack)), None);
@@ -156,8 +164,9 @@ fn mapped_files_are_not_counted_as_memory() {
 #[test]
 fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
     require_program!("javac");
-    for java in javas() {
-        let mut java = Java::start_ways(&java, &[]);
+    for (java, options) in ways_to_run() {
+        println!("{} {options:?}", java.display());
+        let mut java = Java::start_ways(&java, options);
         java.ask("threads 1");
         let jjleak = java.attach_to_mappings("--mmap");
         java.ask("threads 20");

@@ -1,7 +1,7 @@
 //! Whatever is in a JVM's memory: what a real one has there is recorded, changed, and read again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use jjleak::jvm::{Description, Jvm, Memory, ProcessMemory};
@@ -37,13 +37,15 @@ struct Recorder<'a> {
 #[derive(Default)]
 struct Record {
     pages: BTreeMap<u64, Vec<u8>>,
-    read: BTreeSet<u64>,
+    /// Where something was read, and how many bytes.
+    read: BTreeMap<u64, usize>,
 }
 
 impl Memory for Recorder<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let mut record = self.record.borrow_mut();
-        record.read.insert(address);
+        let longest = record.read.entry(address).or_default();
+        *longest = into.len().max(*longest);
         for page in address / PAGE..=address.saturating_add(into.len() as u64) / PAGE {
             let mut bytes = vec![0; PAGE_BYTES];
             if self.memory.read(page * PAGE, &mut bytes) == bytes.len() {
@@ -118,36 +120,41 @@ fn places(jvm: &Jvm<impl Memory>) -> Vec<StackFrame> {
     blobs.flat_map(|blob| in_blob(&blob)).collect()
 }
 
-/// Somewhere that something was read from, and what is put there.
+/// Somewhere that something was read from: which of the reads, and which of its words of 4 bytes.
+type Place = (Index, Index);
+
+/// Such a place, and what is put there.
 #[derive(Debug, Clone)]
 enum Change {
-    Word(Index, u64),
-    Small(Index, u8),
-    Pointer(Index, Index),
-    Gone(Index),
+    Word(Place, u64),
+    Small(Place, u8),
+    Pointer(Place, Index),
+    Gone(Place),
 }
 
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        (any::<Index>(), any::<u64>()).prop_map(|(at, word)| Change::Word(at, word)),
-        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Small(at, byte)),
-        (any::<Index>(), any::<Index>()).prop_map(|(at, to)| Change::Pointer(at, to)),
-        any::<Index>().prop_map(Change::Gone),
+        (any::<Place>(), any::<u64>()).prop_map(|(at, word)| Change::Word(at, word)),
+        (any::<Place>(), any::<u8>()).prop_map(|(at, byte)| Change::Small(at, byte)),
+        (any::<Place>(), any::<Index>()).prop_map(|(at, to)| Change::Pointer(at, to)),
+        any::<Place>().prop_map(Change::Gone),
     ]
 }
 
 /// The pages that differ after these changes.
 fn changed(record: &Record, changes: &[Change]) -> BTreeMap<u64, Vec<u8>> {
-    let read: Vec<u64> = record.read.iter().copied().collect();
+    let read: Vec<(u64, usize)> = record.read.iter().map(|(at, length)| (*at, *length)).collect();
+    let address = |(read_at, word): &Place| {
+        let (at, length) = read[read_at.index(read.len())];
+        at + 4 * word.index(length.div_ceil(4).max(1)) as u64
+    };
     let mut pages = BTreeMap::new();
     for change in changes {
         let (at, bytes) = match change {
-            Change::Word(at, word) => (read[at.index(read.len())], word.to_le_bytes().to_vec()),
-            Change::Small(at, byte) => (read[at.index(read.len())], vec![*byte]),
-            Change::Pointer(at, to) => {
-                (read[at.index(read.len())], read[to.index(read.len())].to_le_bytes().to_vec())
-            }
-            Change::Gone(at) => (read[at.index(read.len())], Vec::new()),
+            Change::Word(at, word) => (address(at), word.to_le_bytes().to_vec()),
+            Change::Small(at, byte) => (address(at), vec![*byte]),
+            Change::Pointer(at, to) => (address(at), read[to.index(read.len())].0.to_le_bytes().to_vec()),
+            Change::Gone(at) => (address(at), Vec::new()),
         };
         let Some(page) = record.pages.get(&(at / PAGE)) else { continue };
         let page = pages.entry(at / PAGE).or_insert_with(|| page.clone());
@@ -179,7 +186,7 @@ fn assert_harmless(java: &Path) {
     assert!(named > MAX_BLOBS, "{named} of {} places have names", places.len());
     // Whatever was read can be said to be a method.
     let methods: Vec<u64> =
-        record.borrow().read.iter().copied().filter(|at| InterpretedFrame::can_be(*at)).collect();
+        record.borrow().read.keys().copied().filter(|at| InterpretedFrame::can_be(*at)).collect();
     places.extend(methods.iter().step_by(methods.len() / 100 + 1).map(|at| InterpretedFrame::pack(*at, 5)));
     exhaust(recorder, &symbol, &places);
 

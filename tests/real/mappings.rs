@@ -120,7 +120,8 @@ fn only_with_the_option_programs_for_mappings_are_loaded() {
     let loaded = |mappings: Option<Kinds>| {
         let settings = Settings { mappings, ..Settings::new(Programs::Accounting) };
         let attachment = Attachment::load(settings).unwrap();
-        let names: Vec<_> = attachment.verified_instructions().into_keys().map(str::to_owned).collect();
+        let names: Vec<_> =
+            attachment.verified_instructions().unwrap().into_keys().map(str::to_owned).collect();
         names.into_iter().filter(|name| PROGRAMS.contains(&name.as_str())).count()
     };
 

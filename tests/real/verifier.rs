@@ -40,7 +40,7 @@ fn programs_stay_far_below_what_the_verifier_follows() {
     {
         let attachment = Attachment::load(settings).unwrap();
 
-        let counts = attachment.verified_instructions();
+        let counts = attachment.verified_instructions().unwrap();
 
         println!("verified instructions: {counts:?}");
         for (name, count) in &counts {

@@ -33,6 +33,9 @@ pub enum Error {
     /// The kernel refused the type information of the BPF object.
     #[error("loading the type information of the BPF programs into the kernel failed")]
     Types(#[source] std::io::Error),
+    /// There are no more descriptors for what the programs use.
+    #[error("keeping the tables of the BPF programs open failed")]
+    Descriptors(#[source] std::io::Error),
     /// The kernel's verifier refused a program. Its log goes to the debug log.
     #[error("the kernel refused the BPF program {name}")]
     Verify {

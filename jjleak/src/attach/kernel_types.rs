@@ -1,7 +1,58 @@
 //! Where fields are in this kernel's structures, from its BTF type information (Documentation/bpf/btf.rst).
 
-use std::path::Path;
+use std::collections::HashMap;
 use std::{fs, io};
+
+/// Where the kernel tells of itself.
+const SOURCE: &str = "/sys/kernel/btf/vmlinux";
+
+/// This kernel's type information, as it is in sysfs.
+pub(super) struct KernelTypes(Vec<u8>);
+
+impl KernelTypes {
+    /// Reads that of the running kernel.
+    pub(super) fn read() -> io::Result<Self> {
+        fs::read(SOURCE).map(Self)
+    }
+
+    /// What can be looked up in it; `None` when it is laid out in an unknown way.
+    fn parse(&self) -> Option<Btf<'_>> {
+        Btf::parse(&self.0)
+    }
+}
+
+/// What is known of this kernel's structures.
+pub(super) enum Structures<'a> {
+    Known(Btf<'a>),
+    /// They are laid out in an unknown way.
+    Unfamiliar,
+    /// The kernel does not tell.
+    Untold,
+}
+
+impl<'a> Structures<'a> {
+    /// Looks at what was read, and says why nothing is known, if so.
+    pub(super) fn of(types: &'a io::Result<KernelTypes>) -> Self {
+        match types.as_ref().map(KernelTypes::parse) {
+            Ok(Some(btf)) => Self::Known(btf),
+            Ok(None) => {
+                tracing::info!("{SOURCE} is of no known form");
+                Self::Unfamiliar
+            }
+            Err(error) => {
+                tracing::info!(%error, "cannot read {SOURCE}");
+                Self::Untold
+            }
+        }
+    }
+
+    pub(super) const fn known(&self) -> Option<&Btf<'a>> {
+        match self {
+            Self::Known(btf) => Some(btf),
+            Self::Unfamiliar | Self::Untold => None,
+        }
+    }
+}
 
 /// Offsets of the fields that lead to a task's pending return probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,12 +65,8 @@ pub(super) struct ReturnInstanceOffsets {
 }
 
 impl ReturnInstanceOffsets {
-    /// Reads them; `None` when the kernel's structures look otherwise.
-    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
-        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
-    }
-
-    fn find(btf: &Btf<'_>) -> Option<Self> {
+    /// Looks for them; `None` when the kernel's structures look otherwise.
+    pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             task_utask: btf.offset("task_struct", "utask")?,
             utask_return_instances: btf.offset("uprobe_task", "return_instances")?,
@@ -40,12 +87,8 @@ pub(super) struct TaskOffsets {
 }
 
 impl TaskOffsets {
-    /// Reads them; `None` when the kernel's structures look otherwise.
-    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
-        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
-    }
-
-    fn find(btf: &Btf<'_>) -> Option<Self> {
+    /// Looks for them; `None` when the kernel's structures look otherwise.
+    pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             tgid: btf.offset("task_struct", "tgid")?,
             mm: btf.offset("task_struct", "mm")?,
@@ -74,12 +117,8 @@ pub(super) struct MappingOffsets {
 }
 
 impl MappingOffsets {
-    /// Reads them; `None` when the kernel's structures look otherwise.
-    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
-        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
-    }
-
-    fn find(btf: &Btf<'_>) -> Option<Self> {
+    /// Looks for them; `None` when the kernel's structures look otherwise.
+    pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         // Since Linux 6.10 there are two fields, and before that one of type timespec64 under either name.
         let whole = || ["__i_ctime", "i_ctime"].iter().find_map(|name| btf.offset("inode", name));
         let seconds = btf.offset("inode", "i_ctime_sec").or_else(whole)?;
@@ -109,23 +148,25 @@ pub(super) struct BreakOffsets {
 }
 
 impl BreakOffsets {
-    /// Reads them; `None` when the kernel's structures look otherwise.
-    pub(super) fn read(vmlinux: &Path) -> io::Result<Option<Self>> {
-        Ok(Btf::parse(&fs::read(vmlinux)?).and_then(|btf| Self::find(&btf)))
-    }
-
-    fn find(btf: &Btf<'_>) -> Option<Self> {
+    /// Looks for them; `None` when the kernel's structures look otherwise.
+    pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self { task_mm: btf.offset("task_struct", "mm")?, mm_brk: btf.offset("mm_struct", "brk")? })
     }
 }
 
-/// The parts of a BTF blob.
-struct Btf<'a> {
+/// A BTF blob.
+pub(super) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
+    /// Where each type's header is, in the order of their numbers, from 1 on.
+    headers: Vec<u32>,
+    /// Where the header of each structure is that has a name, of several the first.
+    structures: HashMap<&'a [u8], usize>,
 }
 
 const MAGIC: u16 = 0xeb9f;
+/// Bytes of a type's header.
+const HEADER_BYTES: usize = 12;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 /// How deep structures without a name are followed; `mm_struct` has one level.
@@ -140,19 +181,36 @@ impl<'a> Btf<'a> {
         let header = word(4)?;
         let (types, types_length) = (header.checked_add(word(8)?)?, word(12)?);
         let (strings, strings_length) = (header.checked_add(word(16)?)?, word(20)?);
-        Some(Self {
+        let mut btf = Self {
             types: data.get(types..types.checked_add(types_length)?)?,
             strings: data.get(strings..strings.checked_add(strings_length)?)?,
-        })
+            headers: Vec::new(),
+            structures: HashMap::new(),
+        };
+        btf.look_through();
+        Some(btf)
+    }
+
+    /// Finds all types, up to the first of a kind that is not known.
+    fn look_through(&mut self) {
+        let mut at = 0;
+        while let Some(info) = read_u32(self.types, at + 4)
+            && let Ok(header) = u32::try_from(at)
+        {
+            self.headers.push(header);
+            if kind(info) == KIND_STRUCT
+                && let Some(name) = read_u32(self.types, at).map(|name| self.text(name))
+            {
+                self.structures.entry(name).or_insert(at);
+            }
+            let Some(payload) = payload(kind(info), count(info)) else { break };
+            at += HEADER_BYTES + payload;
+        }
     }
 
     /// Offset in bytes of a field of a structure; also of one in a structure without a name inside of it.
     fn offset(&self, structure: &str, field: &str) -> Option<u64> {
-        let (at, _) = self.headers().find(|&(at, info)| {
-            let name = read_u32(self.types, at);
-            kind(info) == KIND_STRUCT && name.is_some_and(|name| self.is_named(name, structure))
-        })?;
-        self.offset_in(at, field, MAX_NESTED)
+        self.offset_in(*self.structures.get(structure.as_bytes())?, field, MAX_NESTED)
     }
 
     /// Offset in bytes of a field of the structure or union whose header is at `at`.
@@ -161,35 +219,27 @@ impl<'a> Btf<'a> {
         // With the top bit set, the low 24 bits of a member's offset are the offset.
         let mask = if info >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
         (0..count(info)).find_map(|index| {
-            let member = at + 12 + index * 12;
+            let member = at + HEADER_BYTES + index * 12;
             let (name, inner) = (read_u32(self.types, member)?, read_u32(self.types, member + 4)?);
             let offset = u64::from((read_u32(self.types, member + 8)? & mask) / 8);
-            if self.is_named(name, field) {
+            let name = self.text(name);
+            if name == field.as_bytes() {
                 return Some(offset);
             }
-            if !self.is_named(name, "") || depth == 0 {
+            if !name.is_empty() || depth == 0 {
                 return None;
             }
-            let (inner, info) = self.headers().nth((inner as usize).checked_sub(1)?)?;
+            let inner = *self.headers.get((inner as usize).checked_sub(1)?)? as usize;
+            let info = read_u32(self.types, inner + 4)?;
             let is_composite = [KIND_STRUCT, KIND_UNION].contains(&kind(info));
             is_composite.then(|| self.offset_in(inner, field, depth - 1))?.map(|inside| offset + inside)
         })
     }
 
-    /// Where each type's header is, and its second word, in the order of their numbers, from 1 on.
-    fn headers(&self) -> impl Iterator<Item = (usize, u32)> {
-        let mut next = Some(0);
-        std::iter::from_fn(move || {
-            let at = next?;
-            let info = read_u32(self.types, at + 4)?;
-            next = payload(kind(info), count(info)).map(|payload| at + 12 + payload);
-            Some((at, info))
-        })
-    }
-
-    fn is_named(&self, offset: u32, name: &str) -> bool {
+    /// The text at an offset, without the 0 that ends it.
+    fn text(&self, offset: u32) -> &'a [u8] {
         let tail = self.strings.get(offset as usize..).unwrap_or_default();
-        tail.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+        tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 
@@ -260,12 +310,12 @@ mod tests {
 
     #[test]
     fn this_kernel_tells_where_return_instances_and_tasks_fields_are() {
-        let vmlinux = Path::new("/sys/kernel/btf/vmlinux");
-        if vmlinux.exists() {
-            assert!(ReturnInstanceOffsets::read(vmlinux).unwrap().is_some());
-            assert!(BreakOffsets::read(vmlinux).unwrap().is_some_and(|offsets| offsets.mm_brk != 0));
-            assert!(TaskOffsets::read(vmlinux).unwrap().is_some());
-            assert!(MappingOffsets::read(vmlinux).unwrap().is_some_and(|offsets| offsets.vma_file != 0));
+        if let Ok(types) = KernelTypes::read() {
+            let btf = types.parse().unwrap();
+            assert!(ReturnInstanceOffsets::find(&btf).is_some());
+            assert!(BreakOffsets::find(&btf).is_some_and(|offsets| offsets.mm_brk != 0));
+            assert!(TaskOffsets::find(&btf).is_some());
+            assert!(MappingOffsets::find(&btf).is_some_and(|offsets| offsets.vma_file != 0));
         }
     }
 

@@ -144,13 +144,13 @@ impl Attachment {
     }
 
     /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
-    /// than a million. Programs of which a kernel does not say it (before Linux 5.16) are left out.
-    #[must_use]
-    pub fn verified_instructions(&self) -> BTreeMap<&str, u32> {
+    /// than a million. Programs of which a kernel does not say it (before Linux 5.16) are left out. Fails where the kernel
+    /// refuses one that nobody has needed yet.
+    pub fn verified_instructions(&self) -> Result<BTreeMap<&str, u32>, Error> {
         let count = |program: &Program| program.info().ok()?.verified_instruction_count();
-        let mut counts: BTreeMap<&str, u32> = self.probes.verified_instructions().collect();
+        let mut counts: BTreeMap<&str, u32> = self.probes.verified_instructions()?.into_iter().collect();
         counts.extend(self.ebpf.programs().filter_map(|(name, program)| Some((name, count(program)?))));
-        counts
+        Ok(counts)
     }
 
     /// Begins to measure what a breakpoint costs on this machine, on functions of our own; `None` where probes are perf events,

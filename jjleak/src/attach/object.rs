@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
@@ -13,7 +12,9 @@ use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
-use super::kernel_types::{BreakOffsets, MappingOffsets, ReturnInstanceOffsets, TaskOffsets};
+use super::kernel_types::{
+    BreakOffsets, Btf, KernelTypes, MappingOffsets, ReturnInstanceOffsets, Structures, TaskOffsets,
+};
 use super::probes::Probes;
 use super::{Error, Missing, Programs, SizeFilter, mapping_events};
 
@@ -136,7 +137,9 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         &inode,
         true,
     );
-    let offsets = return_instance_offsets();
+    let types = KernelTypes::read();
+    let structures = Structures::of(&types);
+    let offsets = return_instance_offsets(structures.known());
     if let Some(offsets) = &offsets {
         loader
             .override_global("TASK_UTASK", &offsets.task_utask, true)
@@ -145,7 +148,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
-    let offsets = mapping_offsets();
+    let offsets = mapping_offsets(structures.known());
     loader
         .override_global("VMA_START", &offsets.vma_start, true)
         .override_global("VMA_END", &offsets.vma_end, true)
@@ -159,8 +162,8 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
         .override_global("UNMAPPED_AREA_LENGTH", &offsets.unmapped_area_length, true)
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
-    let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets());
-    let mut offsets = task_offsets(following)?;
+    let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets(structures.known()));
+    let mut offsets = task_offsets(&structures, following)?;
     let knows_tasks = offsets.tgid != 0;
     if let Some(Kinds(kinds)) = &mappings {
         loader.override_global("MAPPING_KINDS", kinds, true);
@@ -259,53 +262,42 @@ impl Tables {
 }
 
 /// Where the fields are that tell one process from another. Following needs them.
-fn task_offsets(following: Following) -> Result<TaskOffsets, Error> {
-    match TaskOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
-        Ok(None) | Err(_) if following == Following::Nobody => Ok(TaskOffsets::default()),
-        Ok(Some(offsets)) => Ok(offsets),
-        Ok(None) => Err(Missing::TaskFields.into()),
-        Err(_) => Err(Missing::Btf.into()),
+fn task_offsets(structures: &Structures<'_>, following: Following) -> Result<TaskOffsets, Error> {
+    match (structures.known().and_then(TaskOffsets::find), structures) {
+        (Some(offsets), _) => Ok(offsets),
+        (None, _) if following == Following::Nobody => Ok(TaskOffsets::default()),
+        (None, Structures::Untold) => Err(Missing::Btf.into()),
+        (None, Structures::Known(_) | Structures::Unfamiliar) => Err(Missing::TaskFields.into()),
     }
 }
 
 /// Where the kernel keeps what a process maps. Without them, stacks through code that has just been mapped end there until
 /// the user side has seen it.
-fn mapping_offsets() -> MappingOffsets {
-    if let Ok(Some(offsets)) = MappingOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
-        return offsets;
-    }
-    tracing::info!(
-        "this kernel does not tell what a process maps: stacks through new code end there for a while"
-    );
-    MappingOffsets::default()
+fn mapping_offsets(btf: Option<&Btf<'_>>) -> MappingOffsets {
+    btf.and_then(MappingOffsets::find).unwrap_or_else(|| {
+        tracing::info!(
+            "this kernel does not tell what a process maps: stacks through new code end there for a while"
+        );
+        MappingOffsets::default()
+    })
 }
 
 /// Where a process's break is; without that, `brk` is not followed.
-fn break_offsets() -> BreakOffsets {
-    if let Ok(Some(offsets)) = BreakOffsets::read(Path::new("/sys/kernel/btf/vmlinux")) {
-        return offsets;
-    }
-    tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
-    BreakOffsets::default()
+fn break_offsets(btf: Option<&Btf<'_>>) -> BreakOffsets {
+    btf.and_then(BreakOffsets::find).unwrap_or_else(|| {
+        tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
+        BreakOffsets::default()
+    })
 }
 
 /// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that
 /// other tools have put return probes on.
-fn return_instance_offsets() -> Option<ReturnInstanceOffsets> {
-    let offsets = ReturnInstanceOffsets::read(Path::new("/sys/kernel/btf/vmlinux"));
-    match offsets {
-        Ok(Some(offsets)) => Some(offsets),
-        Ok(None) => {
-            tracing::info!(
-                "the kernel's return instances are unknown: stacks end at other tools' return probes"
-            );
-            None
-        }
-        Err(error) => {
-            tracing::info!(%error, "cannot read the kernel's type information");
-            None
-        }
+fn return_instance_offsets(btf: Option<&Btf<'_>>) -> Option<ReturnInstanceOffsets> {
+    let offsets = btf.and_then(ReturnInstanceOffsets::find);
+    if offsets.is_none() {
+        tracing::info!("the kernel's return instances are unknown: stacks end at other tools' return probes");
     }
+    offsets
 }
 
 /// Attaches a program to a tracepoint of what happens to processes.

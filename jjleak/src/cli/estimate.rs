@@ -41,8 +41,8 @@ pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
 
 async fn count(args: &Args, pid: Pid) -> Result<Estimate, Failure> {
     let settings = Settings::new(Programs::Counting);
-    let mut watch = Watch::new(settings, args.coverage()?, Wanted::All, Choice::of(args)?)?;
-    watch.attach(pid)?;
+    let mut watch = Watch::new(settings, args.coverage()?, Wanted::All, Choice::of(args)?, &[pid])?;
+    watch.attach(&[pid])?;
     let unmeasured = || {
         Failure::new(
             PREFLIGHT,

@@ -136,6 +136,7 @@ impl From<attach::Error> for Failure {
             }
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),
+            E::Descriptors(_) => (OTHER, "raise the limit of open files (ulimit -n)"),
             E::Namespace(_) => (OTHER, "mount proc(5) on /proc"),
             E::Table(_) | E::Map(_) | E::Spill(_) => {
                 (OTHER, "check that memory is not exhausted, and try again")

@@ -13,7 +13,9 @@ use super::{Error, Memory};
 const MAX_HEAP_BYTES: u64 = 2 << 30;
 /// log2 of the bytes of a heap's segment; 7 unless set otherwise (`-XX:CodeCacheSegmentSize`).
 const SEGMENT_LOG2: Range<u64> = 5..17;
-/// Segments that the map is read for at a time, backwards, to find where a block begins.
+/// Segments that the map is read for at first, backwards, to find where a block begins: hardly one has more than some hundred.
+const FIRST_STRETCH: u64 = 256;
+/// The same of those that have more.
 const STRETCH: u64 = 4096;
 /// Steps that lead to the start of a block, each over up to 254 segments: enough for all of a heap.
 const MAX_STEPS: u32 = 1 << 16;
@@ -168,7 +170,7 @@ impl BlobLayout {
 
     /// Whether the blob is still in its place.
     pub(super) fn is_current(&self, memory: &impl Memory, blob: &Blob) -> bool {
-        let copy = self.header(memory, blob.at);
+        let copy = self.header(memory, blob.at, 0);
         copy.and_then(|copy| self.parse(blob.at, &copy)).is_some_and(|now| {
             (now.code, now.method, now.compile_id) == (blob.code.clone(), blob.method, blob.compile_id)
         })
@@ -311,22 +313,24 @@ impl CodeCacheLayout {
         let call = return_address.checked_sub(1)?;
         let heap = heaps.iter().find(|heap| (heap.begin..heap.end).contains(&call))?;
         let block = block_of(memory, heap, call)?;
-        let copy = memory.bytes(block, usize::try_from(self.block_bytes).ok()?.min(MAX_HEADER_BYTES))?;
-        let is_used = self.block_used.of(&copy)? & 0xff != 0;
+        let block_bytes = usize::try_from(self.block_bytes).ok().filter(|bytes| *bytes < MAX_HEADER_BYTES)?;
         let at = block.checked_add(self.block_bytes)?;
-        let copy = self.blob.header(memory, at)?;
-        let mut blob = self.blob.parse(at, &copy).filter(|blob| is_used && blob.code.contains(&call))?;
-        blob.name = memory.text(self.blob.name.of(&copy)?)?;
+        let copy = self.blob.header(memory, block, block_bytes)?;
+        let (header, copy) = copy.split_at_checked(block_bytes)?;
+        let is_used = self.block_used.of(header)? & 0xff != 0;
+        let mut blob = self.blob.parse(at, copy).filter(|blob| is_used && blob.code.contains(&call))?;
+        blob.name = memory.text(self.blob.name.of(copy)?)?;
         blob.kind = BlobKind::of(&blob.name);
         Some(blob)
     }
 }
 
 impl BlobLayout {
-    /// A copy of a blob's header. A small blob can be the last one in memory.
-    fn header(&self, memory: &impl Memory, at: u64) -> Option<Vec<u8>> {
-        let plain = || memory.bytes(at, usize::try_from(self.plain_bytes).ok()?);
-        memory.bytes(at, self.bytes).or_else(plain)
+    /// A copy of so many bytes from an address on, and of the blob's header that follows them. A small blob can be the last one
+    /// in memory.
+    fn header(&self, memory: &impl Memory, at: u64, before: usize) -> Option<Vec<u8>> {
+        let plain = || memory.bytes(at, before + usize::try_from(self.plain_bytes).ok()?);
+        memory.bytes(at, before + self.bytes).or_else(plain)
     }
 }
 
@@ -337,7 +341,8 @@ fn block_of(memory: &impl Memory, heap: &CodeHeap, address: u64) -> Option<u64> 
     let mut first = 0;
     for _ in 0..MAX_STEPS {
         if map.is_empty() || segment < first {
-            first = (segment + 1).saturating_sub(STRETCH);
+            let stretch = if map.is_empty() { FIRST_STRETCH } else { STRETCH };
+            first = (segment + 1).saturating_sub(stretch);
             let length = usize::try_from(segment + 1 - first).ok()?;
             map = memory.bytes(heap.segment_map.wrapping_add(first), length)?;
         }

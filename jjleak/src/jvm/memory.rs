@@ -10,6 +10,8 @@ use crate::processes::Pid;
 
 /// Longest text that is read: Java's names have up to 65,535 bytes, and none that anybody reads has as many as these.
 pub(super) const MAX_TEXT: usize = 1024;
+/// What is read of a text at first: names of classes and methods are hardly ever longer.
+pub(super) const SHORT_TEXT: usize = 96;
 
 /// Something that has bytes at addresses.
 pub trait Memory {
@@ -37,9 +39,13 @@ pub trait Memory {
     /// The text at an address that a 0 ends.
     fn text(&self, address: u64) -> Option<String> {
         let mut bytes = [0; MAX_TEXT];
-        let read = self.read(address, &mut bytes);
-        let end = bytes.get(..read)?.iter().position(|byte| *byte == 0)?;
-        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        // Nearly all are short, and what is read costs more the longer it is.
+        [SHORT_TEXT, MAX_TEXT].into_iter().find_map(|length| {
+            let read = self.read(address, &mut bytes[..length]);
+            let text = bytes.get(..read)?;
+            let end = text.iter().position(|byte| *byte == 0)?;
+            Some(String::from_utf8_lossy(&text[..end]).into_owned())
+        })
     }
 }
 

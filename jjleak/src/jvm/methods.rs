@@ -1,10 +1,11 @@
 //! Methods: their names, files and lines (`src/hotspot/share/oops/` in the JDK).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 use super::codecache::{Blob, BlobKind, BlobLayout};
-use super::memory::MAX_TEXT;
+use super::memory::{MAX_TEXT, SHORT_TEXT};
 use super::scopes::{Scope, ScopeLayout};
 use super::structs::{Field, Structs};
 use super::unsigned5::Encoding;
@@ -16,6 +17,8 @@ const HAS_LINES: u64 = 1;
 const MAX_LINE_BYTES: u64 = 128 << 10;
 /// Bytes of a `ConstMethod` before the bytecode, at most; the JDKs from 11 to 25 have up to 64.
 const MAX_FIXED_BYTES: usize = 256;
+/// The same of a `ConstantPool` before its entries, which have up to 72.
+const MAX_POOL_BYTES: u64 = 256;
 const WORD: u64 = 8;
 /// Since this version, a frame of the interpreter keeps the method's class, too, and the bytecode a word further down.
 const FRAMES_OF_JDK_9: u64 = 9;
@@ -32,6 +35,8 @@ pub(super) struct MethodLayout {
     code: u64,
     pool_length: Field,
     holder: Field,
+    /// Bytes of a pool that these are in.
+    pool_bytes: usize,
     entries: u64,
     source: Source,
     class_name: Field,
@@ -57,6 +62,12 @@ impl MethodLayout {
                 field("InstanceKlass", "_source_file_name_index").map_or(Source::Unknown, Source::Class)
             }
         };
+        let (pool_length, holder) =
+            (field("ConstantPool", "_length")?, field("ConstantPool", "_pool_holder")?);
+        let in_pool = if let Source::Pool(index) = source { index.end() } else { 0 };
+        let pool_bytes = pool_length.end().max(holder.end()).max(in_pool);
+        let too_large = || Error::Unknown("constant pool of a possible size".to_owned());
+        let pool_bytes = Some(pool_bytes).filter(|bytes| *bytes <= MAX_POOL_BYTES).ok_or_else(too_large)?;
         Ok(Self {
             fixed: field("Method", "_constMethod")?,
             pool: field("ConstMethod", "_constants")?,
@@ -65,8 +76,9 @@ impl MethodLayout {
             code_size: field("ConstMethod", "_code_size")?,
             name: field("ConstMethod", "_name_index")?,
             code: structs.size("ConstMethod")?,
-            pool_length: field("ConstantPool", "_length")?,
-            holder: field("ConstantPool", "_pool_holder")?,
+            pool_length,
+            holder,
+            pool_bytes: usize::try_from(pool_bytes).map_err(|_| too_large())?,
             entries: structs.size("ConstantPool")?,
             source,
             class_name: field("Klass", "_name")?,
@@ -86,53 +98,96 @@ impl MethodLayout {
         self.symbol(memory, self.class_name.read(memory, class)?)
     }
 
-    fn method(&self, memory: &impl Memory, at: u64) -> Option<Method> {
-        let fixed = self.fixed.read(memory, at)?;
-        let pool = self.pool.read(memory, fixed)?;
-        let class = self.holder.read(memory, pool)?;
-        let class_name = self.class_name(memory, class)?;
-        let name = self.pooled(memory, pool, self.name.read(memory, fixed)?)?;
-        let source = match self.source {
-            Source::Pool(index) => index.read(memory, pool),
-            Source::Class(index) => index.read(memory, class),
-            Source::Unknown => None,
-        };
-        let file = source.filter(|index| *index != 0).and_then(|index| self.pooled(memory, pool, index));
+    /// The method whose `ConstMethod` is at `fixed`, with this header.
+    fn method(&self, memory: &impl Memory, fixed: u64, header: &[u8], pool: &Pool) -> Option<Method> {
+        let name = self.pooled(memory, pool, self.name.of(header)?)?;
         let code = fixed.wrapping_add(self.code);
-        let code_size = self.code_size.read(memory, fixed)?;
+        let code_size = self.code_size.of(header)?;
         Some(Method {
-            name: names::method(&class_name, &name),
-            file: file.unwrap_or_default(),
-            lines: self.lines(memory, fixed, code.wrapping_add(code_size)).unwrap_or_default(),
+            name: names::method(&pool.class, &name),
+            file: pool.file.clone(),
+            lines: self.lines(memory, fixed, header, code.wrapping_add(code_size)).unwrap_or_default(),
             code,
             code_size,
         })
     }
 
+    /// A class's pool of constants.
+    fn pool(&self, memory: &impl Memory, at: u64) -> Option<Pool> {
+        let header = memory.bytes(at, self.pool_bytes)?;
+        let class = self.holder.of(&header)?;
+        let source = match self.source {
+            Source::Pool(index) => index.of(&header),
+            Source::Class(index) => index.read(memory, class),
+            Source::Unknown => None,
+        };
+        let class_name_at = self.class_name.read(memory, class)?;
+        let mut pool = Pool {
+            at,
+            length: self.pool_length.of(&header)?,
+            class: self.symbol(memory, class_name_at)?,
+            file: String::new(),
+            header,
+            class_at: class,
+            class_name_at,
+        };
+        let file = source.filter(|index| *index != 0).and_then(|index| self.pooled(memory, &pool, index));
+        pool.file = file.unwrap_or_default();
+        Some(pool)
+    }
+
+    /// Whether a pool is still that of the class that it was read for.
+    fn is_current(&self, memory: &impl Memory, pool: &Pool) -> bool {
+        memory.bytes(pool.at, self.pool_bytes).is_some_and(|header| header == pool.header)
+            && self.class_name.read(memory, pool.class_at) == Some(pool.class_name_at)
+    }
+
     /// The table of lines of the `ConstMethod` at `fixed`, which begins where the bytecode ends.
-    fn lines(&self, memory: &impl Memory, fixed: u64, begin: u64) -> Option<Vec<u8>> {
-        if self.flags.read(memory, fixed)? & HAS_LINES == 0 {
+    fn lines(&self, memory: &impl Memory, fixed: u64, header: &[u8], begin: u64) -> Option<Vec<u8>> {
+        if self.flags.of(header)? & HAS_LINES == 0 {
             return None;
         }
-        let end = fixed.wrapping_add(WORD * self.words.read(memory, fixed)?.min(1 << 20));
+        let end = fixed.wrapping_add(WORD * self.words.of(header)?.min(1 << 20));
         let length = end.checked_sub(begin)?.min(MAX_LINE_BYTES);
         memory.bytes(begin, usize::try_from(length).ok()?)
     }
 
     /// The text at this index of a constant pool.
-    fn pooled(&self, memory: &impl Memory, pool: u64, index: u64) -> Option<String> {
-        let length = self.pool_length.read(memory, pool)?;
-        let entry = (index < length).then(|| pool.wrapping_add(self.entries).wrapping_add(WORD * index))?;
-        self.symbol(memory, memory.pointer(entry)?)
+    fn pooled(&self, memory: &impl Memory, pool: &Pool, index: u64) -> Option<String> {
+        let entry = pool.at.wrapping_add(self.entries).wrapping_add(WORD * index);
+        self.symbol(memory, (index < pool.length).then(|| memory.pointer(entry))??)
     }
 
+    /// A text as HotSpot keeps it, with its length in front. Nearly all are so short that one read is enough.
     fn symbol(&self, memory: &impl Memory, at: u64) -> Option<String> {
-        let length = usize::try_from(self.symbol_length.read(memory, at)?).ok()?.min(MAX_TEXT);
-        let bytes = memory.bytes(at.wrapping_add(self.symbol_body.offset), length)?;
+        let mut start = [0; SHORT_TEXT];
+        let read = memory.read(at, &mut start);
+        let start = start.get(..read)?;
+        let length = usize::try_from(self.symbol_length.of(start)?).ok()?.min(MAX_TEXT);
+        let body = usize::try_from(self.symbol_body.offset).ok()?;
+        let bytes = match start.get(body..body.checked_add(length)?) {
+            Some(bytes) => bytes.to_vec(),
+            None => memory.bytes(at.wrapping_add(self.symbol_body.offset), length)?,
+        };
         let text = String::from_utf8(bytes).ok()?;
         let is_name = !text.is_empty() && !text.contains(char::is_control);
         is_name.then_some(text)
     }
+}
+
+/// What all methods of a class have in common.
+#[derive(Debug)]
+struct Pool {
+    at: u64,
+    length: u64,
+    /// The class's name, as HotSpot has it.
+    class: String,
+    /// Its source file; empty when unknown.
+    file: String,
+    /// What tells that it is not another class's by now: what it begins with, and where that leads to.
+    header: Vec<u8>,
+    class_at: u64,
+    class_name_at: u64,
 }
 
 #[derive(Debug)]
@@ -163,16 +218,18 @@ pub struct KnownMethods(HashMap<u64, Known>);
 
 /// Most methods that are remembered: a large application has as many.
 const MAX_KNOWN: usize = 1 << 17;
+/// Times that a method is read whose class is another one afterwards: it takes the collector far longer to unload one.
+const TIMES_READ: u32 = 2;
 
 #[derive(Debug)]
 struct Known {
     /// What a method's address leads to, and what is there: the same for as long as it is the same method.
     fixed: u64,
     header: Vec<u8>,
-    method: Option<Rc<Method>>,
+    method: Rc<Method>,
 }
 
-/// Names methods.
+/// Names methods of stacks. What it has read of a class is used again for as long as it lives, and the class is in its place.
 #[derive(Debug)]
 pub struct Methods<'a, M> {
     memory: &'a M,
@@ -180,6 +237,8 @@ pub struct Methods<'a, M> {
     blob: &'a BlobLayout,
     scopes: Option<&'a ScopeLayout>,
     known: &'a mut KnownMethods,
+    /// By where they are; one a class, of those that frames are of.
+    pools: HashMap<u64, Pool>,
 }
 
 impl<'a, M: Memory> Methods<'a, M> {
@@ -190,20 +249,21 @@ impl<'a, M: Memory> Methods<'a, M> {
         scopes: Option<&'a ScopeLayout>,
         known: &'a mut KnownMethods,
     ) -> Self {
-        Self { memory, layout, blob, scopes, known }
+        Self { memory, layout, blob, scopes, known, pools: HashMap::new() }
     }
 
     /// The methods at a return address in compiled code, innermost first: each is inlined into the next. Empty for other
     /// code, and when the code is not what it was.
     pub fn compiled(&mut self, blob: &Blob, return_address: u64) -> Vec<JavaFrame> {
         let scopes = match blob.kind {
-            BlobKind::Compiled => {
-                self.scopes.and_then(|scopes| scopes.at(self.memory, self.blob, blob, return_address))
-            }
+            BlobKind::Compiled => self.scopes.and_then(|scopes| scopes.at(self.memory, blob, return_address)),
             BlobKind::Native => None,
             BlobKind::Interpreter | BlobKind::Continuation | BlobKind::Stub => return Vec::new(),
         };
-        let frames = scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
+        let frames: Option<Vec<_>> =
+            scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
+        // What is still there now has been there, with all its methods, since before anything was read of it.
+        let frames = frames.filter(|_| self.blob.is_current(self.memory, blob));
         frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())
     }
 
@@ -234,18 +294,34 @@ impl<'a, M: Memory> Methods<'a, M> {
     }
 
     fn method(&mut self, at: u64) -> Option<Rc<Method>> {
+        (0..TIMES_READ).find_map(|_| self.read(at))
+    }
+
+    /// `None` also when the method's class has been unloaded meanwhile, or since its pool was read: another one can be in its
+    /// place, whose methods must not get its name.
+    fn read(&mut self, at: u64) -> Option<Rc<Method>> {
         let (memory, layout) = (self.memory, self.layout);
         let fixed = layout.fixed.read(memory, at)?;
         let header = memory.bytes(fixed, usize::try_from(layout.code).ok()?.min(MAX_FIXED_BYTES))?;
         let known = self.known.0.get(&at).filter(|known| known.fixed == fixed && known.header == header);
         if let Some(known) = known {
-            return known.method.clone();
+            return Some(Rc::clone(&known.method));
         }
-        let method = layout.method(memory, at).map(Rc::new);
+        let pool_at = layout.pool.of(&header)?;
+        let pool = match self.pools.entry(pool_at) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(layout.pool(memory, pool_at)?),
+        };
+        let method = layout.method(memory, fixed, &header, pool);
+        if !layout.is_current(memory, pool) {
+            self.pools.remove(&pool_at);
+            return None;
+        }
+        let method = Rc::new(method?);
         if self.known.0.len() == MAX_KNOWN {
             self.known.0.clear();
         }
-        self.known.0.insert(at, Known { fixed, header, method: method.clone() });
-        method
+        self.known.0.insert(at, Known { fixed, header, method: Rc::clone(&method) });
+        Some(method)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::codecache::{Blob, BlobLayout};
+use super::codecache::Blob;
 use super::structs::{Field, Structs};
 use super::unsigned5::{Encoding, Numbers};
 use super::{Error, Memory};
@@ -14,12 +14,16 @@ const MAX_INLINED: usize = 128;
 /// Largest table of one compiled method that is read. HotSpot gives up on methods of more than some hundred KiB of machine code
 /// (`MaxNodeLimit`, `NMethodSizeLimit`), and describes their calls only, each by 16 bytes of one table and a few of the other.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
+/// Bytes of a blob in front of its code that tell where its tables are; the JDKs from 11 to 25 have up to 370.
+const MAX_TELLING_BYTES: u64 = 1024;
 const WORD: u64 = 8;
 
 /// Where the tables are.
 #[derive(Debug)]
 pub(super) struct ScopeLayout {
     tables: Tables,
+    /// Bytes from a blob's start that tell.
+    telling_bytes: usize,
     place_bytes: u64,
     place_pc: Field,
     place_scope: Field,
@@ -94,8 +98,10 @@ impl ScopeLayout {
                 scopes: nmethod("_scopes_data_offset")?,
             },
         };
+        let telling_bytes = tables.telling_bytes().ok_or_else(too_large)?;
         Ok(Self {
             tables,
+            telling_bytes,
             place_bytes: structs.size("PcDesc")?,
             place_pc: structs.field(&[("PcDesc", "_pc_offset")])?,
             place_scope: structs.field(&[("PcDesc", "_scope_decode_offset")])?,
@@ -107,24 +113,18 @@ impl ScopeLayout {
         self.encoding
     }
 
-    /// The methods at a return address in compiled code, innermost first. `None` when the blob is not what it was, or its
-    /// tables make no sense.
-    pub(super) fn at(
-        &self,
-        memory: &impl Memory,
-        layout: &BlobLayout,
-        blob: &Blob,
-        return_address: u64,
-    ) -> Option<Vec<Scope>> {
-        let tables = self.tables.of(memory, blob)?;
+    /// The methods at a return address in compiled code, innermost first. `None` when its tables make no sense. It may be other
+    /// code by now.
+    pub(super) fn at(&self, memory: &impl Memory, blob: &Blob, return_address: u64) -> Option<Vec<Scope>> {
+        let copy = memory.bytes(blob.at, self.telling_bytes)?;
+        let tables = self.tables.of(&copy, blob.at)?;
         let table = |at: &Range<u64>| {
             let length = at.end.checked_sub(at.start).filter(|length| *length <= MAX_TABLE_BYTES)?;
             memory.bytes(at.start, usize::try_from(length).ok()?)
         };
         let (places, scopes) = (table(&tables.places)?, table(&tables.scopes)?);
         let first = self.scope_at(&places, return_address.checked_sub(blob.code.start)?)?;
-        let chain = self.chain(memory, &tables, &scopes, first)?;
-        layout.is_current(memory, blob).then_some(chain)
+        self.chain(memory, &tables, &scopes, first)
     }
 
     /// Where the description of a place in the code begins: of the return address, or else, for calls that need none, of
@@ -165,12 +165,32 @@ impl ScopeLayout {
     }
 }
 
+fn too_large() -> Error {
+    Error::Unknown("compiled method of a possible size".to_owned())
+}
+
 impl Tables {
-    fn of(&self, memory: &impl Memory, blob: &Blob) -> Option<Located> {
-        let read = |field: &Field| field.read(memory, blob.at);
+    /// Bytes of a blob that all of these fields are in.
+    fn telling_bytes(&self) -> Option<usize> {
+        let ends = match self {
+            Self::Inside { metadata, scopes, places, places_end } => {
+                let (Scopes::Address(scopes) | Scopes::Offset(scopes)) = scopes;
+                [metadata, scopes, places, places_end].map(|field| field.end()).into_iter().max()
+            }
+            Self::Outside { mutable, relocations, fixed, fixed_size, places, scopes } => {
+                let fields = [mutable, relocations, fixed, fixed_size, places, scopes];
+                fields.map(|field| field.end()).into_iter().max()
+            }
+        };
+        ends.filter(|end| *end <= MAX_TELLING_BYTES).and_then(|end| usize::try_from(end).ok())
+    }
+
+    /// Where they are, by a copy of the start of the blob at `at`.
+    fn of(&self, copy: &[u8], at: u64) -> Option<Located> {
+        let read = |field: &Field| field.of(copy);
         match self {
             Self::Inside { metadata, scopes, places, places_end } => {
-                let from_start = |field| Some(blob.at.wrapping_add(read(field)?));
+                let from_start = |field| Some(at.wrapping_add(read(field)?));
                 let scopes = match scopes {
                     Scopes::Address(field) => read(field)?,
                     Scopes::Offset(field) => from_start(field)?,

@@ -4,13 +4,15 @@ mod fuzzed;
 pub(crate) mod image;
 mod jdk_8;
 
+use std::cell::RefCell;
+
 use jjleak_common::jvm::CodeHeap;
 use proptest::prelude::*;
 
-use super::{Blob, BlobKind, JavaFrame, Jvm, KnownMethods};
+use super::{Blob, BlobKind, JavaFrame, Jvm, KnownMethods, Methods};
 use image::{
-    BLOB_HEADER, CODE, CODE_BYTES, FIELDS, HEAP, HEAP_BYTES, HEAPS, Image, METHODS, SEGMENT_MAP, STEP, image,
-    image_of, open,
+    BLOB_HEADER, CODE, CODE_BYTES, Changing, FIELDS, HEAP, HEAP_BYTES, HEAPS, Image, METHODS, SEGMENT_MAP,
+    STEP, image, image_of, open,
 };
 
 /// The blob with code at a return address.
@@ -112,6 +114,37 @@ fn a_method_in_the_place_of_another_one_has_its_own_name() {
     later.method(0, "later");
     later.word(METHODS, METHODS + STEP + 0x100);
     assert_eq!(name(&open(later), &mut known), "a.B.inner");
+}
+
+#[test]
+fn a_class_in_the_place_of_one_that_is_unloaded_gives_its_methods_its_own_name() {
+    let mut image = image();
+    let symbols = image.symbols.clone();
+    // Both methods are of one class, whose pool is the first one's.
+    image.word(METHODS + STEP + 0x100, METHODS + 0x200);
+    let image = Changing(RefCell::new(image));
+    let jvm = Jvm::described(image, |name| symbols.get(name).copied()).unwrap();
+    let (mut known, names) = (KnownMethods::default(), |methods: &mut Methods<Changing>, at| {
+        methods.interpreted(at, 0).map(|frame| frame.name)
+    });
+    let mut methods = jvm.methods(&mut known);
+    assert_eq!(names(&mut methods, METHODS).unwrap(), "a.B.outer");
+    jvm.memory.0.borrow_mut().reload(0, "later");
+    assert_eq!(names(&mut methods, METHODS + STEP).unwrap(), "c.D.later");
+    assert_eq!(names(&mut jvm.methods(&mut known), METHODS + STEP).unwrap(), "c.D.later", "for good");
+}
+
+#[test]
+fn a_class_that_could_not_be_read_is_read_when_it_can_be() {
+    let mut image = image();
+    let symbols = image.symbols.clone();
+    image.word(METHODS + 0x300, 0);
+    let jvm = Jvm::described(Changing(RefCell::new(image)), |name| symbols.get(name).copied()).unwrap();
+    let mut known = KnownMethods::default();
+    let mut methods = jvm.methods(&mut known);
+    assert_eq!(methods.interpreted(METHODS, 0), None);
+    jvm.memory.0.borrow_mut().method(0, "outer");
+    assert_eq!(methods.interpreted(METHODS, 0).unwrap().name, "a.B.outer");
 }
 
 #[test]

@@ -55,6 +55,10 @@ pub(in crate::allocators) fn sealed_against<'data>(
     functions: &[Range<u64>],
 ) -> Vec<u64> {
     let mut sealed: Vec<u64> = functions.iter().map(|function| function.end - function.start).collect();
+    if functions.is_empty() {
+        // Most files have no allocator, and some of them much code.
+        return sealed;
+    }
     let lowest = functions.iter().map(|function| function.start).min().unwrap_or_default();
     let highest = functions.iter().map(|function| function.end).max().unwrap_or_default();
     for (address, bytes) in code {

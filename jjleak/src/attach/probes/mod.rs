@@ -2,6 +2,7 @@
 //! elsewhere, and for processes whose main thread has ended, by which a link knows them.
 
 mod bpf;
+mod linked;
 mod multi;
 mod perf;
 mod runs;
@@ -9,7 +10,7 @@ mod runs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -83,8 +84,8 @@ impl Probes {
     }
 
     /// How many instructions the verifier has followed in the programs that aya knows nothing of.
-    pub(super) fn verified_instructions(&self) -> impl Iterator<Item = (&'static str, u32)> {
-        self.multi.iter().flat_map(MultiPrograms::verified_instructions)
+    pub(super) fn verified_instructions(&self) -> Result<Vec<(&'static str, u32)>, Error> {
+        self.multi.as_ref().map_or(Ok(Vec::new()), MultiPrograms::verified_instructions)
     }
 
     /// Attaches probes: those at returns first, so that no entry goes without one.
@@ -190,10 +191,9 @@ impl Probes {
                 is_out && placed.group.at_return == at_return && placed.group.part == part
             });
             for Placed { group, scope, links } in out {
-                let linked = multi.as_ref().map(|multi| link(multi, *scope, group)).transpose();
-                if let Some(link) = linked.map_err(|error| Error::wake(*scope, &group.sites, error))? {
-                    *links = Links::Multi(link);
-                }
+                let Some(multi) = multi else { continue };
+                let link = link(multi.get(group.program)?, *scope, group);
+                *links = Links::Multi(link.map_err(|error| Error::wake(*scope, &group.sites, error))?);
             }
         }
         resting.retain(|resting| *resting != part);
@@ -211,7 +211,7 @@ impl Probes {
     /// processes that map its file, and lets a breakpoint only stay where another probe wants it
     /// (`register_for_each_vma` in kernel/events/uprobes.c). Perf events do so by themselves, at the first hit.
     pub(super) fn spare_children(&self) {
-        let Some(programs) = &self.multi else { return };
+        let Some(Ok(nothing)) = self.multi.as_ref().map(|multi| multi.get(NOTHING)) else { return };
         let mut files: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
         for placed in &self.placed {
             if is_bound(placed.scope) && matches!(placed.links, Links::Multi(_)) {
@@ -224,7 +224,8 @@ impl Probes {
         let mut links = Vec::new();
         for (file, offsets) in files {
             let sites: Vec<_> = offsets.into_iter().map(|offset| (offset, 0)).collect();
-            match programs.attach(NOTHING, file, own, false, &sites) {
+            let link = multi::attach(nothing, file, own, false, &sites);
+            match link {
                 Ok(link) => links.push(link),
                 Err(error) => tracing::info!(%error, "children keep the probes in {}", file.display()),
             }
@@ -267,7 +268,8 @@ impl Links {
         scope: Scope,
         group: &Group,
     ) -> Result<Self, Error> {
-        match multi.map(|multi| link(multi, scope, group)) {
+        let program = multi.map(|multi| multi.get(group.program)).transpose()?;
+        match program.map(|program| link(program, scope, group)) {
             Some(Ok(link)) => Ok(Self::Multi(link)),
             Some(Err(error)) if !(is_bound(scope) && error.raw_os_error() == Some(ESRCH)) => {
                 Err(Error::attach(scope, &group.sites, error))
@@ -293,14 +295,14 @@ impl Links {
     }
 }
 
-fn link(multi: &MultiPrograms, scope: Scope, group: &Group) -> io::Result<OwnedFd> {
+fn link(program: BorrowedFd<'_>, scope: Scope, group: &Group) -> io::Result<OwnedFd> {
     let process = match scope {
         Scope::Process { thread, .. } => thread.number().get(),
         Scope::File => 0,
     };
     let sites: Vec<_> =
         group.sites.iter().map(|site| (site.offset(), cookie(scope, site).encode())).collect();
-    multi.attach(group.program, &group.file, process, group.at_return, &sites)
+    multi::attach(program, &group.file, process, group.at_return, &sites)
 }
 
 impl Drop for Probes {

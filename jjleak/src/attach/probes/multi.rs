@@ -1,10 +1,10 @@
 //! Probes by uprobe-multi links: one link carries all sites of a role in a file. The kernel removes them together, in
 //! the time that a single perf event takes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -12,13 +12,16 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData};
-use aya_obj::Object;
 use nix::libc::{EBADF, EINVAL};
 
 use super::super::Error;
+use super::NOTHING;
 use super::bpf::{self, MultiLink};
+use super::linked::{LinkedObject, Rare, load_together};
 use super::runs::Runs;
+
+/// Programs that are not loaded before a site wants them: only jemalloc has functions that change a block's size in its place.
+const RARE: [&str; 1] = ["resize_in_place_enter"];
 
 /// Links that are closed at a time: each waits until no CPU runs its program any more, and they can wait together.
 const CLOSED_AT_ONCE: usize = 16;
@@ -26,7 +29,11 @@ const CLOSED_AT_ONCE: usize = 16;
 const IN_PROGRESS: Duration = Duration::from_millis(2);
 
 /// The loaded programs, by name.
-pub(super) struct MultiPrograms(BTreeMap<&'static str, OwnedFd>);
+pub(super) struct MultiPrograms {
+    loaded: BTreeMap<&'static str, OwnedFd>,
+    /// Those that are loaded when a site wants them.
+    rare: BTreeMap<&'static str, Rare>,
+}
 
 impl MultiPrograms {
     /// Loads programs of the object that `ebpf` has made the maps of; `None` when the kernel has no uprobe-multi that
@@ -36,77 +43,67 @@ impl MultiPrograms {
         ebpf: &Ebpf,
         names: &'static [&'static str],
     ) -> Result<Option<Self>, Error> {
-        let mut object = Object::parse(object).map_err(|source| Error::Load(Box::new(source.into())))?;
-        let types = match aya::features().btf() {
-            Some(features) => object
-                .fixup_and_sanitize_btf(features)
-                .map_err(|source| Error::Load(Box::new(source.into())))?
-                .map(|types| bpf::load_types(&types.to_bytes()))
-                .transpose()
-                .map_err(Error::Types)?,
-            None => None,
+        let object = LinkedObject::new(object, ebpf)?;
+        let nothing = match object.program(NOTHING)?.load() {
+            Ok(nothing) => nothing,
+            // Kernels without it refuse the attach type.
+            Err(refused) if refused.log.is_empty() => return Ok(None),
+            Err(refused) => return Err(refused.of(NOTHING)),
         };
-        link_object(&mut object, ebpf)?;
-        let mut programs = BTreeMap::new();
-        for &name in names {
-            let lacks = Error::ObjectLacks { what: "uprobe program", name };
-            let Some(program) = object.programs.get(name) else { return Err(lacks) };
-            let Some(code) = object.functions.get(&program.function_key()) else { return Err(lacks) };
-            match bpf::load_program(name, program, code, types.as_ref().map(AsFd::as_fd)) {
-                Ok(loaded) => programs.insert(name, loaded),
-                // Kernels without it refuse the attach type.
-                Err(refused) if programs.is_empty() && refused.log.is_empty() => return Ok(None),
-                Err(refused) => {
-                    tracing::debug!("verifier log of {name}:\n{}", refused.log);
-                    return Err(Error::Verify { name, source: refused.error });
-                }
-            };
-            if programs.len() == 1 && !keeps_to_process(programs[name].as_fd()) {
-                return Ok(None);
-            }
+        if !keeps_to_process(nothing.as_fd()) {
+            return Ok(None);
         }
-        Ok(Some(Self(programs)))
+        let (rare, usual): (Vec<_>, Vec<_>) =
+            names.iter().copied().filter(|name| *name != NOTHING).partition(|name| RARE.contains(name));
+        let linked = |names: Vec<&'static str>| -> Result<Vec<_>, Error> {
+            names.into_iter().map(|name| object.program(name)).collect()
+        };
+        let rare = linked(rare)?.into_iter().map(|program| (program.name(), Rare::new(program))).collect();
+        let mut loaded = load_together(&linked(usual)?)?;
+        loaded.insert(NOTHING, nothing);
+        Ok(Some(Self { loaded, rare }))
     }
 
-    /// How many instructions the verifier has followed in each.
-    pub(super) fn verified_instructions(&self) -> impl Iterator<Item = (&'static str, u32)> {
-        self.0
-            .iter()
-            .filter_map(|(name, program)| Some((*name, bpf::verified_instructions(program.as_fd())?)))
+    /// How many instructions the verifier has followed in each. Loads those that were not needed before.
+    pub(super) fn verified_instructions(&self) -> Result<Vec<(&'static str, u32)>, Error> {
+        let names = self.loaded.keys().chain(self.rare.keys());
+        let programs: Vec<_> =
+            names.map(|name| Ok((*name, self.get(name)?))).collect::<Result<_, Error>>()?;
+        let counted = |(name, program)| Some((name, bpf::verified_instructions(program)?));
+        Ok(programs.into_iter().filter_map(counted).collect())
     }
 
-    /// Some of the programs, for another thread.
-    pub(super) fn only(&self, names: &[&'static str]) -> Option<Self> {
-        let copy = |name: &&'static str| Some((*name, self.0.get(name)?.try_clone().ok()?));
-        names.iter().map(copy).collect::<Option<_>>().map(Self)
+    /// A program, which is loaded now if it is a rare one.
+    pub(super) fn get(&self, name: &'static str) -> Result<BorrowedFd<'_>, Error> {
+        match (self.loaded.get(name), self.rare.get(name)) {
+            (Some(program), _) => Ok(program.as_fd()),
+            (None, Some(rare)) => rare.get(),
+            (None, None) => Err(Error::ObjectLacks { what: "uprobe program", name }),
+        }
     }
 
     /// How often each has run and how long that took, as far as it was measured.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&'static str, Runs)> {
         let runs = |program: &OwnedFd| bpf::runs(program.as_fd());
-        self.0.iter().filter_map(move |(name, program)| {
+        let rare = self.rare.iter().filter_map(|(name, rare)| Some((name, rare.loaded()?)));
+        self.loaded.iter().chain(rare).filter_map(move |(name, program)| {
             let (count, time_ns) = runs(program)?;
             Some((*name, Runs { count, time_ns }))
         })
     }
+}
 
-    /// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
-    pub(super) fn attach(
-        &self,
-        name: &'static str,
-        file: &Path,
-        process: u32,
-        at_return: bool,
-        sites: &[(u64, u64)],
-    ) -> io::Result<OwnedFd> {
-        let program = self.0.get(name).ok_or(io::ErrorKind::NotFound)?;
-        let (offsets, cookies): (Vec<_>, Vec<_>) = sites.iter().copied().unzip();
-        let file = CString::new(file.as_os_str().as_bytes())?;
-        bpf::link(
-            program.as_fd(),
-            MultiLink { file: &file, offsets: &offsets, cookies: &cookies, process, at_return },
-        )
-    }
+/// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
+pub(super) fn attach(
+    program: BorrowedFd<'_>,
+    file: &Path,
+    process: u32,
+    at_return: bool,
+    sites: &[(u64, u64)],
+) -> io::Result<OwnedFd> {
+    let (offsets, cookies): (Vec<_>, Vec<_>) = sites.iter().copied().unzip();
+    let file = CString::new(file.as_os_str().as_bytes())?;
+    bpf::link(program, MultiLink { file: &file, offsets: &offsets, cookies: &cookies, process, at_return })
 }
 
 /// Detaches what the links carry.
@@ -142,30 +139,6 @@ pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) 
         });
     });
     closing.ok()
-}
-
-/// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls.
-fn link_object(object: &mut Object, ebpf: &Ebpf) -> Result<(), Error> {
-    let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
-    let maps = object.maps.clone();
-    let made = |name: &str| -> Option<RawFd> { Some(data(ebpf.map(name)?)?.fd().as_fd().as_raw_fd()) };
-    let maps = maps.iter().filter_map(|(name, map)| Some((name.as_str(), made(name)?, map)));
-    object.relocate_maps(maps, &text).map_err(|source| Error::Load(Box::new(source.into())))?;
-    object.relocate_calls(&text).map_err(|source| Error::Load(Box::new(source.into())))
-}
-
-/// The kinds of maps that our object has.
-fn data(map: &Map) -> Option<&MapData> {
-    match map {
-        Map::Array(data)
-        | Map::HashMap(data)
-        | Map::PerCpuArray(data)
-        | Map::Queue(data)
-        | Map::RingBuf(data)
-        // Task storage.
-        | Map::Unsupported(data) => Some(data),
-        _ => None,
-    }
 }
 
 /// Whether the kernel has links that keep to the process they are bound to. At first they kept to one thread; the kernels

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::{NOTHING, Probes, bpf, multi};
 use crate::allocators::{ProbeSite, Role, Stepping};
@@ -125,11 +125,13 @@ impl Probes {
     /// Begins to measure what a breakpoint costs on this machine, on functions of our own; `None` where that cannot be done in
     /// a moment.
     pub(in crate::attach) fn calibrate(&self) -> Option<Calibration> {
-        let programs = self.multi.as_ref()?.only(&[NOTHING, "bare_return"])?;
+        let multi = self.multi.as_ref()?;
+        let copy = |name| multi.get(name).ok()?.try_clone_to_owned().ok();
+        let (nothing, returning) = (copy(NOTHING)?, copy("bare_return")?);
         Calibration::begin(move |sites, at_return| {
-            let program = if at_return { "bare_return" } else { NOTHING };
+            let program = if at_return { &returning } else { &nothing };
             let sites: Vec<_> = sites.iter().map(|offset| (*offset, 0)).collect();
-            programs.attach(program, OWN_PROGRAM.as_ref(), std::process::id(), at_return, &sites)
+            multi::attach(program.as_fd(), OWN_PROGRAM.as_ref(), std::process::id(), at_return, &sites)
         })
     }
 }

@@ -14,7 +14,7 @@ use crate::cli::outputs::{Asked, Outputs};
 use crate::cli::progress::Progress;
 use crate::cli::trace::Trace;
 use crate::cli::watch::{Wanted, Watch};
-use crate::processes::{Launch, Pid, Streams};
+use crate::processes::{Launch, Pid, Process, Streams};
 
 pub(super) fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
     let mut settings = Settings::new(Programs::Accounting);
@@ -35,6 +35,16 @@ pub(super) fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failu
     Ok(settings)
 }
 
+/// These processes, each of which must be one.
+fn running(pids: &[u32]) -> Result<Vec<Pid>, Failure> {
+    let known = |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
+    let known = pids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+    for pid in &known {
+        Process::open(*pid)?;
+    }
+    Ok(known)
+}
+
 impl Session {
     pub(super) fn begin(
         args: &Args,
@@ -50,19 +60,23 @@ impl Session {
         let progress = Progress::start("attaching");
         let (mut watch, outputs) = match subject {
             Subject::Pids(pids) => {
-                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
+                let pids = running(&pids)?;
+                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice, &pids)?;
                 if args.max_overhead.is_some() {
                     shown.rest_at_first(&mut watch)?;
                 }
-                Self::attach(&shown.asked(args), &pids, watch)?
+                let only = <[Pid; 1]>::try_from(&*pids).ok().map(|[pid]| pid.number().get());
+                let outputs = Outputs::open(&shown.asked(args), only)?;
+                watch.attach(&pids)?;
+                (watch, outputs)
             }
             Subject::Command(words) => {
-                let watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
+                let watch = Watch::new(settings, args.coverage()?, wanted, choice, &[])?;
                 Self::launch(&shown.asked(args), &words, shown.streams(), watch)?
             }
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(&shown.asked(args), None)?;
-                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice)?;
+                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice, &[])?;
                 watch.attach_all();
                 (watch, outputs)
             }
@@ -76,19 +90,6 @@ impl Session {
         drop(progress);
         tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
         Self::with(watch, outputs, Audience::open(shown, args)?)
-    }
-
-    /// Attaches to running processes.
-    fn attach(asked: &Asked<'_>, pids: &[u32], mut watch: Watch) -> Result<(Watch, Outputs), Failure> {
-        let known =
-            |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
-        let known = pids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
-        for pid in &known {
-            crate::processes::Process::open(*pid)?;
-        }
-        let outputs = Outputs::open(asked, <[u32; 1]>::try_from(pids).ok().map(|[pid]| pid))?;
-        known.into_iter().try_for_each(|pid| watch.attach(pid))?;
-        Ok((watch, outputs))
     }
 
     /// Starts a command.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::stack::StackFrame;
@@ -20,7 +21,9 @@ const MAX_REMEMBERED: usize = 8192;
 
 /// What has been looked for and attached to.
 pub(super) struct Allocators {
-    choice: Choice,
+    choice: Arc<Choice>,
+    /// What has been looked up before anybody asked for it.
+    ahead: HashMap<FileVersion, Result<ModuleAllocators, String>>,
     /// What was found in each file.
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
     /// Files whose probes are in place, for one process or for all. They outlive a file's mapping and an `exec`.
@@ -30,12 +33,23 @@ pub(super) struct Allocators {
 }
 
 impl Allocators {
-    pub(super) fn new(choice: Choice) -> Self {
-        Self { choice, found: HashMap::new(), attached: HashSet::new(), modules: Vec::new() }
+    pub(super) fn new(choice: Arc<Choice>) -> Self {
+        Self {
+            choice,
+            ahead: HashMap::new(),
+            found: HashMap::new(),
+            attached: HashSet::new(),
+            modules: Vec::new(),
+        }
     }
 
-    pub(super) const fn choice(&self) -> &Choice {
+    pub(super) fn choice(&self) -> &Choice {
         &self.choice
+    }
+
+    /// Takes what was found in files already.
+    pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Result<ModuleAllocators, String>>) {
+        self.ahead = ahead;
     }
 
     /// Attaches to the allocators in a module, once for each scope; whether it has done so now.
@@ -139,15 +153,21 @@ impl Allocators {
         if self.found.len() >= MAX_REMEMBERED {
             self.found.retain(|_, found| !found.is_empty());
         }
-        let found: Rc<[_]> = look_for(module, &self.choice).into();
+        let found = self.ahead.remove(&module.version).unwrap_or_else(|| find_in(module, &self.choice));
+        let found: Rc<[_]> = profiled(module, found, &self.choice).into();
         self.found.insert(module.version, Rc::clone(&found));
         found
     }
 }
 
-fn look_for(module: &Module, choice: &Choice) -> Vec<ProfiledAllocator> {
+/// The allocators of a file that are profiled. The user is told of those that cannot be.
+fn profiled(
+    module: &Module,
+    found: Result<ModuleAllocators, String>,
+    choice: &Choice,
+) -> Vec<ProfiledAllocator> {
     let name = base_name(&module.path);
-    match find_in(module, choice) {
+    match found {
         Ok(ModuleAllocators { profiled, unknown_malloc, .. }) => {
             if unknown_malloc {
                 tracing::warn!(
@@ -173,17 +193,26 @@ fn look_for(module: &Module, choice: &Choice) -> Vec<ProfiledAllocator> {
     }
 }
 
-/// The allocators in a file; by its debug file, if it is an executable that was stripped.
-fn find_in(module: &Module, choice: &Choice) -> Result<ModuleAllocators, String> {
+/// The allocators in a file.
+pub(super) fn find_in(module: &Module, choice: &Choice) -> Result<ModuleAllocators, String> {
     let elf = module.read().map_err(|error| error.to_string())?;
+    find_in_content(module, &elf, choice)
+}
+
+/// The same of a file whose content this is; by its debug file, if it is an executable that was stripped.
+pub(super) fn find_in_content(
+    module: &Module,
+    elf: &[u8],
+    choice: &Choice,
+) -> Result<ModuleAllocators, String> {
     let find = |debug_file: Option<&[u8]>| {
-        choice.find_in(&module.path, &elf, debug_file).map_err(|error| error.to_string())
+        choice.find_in(&module.path, elf, debug_file).map_err(|error| error.to_string())
     };
     let found = find(None)?;
     if !found.stripped || !found.profiled.is_empty() {
         return Ok(found);
     }
-    let Some(debug_file) = module.read_debug_file(&elf) else { return Ok(found) };
+    let Some(debug_file) = module.read_debug_file(elf) else { return Ok(found) };
     find(Some(&debug_file))
 }
 

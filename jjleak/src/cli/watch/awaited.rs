@@ -26,6 +26,11 @@ const MAX_LIBRARIES: usize = 16;
 pub(super) struct JvmLibraries(HashMap<FileVersion, Rc<Symbols>>);
 
 impl JvmLibraries {
+    /// Takes the symbols of libraries that are at hand already.
+    pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Symbols>) {
+        self.0.extend(ahead.into_iter().map(|(library, symbols)| (library, Rc::new(symbols))));
+    }
+
     /// Prepares for a library that may be mapped soon, if a file is one.
     pub(super) fn expect(&mut self, module: &Module) {
         if jvm::has_name(module)

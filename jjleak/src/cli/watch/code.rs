@@ -1,6 +1,6 @@
 //! Keeps the kernel side's unwind tables in step with what the processes map.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,8 @@ use crate::unwind::{ModuleRows, RowCache};
 /// Follows the processes' code.
 pub(super) struct CodeFollower {
     cache: RowCache,
+    /// Rows that have been looked up before anybody asked for them.
+    ahead: HashMap<FileVersion, Result<ModuleRows, String>>,
     /// Files without rows, so that they are tried once.
     without_rows: HashSet<FileVersion>,
     /// Files that are mapped and have rows, of which the log knows.
@@ -24,7 +26,17 @@ pub(super) struct CodeFollower {
 
 impl CodeFollower {
     pub(super) fn new(files: KeptFiles) -> Self {
-        Self { cache: RowCache::new(files), without_rows: HashSet::new(), told: HashSet::new() }
+        Self {
+            cache: RowCache::new(files),
+            ahead: HashMap::new(),
+            without_rows: HashSet::new(),
+            told: HashSet::new(),
+        }
+    }
+
+    /// Takes the rows of files that are at hand already.
+    pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Result<ModuleRows, String>>) {
+        self.ahead = ahead;
     }
 
     /// Adds the rows of modules that are new, and tells the unwinder where all code of a process is.
@@ -45,7 +57,7 @@ impl CodeFollower {
             }
         }
         for vdso in executable().filter(|mapping| mapping.is_vdso()) {
-            let rows = |follower: &Self| {
+            let rows = |follower: &mut Self| {
                 let elf = vdso.read(thread).map_err(|error| error.to_string())?;
                 follower.cache.rows("", &*elf).map_err(|error| error.to_string())
             };
@@ -70,7 +82,7 @@ impl CodeFollower {
     }
 
     /// Adds the rows of a file that is likely to be mapped.
-    pub(super) fn expect(&self, module: &Module, attachment: &mut Attachment) {
+    pub(super) fn expect(&mut self, module: &Module, attachment: &mut Attachment) {
         if attachment.has_rows(module.version) {
             return;
         }
@@ -83,9 +95,8 @@ impl CodeFollower {
         }
     }
 
-    fn rows(&self, module: &Module) -> Result<ModuleRows, String> {
-        let parts = module.parts().map_err(|error| error.to_string())?;
-        self.cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
+    fn rows(&mut self, module: &Module) -> Result<ModuleRows, String> {
+        self.ahead.remove(&module.version).unwrap_or_else(|| rows_of(module, &self.cache))
     }
 
     /// Compiles and adds the rows of a file, once; whether it has done so now.
@@ -94,7 +105,7 @@ impl CodeFollower {
         attachment: &mut Attachment,
         file: FileVersion,
         path: &Path,
-        rows: impl FnOnce(&Self) -> Result<ModuleRows, String>,
+        rows: impl FnOnce(&mut Self) -> Result<ModuleRows, String>,
     ) -> bool {
         if attachment.has_rows(file) || self.without_rows.contains(&file) {
             return false;
@@ -108,6 +119,12 @@ impl CodeFollower {
         }
         true
     }
+}
+
+/// The rows of a file, compiled unless the cache has them.
+pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<ModuleRows, String> {
+    let parts = module.parts().map_err(|error| error.to_string())?;
+    cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
 }
 
 /// Where what saves work is kept: with the system's caches for root, with the user's own otherwise (XDG Base Directory

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::Watch;
+use super::ahead::FoundAhead;
 use super::process::Watched;
 use crate::attach::{Following, Scope, Tracked};
 use crate::cli::Failure;
@@ -17,8 +18,23 @@ use crate::processes::{
 const NO_IMAGE: ImageId = ImageId(0);
 
 impl Watch {
-    /// Attaches to a running process.
-    pub(in crate::cli) fn attach(&mut self, pid: Pid) -> Result<(), Failure> {
+    /// Attaches to running processes.
+    pub(in crate::cli) fn attach(&mut self, pids: &[Pid]) -> Result<(), Failure> {
+        let ahead = self.ahead.finish();
+        self.know(ahead);
+        let outcome = pids.iter().try_for_each(|pid| self.attach_to(*pid));
+        // What they do not map any more, nobody will ask for.
+        self.know(FoundAhead::default());
+        outcome
+    }
+
+    fn know(&mut self, FoundAhead { allocators, rows, symbols }: FoundAhead) {
+        self.allocators.know(allocators);
+        self.code.know(rows);
+        self.jvm_libraries.know(symbols);
+    }
+
+    fn attach_to(&mut self, pid: Pid) -> Result<(), Failure> {
         let process = Process::open(pid)?;
         let exit = ExitWatch::new(pid)?;
         let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
@@ -50,7 +66,7 @@ impl Watch {
         self.attach_to_own_allocators();
         for process in processes::running() {
             if self.wanted.is_wanted(&process)
-                && let Err(failure) = self.attach(process.pid)
+                && let Err(failure) = self.attach_to(process.pid)
                 && !failure.is_missing_target()
             {
                 tracing::warn!("process {} is not profiled: {failure}", process.pid);

@@ -1,5 +1,7 @@
 //! Keeps in step with what a process maps, and with the programs it runs.
 
+use std::time::{Duration, Instant};
+
 use jjleak_common::counter::Counter;
 use jjleak_common::process::ProcessSlot;
 
@@ -8,6 +10,9 @@ use super::{Look, Watch, executable};
 use crate::attach::{Following, Scope};
 use crate::cli::Failure;
 use crate::processes::{Mapping, Pid, is_alive, living_thread};
+
+/// How long allocators are looked for without a look at what is mapped meanwhile. A library is loaded in some milliseconds.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
 
 impl Watch {
     /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
@@ -116,6 +121,7 @@ impl Watch {
             watched.bound_to.get_or_insert(thread);
         }
         let modules: Vec<_> = watched.modules.iter().map(|(id, _)| id).collect();
+        let mut looked = Instant::now();
         for id in modules {
             let module = watched.modules.get(id);
             let is_new = !self.allocators.knows(module);
@@ -125,9 +131,13 @@ impl Watch {
                 let (path, pid) = (module.path.display(), watched.pid());
                 tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
             }
-            // That takes some time, and while a program starts, it loads one library after the other.
-            if is_new && let Ok(look) = self.look(watched.slot(), thread) {
+            // That can take some time, and while a program starts, it loads one library after the other.
+            if is_new
+                && looked.elapsed() >= BETWEEN_LOOKS
+                && let Ok(look) = self.look(watched.slot(), thread)
+            {
                 self.keep_stacks(watched, thread, &look)?;
+                looked = Instant::now();
             }
         }
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));

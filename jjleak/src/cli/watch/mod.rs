@@ -2,6 +2,7 @@
 //!
 //! In: processes by PID, commands, and what the kernel side tells of others. Out: profiles.
 
+mod ahead;
 mod allocators;
 mod asked;
 mod awaited;
@@ -22,6 +23,7 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use jjleak_common::process::{ImageId, ProcessSlot};
@@ -38,6 +40,7 @@ use crate::kept::KeptFiles;
 use crate::processes::{Mapping, ModuleFiles, Pid};
 use crate::profile::Coverage;
 use crate::symbolize::StackNames;
+use ahead::LookAhead;
 use allocators::Allocators;
 use awaited::JvmLibraries;
 use children::Children;
@@ -63,6 +66,7 @@ struct Look {
 /// The profiled processes.
 pub(super) struct Watch {
     attachment: Attachment,
+    ahead: LookAhead,
     collector: Collector,
     mappings: Mappings,
     files: ModuleFiles,
@@ -95,15 +99,18 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Loads the BPF programs. Needs a running tokio runtime.
+    /// Loads the BPF programs, and meanwhile looks into what these processes map, which are to be attached to. Needs a running
+    /// tokio runtime.
     pub(super) fn new(
         settings: Settings,
         coverage: Coverage,
         wanted: Wanted,
         choice: Choice,
+        pids: &[Pid],
     ) -> Result<Self, Failure> {
+        let (kept, choice) = (KeptFiles::new(cache_folder()), Arc::new(choice));
+        let ahead = LookAhead::begin(pids, &choice, &kept);
         let mut attachment = Attachment::load(settings)?;
-        let kept = KeptFiles::new(cache_folder());
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
@@ -111,6 +118,7 @@ impl Watch {
             meter: Meter::new(&attachment),
             bound: None,
             attachment,
+            ahead,
             files: ModuleFiles::default(),
             allocators: Allocators::new(choice),
             code: CodeFollower::new(kept.clone()),

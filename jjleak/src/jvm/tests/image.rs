@@ -1,5 +1,6 @@
 //! Made-up memory, and a small JVM in it.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Jvm, Memory};
@@ -31,6 +32,16 @@ impl Memory for Image {
         let length = rest.len().min(into.len());
         into[..length].copy_from_slice(&rest[..length]);
         length
+    }
+}
+
+/// The same while it changes.
+#[derive(Debug)]
+pub(super) struct Changing(pub(super) RefCell<Image>);
+
+impl Memory for Changing {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        self.0.borrow().read(address, into)
     }
 }
 
@@ -179,6 +190,18 @@ impl Image {
             self.word(pool + 24 + 8 * index, symbol);
         }
         method
+    }
+}
+
+impl Image {
+    /// Puts class `c/D`, with a method, where that of [`Self::method`] was. Its pool has the same size.
+    pub(super) fn reload(&mut self, index: u64, name: &str) {
+        let method = METHODS + index * STEP;
+        let (class, symbols) = (method + 0x300, method + 0x400);
+        self.method(index, name);
+        self.half(symbols + 0x180, 3);
+        self.put(symbols + 0x182, b"c/D");
+        self.word(class, symbols + 0x180);
     }
 }
 

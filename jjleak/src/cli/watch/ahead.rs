@@ -1,0 +1,101 @@
+//! What attaching to processes needs of the files that they map, looked for beside the loading of the BPF programs, which takes
+//! as long and needs nothing of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use tracing::subscriber::{NoSubscriber, with_default};
+
+use super::allocators::find_in_content;
+use super::code::rows_of;
+use crate::allocators::ModuleAllocators;
+use crate::cli::choice::Choice;
+use crate::jvm::{self, Symbols};
+use crate::kept::KeptFiles;
+use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, Pid};
+use crate::unwind::{ModuleRows, RowCache};
+
+/// What was found in each file, or why nothing was.
+#[derive(Default)]
+pub(super) struct FoundAhead {
+    pub(super) allocators: HashMap<FileVersion, Result<ModuleAllocators, String>>,
+    pub(super) rows: HashMap<FileVersion, Result<ModuleRows, String>>,
+    pub(super) symbols: HashMap<FileVersion, Symbols>,
+}
+
+impl FoundAhead {
+    fn look_into(&mut self, module: &Module, choice: &Choice, cache: &RowCache) {
+        if self.rows.contains_key(&module.version) {
+            return;
+        }
+        self.rows.insert(module.version, rows_of(module, cache));
+        // Who reads it again says why it cannot be read.
+        let Ok(content) = module.read() else { return };
+        self.allocators.insert(module.version, find_in_content(module, &content, choice));
+        if jvm::is_library(module)
+            && let Ok(symbols) = Symbols::of(&content)
+        {
+            self.symbols.insert(module.version, symbols);
+        }
+    }
+}
+
+/// The search, in a thread of its own. Whatever it does not find, or no thread can be made for, is looked for when it is needed.
+#[derive(Default)]
+pub(super) struct LookAhead(Option<JoinHandle<FoundAhead>>);
+
+impl LookAhead {
+    /// Begins to look into what these processes map.
+    pub(super) fn begin(pids: &[Pid], choice: &Arc<Choice>, kept: &KeptFiles) -> Self {
+        if pids.is_empty() {
+            return Self::default();
+        }
+        let (pids, choice, cache) = (pids.to_vec(), Arc::clone(choice), RowCache::new(kept.clone()));
+        let look = move || look_at(&pids, &choice, &cache);
+        Self(thread::Builder::new().name("looking ahead".to_owned()).spawn(look).ok())
+    }
+
+    /// Waits for what was found; nothing but the first time.
+    pub(super) fn finish(&mut self) -> FoundAhead {
+        self.0.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+fn look_at(pids: &[Pid], choice: &Choice, cache: &RowCache) -> FoundAhead {
+    let (mut found, mut files) = (FoundAhead::default(), ModuleFiles::default());
+    for pid in pids {
+        let mut modules = ModuleTable::default();
+        let mappings = Mapping::all(*pid).unwrap_or_default();
+        // Who opens them again says which cannot be opened.
+        with_default(NoSubscriber::default(), || modules.refresh(&mut files, *pid, &mappings));
+        for (_, module) in modules.iter() {
+            found.look_into(module, choice, cache);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::cli::watch::allocators::find_in;
+
+    #[test]
+    fn what_is_found_ahead_is_what_is_found_when_it_is_needed() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let (folder, choice) = (TempDir::new().unwrap(), Arc::new(Choice::default()));
+        let kept = KeptFiles::new(folder.path().to_owned());
+        let found = LookAhead::begin(&[pid, pid], &choice, &kept).finish();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let cache = RowCache::new(kept);
+        for (_, module) in modules.iter() {
+            assert_eq!(found.allocators[&module.version], find_in(module, &choice));
+            assert_eq!(found.rows[&module.version], rows_of(module, &cache));
+        }
+        assert!(found.allocators.values().flatten().any(|found| !found.profiled.is_empty()));
+    }
+}
