@@ -239,9 +239,11 @@ impl Collector {
             stacks.retain(|_, used| used.allocated_objects > 0);
         }
         self.receive_frames();
+        let missed_runs = attachment.missed_runs();
         let snapshot = |(image, timeline): (&ImageId, &Timeline)| {
             let (image, stacks) = stacks.remove_entry(image)?;
-            let counters = counters::read(&self.counters, image);
+            let mut counters = counters::read(&self.counters, image);
+            counters.insert(Counter::MissedRun, missed_runs);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;

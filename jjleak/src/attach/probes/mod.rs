@@ -9,7 +9,7 @@ mod runs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -85,6 +85,16 @@ impl Probes {
     /// How many instructions the verifier has followed in the programs that aya knows nothing of.
     pub(super) fn verified_instructions(&self) -> impl Iterator<Item = (&'static str, u32)> {
         self.multi.iter().flat_map(MultiPrograms::verified_instructions)
+    }
+
+    /// How often the kernel has not run a program that should have, of these and of the object's others. It does so where a
+    /// program is running on that processor already. Uprobes are not among those since Linux 6.0; programs at the kernel's own
+    /// functions are, where another task can take the processor from one in the middle (`__bpf_prog_enter_recur` in
+    /// kernel/bpf/trampoline.c).
+    pub(super) fn missed_runs(&self, ebpf: &Ebpf) -> u64 {
+        let others =
+            ebpf.programs().filter_map(|(_, program)| Some(bpf::missed_runs(program.fd().ok()?.as_fd())));
+        self.multi.iter().map(MultiPrograms::missed_runs).chain(others).sum()
     }
 
     /// Attaches probes: those at returns first, so that no entry goes without one.

@@ -90,6 +90,11 @@ impl MultiPrograms {
         })
     }
 
+    /// How often the kernel has not run one of them that should have.
+    pub(super) fn missed_runs(&self) -> u64 {
+        self.0.values().map(|program| bpf::missed_runs(program.as_fd())).sum()
+    }
+
     /// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
     pub(super) fn attach(
         &self,
