@@ -47,6 +47,7 @@ mod modes;
 mod named;
 mod operators;
 mod overflow;
+mod overhead;
 mod pages;
 mod perf_maps;
 mod places;

@@ -211,7 +211,9 @@ impl Collector {
         };
         let live_variance = weighted.as_ref().map(|weighted| {
             let sums = sums.iter().flatten().flat_map(|(_, sum)| sum.seen());
-            weighted.variances(&sums.collect::<Vec<_>>())
+            let seen = sums.collect::<Vec<_>>();
+            windows::tell(weighted, &seen);
+            weighted.variances(&seen)
         });
         // Blocks first: whatever is live has then been counted for its stack.
         let mut stacks = stacks::read(&self.stacks, images, self.sampling);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sample_windows::{Weighted, Windows};
+use crate::sample_windows::{Seen, Weighted, Windows};
 
 /// Objects and bytes, by row of the stack table.
 type ByRow = Vec<(u64, u64)>;
@@ -77,6 +77,22 @@ impl WindowSums {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sums of counts")]
         let whole = |(objects, bytes): (f64, f64)| (objects.round() as u64, bytes.round() as u64);
         estimates.into_iter().map(whole).collect()
+    }
+}
+
+/// Says what lives of what was allocated in each window.
+pub(super) fn tell(windows: &Weighted, seen: &[(usize, Seen)]) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let mut lives = vec![Seen::default(); windows.len()];
+    for (window, seen) in seen {
+        lives[*window].objects += seen.objects;
+        lives[*window].bytes += seen.bytes;
+    }
+    for (window, Seen { objects, bytes }) in lives.into_iter().enumerate() {
+        let (begin_ns, end_ns) = windows.bounds_ns(window);
+        tracing::debug!("window {begin_ns} {end_ns} {objects} {bytes}");
     }
 }
 

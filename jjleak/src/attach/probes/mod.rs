@@ -340,8 +340,9 @@ impl Programs {
             (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
             (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
             (Self::Counting, Role::Free | Role::UnseenFree) => ("bare_free", None),
-            // The call is counted where it gives its block.
-            (Self::Counting, Role::Noted) => ("bare_return", None),
+            (Self::Counting, Role::Given) => ("bare_given", None),
+            (Self::Counting, Role::Noted | Role::AllocateOrThrow) => ("bare_noted", None),
+            (Self::Counting, Role::Exit) => ("bare_exit", None),
             (Self::Counting, _) => (NOTHING, None),
             (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
             (_, _) => (NOTHING, None),
@@ -366,7 +367,7 @@ impl Programs {
                 "bare_return",
             ],
             Self::Bare => &[NOTHING, "bare_return"],
-            Self::Counting => &[NOTHING, "bare_return", "bare_free"],
+            Self::Counting => &[NOTHING, "bare_return", "bare_given", "bare_noted", "bare_exit", "bare_free"],
             Self::Stacks => &["stack_enter", NOTHING, "bare_return"],
             Self::KernelStacks => &["kernel_stack_enter", NOTHING, "bare_return"],
         }
