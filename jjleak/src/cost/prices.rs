@@ -20,6 +20,7 @@ pub struct Prices {
 
 /// What hits take, with what runs at them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "the unit")]
 struct Hits {
     given_ns: f64,
     entry_ns: f64,
