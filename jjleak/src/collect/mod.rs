@@ -126,6 +126,8 @@ pub struct Collector {
     combined: bool,
     timelines: Timelines,
     windows: Option<WindowSums>,
+    /// When it was made: nothing was counted before.
+    since_ns: u64,
 }
 
 impl Collector {
@@ -139,6 +141,7 @@ impl Collector {
             combined,
             timelines: Timelines::default(),
             windows: None,
+            since_ns: now_ns(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -167,7 +170,10 @@ impl Collector {
     /// From now on, only what is allocated in windows counts, and stands for the time around it. The first one goes on, and
     /// what has been counted before is in it.
     pub fn count_in_windows(&mut self) {
-        self.windows = Some(WindowSums::new(0));
+        // How long the first one is says what it stands for until there is another.
+        let has_counted =
+            stacks::allocated(&self.stacks, self.sampling).iter().any(|(objects, _)| *objects > 0);
+        self.windows = Some(WindowSums::new(if has_counted { self.since_ns } else { now_ns() }));
     }
 
     /// The windows, if there are some.

@@ -132,6 +132,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_counted_at_first_stands_for_what_has_come_since_until_there_is_a_window() {
+        let mut sums = WindowSums::new(1_000);
+        sums.end(1_100, 1_100, &[(5, 50)]);
+        assert_eq!(sums.allocated(vec![(5, 50)], 2_000), [(50, 500)]);
+        let seen = Seen { objects: 5, bytes: 50 };
+        assert!(sums.at(2_000).variances(&[(0, seen)]).1.sqrt() > 400., "and nobody knows whether it does");
+        sums.begin(2_000, vec![(5, 50)]);
+        sums.end(2_100, 2_100, &[(6, 60)]);
+        assert_eq!(sums.allocated(vec![(6, 60)], 2_100), [(5 + 10, 50 + 100)]);
+    }
+
+    #[test]
     fn a_row_that_another_stack_is_given_has_nothing_of_the_one_before() {
         let mut sums = WindowSums::new(0);
         sums.end(100, 100, &[(5, 50), (7, 70)]);
