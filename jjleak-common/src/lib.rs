@@ -10,6 +10,7 @@
 //! - [`mapping`]: system calls that map and unmap memory.
 //! - [`freed`]: what leaves that table while a snapshot is being taken.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
+//! - [`stage`]: how far an allocation is accounted, for the benchmark.
 //! - [`unwind`]: tables that lead from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
 //! - [`sampling`]: which allocations are taken when not all are.
@@ -31,6 +32,7 @@ pub mod pending;
 pub mod process;
 pub mod sampling;
 pub mod stack;
+pub mod stage;
 pub mod trace;
 pub mod unwind;
 

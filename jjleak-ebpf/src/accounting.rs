@@ -9,6 +9,7 @@ use jjleak_common::{
     pending::{Nesting, Pending, flag},
     process::{ImageId, ProcessRow, ProcessSlot},
     stack::lost_row,
+    stage::Stage,
 };
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     maps::{CALLS, count, count_many, filters_out},
     memory::{opaque, read_user_word},
     registers::Hit,
-    sampling, stack, trace,
+    sampling, stack, stages, trace,
 };
 
 /// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
@@ -324,6 +325,9 @@ pub(crate) fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) 
     // SAFETY: has no preconditions.
     let time_ns = unsafe { bpf_ktime_get_ns() };
     stack::count_allocation(stack, size);
+    if stages::end_with(Stage::Counted) {
+        return time_ns;
+    }
     enter_block(books.key(block), &Record { size, time_ns, stack, reserved: 0 });
     trace::allocated(books.slot, block, size);
     time_ns

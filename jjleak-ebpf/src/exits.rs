@@ -5,6 +5,7 @@ use jjleak_common::{
     counter::Counter,
     pending::{Calls, Nesting, Pending, flag},
     stack::lost_row,
+    stage::Stage,
 };
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     maps::CALLS,
     memory::read_user_word,
     registers::Hit,
-    stack,
+    stack, stages,
 };
 
 /// A function that gives a new block has it, and will return it: the call is seen by this probe alone.
@@ -25,7 +26,7 @@ pub(crate) fn give(hit: &Hit) {
         return;
     }
     let Some(books) = Books::of(hit) else { return };
-    if !counts(&books, hit) {
+    if stages::end_with(Stage::Process) || !counts(&books, hit) || stages::end_with(Stage::Calls) {
         return;
     }
     let left_out = left_out(hit.register(inside.size));
@@ -34,6 +35,9 @@ pub(crate) fn give(hit: &Hit) {
         return;
     }
     let stack = stack::capture(books.image, books.row, hit);
+    if stages::end_with(Stage::Words) || stages::end_with(Stage::Stack) {
+        return;
+    }
     // Read anew: the verifier would follow the walk for all that it has come to know of the size.
     book(&books, 0, stack, block, hit.register(inside.size));
 }

@@ -48,6 +48,8 @@ mod sampling;
 #[cfg(target_arch = "bpf")]
 mod stack;
 #[cfg(target_arch = "bpf")]
+mod stages;
+#[cfg(target_arch = "bpf")]
 mod syscall;
 #[cfg(target_arch = "bpf")]
 mod threads;

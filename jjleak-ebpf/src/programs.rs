@@ -203,7 +203,26 @@ pub(crate) fn bare_enter(_ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Does nothing at frees, which the kernel counts apart from other hits.
+/// Does nothing where a function has its block ([`block_given`]): the kernel counts the runs of each program, so that each kind
+/// of hit has one.
+#[uprobe]
+pub(crate) fn bare_given(_ctx: ProbeContext) -> u32 {
+    0
+}
+
+/// Does nothing where a call is noted that another probe sees the end of ([`throwing_enter`]).
+#[uprobe]
+pub(crate) fn bare_noted(_ctx: ProbeContext) -> u32 {
+    0
+}
+
+/// Does nothing where such a call ends.
+#[uprobe]
+pub(crate) fn bare_exit(_ctx: ProbeContext) -> u32 {
+    0
+}
+
+/// Does nothing at frees.
 #[uprobe]
 pub(crate) fn bare_free(_ctx: ProbeContext) -> u32 {
     0

@@ -146,6 +146,24 @@ impl Weighted {
         (time_ns <= self.ends_ns[window]).then_some(window)
     }
 
+    /// How many windows there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// The first and the last instant of a window.
+    #[must_use]
+    pub fn bounds_ns(&self, window: usize) -> (u64, u64) {
+        (self.begins_ns[window], self.ends_ns[window])
+    }
+
     /// What a block of a window stands for.
     #[must_use]
     pub fn weight(&self, window: usize) -> f64 {

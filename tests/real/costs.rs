@@ -1,18 +1,13 @@
 //! What being profiled costs is told, before and while it is paid.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
 use serde_json::Value;
 
-use crate::support::bounded::{LONG, SOON};
-use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
 use crate::support::ledger::{Ledger, reported_and_booked};
-use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
-use crate::support::process::Process;
 
 #[test]
 fn reports_say_what_being_profiled_costs() {
@@ -43,9 +38,14 @@ fn an_estimate_counts_the_calls_of_a_process_and_profiles_nothing() {
 
     let estimate: Value = serde_json::from_str(ended.stdout.trim()).unwrap();
     let figure = |name: &str| estimate[name].as_f64().unwrap();
-    let allocations = figure("allocations_per_s") * figure("over_s");
-    // It has been 1.7 % short once, on a busy machine; why is not known.
-    assert!((95_000. ..100_100.).contains(&allocations), "{allocations}");
+    let counted = |name: &str| figure(name) * figure("over_s");
+    // Its own are a few besides: what it reads and writes with.
+    let allocations = counted("allocations_per_s");
+    assert!((99_999.5..100_100.).contains(&allocations), "{allocations}");
+    // Nothing was freed before, so that no block comes from a cache: each call has a second breakpoint, wherever the first is.
+    let frees = counted("frees_per_s");
+    let breakpoints = (counted("breakpoints_per_s") - frees) / allocations;
+    assert!((1.99..2.01).contains(&breakpoints), "{breakpoints}");
     // Which is more is a matter of how warm caches are: a malloc that is probed inside has one breakpoint, as a free has.
     assert!(figure("ns_per_allocation") > 0. && figure("ns_per_free") > 0., "{estimate}");
     assert!(figure("of_core") > 0.);
@@ -59,66 +59,4 @@ fn an_estimate_is_of_one_process() {
     let ended = Ended::of(["--estimate", "-p", "1", "-p", "2"]);
 
     ended.assert_failed(2, "one process", "--help");
-}
-
-/// What jjleak reports with these options of a program that leaks at a steady pace, and how many bytes it has leaked.
-fn paced(options: &[&str], milliseconds: u32) -> (Document, u64) {
-    let mut program =
-        Process::spawn(Command::new(compile::paced()).stdin(Stdio::piped()).stdout(Stdio::piped()));
-    let mut said = Lines::of("the paced program", program.stdout.take().unwrap());
-    let mut stdin = program.stdin.take().unwrap();
-    assert_eq!(said.next(SOON), "ready");
-    let pid = program.id().to_string();
-    let jjleak = Jjleak::attached(["-p", &pid, "3600", "--format", "json"].iter().chain(options));
-    writeln!(stdin, "{milliseconds}").unwrap();
-    let leaked = said.next(LONG).parse().unwrap();
-    let report = jjleak.interrupt().assert_done().report();
-    (report, leaked)
-}
-
-/// Further off than this many standard errors is one estimate in five million.
-const FAR: f64 = 5.2;
-
-#[test]
-#[expect(clippy::cast_precision_loss, reason = "statistics")]
-fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
-    require_bpf!();
-
-    let (report, leaked) = paced(&["--max-overhead", "20"], 25_000);
-
-    let windows = report.windows.expect("counting everything costs more than that");
-    assert!(windows >= 3, "{windows} windows");
-    let error = report.live_error.unwrap();
-    let off = (report.live.bytes as f64 - leaked as f64) / error.bytes as f64;
-    println!(
-        "{} for {leaked}, standard error {}, {windows} windows: {off:.2}",
-        report.live.bytes, error.bytes
-    );
-    assert!(off.abs() < FAR, "off by {off}");
-    assert!(error.bytes < leaked, "of no use: {error:?}");
-    assert!(report.lost.values().all(|count| *count == 0), "{:?}", report.lost);
-    assert!(report.verdicts.is_empty(), "estimates are not judged");
-    assert_below(&report, 0.2);
-}
-
-/// What the kernel has counted of calls, at their prices, is less than this share of what the process took itself.
-fn assert_below(report: &Document, share: f64) {
-    /// A report can come when a window is over whose cost is not saved up. On a busy machine, probes are taken out late, which
-    /// costs as much as a window.
-    const MARGIN: f64 = 1.5;
-    let cost = report.cost.expect("a process that runs has a cost");
-    let of_cpu = cost.of_cpu.expect("what calls take is known");
-    let of_own = of_cpu / (1. - of_cpu);
-    println!("{of_own:.3} of {share}, with {:?} windows: {cost:?}", report.windows);
-    assert!(of_own < MARGIN * share, "{of_own}: {cost:?}");
-}
-
-#[test]
-fn a_bound_that_is_never_reached_changes_nothing() {
-    require_bpf!();
-
-    let (report, leaked) = paced(&["--max-overhead", "1000"], 3_000);
-
-    assert_eq!((report.windows, report.live_error), (None, None));
-    assert_eq!(report.live.bytes, leaked);
 }

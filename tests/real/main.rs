@@ -48,6 +48,7 @@ mod multitude;
 mod named;
 mod operators;
 mod overflow;
+mod overhead;
 mod pages;
 mod perf_maps;
 mod places;

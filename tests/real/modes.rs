@@ -39,6 +39,13 @@ fn where_children_are_followed_every_function_is_exact() {
 }
 
 #[test]
+fn below_a_bound_that_is_not_reached_every_function_is_exact() {
+    require_bpf!();
+    // A program that does nothing but allocate stays below it.
+    assert_exact_in(&["--max-overhead", "100000"]);
+}
+
+#[test]
 fn where_mappings_are_counted_every_function_is_exact() {
     require_bpf!();
     assert_exact_in(&["--mmap"]);

@@ -58,6 +58,7 @@ pub(crate) struct Scratch {
     walk: Walk,
     window: [u64; WINDOW_WORDS],
     replays: replay::Replays,
+    extents: replay::Extents,
     /// The header of the generated code that is being looked at.
     header: [u32; HEADER_WORDS],
     /// What the user side is told of code that is not known.
@@ -99,6 +100,8 @@ struct Walk {
     /// Address of the copied part of the stack, and its valid bytes.
     window_at: u64,
     window_bytes: u64,
+    /// 1 when there is more for the window that was not copied.
+    is_part: u64,
     /// Where an earlier walk has found that memory ends.
     end_of_memory: u64,
     /// Where in `replays` this walk is noted, and how many words it has read.

@@ -9,7 +9,7 @@ use core::ptr::{addr_of, addr_of_mut};
 
 use jjleak_common::stack::StackStatus;
 
-use super::{Scratch, WINDOW_WORDS, Walk};
+use super::{Scratch, WINDOW_WORDS, Walk, window};
 use crate::threads;
 
 /// Walks that are kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB that a
@@ -32,12 +32,12 @@ pub(super) struct Replay {
     frame_pointer: u64,
     /// The thread, when threads are told apart: another one can come to have the same stack.
     thread: u64,
-    /// How much of its window could be read.
-    window_bytes: u64,
     /// Row of its stack.
     row: u32,
     /// How many words it read.
     count: u32,
+    /// How many bytes of the window these are in.
+    extent: u64,
     /// What they were, and where in the window.
     words: [u64; WORDS],
     places: [u8; WORDS],
@@ -46,7 +46,14 @@ pub(super) struct Replay {
 /// The walks of a buffer.
 pub(super) type Replays = [Replay; WALKS];
 
+/// How many bytes of the stack the walks have needed that began like this: so many are copied for the next one, and the rest only
+/// when they do not do. To copy all would take most of the time. There are more than walks, which differ by who has called the
+/// function, too.
+pub(super) type Extents = [u16; EXTENTS];
+const EXTENTS: usize = 32;
+
 const _: () = assert!(WINDOW_WORDS <= 1 << u8::BITS && WALKS.is_power_of_two() && WORDS.is_power_of_two());
+const _: () = assert!(EXTENTS.is_power_of_two() && WINDOW_WORDS * 8 <= u16::MAX as usize);
 
 /// What a walk begins with.
 #[derive(Clone, Copy)]
@@ -59,27 +66,64 @@ pub(super) struct Start {
     pub(super) return_address: u64,
 }
 
-/// The row of a walk that began like this one and read what this one would read. Where there is none, the walk that follows
-/// is noted.
+/// How many bytes of its stack a walk that begins here is likely to need; 0 when that is not known.
+#[inline(always)]
+pub(super) fn extent(scratch: *const Scratch, site: u64, cfa: u64) -> u64 {
+    let place = mix(cfa ^ site) >> (64 - EXTENTS.ilog2());
+    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
+    unsafe { *addr_of!((*scratch).extents).cast::<u16>().add(place as usize & (EXTENTS - 1)) as u64 }
+}
+
+/// The next walk from here needs so many.
+#[inline(always)]
+fn expect(scratch: *mut Scratch, replay: *const Replay) {
+    // SAFETY: both are in a map value that is ours while claimed; the mask keeps the index in bounds.
+    unsafe {
+        let place = mix((*replay).cfa ^ (*replay).site) >> (64 - EXTENTS.ilog2());
+        let extents = addr_of_mut!((*scratch).extents).cast::<u16>();
+        *extents.add(place as usize & (EXTENTS - 1)) = (*replay).extent as u16;
+    }
+}
+
+#[inline(always)]
+fn mix(value: u64) -> u64 {
+    value.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The row of a walk that began like this one and read what this one would read. Where there is none, all of the window is
+/// copied, and [`begin`] has the walk that follows noted.
 #[inline(always)]
 pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
-    let mixed = (start.return_address ^ start.cfa << 5 ^ start.site).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let place = mixed >> (64 - WALKS.ilog2());
+    let place = mix(start.return_address ^ start.cfa << 5 ^ start.site) >> (64 - WALKS.ilog2());
     // SAFETY: `scratch` is a map value that is ours while claimed; the place is in bounds.
     unsafe {
         (*scratch).walk.replay = place;
-        (*scratch).walk.reads = 0;
         let replay = at(scratch);
-        if (*replay).scope == start.scope
+        let began_alike = (*replay).scope == start.scope
             && (*replay).site == start.site
             && (*replay).cfa == start.cfa
             && (*replay).frame_pointer == start.frame_pointer
-            && (!threads::are_told_apart() || (*replay).thread == (*scratch).walk.thread)
-            && (*replay).window_bytes == (*scratch).walk.window_bytes
-            && reads_the_same(scratch, replay)
-        {
-            return Some((*replay).row);
+            && (!threads::are_told_apart() || (*replay).thread == (*scratch).walk.thread);
+        if began_alike {
+            if (*replay).extent > (*scratch).walk.window_bytes {
+                window::complete(scratch);
+                expect(scratch, replay);
+            }
+            if (*replay).extent <= (*scratch).walk.window_bytes && reads_the_same(scratch, replay) {
+                return Some((*replay).row);
+            }
         }
+        None
+    }
+}
+
+/// A walk begins that is to be kept.
+#[inline(always)]
+pub(super) fn begin(scratch: *mut Scratch, start: &Start) {
+    window::complete(scratch);
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let window_at = unsafe {
+        let replay = at(scratch);
         (*replay).scope = 0;
         (*replay).site = start.site;
         (*replay).cfa = start.cfa;
@@ -87,13 +131,12 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
         if threads::are_told_apart() {
             (*replay).thread = (*scratch).walk.thread;
         }
-        (*replay).window_bytes = (*scratch).walk.window_bytes;
-    }
-    // SAFETY: as above.
-    let window_at = unsafe { (*scratch).walk.window_at };
+        (*replay).extent = 0;
+        (*scratch).walk.reads = 0;
+        (*scratch).walk.window_at
+    };
     let place = start.cfa.wrapping_sub(8).wrapping_sub(window_at) >> 3;
     note(scratch, place as usize & (WINDOW_WORDS - 1), start.return_address);
-    None
 }
 
 /// # Safety
@@ -133,6 +176,10 @@ pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
         let index = (*scratch).walk.reads as usize & (WORDS - 1);
         *addr_of_mut!((*replay).words).cast::<u64>().add(index) = word;
         *addr_of_mut!((*replay).places).cast::<u8>().add(index) = place as u8;
+        let extent = (place as u64 + 1) << 3;
+        if extent > (*replay).extent {
+            (*replay).extent = extent;
+        }
         (*scratch).walk.reads += 1;
     }
 }
@@ -156,6 +203,7 @@ pub(super) fn keep(scratch: *mut Scratch, scope: u64, row: u32) {
             (*replay).row = row;
             (*replay).count = walk.reads as u32;
             (*replay).scope = scope;
+            expect(scratch, replay);
         }
     }
 }

@@ -13,8 +13,9 @@ use core::{
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
-    unwind::{CodeFile, Hint, MAX_FOUND, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
+    stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus, lost_row},
+    stage::Stage,
+    unwind::{CodeFile, Hint, MAX_FOUND, MappingTable, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
 };
 
 use super::{
@@ -26,8 +27,9 @@ use super::{
 };
 use crate::{
     maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
+    memory::opaque,
     registers::{Hit, Registers},
-    replacement, threads,
+    replacement, stages, threads,
 };
 
 /// A frame larger than the default stack limit is no frame.
@@ -54,34 +56,39 @@ pub(super) fn from_call(
     hit: &Hit,
 ) -> Walked {
     let cfa = hit.cfa();
-    begin(scratch, image, cfa, hit.frame_pointer(), 1);
-    push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
+    let site = hit.instruction_pointer();
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
+    walk.thread = threads::current(image.slot());
     // The window begins with the frame pointer, if the function has saved it, and else with the return address.
     let words = hit.words_to_begin_with();
-    let Some(first) = word(scratch, cfa.wrapping_sub(words << 3)) else {
+    let expected = replay::extent(scratch, site, cfa);
+    let known = Known::of(process, image)
+        .filter(|_| window::open(scratch, cfa.wrapping_sub(words << 3), expected, words));
+    let Some(known) = known else {
+        begin(scratch, image, cfa, hit.frame_pointer(), 1);
+        push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
         walk.status = StackStatus::Fault as u64;
         return Walked::New(0);
     };
-    if walk.window_bytes < words << 3 {
-        walk.status = StackStatus::Fault as u64;
-        return Walked::New(0);
+    if stages::end_with(Stage::Words) {
+        return Walked::Again(lost_row(image.slot()));
     }
     let return_address = window::at(scratch, words - 1);
-    if hit.has_saved_frame_pointer() {
-        walk.frame_pointer = first;
-    }
-    walk.instruction_pointer = return_address;
-    let Some(tables) = tables(scratch, process, image) else { return Walked::New(0) };
-    let scope = tables.scope;
-    let (site, frame_pointer) = (hit.instruction_pointer(), walk.frame_pointer);
-    let start = Start { scope, site, cfa, frame_pointer, return_address };
+    // Loaded at a fixed offset of the context, as the verifier wants it: LLVM would choose between two addresses and load then.
+    let in_register = opaque(hit.frame_pointer());
+    let frame_pointer = if hit.has_saved_frame_pointer() { window::at(scratch, 0) } else { in_register };
+    let start = Start { scope: known.scope, site, cfa, frame_pointer, return_address };
     if let Some(row) = replay::find(scratch, &start) {
         return Walked::Again(row);
     }
+    begin(scratch, image, cfa, frame_pointer, 1);
+    push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
+    walk.instruction_pointer = return_address;
+    replay::begin(scratch, &start);
+    let Some(tables) = tables(scratch, &known) else { return Walked::New(0) };
     go(scratch, image, tables);
-    Walked::New(scope)
+    Walked::New(known.scope)
 }
 
 /// Walks the stack of the system call that the current thread is in into `scratch`. The instruction pointer is after the
@@ -93,15 +100,18 @@ pub(super) fn from_syscall(
     process: *const ProcessRow,
     at: &Registers,
 ) {
-    begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
     // SAFETY: `scratch` is a map value that is ours while claimed.
-    unsafe { (*scratch).walk.instruction_pointer = at.instruction_pointer };
-    if let Some(tables) = tables(scratch, process, image) {
+    let walk = unsafe { &mut (*scratch).walk };
+    walk.thread = threads::current(image.slot());
+    window::close(walk);
+    begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
+    walk.instruction_pointer = at.instruction_pointer;
+    if let Some(tables) = Known::of(process, image).and_then(|known| tables(scratch, &known)) {
         go(scratch, image, tables);
     }
 }
 
-/// Begins a walk.
+/// Begins a walk. Whose it is, and what is copied of the stack, is settled before.
 #[inline(always)]
 fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointer: u64, after_call: u64) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -110,14 +120,12 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.frame_pointer = frame_pointer;
     walk.after_call = after_call;
     walk.unproven = 0;
-    walk.window_bytes = 0;
     walk.stack_begin = 0;
     walk.stack_end = 0;
     walk.return_instance = 0;
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
     walk.hash = StackHash::new(image.0 as u64);
-    walk.thread = threads::current(image.slot());
     if threads::are_told_apart() {
         walk.hash = walk.hash.push(walk.thread);
     }
@@ -127,7 +135,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.heap.begin();
     forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
-    // Nothing is kept of a walk but by `replay::find`.
+    // Nothing is kept of a walk but by `replay::begin`.
     replay::spoil(walk);
 }
 
@@ -177,36 +185,50 @@ pub(crate) fn hint(slot: ProcessSlot) {
     let _ = HINTS.output::<Hint>(&hint, 0);
 }
 
-/// The tables for a process. While its image's mappings are not known, or not any more, the
-/// table of none.
-#[inline(always)]
-fn tables(scratch: *mut Scratch, process: *const ProcessRow, image: ImageId) -> Option<Tables> {
-    // SAFETY: points into a map value.
-    let (index, of_image, since_ns) = unsafe {
-        (
-            read_volatile(addr_of!((*process).mappings)),
-            read_volatile(addr_of!((*process).mappings_image)),
-            read_volatile(addr_of!((*process).since_ns)),
-        )
-    };
-    let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
-    let mut mappings = MAPPINGS.get_ptr(index)?;
-    // SAFETY: both point into map values.
-    let holds = unsafe { replacement::changes(process).hold(&rows::seen(mappings)) };
-    if !holds {
-        mappings = MAPPINGS.get_ptr(NO_MAPPINGS)?;
+/// What is known of a process's code.
+struct Known {
+    mappings: *const MappingTable,
+    scope: u64,
+    generation: u32,
+}
+
+impl Known {
+    /// While an image's mappings are not known, or not any more, the table of none.
+    #[inline(always)]
+    fn of(process: *const ProcessRow, image: ImageId) -> Option<Self> {
+        // SAFETY: points into a map value.
+        let (index, of_image, since_ns) = unsafe {
+            (
+                read_volatile(addr_of!((*process).mappings)),
+                read_volatile(addr_of!((*process).mappings_image)),
+                read_volatile(addr_of!((*process).since_ns)),
+            )
+        };
+        let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
+        let mut mappings = MAPPINGS.get_ptr(index)?;
+        // SAFETY: both point into map values.
+        let holds = unsafe { replacement::changes(process).hold(&rows::seen(mappings)) };
+        if !holds {
+            mappings = MAPPINGS.get_ptr(NO_MAPPINGS)?;
+        }
+        // SAFETY: points into a map value.
+        let generation = unsafe { read_volatile(addr_of!((*mappings).generation)) };
+        Some(Self { mappings, scope: rows::scope(image, since_ns, generation), generation })
     }
-    // SAFETY: points into a map value; `scratch` is one that is ours while claimed.
-    let (generation, found) =
-        unsafe { (read_volatile(addr_of!((*mappings).generation)), addr_of!((*scratch).walk.found)) };
+}
+
+/// The tables for a process.
+#[inline(always)]
+fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {
     Some(Tables {
         rows: ROWS.get_ptr(0)?.cast(),
         pages: PAGES.get_ptr(0)?.cast(),
         cache: ROW_CACHE.get_ptr_mut(0)?,
-        mappings,
-        scope: rows::scope(image, since_ns, generation),
-        generation,
-        found,
+        mappings: known.mappings,
+        scope: known.scope,
+        generation: known.generation,
+        // SAFETY: `scratch` is a map value that is ours while claimed.
+        found: unsafe { addr_of!((*scratch).walk.found) },
     })
 }
 

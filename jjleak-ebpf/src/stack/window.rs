@@ -7,7 +7,7 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
-use super::{Scratch, WINDOW_WORDS, replay};
+use super::{Scratch, WINDOW_WORDS, Walk, replay};
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 8;
@@ -34,6 +34,47 @@ pub(super) fn word(scratch: *mut Scratch, at: u64) -> Option<u64> {
     let word = unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) };
     replay::note(scratch, index, word);
     Some(word)
+}
+
+/// Nothing is copied yet.
+#[inline(always)]
+pub(super) fn close(walk: &mut Walk) {
+    walk.window_bytes = 0;
+    walk.is_part = 0;
+}
+
+/// Copies the stack from `at` on, as much as is likely to be needed; whether these many `words` could be.
+#[inline(always)]
+pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u64) -> bool {
+    if at & 7 == 0 && expected_bytes >= words << 3 && expected_bytes < WINDOW_BYTES {
+        // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the size below the window's.
+        unsafe {
+            let bytes = expected_bytes & (WINDOW_BYTES - WORD);
+            let window = addr_of_mut!((*scratch).window).cast::<c_void>();
+            if bpf_probe_read_user(window, bytes as u32, at as *const c_void) == 0 {
+                (*scratch).walk.window_at = at;
+                (*scratch).walk.window_bytes = bytes;
+                (*scratch).walk.is_part = 1;
+                return true;
+            }
+        }
+    }
+    // SAFETY: as above.
+    close(unsafe { &mut (*scratch).walk });
+    // SAFETY: as above.
+    at & 7 == 0 && move_to(scratch, at) && unsafe { (*scratch).walk.window_bytes } >= words << 3
+}
+
+/// Copies what [`open`] has left out.
+#[inline(always)]
+pub(super) fn complete(scratch: *mut Scratch) {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if walk.is_part != 0 {
+        walk.is_part = 0;
+        walk.window_bytes = 0;
+        move_to(scratch, walk.window_at);
+    }
 }
 
 /// A word of the window, which must reach that far.

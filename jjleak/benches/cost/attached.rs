@@ -6,6 +6,7 @@ use jjleak::collect::{Collector, Snapshot, View};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
 use jjleak_common::process::ImageId;
+use jjleak_common::stage::Stage;
 
 use crate::Result;
 
@@ -28,8 +29,13 @@ pub(crate) struct Attached {
 
 impl Attached {
     pub(crate) fn to(pid: u32, programs: Programs, sites: Sites) -> Result<Self> {
+        Self::up_to(Stage::All, pid, programs, sites)
+    }
+
+    /// With programs that end with a stage.
+    pub(crate) fn up_to(stage: Stage, pid: u32, programs: Programs, sites: Sites) -> Result<Self> {
         let pid = Pid::new(pid).ok_or("PID 0")?;
-        let mut attachment = Attachment::load(Settings::new(programs))?;
+        let mut attachment = Attachment::load(Settings { last_stage: stage, ..Settings::new(programs) })?;
         let slot = attachment.processes_mut().reserve()?.ok_or("no room for a process")?;
         let image = attachment.processes_mut().assign(slot, pid)?.ok_or("it is profiled already")?;
         let seen = attachment.begin_look(slot)?;

@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, reason = "prints its tables")]
 
 mod attached;
+mod bounds;
 mod daemon;
 mod java;
 mod machine;
@@ -15,6 +16,7 @@ mod options;
 mod page;
 mod report;
 mod rows;
+mod sites;
 mod snapshots;
 mod stacks;
 mod stages;
@@ -38,12 +40,14 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 10] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
     Part { name: "stacks", measure: stacks::measure },
     Part { name: "rows", measure: rows::measure },
+    Part { name: "sites", measure: sites::measure },
+    Part { name: "bounds", measure: bounds::measure },
     Part { name: "snapshots", measure: snapshots::measure },
     Part { name: "jvm", measure: java::measure },
     Part { name: "daemon", measure: daemon::measure },

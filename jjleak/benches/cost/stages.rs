@@ -1,22 +1,36 @@
-//! What each of jjleak's programs takes of a call, as the kernel measures it.
+//! What each of jjleak's programs takes of a call, and each stage of the one that takes most, as the kernel measures it.
 
 use jjleak::allocators::CallFollowing;
 use jjleak::attach::{Measuring, Programs, Runs, RunsByPart};
+use jjleak_common::stage::Stage;
 
 use crate::Result;
 use crate::attached::{Attached, Sites};
 use crate::options::Options;
 use crate::report::{Fact, Section};
 use crate::subjects::{Calls, Environment, Micro};
-use crate::timings::Timings;
+use crate::timings::{Figure, Timings};
 
 const FRAMES: [u32; 3] = [8, 27, 67];
-const TURNS: usize = 7;
+/// Machines have moods: every program has its turn in each of them.
+const TURNS: usize = 5;
+const TIMINGS: usize = 3;
 const ROUNDS: usize = 20_000;
 
-/// Of the parts of a call, in nanoseconds.
+/// What is done up to the end of each stage, beyond the one before.
+const STAGES: [(Stage, &str); 6] = [
+    (Stage::Process, "the cookie, the registers, the process's row"),
+    (Stage::Calls, "whether it is a part of another call (task storage)"),
+    (Stage::Words, "a buffer is claimed, and the words of the stack are copied"),
+    (Stage::Stack, "they are compared with those of an earlier walk"),
+    (Stage::Counted, "the time is taken, the allocation is counted"),
+    (Stage::All, "the block is entered"),
+];
+
+/// Timings of the parts of a call, in nanoseconds.
 #[derive(Default)]
-struct Stages {
+struct Parts {
+    given: Timings,
     entry: Timings,
     leave: Timings,
     free: Timings,
@@ -26,41 +40,76 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     let mut program = Calls::start(&Environment::new())?;
     let mut facts = Vec::new();
     for frames in FRAMES {
-        let mut of = |programs| stages(&mut program, programs, frames, options);
-        let nothing = of(Programs::Bare)?;
-        let all = of(Programs::Accounting)?;
-        let mut add = |what: &str, timings: &Timings| {
-            let what = format!("{what}, {frames} frames");
-            facts.push(Fact::new(what, "ns", timings.figure()));
-        };
-        add("a program that does nothing: what measuring takes", &nothing.entry);
-        add("entry of `malloc`: arguments, the stack, the pending call", &all.entry);
-        add("return of `malloc`: the block is entered", &all.leave);
-        add("`free`: the block is taken out", &all.free);
+        facts.extend(of_frames(&mut program, frames, options)?);
     }
     Ok(Section {
         title: "Where the time goes".to_owned(),
-        says: "Run time statistics of the kernel (`BPF_ENABLE_STATS`), for each of the three programs that run in a round of \
-               `malloc(64)` and `free`. They take some ten nanoseconds themselves, which are in each line. What a round \
-               takes beyond these is the kernel's: three breakpoints."
+        says: "Run time statistics of the kernel (`BPF_ENABLE_STATS`), for each of the programs that run in a round of \
+               `malloc(64)` and `free`: two where `malloc` is probed inside, three with `--entry-and-return`. What measuring \
+               takes is in the first line of each, and not in the lines of single stages, which are differences between programs that \
+               end with one stage and with the one before. What a round takes beyond these is the kernel's: its \
+               breakpoints."
             .to_owned(),
         facts,
         ..Section::default()
     })
 }
 
-fn stages(program: &mut Calls, programs: Programs, frames: u32, options: &Options) -> Result<Stages> {
-    let attached = Attached::to(program.pid(), programs, Sites::Chosen(CallFollowing::EntryAndReturn))?;
-    let _measuring = Measuring::begin()?;
-    let mut stages = Stages::default();
+fn of_frames(program: &mut Calls, frames: u32, options: &Options) -> Result<Vec<Fact>> {
+    let (mut nothing, mut apart) = (Parts::default(), Parts::default());
+    let mut stages: [Parts; STAGES.len()] = Default::default();
     for _ in 0..options.choose(TURNS, 1) {
-        let before = attached.attachment.runs();
-        program.time(Micro::of_frames(frames), options.choose(ROUNDS, 1_000))?;
-        let RunsByPart { entries, returns, frees } = attached.attachment.runs().since(before);
-        let mean = |runs: Runs| runs.mean_ns().into_iter();
-        stages.entry.0.extend(mean(entries));
-        stages.leave.0.extend(mean(returns));
-        stages.free.0.extend(mean(frees));
+        let mut time = |parts: &mut Parts, stage, programs, following| {
+            let attached = Attached::up_to(stage, program.pid(), programs, Sites::Chosen(following))?;
+            parts.time(program, &attached, frames, options)
+        };
+        time(&mut nothing, Stage::All, Programs::Bare, CallFollowing::EntryAndReturn)?;
+        for ((stage, _), parts) in STAGES.iter().zip(&mut stages) {
+            time(parts, *stage, Programs::Accounting, CallFollowing::Inside)?;
+        }
+        time(&mut apart, Stage::All, Programs::Accounting, CallFollowing::EntryAndReturn)?;
     }
-    Ok(stages)
+    let mut facts = Vec::new();
+    let mut add = |what: &str, figure: Option<Figure>| {
+        facts.push(Fact::new(format!("{frames} frames: {what}"), "ns", figure));
+    };
+    let [.., whole] = &stages;
+    add("a program that does nothing: what measuring takes", nothing.entry.figure());
+    // What another C library's code does not allow cannot be measured with it.
+    if whole.given.figure().is_some() {
+        add("`malloc`, probed inside", whole.given.figure());
+        let mut before = nothing.entry.median();
+        for ((_, what), parts) in STAGES.iter().zip(&stages) {
+            let median = parts.given.median();
+            add(&format!("of that: {what}"), Some(Figure::of(median - before)));
+            before = median;
+        }
+    }
+    add("`free`: the block is taken out", whole.free.figure());
+    add("with `--entry-and-return`: entry of `malloc`", apart.entry.figure());
+    add("with `--entry-and-return`: return of `malloc`", apart.leave.figure());
+    Ok(facts)
+}
+
+impl Parts {
+    fn time(
+        &mut self,
+        program: &mut Calls,
+        attached: &Attached,
+        frames: u32,
+        options: &Options,
+    ) -> Result<()> {
+        let _measuring = Measuring::begin()?;
+        for _ in 0..options.choose(TIMINGS, 1) {
+            let before = attached.attachment.runs();
+            program.time(Micro::of_frames(frames), options.choose(ROUNDS, 1_000))?;
+            let RunsByPart { given, entries, returns, frees, .. } = attached.attachment.runs().since(before);
+            let mean = |runs: Runs| runs.mean_ns().into_iter();
+            self.given.0.extend(mean(given));
+            self.entry.0.extend(mean(entries));
+            self.leave.0.extend(mean(returns));
+            self.free.0.extend(mean(frees));
+        }
+        Ok(())
+    }
 }

@@ -166,6 +166,12 @@ impl Attachment {
         self.probes.runs()
     }
 
+    /// How often the kernel has not run one of the programs that should have.
+    #[must_use]
+    pub fn missed_runs(&self) -> u64 {
+        self.probes.missed_runs(&self.ebpf)
+    }
+
     /// How the kernel gets past the probed instructions.
     #[must_use]
     pub fn steppings(&self) -> Steppings {

@@ -8,6 +8,7 @@ use aya::{Ebpf, EbpfLoader};
 use jjleak_common::mapping::{Kinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
+use jjleak_common::stage::Stage;
 use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
@@ -61,6 +62,8 @@ pub struct Settings {
     pub trace: bool,
     /// Whether its messages go to the log.
     pub kernel_log: bool,
+    /// Where programs end, to measure what each stage takes.
+    pub last_stage: Stage,
     /// Whether probes are perf events, as on kernels without uprobe-multi links, to test that.
     pub one_by_one: bool,
 }
@@ -80,6 +83,7 @@ impl Settings {
             threads: false,
             trace: false,
             kernel_log: false,
+            last_stage: Stage::All,
             one_by_one: false,
         }
     }
@@ -213,6 +217,7 @@ struct Tables {
     sample_draws: u64,
     sample_scale: u64,
     sample_certain_from: u64,
+    last_stage: u32,
 }
 
 impl Tables {
@@ -238,6 +243,7 @@ impl Tables {
             sample_draws,
             sample_scale,
             sample_certain_from,
+            last_stage: settings.last_stage as u32,
         }
     }
 
@@ -246,6 +252,7 @@ impl Tables {
             .override_global(names::LIVE_SETS_LOG2, &self.sets_log2, true)
             .override_global(names::STACK_ROWS_LOG2, &self.rows_log2, true)
             .override_global("FRAME_BYTES", &self.frame_bytes, true)
+            .override_global("LAST_STAGE", &self.last_stage, true)
             .override_global(names::COMBINED, &self.combined, true)
             .override_global(names::THREADS, &self.threads, true)
             .override_global(names::TRACE, &self.trace, true)

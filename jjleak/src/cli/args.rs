@@ -357,7 +357,7 @@ fn parse_mappings(name: &str) -> Result<Kinds, String> {
 /// A share in per cent.
 fn parse_percent(text: &str) -> Result<f64, String> {
     const LOWEST: f64 = 0.1;
-    const HIGHEST: f64 = 1000.;
+    const HIGHEST: f64 = 100_000.;
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (LOWEST..=HIGHEST).contains(&percent) => Ok(percent),
         _ => Err(format!("not a percentage from {LOWEST} to {HIGHEST}")),

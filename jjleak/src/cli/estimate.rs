@@ -54,8 +54,9 @@ async fn count(args: &Args, pid: Pid) -> Result<Estimate, Failure> {
     let attachment = watch.attachment_mut();
     let calibration = attachment.calibrate().ok_or_else(unmeasured)?;
     let traps = calibration.outcome().ok_or_else(unmeasured)?;
+    let (before, begin, cpu_before) = (attachment.runs(), Instant::now(), cpu_time(pid));
+    // After that: whoever reads it may count on what comes now.
     tell(&format!("counting the calls of process {pid} for {}", duration(args.interval)));
-    let (begin, before, cpu_before) = (Instant::now(), attachment.runs(), cpu_time(pid));
     tokio::select! {
         () = tokio::time::sleep(args.interval) => {}
         // What was counted until then will do.
@@ -111,6 +112,7 @@ struct Document {
     over_s: f64,
     allocations_per_s: f64,
     frees_per_s: f64,
+    breakpoints_per_s: f64,
     ns_per_allocation: f64,
     ns_per_free: f64,
     of_core: f64,
@@ -129,6 +131,7 @@ fn json(process: &Process, estimate: &Estimate) -> String {
         over_s: estimate.over.as_secs_f64(),
         allocations_per_s,
         frees_per_s,
+        breakpoints_per_s: estimate.hits_per_second(),
         ns_per_allocation: estimate.prices.allocation_ns,
         ns_per_free: estimate.prices.free_ns,
         of_core: estimate.of_core(),

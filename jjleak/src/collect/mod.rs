@@ -126,6 +126,8 @@ pub struct Collector {
     combined: bool,
     timelines: Timelines,
     windows: Option<WindowSums>,
+    /// When it was made: nothing was counted before.
+    since_ns: u64,
 }
 
 impl Collector {
@@ -139,6 +141,7 @@ impl Collector {
             combined,
             timelines: Timelines::default(),
             windows: None,
+            since_ns: now_ns(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
             counters: Mapped::writable(attachment.map(names::COUNTERS)?)?,
@@ -167,7 +170,10 @@ impl Collector {
     /// From now on, only what is allocated in windows counts, and stands for the time around it. The first one goes on, and
     /// what has been counted before is in it.
     pub fn count_in_windows(&mut self) {
-        self.windows = Some(WindowSums::new(0));
+        // How long the first one is says what it stands for until there is another.
+        let has_counted =
+            stacks::allocated(&self.stacks, self.sampling).iter().any(|(objects, _)| *objects > 0);
+        self.windows = Some(WindowSums::new(if has_counted { self.since_ns } else { now_ns() }));
     }
 
     /// The windows, if there are some.
@@ -211,7 +217,9 @@ impl Collector {
         };
         let live_variance = weighted.as_ref().map(|weighted| {
             let sums = sums.iter().flatten().flat_map(|(_, sum)| sum.seen());
-            weighted.variances(&sums.collect::<Vec<_>>())
+            let seen = sums.collect::<Vec<_>>();
+            windows::tell(weighted, &seen);
+            weighted.variances(&seen)
         });
         // Blocks first: whatever is live has then been counted for its stack.
         let mut stacks = stacks::read(&self.stacks, images, self.sampling);
@@ -239,9 +247,11 @@ impl Collector {
             stacks.retain(|_, used| used.allocated_objects > 0);
         }
         self.receive_frames();
+        let missed_runs = attachment.missed_runs();
         let snapshot = |(image, timeline): (&ImageId, &Timeline)| {
             let (image, stacks) = stacks.remove_entry(image)?;
-            let counters = counters::read(&self.counters, image);
+            let mut counters = counters::read(&self.counters, image);
+            counters.insert(Counter::MissedRun, missed_runs);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;

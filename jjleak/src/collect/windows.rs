@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sample_windows::{Weighted, Windows};
+use crate::sample_windows::{Seen, Weighted, Windows};
 
 /// Objects and bytes, by row of the stack table.
 type ByRow = Vec<(u64, u64)>;
@@ -80,6 +80,22 @@ impl WindowSums {
     }
 }
 
+/// Says what lives of what was allocated in each window.
+pub(super) fn tell(windows: &Weighted, seen: &[(usize, Seen)]) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let mut lives = vec![Seen::default(); windows.len()];
+    for (window, seen) in seen {
+        lives[*window].objects += seen.objects;
+        lives[*window].bytes += seen.bytes;
+    }
+    for (window, Seen { objects, bytes }) in lives.into_iter().enumerate() {
+        let (begin_ns, end_ns) = windows.bounds_ns(window);
+        tracing::debug!("window {begin_ns} {end_ns} {objects} {bytes}");
+    }
+}
+
 fn clear<T: Default>(sums: &mut [T], rows: &BTreeSet<u32>) {
     for row in rows {
         if let Some(sum) = sums.get_mut(*row as usize) {
@@ -113,6 +129,18 @@ mod tests {
         sums.begin(240, vec![(9, 90), (1, 4)]);
         sums.end(260, 300, &[(10, 100), (1, 4), (2, 2)]);
         assert_eq!(sums.allocated(vec![(0, 0); 3], 300), [(25 + 5, 250 + 50), (10, 40), (10, 10)]);
+    }
+
+    #[test]
+    fn what_was_counted_at_first_stands_for_what_has_come_since_until_there_is_a_window() {
+        let mut sums = WindowSums::new(1_000);
+        sums.end(1_100, 1_100, &[(5, 50)]);
+        assert_eq!(sums.allocated(vec![(5, 50)], 2_000), [(50, 500)]);
+        let seen = Seen { objects: 5, bytes: 50 };
+        assert!(sums.at(2_000).variances(&[(0, seen)]).1.sqrt() > 400., "and nobody knows whether it does");
+        sums.begin(2_000, vec![(5, 50)]);
+        sums.end(2_100, 2_100, &[(6, 60)]);
+        assert_eq!(sums.allocated(vec![(6, 60)], 2_100), [(5 + 10, 50 + 100)]);
     }
 
     #[test]

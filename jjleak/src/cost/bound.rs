@@ -233,8 +233,8 @@ impl Bound {
     /// Books what was spent since the last look, and what that says of the load.
     fn look(&mut self, attachment: &Attachment, prices: Prices) {
         let (Stretch { over_s, own_s, spent_s: probes_s }, runs) = self.book_since(attachment, prices);
-        let [allocations, frees] = [(float(runs.entries.count), 0.), (0., float(runs.frees.count))]
-            .map(|(allocations, frees)| prices.sum_ns(allocations, frees) / 1e9 / over_s);
+        let [allocations, frees] = [prices.of_allocations(runs), prices.sum_ns(0., float(runs.frees.count))]
+            .map(|ns| ns / 1e9 / over_s);
         match self.state {
             // The last look, by which the bound was exceeded, tells what a window would cost.
             State::Whole => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Prices, float};
 use crate::allocators::Stepping;
-use crate::attach::{RunsByPart, Steppings, Traps};
+use crate::attach::{Runs, RunsByPart, Steppings, Traps};
 
 /// Up to this share of its CPU time, exact profiling is what to do.
 const CHEAP: f64 = 0.05;
@@ -20,6 +20,8 @@ pub struct Estimate {
     pub allocations: u64,
     /// Frees.
     pub frees: u64,
+    /// How often programs would run for them.
+    pub hits: u64,
     /// What each would take.
     pub prices: Prices,
     /// CPU time that the process used in that time, without what counting took; `None` when it is not known.
@@ -47,24 +49,26 @@ impl Estimate {
         traps: Traps,
         steppings: Steppings,
     ) -> Self {
-        let (allocations, frees) = (counted.entries.count, counted.frees.count);
-        let trap = |stepping| match stepping {
-            Stepping::SingleStep => traps.stepped_ns,
-            Stepping::EmulatedBranch | Stepping::EmulatedPush => traps.emulated_ns,
+        let trap = |stepping, runs: Runs| {
+            let each_ns = match stepping {
+                Stepping::SingleStep => traps.stepped_ns,
+                Stepping::EmulatedBranch | Stepping::EmulatedPush => traps.emulated_ns,
+            };
+            each_ns * float(runs.count)
         };
-        let counting = Prices {
-            allocation_ns: trap(steppings.allocation),
-            free_ns: trap(steppings.free),
-            return_ns: 0.,
-        };
-        let took = seconds(counting.sum_ns(float(allocations), float(frees)));
+        let took_ns = trap(steppings.given, counted.given)
+            + trap(steppings.entry, counted.entries)
+            + trap(steppings.noted, counted.noted)
+            + trap(steppings.exit, counted.exits)
+            + trap(steppings.free, counted.frees);
+        let followed = counted.as_if_followed();
         Self {
             over,
-            allocations,
-            frees,
-            // What ran while counting were programs that do nothing.
-            prices: Prices::of(traps, steppings, RunsByPart::default()),
-            cpu: cpu.map(|cpu| cpu.saturating_sub(took)),
+            allocations: counted.allocations(),
+            frees: counted.frees.count,
+            hits: followed.hits(),
+            prices: Prices::of(traps, steppings, followed),
+            cpu: cpu.map(|cpu| cpu.saturating_sub(seconds(took_ns))),
         }
     }
 
@@ -73,6 +77,12 @@ impl Estimate {
     pub fn calls_per_second(&self) -> (f64, f64) {
         let over = self.over.as_secs_f64().max(f64::MIN_POSITIVE);
         (float(self.allocations) / over, float(self.frees) / over)
+    }
+
+    /// How often in a second a program would run for them.
+    #[must_use]
+    pub fn hits_per_second(&self) -> f64 {
+        float(self.hits) / self.over.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     /// The share of a core that profiling would take.
@@ -113,15 +123,21 @@ fn seconds(ns: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::Runs;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 400. };
-    const EMULATED: Steppings =
-        Steppings { allocation: Stepping::EmulatedPush, returns: true, free: Stepping::EmulatedBranch };
+    const EMULATED: Steppings = Steppings {
+        given: Stepping::EmulatedBranch,
+        entry: Stepping::EmulatedPush,
+        noted: Stepping::EmulatedBranch,
+        exit: Stepping::EmulatedBranch,
+        free: Stepping::EmulatedBranch,
+        sees_inside: false,
+    };
 
     fn estimate(calls_per_second: u64, cpu: Duration) -> Estimate {
-        let runs = Runs { count: 10 * calls_per_second, time_ns: 0 };
-        let counted = RunsByPart { entries: runs, frees: runs, returns: Runs::default() };
+        // Of programs that do nothing, which says nothing of others.
+        let runs = Runs { count: 10 * calls_per_second, time_ns: 700 * calls_per_second };
+        let counted = RunsByPart { entries: runs, frees: runs, ..RunsByPart::default() };
         Estimate::of(Duration::from_secs(10), counted, Some(cpu), TRAPS, EMULATED)
     }
 
@@ -133,6 +149,17 @@ mod tests {
         // 1,300 ns an allocation, 780 a free.
         assert!((estimate.of_core() - 0.208).abs() < 1e-9, "{}", estimate.of_core());
         assert!((estimate.of_cpu().unwrap() - 0.208 / 0.408).abs() < 1e-9);
+    }
+
+    #[test]
+    fn calls_that_are_noted_and_settled_cost_two_breakpoints() {
+        let runs = |count| Runs { count, time_ns: 0 };
+        let counted =
+            RunsByPart { given: runs(50), noted: runs(50), exits: runs(50), ..RunsByPart::default() };
+        let inside = Steppings { sees_inside: true, ..EMULATED };
+        let estimate = Estimate::of(Duration::from_secs(1), counted, None, TRAPS, inside);
+        assert_eq!((estimate.allocations, estimate.hits), (100, 150));
+        assert!((estimate.prices.allocation_ns - 1.5 * 780.).abs() < 1e-6, "{estimate:?}");
     }
 
     #[test]

@@ -62,9 +62,9 @@ impl Meter {
             State::Measuring { since, before, .. } => {
                 let runs = attachment.runs().since(*before);
                 // A process that does nothing is measured until it does something.
-                if since.elapsed() >= MEASURED_FOR && (runs.entries.count > 0 || since.elapsed() >= RESTS_FOR)
+                if since.elapsed() >= MEASURED_FOR && (runs.allocations() > 0 || since.elapsed() >= RESTS_FOR)
                 {
-                    if runs.entries.count > 0 {
+                    if runs.allocations() > 0 {
                         self.runs = runs;
                     }
                     self.state = State::Resting { until: Some(now + RESTS_FOR) };
@@ -88,7 +88,7 @@ impl Meter {
     #[must_use]
     pub fn prices(&self, attachment: &Attachment) -> Option<Prices> {
         let mut runs = self.runs;
-        if let (State::Measuring { before, .. }, 0) = (&self.state, runs.entries.count) {
+        if let (State::Measuring { before, .. }, 0) = (&self.state, runs.allocations()) {
             runs = attachment.runs().since(*before);
         }
         Some(Prices::of(self.traps?, attachment.steppings(), runs))
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn each_report_tells_of_what_came_since_the_last() {
-        let prices = Some(Prices { allocation_ns: 1_500., free_ns: 500., return_ns: 0. });
+        let prices = Some(Prices::of_calls(1_500., 500.));
         let seconds = Duration::from_secs;
         let mut spending = Spending { cpu: Some(seconds(7)), ..Spending::default() };
         let first =

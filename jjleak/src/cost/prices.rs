@@ -2,21 +2,35 @@
 
 use super::float;
 use crate::allocators::Stepping;
-use crate::attach::{RunsByPart, Steppings, Traps};
+use crate::attach::{Runs, RunsByPart, Steppings, Traps};
 
 /// What the programs take of an allocation and a free, for what breakpoints at emulated instructions take of them, where the
 /// kernel has not measured it: as much as on the machine of `docs/benchmarks/cost.md`.
 const PROGRAMS_SHARE: f64 = 0.3;
 
-/// Nanoseconds that an allocation and a free take more than without probes.
+/// Nanoseconds that allocations, frees and single hits take more than without probes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prices {
-    /// An allocation, with the return.
+    /// An allocation, with all of its hits: the average of those that were seen.
     pub allocation_ns: f64,
     /// A free.
     pub free_ns: f64,
-    /// A return whose entry runs no program: what is left of an allocation while its probes are put in or taken out.
-    pub return_ns: f64,
+    hits: Hits,
+}
+
+/// What hits take, with what runs at them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "the unit")]
+struct Hits {
+    given_ns: f64,
+    entry_ns: f64,
+    return_ns: f64,
+    noted_ns: f64,
+    exit_ns: f64,
+    free_ns: f64,
+    /// What a return takes besides whose entry runs no program any more: the breakpoint at the entry is still there, or was, while
+    /// probes are put in or taken out.
+    left_entry_ns: f64,
 }
 
 impl Prices {
@@ -25,28 +39,41 @@ impl Prices {
     pub fn of(traps: Traps, steppings: Steppings, runs: RunsByPart) -> Self {
         let Traps { emulated_ns, stepped_ns, returning_ns } = traps;
         let trap = |stepping| if stepping == Stepping::SingleStep { stepped_ns } else { emulated_ns };
-        let assumed = |hits: f64| PROGRAMS_SHARE * hits;
-        let entry = runs.entries.mean_ns().unwrap_or_else(|| assumed(emulated_ns));
-        let leave = runs.returns.mean_ns().unwrap_or_else(|| assumed(returning_ns));
-        // Where a probe inside of a function knows all, its return has none.
-        let returns = match runs.entries.count {
-            0 => f64::from(u8::from(steppings.returns)),
-            entries => (float(runs.returns.count) / float(entries)).min(1.),
+        let with = |hit_ns: f64, runs: Runs| {
+            // A program is not slower for the instruction that it is at.
+            let assumed_ns = PROGRAMS_SHARE * hit_ns.min(emulated_ns);
+            hit_ns + runs.mean_ns().unwrap_or(assumed_ns)
         };
-        let free = runs.frees.mean_ns().unwrap_or_else(|| assumed(emulated_ns));
-        Self {
-            allocation_ns: trap(steppings.allocation) + entry + returns * (returning_ns + leave),
-            free_ns: trap(steppings.free) + free,
-            return_ns: trap(steppings.allocation) + returning_ns + leave,
-        }
+        let hits = Hits {
+            given_ns: with(trap(steppings.given), runs.given),
+            entry_ns: with(trap(steppings.entry), runs.entries),
+            return_ns: with(returning_ns, runs.returns),
+            noted_ns: with(trap(steppings.noted), runs.noted),
+            exit_ns: with(trap(steppings.exit), runs.exits),
+            free_ns: with(trap(steppings.free), runs.frees),
+            left_entry_ns: trap(steppings.entry),
+        };
+        let allocation_ns = match runs.allocations() {
+            0 if steppings.sees_inside => hits.given_ns,
+            0 => hits.entry_ns + hits.return_ns,
+            allocations => hits.of_allocations(runs) / float(allocations),
+        };
+        Self { allocation_ns, free_ns: hits.free_ns, hits }
     }
 
     /// What the programs that have run stand for, in nanoseconds.
     #[must_use]
     pub fn sum_of(self, runs: RunsByPart) -> f64 {
-        let RunsByPart { entries, returns, frees } = runs;
-        let without_entry = returns.count.saturating_sub(entries.count);
-        self.sum_ns(float(entries.count), float(frees.count)) + self.return_ns * float(without_entry)
+        let without_entry = runs.returns.count.saturating_sub(runs.entries.count);
+        self.of_allocations(runs)
+            + self.hits.free_ns * float(runs.frees.count)
+            + self.hits.left_entry_ns * float(without_entry)
+    }
+
+    /// What those of them take that allocations have hit, in nanoseconds.
+    #[must_use]
+    pub fn of_allocations(self, runs: RunsByPart) -> f64 {
+        self.hits.of_allocations(runs)
     }
 
     /// What so many allocations and frees take, in nanoseconds.
@@ -54,60 +81,106 @@ impl Prices {
     pub fn sum_ns(self, allocations: f64, frees: f64) -> f64 {
         self.allocation_ns * allocations + self.free_ns * frees
     }
+
+    /// Of allocations and frees alone, for tests.
+    #[cfg(test)]
+    pub(super) fn of_calls(allocation_ns: f64, free_ns: f64) -> Self {
+        Self { allocation_ns, free_ns, hits: Hits::default() }
+    }
+}
+
+impl Hits {
+    fn of_allocations(self, runs: RunsByPart) -> f64 {
+        let RunsByPart { given, entries, returns, noted, exits, frees: _ } = runs;
+        self.given_ns * float(given.count)
+            + self.entry_ns * float(entries.count)
+            + self.return_ns * float(returns.count)
+            + self.noted_ns * float(noted.count)
+            + self.exit_ns * float(exits.count)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::Runs;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
-    const EMULATED: Steppings =
-        Steppings { allocation: Stepping::EmulatedPush, returns: true, free: Stepping::EmulatedBranch };
+    const EMULATED: Steppings = Steppings {
+        given: Stepping::EmulatedBranch,
+        entry: Stepping::EmulatedPush,
+        noted: Stepping::EmulatedBranch,
+        exit: Stepping::EmulatedBranch,
+        free: Stepping::EmulatedBranch,
+        sees_inside: false,
+    };
+
+    fn runs(count: u64, each_ns: u64) -> Runs {
+        Runs { count, time_ns: each_ns * count }
+    }
 
     #[test]
     #[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
     fn a_call_takes_its_breakpoints_and_what_runs_at_them() {
-        let runs = |count, time_ns| Runs { count, time_ns };
-        let measured = RunsByPart { entries: runs(10, 3_000), returns: runs(10, 1_000), frees: runs(2, 200) };
+        let measured = RunsByPart {
+            entries: runs(10, 300),
+            returns: runs(10, 100),
+            frees: runs(2, 100),
+            ..RunsByPart::default()
+        };
         let prices = Prices::of(TRAPS, EMULATED, measured);
-        assert_eq!(
-            prices,
-            Prices { allocation_ns: 600. + 300. + 500. + 100., free_ns: 700., return_ns: 600. + 500. + 100. }
-        );
+        assert_eq!((prices.allocation_ns, prices.free_ns), (600. + 300. + 500. + 100., 700.));
         assert_eq!(prices.sum_ns(2., 1.), 3_700.);
+        assert_eq!(prices.sum_of(measured), 15_000. + 1_400.);
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
+    fn a_call_that_is_noted_and_settled_takes_two_breakpoints() {
+        let seen = |given, noted| RunsByPart {
+            given: runs(given, 400),
+            noted: runs(noted, 300),
+            exits: runs(noted, 200),
+            ..RunsByPart::default()
+        };
+        let inside = Steppings { sees_inside: true, ..EMULATED };
+        let price = |runs| Prices::of(TRAPS, inside, runs).allocation_ns;
+        assert_eq!(price(seen(10, 0)), 600. + 400.);
+        assert_eq!(price(seen(0, 10)), 600. + 300. + 600. + 200.);
+        assert_eq!(price(seen(10, 30)), 0.25 * 1_000. + 0.75 * 1_700.);
+        // What throws is noted at its entry, and settled where it returns: at an instruction that is stepped over.
+        let throwing = Steppings { exit: Stepping::SingleStep, ..EMULATED };
+        assert_eq!(Prices::of(TRAPS, throwing, seen(0, 10)).allocation_ns, 900. + 9_200.);
     }
 
     #[test]
     fn returns_that_have_no_entries_any_more_still_cost() {
-        let prices = Prices { allocation_ns: 1_500., free_ns: 700., return_ns: 1_200. };
-        let runs = |count| Runs { count, time_ns: 0 };
-        let counted =
-            |entries, returns| RunsByPart { entries: runs(entries), returns: runs(returns), frees: runs(10) };
-        assert!((prices.sum_of(counted(20, 20)) - 37_000.).abs() < 1e-6);
-        assert!((prices.sum_of(counted(20, 25)) - 43_000.).abs() < 1e-6);
-        assert!((prices.sum_of(counted(20, 0)) - 37_000.).abs() < 1e-6);
+        let counted = |entries, returns| RunsByPart {
+            // However many are seen inside.
+            given: runs(1_000, 0),
+            entries: runs(entries, 300),
+            returns: runs(returns, 100),
+            ..RunsByPart::default()
+        };
+        let prices = Prices::of(TRAPS, EMULATED, counted(20, 20));
+        let sum =
+            |entries, returns| prices.sum_of(counted(entries, returns)) - prices.sum_of(counted(20, 20));
+        assert!((sum(20, 25) - 5. * 1_200.).abs() < 1e-6, "{}", sum(20, 25));
+        assert!((sum(20, 0) + 20. * 600.).abs() < 1e-6, "{}", sum(20, 0));
     }
 
     #[test]
     fn what_was_not_measured_is_assumed_in_proportion_to_breakpoints() {
         let prices = Prices::of(TRAPS, EMULATED, RunsByPart::default());
         assert!((prices.allocation_ns - 1.3 * 1_100.).abs() < 1e-6, "{prices:?}");
-    }
-
-    #[test]
-    fn a_return_that_has_no_probe_costs_nothing() {
-        let inside = Steppings { returns: false, ..EMULATED };
+        let inside = Steppings { sees_inside: true, ..EMULATED };
         let prices = Prices::of(TRAPS, inside, RunsByPart::default());
         assert!((prices.allocation_ns - 1.3 * 600.).abs() < 1e-6, "{prices:?}");
-        let runs = |count| Runs { count, time_ns: 300 * count };
-        let half = RunsByPart { entries: runs(10), returns: runs(5), frees: runs(1) };
-        assert!((Prices::of(TRAPS, inside, half).allocation_ns - (900. + 0.5 * 800.)).abs() < 1e-6);
     }
 
     #[test]
     fn a_site_that_has_to_be_stepped_over_costs_what_stepping_costs() {
         let stepped = Steppings { free: Stepping::SingleStep, ..EMULATED };
-        assert!(Prices::of(TRAPS, stepped, RunsByPart::default()).free_ns > 9_000.);
+        let free_ns = Prices::of(TRAPS, stepped, RunsByPart::default()).free_ns;
+        assert!((free_ns - 9_180.).abs() < 1e-6, "{free_ns}");
     }
 }

@@ -5,8 +5,9 @@ use std::fs;
 
 use super::core::Core;
 use super::decide::State;
-use super::history::History;
+use super::history::{Costs, History};
 use super::log::suppressed;
+use super::profile::Finding;
 use super::watch::Watched;
 use crate::profile::MemoryKind;
 use crate::push::Status;
@@ -127,7 +128,7 @@ const fn float(bytes: u64) -> f64 {
 }
 
 fn findings(core: &Core, out: &mut String) {
-    let found: Vec<_> = core
+    let found: Vec<Found<'_>> = core
         .watcher
         .iter()
         .filter_map(|watched| {
@@ -155,6 +156,7 @@ fn findings(core: &Core, out: &mut String) {
     for (pid, comm, finding) in &found {
         estimates.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.estimate.is_some()));
     }
+    costs(&found, out);
     let help = "Whether the last profile was long and complete enough to tell leaks.";
     let mut judged = Family::new(out, "jjleak_process_profile_judged", "gauge", help);
     for (pid, comm, finding) in &found {
@@ -167,6 +169,27 @@ fn findings(core: &Core, out: &mut String) {
             lost.sample(&[("pid", pid), ("comm", comm), ("counter", counter)], count);
         }
     }
+}
+
+/// PID and name of a process, and what was found of it.
+type Found<'a> = (String, &'a str, &'a Finding);
+
+/// What being profiled has cost processes, by the last profile of each.
+fn costs(found: &[Found<'_>], out: &mut String) {
+    let mut each = |name, help, value: fn(&Costs) -> Option<f64>| {
+        let mut family = Family::new(out, name, "gauge", help);
+        for (pid, comm, finding) in found {
+            if let Some(value) = finding.cost.as_ref().and_then(value) {
+                family.sample(&[("pid", pid), ("comm", comm)], value);
+            }
+        }
+    };
+    let help = "Allocations and frees in a second, by the last profile.";
+    each("jjleak_process_profile_calls_per_second", help, |cost| Some(cost.calls_per_s));
+    let help = "What profiling takes of each, on this machine: an estimate.";
+    each("jjleak_process_profile_call_seconds", help, |cost| Some(cost.ns_per_call? / 1e9));
+    let help = "The share of the process's CPU time that profiling was: an estimate.";
+    each("jjleak_process_profile_cpu_ratio", help, |cost| cost.of_cpu);
 }
 
 /// What the daemon has done, and costs.
@@ -234,12 +257,37 @@ fn cost() -> Option<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processes::Pid;
 
     #[test]
     fn labels_hold_whatever_a_process_calls_itself() {
         let mut text = String::new();
         Family::new(&mut text, "m", "gauge", "Help.").sample(&[("comm", "a\"b\\c\nd")], 1);
         assert_eq!(text, "# HELP m Help.\n# TYPE m gauge\nm{comm=\"a\\\"b\\\\c\\nd\"} 1\n");
+    }
+
+    #[test]
+    fn what_being_profiled_costs_is_told_in_base_units() {
+        let costs = |ns_per_call| Costs { calls_per_s: 2_000., ns_per_call, of_cpu: Some(0.25) };
+        let (mut known, mut unknown) = (finding(), finding());
+        (known.cost, unknown.cost) = (Some(costs(Some(1_500.))), None);
+        let mut text = String::new();
+        super::costs(&[("7".to_owned(), "java", &known), ("8".to_owned(), "perl", &unknown)], &mut text);
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                "jjleak_process_profile_calls_per_second{pid=\"7\",comm=\"java\"} 2000",
+                "jjleak_process_profile_call_seconds{pid=\"7\",comm=\"java\"} 0.0000015",
+                "jjleak_process_profile_cpu_ratio{pid=\"7\",comm=\"java\"} 0.25",
+            ]
+        );
+    }
+
+    fn finding() -> Finding {
+        let profile = crate::render::sample::profile();
+        let id = crate::daemon::history::Id::of(&profile);
+        Finding::of(Pid::new(7).unwrap(), &crate::daemon::history::Entry::of(id, &profile, "for a test"))
     }
 
     #[test]

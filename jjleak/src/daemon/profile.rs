@@ -14,7 +14,7 @@ use jiff::tz::TimeZone;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
-use super::history::{Entry, Estimate, History, Id, Sealed};
+use super::history::{Costs, Entry, Estimate, History, Id, Sealed};
 use super::memory;
 use super::tab::Tab;
 use crate::analyze::{Selection, SortBy};
@@ -66,6 +66,8 @@ pub struct Finding {
     pub live_bytes: u64,
     /// How the figures were estimated; `None` when everything was counted.
     pub estimate: Option<Estimate>,
+    /// What being profiled costs it; `None` when that is not known.
+    pub cost: Option<Costs>,
     /// Whether another look of this profile can bring no verdict that is not there.
     is_final: bool,
     /// What was lost, by name.
@@ -87,6 +89,7 @@ impl Finding {
             judged: entry.judged,
             live_bytes: entry.live_bytes,
             estimate: entry.estimate.clone(),
+            cost: entry.cost,
             is_final: entry.is_final(),
             lost: entry.lost.clone().into_iter().collect(),
             kept: Some(entry.id.clone()),

@@ -10,6 +10,9 @@ use super::{
     Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, StackProfile, Totals, Verdict, VerdictKind,
 };
 
+/// What belongs to no process stands in every process's profile.
+const OF_NO_PROCESS: [Counter; 2] = [Counter::ProcessTableFull, Counter::MissedRun];
+
 impl Profile {
     /// One profile of several: each process is a frame below which its stacks and verdicts stand. A single one stays as it is.
     /// That nothing leaks is told of those alone that have all been judged; a leak in one of them is told in any case.
@@ -45,8 +48,8 @@ impl Profile {
             for (counts, more) in [(&mut merged.lost, &profile.lost), (&mut merged.notes, &profile.notes)] {
                 for (name, count) in more {
                     let sum = counts.entry(name.clone()).or_default();
-                    // What belongs to no process stands in every process's profile.
-                    *sum = if name == Counter::ProcessTableFull.name() { *count } else { *sum + count };
+                    let is_common = OF_NO_PROCESS.iter().any(|counter| counter.name() == name);
+                    *sum = if is_common { *count } else { *sum + count };
                 }
             }
             if profile.is_judged() {

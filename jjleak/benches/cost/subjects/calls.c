@@ -5,6 +5,8 @@
  *   realloc FRAMES COUNT SIZE THREADS  malloc(SIZE), realloc to twice that, and free
  *   paths FRAMES COUNT SIZE THREADS    the same as pairs, from another of 64 call paths each time; at least 27 frames
  *   hold COUNT STACKS                  allocates, from so many stacks, and keeps it
+ *   pace MILLISECONDS                  60 pairs a millisecond, for so long: the answer is the process's own CPU time, in
+ *                                      nanoseconds
  *
  * The answer is nanoseconds a round, of one thread. FRAMES are below the one that calls the allocator. */
 #include <pthread.h>
@@ -13,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_THREADS = 16, HELD_SIZE = 32, BRANCHES = 14, PATHS = 64, PATH_FRAMES = 20 };
+enum { MOST_THREADS = 16, HELD_SIZE = 32, BRANCHES = 14, PATHS = 64, PATH_FRAMES = 20, PACE = 60, PACED_SIZE = 64 };
 
 struct work {
     char kind[16];
@@ -24,11 +26,16 @@ struct work {
 
 static void *volatile held;
 
-static double now_ns(void)
+static double time_ns(clockid_t clock)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(clock, &time);
     return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+static double now_ns(void)
+{
+    return time_ns(CLOCK_MONOTONIC);
 }
 
 __attribute__((noinline)) static void make_pairs(long count, long size)
@@ -149,6 +156,21 @@ static double run_all(const struct work *wanted)
     return took_ns / count / wanted->count;
 }
 
+/* What comes too late is made up for, so that it is as much whatever else goes on. */
+static double pace(long milliseconds)
+{
+    double begin_ns = now_ns(), used_ns = time_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (long tick = 1; tick <= milliseconds; tick++) {
+        make_pairs(PACE, PACED_SIZE);
+        double left_ns = begin_ns + tick * 1e6 - now_ns();
+        if (left_ns > 0) {
+            struct timespec pause = {.tv_nsec = (long)left_ns};
+            nanosleep(&pause, NULL);
+        }
+    }
+    return time_ns(CLOCK_PROCESS_CPUTIME_ID) - used_ns;
+}
+
 int main(void)
 {
     struct work work;
@@ -161,6 +183,8 @@ int main(void)
             for (long i = 0; i < count; i++)
                 hold(i % stacks, BRANCHES);
             printf("%ld\n", count);
+        } else if (sscanf(line, "pace %ld", &count) == 1) {
+            printf("%.0f\n", pace(count));
         } else if (sscanf(line, "%15s %ld %ld %ld %ld", work.kind, &work.frames, &work.count, &work.size,
                           &work.threads) == 5 &&
                    work.threads > 0 && work.threads <= MOST_THREADS) {

@@ -65,6 +65,11 @@ impl Calls {
         self.0.ask(&format!("hold {blocks} {stacks}")).map(drop)
     }
 
+    /// Has it allocate and free at a steady pace for so many milliseconds: the seconds of a core that it has used.
+    pub(crate) fn pace(&mut self, milliseconds: usize) -> Result<f64> {
+        Ok(self.0.ask(&format!("pace {milliseconds}"))? / 1e9)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.0.pid()
     }

@@ -13,6 +13,8 @@ use crate::Result;
 use crate::attached::{Attached, Sites};
 use crate::subjects::{Environment, JEMALLOC};
 
+pub(crate) use self::jjleak::Jjleak;
+
 pub(crate) const UNTRACED: &str = "untraced";
 pub(crate) const BARE: &str = "bare probes at jjleak's sites";
 pub(crate) const JJLEAK: &str = "jjleak";
@@ -103,7 +105,7 @@ impl Tool {
         Ok(match self.kind {
             Kind::Nothing | Kind::Heaptrack | Kind::Jemalloc(_) => Box::new(Nothing),
             Kind::Bare(sites) => Box::new(Attached::to(pid, Programs::Bare, sites)?),
-            Kind::Jjleak(options) => Box::new(jjleak::Jjleak::attach(pid, options)?),
+            Kind::Jjleak(options) => Box::new(Jjleak::attach(pid, options)?),
             Kind::Bpftrace => Box::new(bpftrace::Bpftrace::attach(pid, allocator)?),
         })
     }

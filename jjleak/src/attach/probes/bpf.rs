@@ -137,6 +137,11 @@ pub(super) fn runs(program: BorrowedFd<'_>) -> Option<(u64, u64)> {
     info(program).map(|info| (info.run_cnt, info.run_time_ns))
 }
 
+/// How often a program has not run because it was running on that processor already; 0 where the kernel does not say it.
+pub(super) fn missed_runs(program: BorrowedFd<'_>) -> u64 {
+    info(program).map_or(0, |info| info.recursion_misses)
+}
+
 /// Has the kernel measure all BPF programs that run, until the descriptor is closed.
 pub(super) fn measure_runs() -> io::Result<OwnedFd> {
     let mut attr = empty();

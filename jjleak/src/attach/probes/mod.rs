@@ -10,7 +10,7 @@ mod runs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -86,6 +86,16 @@ impl Probes {
     /// How many instructions the verifier has followed in the programs that aya knows nothing of.
     pub(super) fn verified_instructions(&self) -> Result<Vec<(&'static str, u32)>, Error> {
         self.multi.as_ref().map_or(Ok(Vec::new()), MultiPrograms::verified_instructions)
+    }
+
+    /// How often the kernel has not run a program that should have, of these and of the object's others. It does so where a
+    /// program is running on that processor already. Uprobes are not among those since Linux 6.0; programs at the kernel's own
+    /// functions are, where another task can take the processor from one in the middle (`__bpf_prog_enter_recur` in
+    /// kernel/bpf/trampoline.c).
+    pub(super) fn missed_runs(&self, ebpf: &Ebpf) -> u64 {
+        let others =
+            ebpf.programs().filter_map(|(_, program)| Some(bpf::missed_runs(program.fd().ok()?.as_fd())));
+        self.multi.iter().map(MultiPrograms::missed_runs).chain(others).sum()
     }
 
     /// Attaches probes: those at returns first, so that no entry goes without one.
@@ -332,8 +342,9 @@ impl Programs {
             (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
             (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
             (Self::Counting, Role::Free | Role::UnseenFree) => ("bare_free", None),
-            // The call is counted where it gives its block.
-            (Self::Counting, Role::Noted) => ("bare_return", None),
+            (Self::Counting, Role::Given) => ("bare_given", None),
+            (Self::Counting, Role::Noted | Role::AllocateOrThrow) => ("bare_noted", None),
+            (Self::Counting, Role::Exit) => ("bare_exit", None),
             (Self::Counting, _) => (NOTHING, None),
             (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
             (_, _) => (NOTHING, None),
@@ -358,7 +369,7 @@ impl Programs {
                 "bare_return",
             ],
             Self::Bare => &[NOTHING, "bare_return"],
-            Self::Counting => &[NOTHING, "bare_return", "bare_free"],
+            Self::Counting => &[NOTHING, "bare_return", "bare_given", "bare_noted", "bare_exit", "bare_free"],
             Self::Stacks => &["stack_enter", NOTHING, "bare_return"],
             Self::KernelStacks => &["kernel_stack_enter", NOTHING, "bare_return"],
         }

@@ -84,12 +84,21 @@ impl MultiPrograms {
 
     /// How often each has run and how long that took, as far as it was measured.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&'static str, Runs)> {
-        let runs = |program: &OwnedFd| bpf::runs(program.as_fd());
-        let rare = self.rare.iter().filter_map(|(name, rare)| Some((name, rare.loaded()?)));
-        self.loaded.iter().chain(rare).filter_map(move |(name, program)| {
-            let (count, time_ns) = runs(program)?;
-            Some((*name, Runs { count, time_ns }))
+        self.programs().filter_map(|(name, program)| {
+            let (count, time_ns) = bpf::runs(program.as_fd())?;
+            Some((name, Runs { count, time_ns }))
         })
+    }
+
+    /// How often the kernel has not run one of them that should have.
+    pub(super) fn missed_runs(&self) -> u64 {
+        self.programs().map(|(_, program)| bpf::missed_runs(program.as_fd())).sum()
+    }
+
+    /// Those that are loaded.
+    fn programs(&self) -> impl Iterator<Item = (&'static str, &OwnedFd)> {
+        let rare = self.rare.iter().filter_map(|(name, rare)| Some((name, rare.loaded()?)));
+        self.loaded.iter().chain(rare).map(|(name, program)| (*name, program))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{NOTHING, Probes, bpf, multi};
+use super::{NOTHING, Probes, Programs, bpf, multi};
 use crate::allocators::{ProbeSite, Role, Stepping};
 use crate::attach::calibration::{Calibration, OWN_PROGRAM};
 
@@ -33,22 +33,28 @@ impl Runs {
         Self { count: self.count + other.count, time_ns: self.time_ns + other.time_ns }
     }
 
-    /// Nanoseconds of one; `None` when there was none.
+    /// Nanoseconds of one; `None` when there was none, or nobody has measured them.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an average has no use for more than 53 bits")]
     pub fn mean_ns(self) -> Option<f64> {
-        (self.count > 0).then(|| self.time_ns as f64 / self.count as f64)
+        (self.count > 0 && self.time_ns > 0).then(|| self.time_ns as f64 / self.count as f64)
     }
 }
 
-/// Runs of the programs by what calls do: entries and returns of allocation functions, and frees.
+/// Runs of the programs by what they are hit for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunsByPart {
-    /// At entries of functions that give a block or another one.
+    /// Calls that are seen by one hit, inside of the function.
+    pub given: Runs,
+    /// Entries of functions that give a block or another one, whose returns are hits, too.
     pub entries: Runs,
-    /// When they return.
+    /// Those returns.
     pub returns: Runs,
-    /// At entries of functions that take one back.
+    /// Calls that are noted until another hit tells how they end.
+    pub noted: Runs,
+    /// Where these end; or would, if they had been noted.
+    pub exits: Runs,
+    /// Entries of functions that take a block back.
     pub frees: Runs,
 }
 
@@ -57,22 +63,58 @@ impl RunsByPart {
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
+            given: self.given.since(earlier.given),
             entries: self.entries.since(earlier.entries),
             returns: self.returns.since(earlier.returns),
+            noted: self.noted.since(earlier.noted),
+            exits: self.exits.since(earlier.exits),
             frees: self.frees.since(earlier.frees),
         }
     }
+
+    /// Calls that allocate.
+    #[must_use]
+    pub const fn allocations(self) -> u64 {
+        self.given.count + self.entries.count + self.noted.count
+    }
+
+    /// What these calls would be if they were followed, and not just counted where they begin: those that have returns would have
+    /// them, and how long the programs would take nobody has measured.
+    #[must_use]
+    pub fn as_if_followed(self) -> Self {
+        let untimed = |runs: Runs| Runs { time_ns: 0, ..runs };
+        Self {
+            given: untimed(self.given),
+            entries: untimed(self.entries),
+            returns: untimed(self.entries),
+            noted: untimed(self.noted),
+            exits: untimed(self.exits),
+            frees: untimed(self.frees),
+        }
+    }
+
+    /// How often a program has run, whatever for.
+    #[must_use]
+    pub const fn hits(self) -> u64 {
+        self.allocations() + self.returns.count + self.exits.count + self.frees.count
+    }
 }
 
-/// How the kernel gets past the instructions that are probed, of those functions that are called most.
+/// How the kernel gets past the probed instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steppings {
-    /// Of functions that give blocks.
-    pub allocation: Stepping,
-    /// Whether their returns are probed, too.
-    pub returns: bool,
-    /// Of functions that take them back.
+    /// Inside of functions, where they have their block.
+    pub given: Stepping,
+    /// At entries.
+    pub entry: Stepping,
+    /// Where calls are noted that end at another probe.
+    pub noted: Stepping,
+    /// Where these end.
+    pub exit: Stepping,
+    /// At entries of functions that take blocks back.
     pub free: Stepping,
+    /// Whether most allocations are seen by a hit inside of the function, and have none at entry and return.
+    pub sees_inside: bool,
 }
 
 /// The kernel measures what BPF programs take while this is held.
@@ -92,33 +134,37 @@ impl Probes {
         let sum = |names: &[&str]| {
             names.iter().filter_map(|name| runs.get(name)).fold(Runs::default(), |sum, runs| sum.and(*runs))
         };
+        // What was attached to have something to count: others' programs that do nothing are hit elsewhere.
+        let bare: &[&str] = if self.programs == Programs::Accounting { &[] } else { &[NOTHING] };
+        let entries = ["allocate_enter", "resize_enter", "resize_in_place_enter", "unseen_allocate_enter"];
         RunsByPart {
-            entries: sum(&[
-                "allocate_enter",
-                "block_given",
-                "resize_enter",
-                "resize_in_place_enter",
-                "throwing_enter",
-                "unseen_allocate_enter",
-                NOTHING,
-            ]),
-            returns: sum(&["allocate_return", "throwing_exit"]),
+            given: sum(&["block_given", "bare_given"]),
+            entries: sum(&[&entries, bare].concat()),
+            returns: sum(&["allocate_return"]),
+            noted: sum(&["throwing_enter", "bare_noted"]),
+            exits: sum(&["throwing_exit", "bare_exit"]),
             frees: sum(&["free_enter", "unseen_free_enter", "bare_free"]),
         }
     }
 
-    /// Of the first function of a kind that is probed: those that are called most come first in the tables of families.
+    /// Of each kind's first function that is probed: those that are called most come first in the tables of families. Where
+    /// calls end, it is the dearest, since one function can end in several places.
     pub(in crate::attach) fn steppings(&self) -> Steppings {
         let sites = || self.placed.iter().flat_map(|placed| &placed.group.sites);
         let first = |is_of: fn(Role) -> bool| sites().find(|site| is_of(site.role));
         let stepping =
             |site: Option<&ProbeSite>| site.map_or(Stepping::EmulatedBranch, |site| site.placement.stepping);
+        let is_dear =
+            |site: &ProbeSite| site.role == Role::Exit && site.placement.stepping == Stepping::SingleStep;
         // What is probed inside is malloc, which is called far more often than the others of its family.
-        let allocation = first(|role| role == Role::Given).or_else(|| first(|role| role == Role::Allocate));
+        let given = first(|role| role == Role::Given);
         Steppings {
-            allocation: stepping(allocation),
-            returns: allocation.is_none_or(|site| site.role.probes_return()),
+            given: stepping(given),
+            entry: stepping(first(Role::probes_return)),
+            noted: stepping(first(|role| matches!(role, Role::Noted | Role::AllocateOrThrow))),
+            exit: stepping(sites().find(|site| is_dear(site))),
             free: stepping(first(|role| role == Role::Free)),
+            sees_inside: given.is_some(),
         }
     }
 

@@ -48,7 +48,7 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
         ("[suspect]\nschedule = \"1s\"\n", "jjleak.toml:2: `1s` is no duration from 1m to 365d"),
         (
             "[profile]\nmax_overhead = \"5\"\n",
-            "jjleak.toml:2: `5` is no share from \"0.1%\" to \"1000%\", nor",
+            "jjleak.toml:2: `5` is no share from \"0.1%\" to \"100000%\", nor",
         ),
         ("[profile]\nmax_overhead = \"0%\"\n", "jjleak.toml:2: `0%` is no share"),
         (

@@ -16,8 +16,8 @@ const SIZES: [(&str, u64); 5] =
 const OFF: &str = "off";
 /// No bound.
 const UNLIMITED: &str = "unlimited";
-/// What `--max-overhead` takes, in per cent.
-const BOUNDS: [f64; 2] = [0.1, 1000.];
+/// What `--max-overhead` takes, in per cent: a program that does nothing but allocate becomes a hundred times slower at most.
+const BOUNDS: [f64; 2] = [0.1, 100_000.];
 
 /// A duration of at least and at most so many seconds, written as `"90s"`, `"5m"`, `"6h"` or `"30d"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::{Profile, VerdictKind};
+use crate::profile::{Cost, Profile, VerdictKind};
 use crate::render::{duration, estimated_from, headline, site};
 
 /// Names a profile: when it was taken, in milliseconds since 1970, and of which process. As text, it is digits and a hyphen.
@@ -112,6 +112,9 @@ pub struct Entry {
     /// How the figures were estimated; `None` when everything was counted.
     #[serde(default)]
     pub estimate: Option<Estimate>,
+    /// What being profiled has cost the process since the profile before; `None` when that is not known.
+    #[serde(default)]
+    pub cost: Option<Costs>,
     /// Whether anything was lost: the figures are not exact then.
     pub has_losses: bool,
     /// What was lost, by name.
@@ -134,6 +137,23 @@ pub struct Estimate {
 /// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
 /// there is more between two series.
 const SAME_BEGIN: Duration = Duration::from_secs(1);
+/// What being profiled costs a process: estimates.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Allocations and frees in a second.
+    pub calls_per_s: f64,
+    /// What each takes; `None` when that is not known.
+    pub ns_per_call: Option<f64>,
+    /// The share of the CPU time that the process uses.
+    pub of_cpu: Option<f64>,
+}
+
+impl From<Cost> for Costs {
+    fn from(cost: Cost) -> Self {
+        Self { calls_per_s: cost.calls_per_second(), ns_per_call: cost.ns_per_call(), of_cpu: cost.of_cpu() }
+    }
+}
+
 /// Call sites that an entry names.
 const MAX_SITES: usize = 10;
 
@@ -166,6 +186,7 @@ impl Entry {
                 .fold(0., |sum, rate| sum + rate),
             estimate: estimated_from(&profile.coverage)
                 .map(|from| Estimate { from, can_be_judged: profile.coverage.windows.is_none() }),
+            cost: profile.cost.map(Costs::from),
             has_losses: !lost.is_empty(),
             lost,
             file_bytes: 0,
@@ -290,7 +311,7 @@ mod tests {
     fn entries_of_earlier_versions_are_read() {
         let profile = sample::judged();
         let mut json = serde_json::to_value(Entry::of(Id::of(&profile), &profile, "a test")).unwrap();
-        for key in ["leaking_sites", "leak_rate", "estimate", "lost", "series"] {
+        for key in ["leaking_sites", "leak_rate", "estimate", "cost", "lost", "series"] {
             json.as_object_mut().unwrap().remove(key).unwrap();
         }
         assert_eq!(serde_json::from_value::<Entry>(json).unwrap().estimate, None);

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use clock::Clock;
 pub use clock::Instant;
-pub use entry::{Entry, Estimate, Id};
+pub use entry::{Costs, Entry, Estimate, Id};
 use files::{EXTENSION, PICTURE};
 pub use files::{Folder, Kept, MAX_PROFILE, Sealed};
 pub use lock::Lock;
