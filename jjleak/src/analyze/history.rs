@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::judge::{Before, OLD};
 use crate::collect::Timeline;
-use crate::profile::{Profile, Totals, Verdict};
+use crate::profile::{Basis, Profile, Totals, Verdict};
 use crate::quick_map::QuickMap;
 use look::{Look, Now, SitesOfStacks};
 use series::Series;
@@ -190,12 +190,20 @@ impl History {
     }
 }
 
-/// What is worst first. Verdicts are large: each is moved once.
+/// The call sites that hold something, without any claim: for a profile in which nothing was judged.
+#[must_use]
+pub fn call_sites(profile: &Profile) -> Vec<Verdict> {
+    let look = Look::at(profile, &[], &[], &mut SitesOfStacks::default());
+    let holding = look.sites.values().filter(|now| !now.live.is_nothing());
+    holding.map(|now| now.unjudged(Basis::Nothing)).collect()
+}
+
+/// What is worst first. Verdicts are large, and far from each other: each is looked at once, and moved once.
 fn sorted(verdicts: Vec<Verdict>) -> Vec<Verdict> {
-    let mut order: Vec<_> = (0..verdicts.len()).collect();
-    order.sort_unstable_by(|a, b| verdicts[*a].worst_first(&verdicts[*b]));
+    let mut order: Vec<_> = verdicts.iter().map(Verdict::rank).zip(0..).collect();
+    order.sort_unstable();
     let mut verdicts: Vec<_> = verdicts.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|index| verdicts[index].take()).collect()
+    order.into_iter().filter_map(|(_, index): (_, usize)| verdicts[index].take()).collect()
 }
 
 /// The histories of several processes.
