@@ -1,5 +1,5 @@
 //! What jjleak costs, beside bare probes and beside other tools, in one run: calls of the allocator, real programs, stacks,
-//! snapshots, attaching, and the daemon.
+//! snapshots, the live view, attaching, and the daemon.
 //!
 //! Every tool gets the same programs, in turns, so that what else the machine does is shared by all. Figures are medians;
 //! where they spread too much, there are more turns. `cargo xtask bench` runs it, and keeps what it writes.
@@ -21,6 +21,7 @@ mod stages;
 mod subjects;
 mod timings;
 mod tools;
+mod views;
 
 use std::error::Error;
 use std::fs;
@@ -38,13 +39,14 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
     Part { name: "stacks", measure: stacks::measure },
     Part { name: "rows", measure: rows::measure },
     Part { name: "snapshots", measure: snapshots::measure },
+    Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },
     Part { name: "daemon", measure: daemon::measure },
 ];
