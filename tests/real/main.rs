@@ -54,6 +54,7 @@ mod perf_maps;
 mod places;
 mod processes;
 mod programs;
+mod progress;
 mod refusals;
 mod replacements;
 mod sampling;

@@ -88,22 +88,69 @@ fn a_function_called_like_a_script_stays_text() {
     browser.assert_quiet();
 }
 
+/// Points at frames of a flame graph, zooms, searches, and goes back, as a user does. `frame` is how titles begin of one that is
+/// narrower than the picture.
+fn assert_picture_answers(picture: &Path, frame: &str) {
+    let mut browser = Browser::open(picture);
+    let element = |title: &str| {
+        format!(
+            "[...document.querySelectorAll('#frames g')].find(it => it.querySelector('title').textContent.startsWith('{title}'))"
+        )
+    };
+    let text = |browser: &mut Browser, id: &str| {
+        let text = browser.evaluate(&format!("document.getElementById('{id}').textContent"));
+        text.as_str().unwrap().to_owned()
+    };
+
+    // The pointer on a frame brings its title, in a line of its own too.
+    browser.point(&element(frame), false);
+    let details = text(&mut browser, "details");
+    assert!(details.contains(frame) && details.contains(" bytes"), "{details:?}");
+
+    // A click zooms, and another leads back.
+    let width = format!("Math.round({}.querySelector('rect').getBoundingClientRect().width)", element(frame));
+    let before = browser.evaluate(&width).as_u64();
+    browser.point(&element(frame), true);
+    assert!(browser.evaluate(&width).as_u64() > before, "{before:?}");
+    browser.point("document.getElementById('unzoom')", true);
+    assert_eq!(browser.evaluate(&width).as_u64(), before);
+
+    // A search is asked for, marks what it finds, says how much that is, and is ended.
+    let name = frame.split(' ').next().unwrap();
+    browser.click_and_answer("document.getElementById('search')", &format!("^{name}"));
+    let matched = text(&mut browser, "matched");
+    assert!(matched.starts_with("Matched: ") && !matched.contains(" 0%"), "{matched:?}");
+    let marked = format!("{}.querySelector('rect').getAttribute('fill')", element(frame));
+    let mark = browser.evaluate(&marked);
+    browser.point("document.getElementById('search')", true);
+    assert_ne!(browser.evaluate(&marked), mark, "the mark stays");
+    browser.assert_quiet();
+}
+
 #[test]
-fn a_flame_graph_is_searched_and_zoomed() {
+fn a_flame_graph_is_explained_by_the_pointer_zoomed_and_searched() {
     require_bpf!();
     let folder = tempfile::tempdir().unwrap();
     let (picture, _) = profiled("svg", folder.path());
-    let mut browser = Browser::open(&picture);
-    let frame = "[...document.querySelectorAll('#frames g')].find(it => it.querySelector('title').textContent.startsWith('malloc ('))";
-    let width = format!("parseFloat({frame}.querySelector('rect').getAttribute('width'))");
+    assert_picture_answers(&picture, "malloc (");
+}
 
-    let before = browser.evaluate(&width).as_f64();
-    browser.evaluate(&format!("{frame}.dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))"));
-    assert!(browser.evaluate(&width).as_f64() > before);
-    browser.evaluate("search('malloc')");
-    let matched = browser.evaluate("document.getElementById('matched').textContent");
-    assert!(matched.as_str().unwrap().starts_with("Matched: "), "{matched}");
-    browser.assert_quiet();
+#[test]
+fn a_differential_flame_graph_is_explained_by_the_pointer_zoomed_and_searched() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let (before, _) = profiled("pprof", folder.path());
+    let after = folder.path().join("after.pb.gz");
+    let mut ledger = Ledger::start();
+    let jjleak: Jjleak = ledger.attach(&["--format", "pprof", "--out", after.to_str().unwrap()]);
+    ledger.run("storm");
+    ledger.run("calloc");
+    jjleak.interrupt().assert_done();
+    let picture = folder.path().join("difference.svg");
+    let arguments = ["diff", before.to_str().unwrap(), after.to_str().unwrap(), "--format", "svg"];
+    Ended::of([&arguments[..], &["--out", picture.to_str().unwrap()]].concat()).assert_done();
+
+    assert_picture_answers(&picture, "calloc (");
 }
 
 /// A profile of one stack, as another tool may write it.

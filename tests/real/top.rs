@@ -6,9 +6,11 @@ use jjleak::render::json::Document;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::bounded::{self, SOON};
 use crate::support::jjleak::Ended;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::{require_bpf, require_program};
+use crate::support::probes;
 use crate::support::terminal::Terminal;
 
 /// A program that has leaked, and a view of it.
@@ -181,6 +183,54 @@ fn a_command_has_no_part_of_the_terminal() {
     terminal.press(&["q"]);
     let screen = terminal.assert_ended(0);
     assert!(!screen.contains("noise"), "{screen}");
+}
+
+#[test]
+fn a_view_whose_terminal_is_gone_ends_though_hangups_are_ignored() {
+    require_program!("tmux");
+    let ledger = Ledger::start();
+    let terminal = Terminal::run_ignoring_hangups(&format!("top -p {} 30", ledger.pid()));
+    terminal.until("Counting has begun.");
+    let program = terminal.program();
+
+    drop(terminal);
+
+    let runs = || fs::metadata(format!("/proc/{program}")).is_ok();
+    bounded::until(SOON, "its end", || !runs());
+}
+
+#[test]
+fn processes_of_a_name_are_viewed_those_to_come_too_and_stay_for_a_while_when_they_have_ended() {
+    require_program!("tmux");
+    let _everywhere = probes::everywhere();
+    let folder = tempfile::tempdir().unwrap();
+    let name = "jjleak-viewed";
+    let row = |ledger: &Ledger| format!("{name} (pid {})", ledger.pid());
+    let mut before = Ledger::start_named(folder.path(), name);
+    let terminal = Terminal::run(&format!("top --name ^{name}$ 0.5"), &[]);
+    terminal.resize(120, 30);
+    terminal.until_at_last(&format!("{} /", row(&before)));
+
+    before.open_books();
+    before.run("malloc");
+    let live = before.books().live();
+    terminal.until_at_last(&format!("{} bytes", grouped(live.bytes)));
+    let mut after = Ledger::start_named(folder.path(), name);
+    after.run("calloc");
+    terminal.until_at_last(&row(&after));
+    let (ended, pid) = (row(&after), after.pid());
+    after.exit(3);
+    let screen = terminal.until_at_last(&format!("{ended} ended"));
+    assert!(!screen.contains(&format!("{} ended", row(&before))), "{screen}");
+
+    // Its books can still be looked at.
+    terminal.type_in(&format!("/{pid}"));
+    terminal.press(&["Enter"]);
+    terminal.until(" shows 1 row");
+    terminal.press(&["Enter"]);
+    terminal.until("obey main.c:");
+    terminal.press(&["q"]);
+    terminal.assert_ended(0);
 }
 
 #[test]

@@ -80,6 +80,8 @@ const FOR_BENCHMARKS: &[Prerequisite] = &[
     program("redis-benchmark", "redis-tools"),
     program("python3", "python3"),
     program("sqlite3", "sqlite3"),
+    // The terminal of the live view.
+    program("tmux", "tmux"),
 ];
 
 /// What it is compared with: where one is not to be had, the table says so.

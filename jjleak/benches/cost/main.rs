@@ -1,5 +1,5 @@
 //! What jjleak costs, beside bare probes and beside other tools, in one run: calls of the allocator, real programs, stacks,
-//! snapshots, attaching, and the daemon.
+//! snapshots, the live view, attaching, and the daemon.
 //!
 //! Every tool gets the same programs, in turns, so that what else the machine does is shared by all. Figures are medians;
 //! where they spread too much, there are more turns. `cargo xtask bench` runs it, and keeps what it writes.
@@ -23,6 +23,7 @@ mod stages;
 mod subjects;
 mod timings;
 mod tools;
+mod views;
 
 use std::error::Error;
 use std::fs;
@@ -40,7 +41,7 @@ struct Part {
     measure: fn(&Options) -> Result<Section>,
 }
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     Part { name: "calls", measure: matrix::calls },
     Part { name: "programs", measure: matrix::programs },
     Part { name: "stages", measure: stages::measure },
@@ -49,6 +50,7 @@ const PARTS: [Part; 10] = [
     Part { name: "sites", measure: sites::measure },
     Part { name: "bounds", measure: bounds::measure },
     Part { name: "snapshots", measure: snapshots::measure },
+    Part { name: "views", measure: views::measure },
     Part { name: "jvm", measure: java::measure },
     Part { name: "daemon", measure: daemon::measure },
 ];

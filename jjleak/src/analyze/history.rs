@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::judge::{Before, OLD};
 use crate::collect::Timeline;
-use crate::profile::{Profile, Totals, Verdict};
+use crate::profile::{Basis, Profile, Totals, Verdict};
 use crate::quick_map::QuickMap;
 use look::{Look, Now, SitesOfStacks};
 use series::Series;
@@ -56,6 +56,8 @@ pub struct History {
     of_stacks: SitesOfStacks,
     /// Looks at which verdicts were asked for.
     looks: u64,
+    /// Those since call sites were last judged, at which only figures were.
+    glances: usize,
     /// When survivors were last marked, since accounting began; the latest last.
     marks: [f64; 2],
     /// Instants of profiles that have none.
@@ -68,6 +70,27 @@ impl History {
     pub fn observe(&mut self, profile: &Profile, pace: Pace) -> Vec<Verdict> {
         let look = self.take_in(profile);
         self.judge(profile, &look, pace)
+    }
+
+    /// What was thought of each call site when it was last judged, with the figures of this profile, of which nothing else is
+    /// taken in: for looks that tell no more of the past. What is new is not judged yet.
+    pub fn glance(&mut self, profile: &Profile) -> Vec<Verdict> {
+        self.glances += 1;
+        self.looks += 1;
+        let look = Look::at(profile, &[], &self.instants_ns, &mut self.of_stacks);
+        let mut verdicts = Vec::with_capacity(look.sites.len());
+        for (id, now) in &look.sites {
+            match self.sites.get(id) {
+                Some(Series { judged: Some(judged), .. }) => verdicts.push(judged.verdict(now)),
+                // It has never held anything, or there are too many.
+                Some(_) if now.live.is_nothing() => {}
+                None if now.live.is_nothing() || self.forgotten.contains_key(id) => {}
+                Some(_) | None => verdicts.push(now.unjudged(Basis::ShortPast)),
+            }
+        }
+        let ends: Vec<_> = self.instants_ns.iter().map(|instant| self.seconds(*instant)).collect();
+        self.before.doubt(&mut verdicts, &ends);
+        sorted(verdicts)
     }
 
     fn take_in<'a>(&mut self, profile: &'a Profile) -> Look<'a> {
@@ -175,8 +198,14 @@ impl History {
         let sites = &look.sites;
         let ends: Vec<_> = self.instants_ns.iter().map(|instant| self.seconds(*instant)).collect();
         self.looks += 1;
+        // As many a look as if each were one at which call sites are judged.
         let turns = sites.len().div_ceil(JUDGED_AT_ONCE).max(1) as u64;
-        let is_due = |site: u64| pace == Pace::Thorough || site % turns == self.looks % turns;
+        let first = self.looks - (self.glances as u64).min(turns - 1);
+        self.glances = 0;
+        let is_due = |site: u64| {
+            let passed = (site % turns + turns - first % turns) % turns;
+            pace == Pace::Thorough || passed <= self.looks - first
+        };
         let mut verdicts = Vec::with_capacity(sites.len());
         for (id, now) in sites {
             let Some(series) = self.sites.get_mut(id) else { continue };
@@ -190,12 +219,20 @@ impl History {
     }
 }
 
-/// What is worst first. Verdicts are large: each is moved once.
+/// The call sites that hold something, without any claim: for a profile in which nothing was judged.
+#[must_use]
+pub fn call_sites(profile: &Profile) -> Vec<Verdict> {
+    let look = Look::at(profile, &[], &[], &mut SitesOfStacks::default());
+    let holding = look.sites.values().filter(|now| !now.live.is_nothing());
+    holding.map(|now| now.unjudged(Basis::Nothing)).collect()
+}
+
+/// What is worst first. Verdicts are large, and far from each other: each is looked at once, and moved once.
 fn sorted(verdicts: Vec<Verdict>) -> Vec<Verdict> {
-    let mut order: Vec<_> = (0..verdicts.len()).collect();
-    order.sort_unstable_by(|a, b| verdicts[*a].worst_first(&verdicts[*b]));
+    let mut order: Vec<_> = verdicts.iter().map(Verdict::rank).zip(0..).collect();
+    order.sort_unstable();
     let mut verdicts: Vec<_> = verdicts.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|index| verdicts[index].take()).collect()
+    order.into_iter().filter_map(|(_, index): (_, usize)| verdicts[index].take()).collect()
 }
 
 /// The histories of several processes.
@@ -210,6 +247,14 @@ impl Histories {
     pub fn judge(&mut self, profile: &mut Profile, pace: Pace) {
         let history = self.of(profile);
         profile.verdicts = history.observe(profile, pace);
+        profile.looks = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
+        profile.unjudged_sites = history.unjudged;
+    }
+
+    /// Says in a profile what was last thought of its call sites, without taking it in: see [`History::glance`].
+    pub fn glance(&mut self, profile: &mut Profile) {
+        let history = self.of(profile);
+        profile.verdicts = history.glance(profile);
         profile.looks = u32::try_from(history.instants_ns.len()).unwrap_or(u32::MAX);
         profile.unjudged_sites = history.unjudged;
     }

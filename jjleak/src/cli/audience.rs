@@ -122,6 +122,11 @@ impl Audience {
         }
     }
 
+    /// Whether it is shown verdicts, whatever is written.
+    pub(super) const fn shows_verdicts(&self) -> bool {
+        matches!(self, Self::Viewer(_))
+    }
+
     /// How long to wait until the next look, if that is longer than the interval.
     pub(super) const fn pause(&self) -> Option<Duration> {
         match self {
@@ -179,7 +184,7 @@ impl Audience {
             Self::Reader => outputs.report_ended(profiles),
             Self::Viewer(view) => {
                 outputs.keep(profiles);
-                view.mention_ended(profiles.len());
+                view.show_ended(profiles);
             }
             Self::Recorder(_) => {}
         }

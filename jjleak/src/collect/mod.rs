@@ -57,7 +57,8 @@ pub use timeline::{MAX_INSTANTS, Timeline};
 pub struct Snapshot {
     /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
     pub taken_ns: u64,
-    /// Instants that divide the blocks into cohorts, the image's own; the last is this one's. See [`Collector::divide_at`].
+    /// Instants that divide the blocks into cohorts, the image's own; the last is this one's. See [`Collector::divide_at`]. None
+    /// where they are not divided.
     pub instants_ns: Arc<[u64]>,
     /// Blocks allocated after this are not shown.
     pub youngest_ns: u64,
@@ -153,6 +154,12 @@ impl Collector {
     /// are told by. Snapshots after which this is not called leave no trace.
     pub fn divide_at(&mut self, images: &[ImageId], taken_ns: u64) {
         self.timelines.cut(images, taken_ns);
+    }
+
+    /// Has snapshots leave blocks of these images undivided, which is quicker, until this is called again: their instants stay
+    /// what they are.
+    pub fn leave_undivided(&mut self, images: BTreeSet<ImageId>) {
+        self.timelines.leave_undivided(images);
     }
 
     /// Forgets at which instants blocks of other images are divided.

@@ -127,9 +127,10 @@ impl Sum {
         if self.cohorts.is_empty() {
             self.cohorts.resize(intervals.len(), Cohort::default());
         }
-        let cohort = &mut self.cohorts[intervals.of(time_ns)];
-        cohort.objects += weight;
-        cohort.bytes += weighted(size, weight);
+        if let Some(cohort) = self.cohorts.get_mut(intervals.of(time_ns)) {
+            cohort.objects += weight;
+            cohort.bytes += weighted(size, weight);
+        }
         if weight != WEIGHT_ONE && draw.windows.is_none() {
             #[expect(
                 clippy::cast_precision_loss,

@@ -1,6 +1,6 @@
 //! A timeline for each image: what has just begun is looked at as closely as what is watched for days once was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jjleak_common::process::{ImageId, MAX_PROCESSES};
 
@@ -10,12 +10,14 @@ use super::timeline::{Intervals, Timeline};
 #[derive(Debug, Default)]
 pub(super) struct Timelines {
     of: BTreeMap<ImageId, Timeline>,
+    /// Images whose blocks are not divided for now.
+    undivided: BTreeSet<ImageId>,
 }
 
 impl Timelines {
     /// Adds a later instant to those of these images.
     pub(super) fn cut(&mut self, images: &[ImageId], now_ns: u64) {
-        for image in images {
+        for image in images.iter().filter(|image| !self.undivided.contains(image)) {
             self.of.entry(*image).or_default().cut(now_ns);
         }
     }
@@ -30,9 +32,17 @@ impl Timelines {
         self.of.get(&image).is_none_or(|timeline| timeline.is_due(now_ns))
     }
 
-    /// Those of these images, as they would be with another instant.
+    /// Leaves blocks of these images undivided from now on, and divides those of all others.
+    pub(super) fn leave_undivided(&mut self, images: BTreeSet<ImageId>) {
+        self.undivided = images;
+    }
+
+    /// Those of these images, as they would be with another instant; empty where blocks are not divided.
     pub(super) fn up_to(&self, images: &[ImageId], now_ns: u64) -> Vec<Timeline> {
-        let up_to = |image| self.of.get(image).cloned().unwrap_or_default().up_to(now_ns);
+        let up_to = |image: &ImageId| match self.of.get(image) {
+            _ if self.undivided.contains(image) => Timeline::default(),
+            known => known.cloned().unwrap_or_default().up_to(now_ns),
+        };
         images.iter().map(up_to).collect()
     }
 }
@@ -101,6 +111,19 @@ mod tests {
         assert!(gaps(young_line) == Some(1), "{young_line:?}");
         assert!(gaps(old_line) >= Some(1000), "{old_line:?}");
         assert!(young_line.instants_ns()[0] > day * SECOND);
+    }
+
+    #[test]
+    fn what_is_not_divided_has_no_instants_and_its_past_stays_as_it_was() {
+        let [one, other] = [0, 1].map(|slot| ImageId::first(ProcessSlot(slot)));
+        let mut timelines = Timelines::default();
+        timelines.cut(&[one, other], 5);
+        timelines.leave_undivided(BTreeSet::from([one]));
+        let [undivided, divided] = &timelines.up_to(&[one, other], 9)[..] else { panic!("two timelines") };
+        assert_eq!((undivided.instants_ns(), divided.instants_ns()), (&[][..], &[5, 9][..]));
+        timelines.cut(&[one, other], 9);
+        timelines.leave_undivided(BTreeSet::new());
+        assert_eq!(timelines.up_to(&[one], 11)[0].instants_ns(), [5, 11]);
     }
 
     #[test]

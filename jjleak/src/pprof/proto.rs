@@ -83,6 +83,8 @@ pub(super) struct VerdictDetail {
     pub(super) freed_from_before: Option<f64>,
     #[prost(uint64, tag = "19")]
     pub(super) hidden_stacks: u64,
+    #[prost(bool, tag = "20")]
+    pub(super) is_early: bool,
 }
 
 /// Bytes a second.

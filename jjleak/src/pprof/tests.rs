@@ -13,9 +13,9 @@ use super::proto::{self, Function, Line, Location, Sample, ValueType};
 use super::write::{DEFAULT_SAMPLE_TYPE, values, write};
 use super::{Error, Malformed, read};
 use crate::profile::{
-    Ages, Block, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind, Moment, NO_STACK, Point,
-    ProcessInfo, ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Thread, Totals, Verdict,
-    VerdictKind,
+    Ages, Basis, Block, Cost, Coverage, Frame, FrameKind, InWindows, Memory, MemoryKind, Moment, NO_STACK,
+    Point, ProcessInfo, ProcessKind, Profile, Rate, Sampling, StackProfile, Survival, Thread, Totals,
+    Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -276,6 +276,7 @@ fn verdict(stack: &StackProfile) -> Verdict {
     let odd = stack.id % 2 == 1;
     Verdict {
         kind: VerdictKind::ALL[usize::try_from(stack.id % 5).unwrap()],
+        basis: if odd { Basis::ShortPast } else { Basis::LongPast },
         confidence: 0.75,
         site: stack.id,
         stacks: vec![stack.id, 7],

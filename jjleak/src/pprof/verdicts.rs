@@ -6,12 +6,13 @@ use super::error::Error;
 use super::limits::Budget;
 use super::proto::{MemoryDetail, PointDetail, RateDetail, SurvivalDetail, TotalsDetail, VerdictDetail};
 use super::tables::Tables;
-use crate::profile::{Memory, MemoryKind, Point, Rate, Survival, Totals, Verdict, VerdictKind};
+use crate::profile::{Basis, Memory, MemoryKind, Point, Rate, Survival, Totals, Verdict, VerdictKind};
 
 /// A verdict, but for its frames and the name of its kind, which stand in tables.
 pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> VerdictDetail {
     VerdictDetail {
         kind,
+        is_early: verdict.basis == Basis::ShortPast,
         confidence: verdict.confidence,
         site: verdict.site,
         stack_id: verdict.stacks.clone(),
@@ -53,6 +54,7 @@ pub(super) fn read(
     let caller = usize::try_from(detail.caller).unwrap_or_default().min(frames.len().saturating_sub(1));
     Ok(Some(Verdict {
         kind,
+        basis: if detail.is_early { Basis::ShortPast } else { Basis::LongPast },
         confidence: detail.confidence,
         site: detail.site,
         stacks: detail.stack_id.clone(),

@@ -30,7 +30,8 @@ pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 /// Stands for the frames of a stack that was not kept, where people read it.
 pub const NO_STACK: &str = "[no stack]";
 pub use verdict::{
-    JUDGED_LOOKS, JUDGED_SPANS, Memory, MemoryKind, Point, Rate, Survival, Verdict, VerdictKind,
+    Basis, JUDGED_LOOKS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rate, Survival, TOO_EARLY,
+    Verdict, VerdictKind,
 };
 
 /// A profile of one process.

@@ -1,6 +1,6 @@
 //! What is to be thought of a call site. Pure data; [`crate::analyze`] comes to it.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +13,19 @@ pub const JUDGED_SPANS: u32 = 4;
 /// A call site must have been looked at so many times: what is between two looks cannot be told apart.
 pub const JUDGED_LOOKS: u32 = 6;
 
+/// What is said of a call site that has not been watched for long enough.
+pub const TOO_EARLY: &str = "too early to say";
+
+/// What is said of one of which nothing is claimed.
+pub const NOT_JUDGED: &str = "not judged";
+
 /// What is to be thought of the allocations of a call site, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// What it is taken for.
     pub kind: VerdictKind,
+    /// On what that rests.
+    pub basis: Basis,
     /// How sure that is, from 0 to 1.
     pub confidence: f64,
     /// Identity of the call site, the same in later profiles of the process.
@@ -59,6 +67,18 @@ pub struct Verdict {
     pub series: Arc<[Point]>,
 }
 
+/// On what a verdict rests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// The call site has been watched for long enough.
+    #[default]
+    LongPast,
+    /// It has not, and only whether it grows can be told.
+    ShortPast,
+    /// Nothing was judged: the figures are not of all that the call site does.
+    Nothing,
+}
+
 /// What a call site is taken for, what is worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VerdictKind {
@@ -75,15 +95,35 @@ pub enum VerdictKind {
 }
 
 impl Verdict {
+    /// What is thought of it, in the words of reports.
+    #[must_use]
+    pub const fn words(&self) -> &'static str {
+        match (self.basis, self.kind) {
+            (Basis::LongPast, kind) | (Basis::ShortPast, kind @ VerdictKind::Growing) => kind.words(),
+            (Basis::ShortPast, _) => TOO_EARLY,
+            (Basis::Nothing, _) => NOT_JUDGED,
+        }
+    }
+
     /// What is worst first: by kind, then what grows by how fast, the rest by what it holds.
     #[must_use]
     pub fn worst_first(&self, other: &Self) -> Ordering {
-        let rate = |verdict: &Self| verdict.rate.map_or(0., |rate| rate.per_second);
-        let grows = self.kind <= VerdictKind::Growing;
-        let pace = if grows { rate(other).total_cmp(&rate(self)) } else { Ordering::Equal };
-        let held = other.live.bytes.cmp(&self.live.bytes);
-        self.kind.cmp(&other.kind).then(pace).then(held).then(self.site.cmp(&other.site))
+        self.rank().cmp(&other.rank())
     }
+
+    /// Where it stands among others: what is worst is least.
+    #[must_use]
+    pub fn rank(&self) -> impl Ord + use<> {
+        let pace = self.rate.filter(|_| self.kind <= VerdictKind::Growing).map_or(0., |rate| rate.per_second);
+        (self.kind, Reverse(ordered(pace)), Reverse(self.live.bytes), self.site)
+    }
+}
+
+/// An integer for each number, in their order.
+const fn ordered(number: f64) -> i64 {
+    let bits = number.to_bits().cast_signed();
+    // As `f64::total_cmp` does: of negative numbers, larger bits are less.
+    bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
 }
 
 impl VerdictKind {

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
-    Ages, Coverage, Frame, FrameKind, JUDGED_LOOKS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
-    Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
+    Ages, Basis, Coverage, Frame, FrameKind, JUDGED_LOOKS, Memory, MemoryKind, Point, ProcessInfo,
+    ProcessKind, Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -121,6 +121,7 @@ fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
     let survival = Survival { older_than: seconds(31), allocated, live: stack.live };
     Verdict {
         kind,
+        basis: Basis::LongPast,
         confidence: 0.97,
         site: stack.id + 1,
         stacks: vec![stack.id],

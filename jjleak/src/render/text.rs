@@ -12,7 +12,9 @@ use super::cost::cost_in_words;
 use super::counters::{Counted, losses, notes};
 use super::label::{NO_STACK, label, module, printable};
 use super::threads::ThreadShares;
-use super::verdicts::{advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site};
+use super::verdicts::{
+    advice, evidence, headline, is_judged, is_watched, of_what_is_shown, others, site, too_early,
+};
 use super::{Options, units};
 use crate::analyze::SortBy;
 use crate::profile::{Block, Coverage, Frame, Profile, StackProfile, Totals, Verdict, VerdictKind};
@@ -56,11 +58,11 @@ fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Re
             writeln!(out, "{line}")?;
         }
     }
-    Ok(())
+    too_early(profile).map_or(Ok(()), |line| writeln!(out, "{line}"))
 }
 
 fn write_verdict(verdict: &Verdict, shares: &ThreadShares, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{}: {}", verdict.kind.words(), site(verdict))?;
+    writeln!(out, "{}: {}", verdict.words(), site(verdict))?;
     for line in evidence(verdict) {
         writeln!(out, "\t{line}")?;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::label::{NO_STACK, label, module, printable};
 use super::units;
-use crate::profile::{Memory, MemoryKind, Profile, Rate, Verdict, VerdictKind};
+use crate::profile::{Memory, MemoryKind, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
 
 /// Of call sites that are not listed, so many are named.
 const NAMED: usize = 3;
@@ -229,7 +229,21 @@ fn do_so(count: usize, verb: &str) -> String {
 
 /// The call sites of a kind that need no further look, in a line; `None` when there are none.
 pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Option<String> {
-    let holding = of_kind(profile, kind).skip(shown).filter(|verdict| verdict.live.objects > 0);
+    let of_kind = of_kind(profile, kind).filter(|verdict| verdict.words() == kind.words());
+    in_a_line(of_kind.skip(shown), kind.words(), shown > 0)
+}
+
+/// The same of call sites of which nothing can be said yet.
+pub(super) fn too_early(profile: &Profile) -> Option<String> {
+    in_a_line(profile.verdicts.iter().filter(|verdict| verdict.words() == TOO_EARLY), TOO_EARLY, false)
+}
+
+fn in_a_line<'a>(
+    verdicts: impl Iterator<Item = &'a Verdict> + Clone,
+    words: &str,
+    is_rest: bool,
+) -> Option<String> {
+    let holding = verdicts.filter(|verdict| verdict.live.objects > 0);
     let count = holding.clone().count();
     let bytes = holding.clone().map(|verdict| verdict.live.bytes).sum();
     let tell = |verdict: &Verdict| format!("{} ({})", function(verdict), approximate(verdict.live.bytes));
@@ -237,9 +251,9 @@ pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Opti
     if count > NAMED {
         names.push("...".to_owned());
     }
-    let more = if shown > 0 { " more" } else { "" };
+    let more = if is_rest { " more" } else { "" };
     let (places, all, names) = (do_so(count, "hold"), approximate(bytes), names.join(", "));
-    (count > 0).then(|| format!("{}{more}: {places} {all}: {names}", kind.words()))
+    (count > 0).then(|| format!("{words}{more}: {places} {all}: {names}"))
 }
 
 /// What to do now, in a sentence.

@@ -16,7 +16,6 @@ use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::collect::RawStack;
 use crate::processes::{Module, ModuleTable};
-use crate::quick_map::QuickMap;
 use native::NativeSymbols;
 
 pub use frame::{Frame, FrameKind};
@@ -27,7 +26,8 @@ pub use jit::JitNames;
 #[derive(Default)]
 pub struct StackNames {
     native: NativeSymbols,
-    known: QuickMap<u32, NamedStack>,
+    /// By row: thousands are asked for at every look, one row after the other.
+    known: Vec<Option<NamedStack>>,
     /// Frames of generated code, by row and word, of stacks that nobody has asked for yet.
     generated: HashMap<u32, GeneratedFrames>,
 }
@@ -77,7 +77,7 @@ impl StackNames {
     /// Whether a stack has been asked for, and has the names that it will have.
     #[must_use]
     pub fn is_named(&self, row: u32) -> bool {
-        self.known.contains_key(&row)
+        self.known(row).is_some()
     }
 
     /// The stack in a row of the kernel's table: read by `read` and named the first time it is asked for. A
@@ -88,20 +88,32 @@ impl StackNames {
         modules: &ModuleTable,
         read: impl FnOnce() -> Option<RawStack>,
     ) -> NamedStack {
-        if let Some(known) = self.known.get(&row) {
+        if let Some(known) = self.known(row) {
             return known.clone();
         }
         let Some(raw) = read() else { return NamedStack::lost() };
         let generated = self.generated.remove(&row).unwrap_or_default();
         let frames = self.native.frames(&raw, modules, &generated).into();
         let named = NamedStack { status: raw.status, frames };
-        self.known.insert(row, named.clone());
+        let index = row as usize;
+        if index >= self.known.len() {
+            self.known.resize(index + 1, None);
+        }
+        self.known[index] = Some(named.clone());
         named
+    }
+
+    fn known(&self, row: u32) -> Option<&NamedStack> {
+        self.known.get(row as usize)?.as_ref()
     }
 
     /// Forgets rows that are free for other stacks.
     pub fn forget(&mut self, rows: &BTreeSet<u32>) {
-        self.known.retain(|row, _| !rows.contains(row));
+        for row in rows {
+            if let Some(known) = self.known.get_mut(*row as usize) {
+                *known = None;
+            }
+        }
         self.generated.retain(|row, _| !rows.contains(row));
     }
 }

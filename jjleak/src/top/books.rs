@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Cost;
-use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict, VerdictKind};
+use super::standing::Standing;
+use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict};
 use crate::quick_map::QuickMap;
 
 /// Which process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ProcessKey {
     pub(super) pid: u32,
     start_time: u64,
 }
 
 /// Which call site of which process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SiteKey {
     pub(super) process: ProcessKey,
-    site: u64,
+    pub(super) site: u64,
 }
 
 /// Live bytes and objects more than before, or less.
@@ -36,6 +37,9 @@ pub(super) struct Row {
     pub(super) profile: usize,
     /// Index of the verdict, if it is a call site's; it is the whole process's otherwise.
     pub(super) verdict: Option<usize>,
+    /// Of the call site; of a process, the one with site 0.
+    pub(super) key: SiteKey,
+    pub(super) standing: Standing,
     pub(super) live: Totals,
     pub(super) delta: Delta,
     /// Growth in bytes a second.
@@ -76,12 +80,17 @@ impl Books {
             let process = ProcessKey::of(&profile.process);
             let ages: QuickMap<u64, Duration> =
                 profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))).collect();
+            let mut worst = None;
             for (number, verdict) in profile.verdicts.iter().enumerate() {
                 let key = SiteKey { process, site: verdict.site };
+                let standing = Standing::of(verdict);
+                worst = Some(worst.map_or(standing, |worst: Standing| worst.min(standing)));
                 now.sites.insert(key, verdict.live);
                 books.sites.push(Row {
                     profile: index,
                     verdict: Some(number),
+                    key,
+                    standing,
                     live: verdict.live,
                     delta: Delta::between(before.sites.get(&key), verdict.live),
                     rate: verdict.rate.map_or(0., |rate| rate.per_second),
@@ -95,9 +104,17 @@ impl Books {
             books.processes.push(Row {
                 profile: index,
                 verdict: None,
+                key: SiteKey { process, site: 0 },
+                standing: worst.unwrap_or(Standing::Unjudged),
                 live,
                 delta: Delta::between(before.processes.get(&process), live),
-                rate: growing(profile).filter_map(|verdict| verdict.rate).map(|rate| rate.per_second).sum(),
+                // Only of what grows a rate is known.
+                rate: profile
+                    .verdicts
+                    .iter()
+                    .filter_map(|verdict| verdict.rate)
+                    .map(|rate| rate.per_second)
+                    .sum(),
                 oldest: ages.values().max().copied(),
             });
         }
@@ -118,15 +135,6 @@ impl Books {
         row.verdict.map(|index| &self.profile(row).verdicts[index])
     }
 
-    pub(super) fn process_key(&self, row: &Row) -> ProcessKey {
-        ProcessKey::of(&self.profile(row).process)
-    }
-
-    pub(super) fn site_key(&self, row: &Row) -> SiteKey {
-        let site = self.verdict(row).map_or(0, |verdict| verdict.site);
-        SiteKey { process: self.process_key(row), site }
-    }
-
     /// The profile of a process.
     pub(super) fn find_process(&self, key: ProcessKey) -> Option<&Arc<Profile>> {
         self.profiles.iter().find(|profile| ProcessKey::of(&profile.process) == key)
@@ -134,7 +142,7 @@ impl Books {
 
     /// The row of a call site.
     pub(super) fn find_site(&self, key: SiteKey) -> Option<&Row> {
-        self.sites.iter().find(|row| self.site_key(row) == key)
+        self.sites.iter().find(|row| row.key == key)
     }
 
     /// The stacks of a call site, those that hold the most first.
@@ -163,16 +171,11 @@ impl Delta {
     }
 }
 
-/// The verdicts on what grows.
-fn growing(profile: &Profile) -> impl Iterator<Item = &Verdict> {
-    profile.verdicts.iter().filter(|verdict| verdict.kind <= VerdictKind::Growing)
-}
-
-/// How many call sites are of each kind, in the order of [`VerdictKind::ALL`].
-pub(super) fn kinds<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; VerdictKind::ALL.len()] {
-    let mut counts = [0; VerdictKind::ALL.len()];
-    for verdict in verdicts {
-        counts[verdict.kind as usize] += 1;
+/// How many call sites there is each to be said of, in the order of [`Standing::ALL`].
+pub(super) fn standings<'a>(sites: impl Iterator<Item = &'a Row>) -> [usize; Standing::ALL.len()] {
+    let mut counts = [0; Standing::ALL.len()];
+    for site in sites {
+        counts[site.standing as usize] += 1;
     }
     counts
 }

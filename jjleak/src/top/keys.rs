@@ -159,7 +159,7 @@ impl Top {
             // Of the process that is chosen.
             Screen::Processes(_) => {
                 let row = self.chosen_row();
-                row.map_or(Scope::Everything, |row| Scope::Process(self.shown_books().process_key(&row)))
+                row.map_or(Scope::Everything, |row| Scope::Process(row.key.process))
             }
             screen => screen.scope(),
         };
@@ -222,10 +222,10 @@ impl Top {
         let row = self.rows.get(index);
         match &mut self.screens[shown] {
             Screen::Processes(list) => {
-                list.chosen = row.and_then(|row| books.processes.get(*row)).map(|row| books.process_key(row));
+                list.chosen = row.and_then(|row| books.processes.get(*row)).map(|row| row.key.process);
             }
             Screen::Sites { list, .. } => {
-                list.chosen = row.and_then(|row| books.sites.get(*row)).map(|row| books.site_key(row));
+                list.chosen = row.and_then(|row| books.sites.get(*row)).map(|row| row.key);
             }
             Screen::Site { .. } | Screen::Tree { .. } => {}
         }
@@ -244,12 +244,9 @@ impl Top {
 
     fn look_closer(&mut self) {
         let Some(row) = self.chosen_row() else { return };
-        let books = self.shown_books();
         let closer = match self.screen() {
-            Screen::Processes(_) => {
-                Screen::Sites { of: Some(books.process_key(&row)), list: List::default() }
-            }
-            _ => Screen::Site { key: books.site_key(&row), stack: 0, scroll: 0 },
+            Screen::Processes(_) => Screen::Sites { of: Some(row.key.process), list: List::default() },
+            _ => Screen::Site { key: row.key, stack: 0, scroll: 0 },
         };
         self.screens.push(closer);
         self.arrange();

@@ -5,6 +5,7 @@
 //!
 //! - `books`: what is known at an instant, as rows.
 //! - `order`: in which order rows stand, and which of them.
+//! - `standing`: what can be said of a row.
 //! - `screen`: what is looked at, and where in it.
 //! - `keys`: what each key changes.
 //! - `tree`: call paths as tiles.
@@ -15,6 +16,7 @@ mod figures;
 mod keys;
 mod order;
 mod screen;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -25,8 +27,10 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::analyze::call_sites;
 use crate::profile::{Profile, StackProfile};
 use crate::render::Value;
 use books::{Before, Books, Row};
@@ -48,6 +52,8 @@ pub struct About {
     pub interval: Duration,
     /// Where the reader's clock stands.
     pub time_zone: TimeZone,
+    /// What of the figures is left out, in words; nothing when they are whole.
+    pub view: String,
     /// Whether there can be more than one process.
     pub several: bool,
     /// Which colours the terminal shows.
@@ -136,7 +142,8 @@ impl Top {
 
     /// Takes in the profiles of an instant.
     pub fn take(&mut self, profiles: Vec<Profile>, cost: Cost) {
-        let profiles = profiles.into_iter().map(Arc::new).chain(self.ended.iter().cloned()).collect();
+        let profiles =
+            profiles.into_iter().map(listed).map(Arc::new).chain(self.ended.iter().cloned()).collect();
         self.instants += 1;
         self.books = Books::new(profiles, cost, &mut self.before);
         self.arrange();
@@ -144,10 +151,17 @@ impl Top {
 
     /// Takes in the last profiles of processes that have ended. They are shown from the next instant on.
     pub fn take_ended(&mut self, profiles: Vec<Profile>) {
-        self.ended.extend(profiles.into_iter().map(Arc::new));
+        self.ended.extend(profiles.into_iter().map(listed).map(Arc::new));
         self.ended.sort_by_key(|profile| std::cmp::Reverse(profile.live().bytes));
         self.forget_ended(self.ended.len().saturating_sub(MAX_ENDED));
         self.ended.truncate(MAX_ENDED);
+    }
+
+    /// Keeps processes no longer that had ended by then.
+    pub fn forget_ended_before(&mut self, instant: Timestamp) {
+        let all = self.ended.len();
+        self.ended.retain(|profile| profile.taken_at >= instant);
+        self.forget_ended(all - self.ended.len());
     }
 
     /// So many processes have ended that are not kept.
@@ -266,7 +280,7 @@ impl Top {
                 let of_threads: Vec<_> =
                     books.profiles.iter().map(|profile| list.filter.stacks_of_threads(profile)).collect();
                 let shows = |row: &Row| {
-                    of.is_none_or(|process| books.process_key(row) == process)
+                    of.is_none_or(|process| row.key.process == process)
                         && (list.filter.is_empty()
                             || books.verdict(row).is_some_and(|verdict| {
                                 let of_threads = &of_threads[row.profile];
@@ -278,23 +292,31 @@ impl Top {
             Screen::Site { .. } | Screen::Tree { .. } => return,
         };
         order.sort_by(|a, b| {
-            let order = sort.compare(books, value, &rows[*a], &rows[*b]);
+            let order = sort.compare(value, &rows[*a], &rows[*b]);
             if is_reversed { order.reverse() } else { order }
         });
         let find = |is_it: &dyn Fn(&Row) -> bool| order.iter().position(|index| is_it(&rows[*index]));
         match &mut self.screens[current] {
             Screen::Processes(list) => {
-                let found = list.chosen.and_then(|key| find(&|row| books.process_key(row) == key));
+                let found = list.chosen.and_then(|key| find(&|row| row.key.process == key));
                 list.settle(found, order.len(), self.page);
             }
             Screen::Sites { list, .. } => {
-                let found = list.chosen.and_then(|key| find(&|row| books.site_key(row) == key));
+                let found = list.chosen.and_then(|key| find(&|row| row.key == key));
                 list.settle(found, order.len(), self.page);
             }
             Screen::Site { .. } | Screen::Tree { .. } => {}
         }
         self.rows = order;
     }
+}
+
+/// The profile with its call sites: where nothing was judged, it has none.
+fn listed(mut profile: Profile) -> Profile {
+    if profile.verdicts.is_empty() {
+        profile.verdicts = call_sites(&profile);
+    }
+    profile
 }
 
 fn indexes(rows: &[Row], shows: impl Fn(&Row) -> bool) -> Vec<usize> {

@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 
-use super::books::{Books, Row};
-use crate::profile::{Frame, Profile, StackProfile, Verdict, VerdictKind};
+use super::books::Row;
+use crate::profile::{Frame, Profile, StackProfile, Verdict};
 use crate::render::Value;
 
 /// What rows are ordered by; what matters most comes first.
@@ -52,10 +52,10 @@ impl Sort {
     }
 
     /// Which of two rows comes first.
-    pub(super) fn compare(self, books: &Books, value: Value, a: &Row, b: &Row) -> Ordering {
+    pub(super) fn compare(self, value: Value, a: &Row, b: &Row) -> Ordering {
         let by = |key: fn(&Row, Value) -> i128| key(b, value).cmp(&key(a, value));
         let first = match self {
-            Self::Verdict => rank(books, a).cmp(&rank(books, b)).then(b.rate.total_cmp(&a.rate)),
+            Self::Verdict => a.standing.cmp(&b.standing).then(b.rate.total_cmp(&a.rate)),
             Self::Size => by(|row, value| i128::from(value.of(row.live))),
             Self::Count => by(|row, _| i128::from(row.live.objects)),
             Self::Growth => by(|row, value| {
@@ -69,24 +69,7 @@ impl Sort {
         };
         let live = value.of(b.live).cmp(&value.of(a.live));
         // What comes first does not change while nothing else does.
-        first.then(live).then_with(|| identity(books, a).cmp(&identity(books, b)))
-    }
-}
-
-fn identity(books: &Books, row: &Row) -> (u32, u64) {
-    (books.profile(row).process.pid, books.verdict(row).map_or(0, |verdict| verdict.site))
-}
-
-/// The verdict on a call site; on a process, the worst of its call sites'.
-fn rank(books: &Books, row: &Row) -> Option<VerdictKind> {
-    worst(books, row).or(Some(VerdictKind::SteadyChurn))
-}
-
-/// The verdict on a call site; on a process, the worst of its call sites'.
-pub(super) fn worst(books: &Books, row: &Row) -> Option<VerdictKind> {
-    match books.verdict(row) {
-        Some(verdict) => Some(verdict.kind),
-        None => books.profile(row).verdicts.iter().map(|verdict| verdict.kind).min(),
+        first.then(live).then_with(|| a.key.cmp(&b.key))
     }
 }
 
@@ -157,7 +140,7 @@ impl Filter {
             self.matches(&frame.symbol) || self.matches(&frame.file) || self.matches(&frame.module)
         };
         self.is_empty()
-            || self.matches(verdict.kind.words())
+            || self.matches(verdict.words())
             || self.matches(&profile.process.comm)
             || verdict.frames.iter().any(frame)
             || verdict.stacks.iter().any(|id| of_threads.contains(id))

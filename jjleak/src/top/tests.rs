@@ -10,8 +10,8 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::profile::{
-    Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, StackProfile, Survival, Thread,
-    Totals, Verdict, VerdictKind,
+    Basis, Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, StackProfile, Survival,
+    Thread, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -24,6 +24,7 @@ const USUAL: (u16, u16) = (80, 24);
 fn about(colors: Colors) -> About {
     About {
         interval: Duration::from_secs(1),
+        view: String::new(),
         time_zone: sample::time_zone(),
         several: false,
         colors,
@@ -67,6 +68,7 @@ fn site(
     let allocated = Totals { bytes: live.bytes * 3, objects: live.objects * 3 };
     let verdict = Verdict {
         kind,
+        basis: Basis::LongPast,
         confidence: 0.95,
         site: id,
         stacks: vec![id],

@@ -2,7 +2,8 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::profile::{FrameKind, VerdictKind};
+use super::standing::Standing;
+use crate::profile::FrameKind;
 use crate::render::frame_color;
 
 /// Which colours the terminal shows.
@@ -27,12 +28,13 @@ impl Theme {
         if self.colors == Colors::None { Style::new() } else { Style::new().fg(color) }
     }
 
-    pub(super) fn verdict(self, kind: VerdictKind) -> Style {
-        match kind {
-            VerdictKind::Leaking => self.alarm(),
-            VerdictKind::Growing => self.colored(Color::Yellow),
-            VerdictKind::CacheLike => self.colored(Color::Cyan),
-            VerdictKind::StartUp | VerdictKind::SteadyChurn => Self::quiet(),
+    pub(super) fn standing(self, standing: Standing) -> Style {
+        match standing {
+            Standing::Leaking => self.alarm(),
+            Standing::Growing => self.colored(Color::Yellow),
+            Standing::CacheLike => self.colored(Color::Cyan),
+            Standing::TooEarly | Standing::Unjudged => Style::new(),
+            Standing::StartUp | Standing::SteadyChurn => Self::quiet(),
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Browser {
     /// What went wrong on the page, and what it asked the network for.
     complaints: Vec<String>,
     loads: Vec<String>,
+    /// What is typed into the next question that the page asks.
+    answer_to_prompt: String,
     _process: Process,
     _folder: TempDir,
 }
@@ -63,6 +65,7 @@ impl Browser {
             session: String::new(),
             complaints: Vec::new(),
             loads: Vec::new(),
+            answer_to_prompt: String::new(),
             _process: process,
             _folder: folder,
         };
@@ -118,6 +121,13 @@ impl Browser {
         }
     }
 
+    /// Clicks on what an expression finds, and types a text into the question that the page asks then.
+    pub(crate) fn click_and_answer(&mut self, element: &str, answer: &str) {
+        answer.clone_into(&mut self.answer_to_prompt);
+        self.point(element, true);
+        assert!(self.answer_to_prompt.is_empty(), "the page has asked nothing");
+    }
+
     /// Types into what has the focus.
     pub(crate) fn type_text(&mut self, text: &str) {
         self.ask("Input.insertText", &json!({ "text": text }));
@@ -139,13 +149,7 @@ impl Browser {
     }
 
     fn ask(&mut self, method: &str, parameters: &Value) -> Value {
-        self.last_id += 1;
-        let id = self.last_id;
-        let mut request = json!({ "id": id, "method": method, "params": parameters });
-        if !self.session.is_empty() {
-            request["sessionId"] = json!(self.session);
-        }
-        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        let id = self.send(method, parameters);
         loop {
             let message = self.next(method);
             if message["id"] == id {
@@ -153,6 +157,16 @@ impl Browser {
                 return message["result"].clone();
             }
         }
+    }
+
+    fn send(&mut self, method: &str, parameters: &Value) -> u64 {
+        self.last_id += 1;
+        let mut request = json!({ "id": self.last_id, "method": method, "params": parameters });
+        if !self.session.is_empty() {
+            request["sessionId"] = json!(self.session);
+        }
+        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        self.last_id
     }
 
     fn wait_for(&mut self, event: &str) {
@@ -165,6 +179,11 @@ impl Browser {
         match message["method"].as_str() {
             Some("Runtime.exceptionThrown" | "Log.entryAdded") => {
                 self.complaints.push(parameters.to_string());
+            }
+            // The page stands still until it is answered.
+            Some("Page.javascriptDialogOpening") => {
+                let text = std::mem::take(&mut self.answer_to_prompt);
+                self.send("Page.handleJavaScriptDialog", &json!({ "accept": true, "promptText": text }));
             }
             Some("Runtime.consoleAPICalled") => self.complaints.push(parameters["args"].to_string()),
             Some("Network.requestWillBeSent") => {

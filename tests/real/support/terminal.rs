@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::bounded::{self, SOON};
+use super::bounded::{self, LONG, SOON};
 use super::jjleak::{PROGRAM, names_in};
 
 /// No line of tmux's own.
@@ -26,6 +27,11 @@ impl Terminal {
         let command =
             format!("{} {PROGRAM} {arguments}; echo status=$?; stty -a; read keep", variables.join(" "));
         Self::open(&command)
+    }
+
+    /// Runs jjleak with these arguments where nobody is told that the terminal is gone.
+    pub(crate) fn run_ignoring_hangups(arguments: &str) -> Self {
+        Self::open(&format!("trap '' HUP; {PROGRAM} {arguments}; read keep"))
     }
 
     /// Runs jjleak with these arguments in a shell that has jobs, and then says the same.
@@ -69,11 +75,20 @@ impl Terminal {
         self.until_so(what, |screen| screen.contains(what))
     }
 
+    /// The same of what takes work that grows with everything else that runs on the machine.
+    pub(crate) fn until_at_last(&self, what: &str) -> String {
+        self.until_within(LONG, what, |screen| screen.contains(what))
+    }
+
     /// Waits until the screen is as it should be.
     pub(crate) fn until_so(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+        self.until_within(SOON, what, is_so)
+    }
+
+    fn until_within(&self, limit: Duration, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let mut screen = String::new();
         let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            bounded::until(SOON, what, || {
+            bounded::until(limit, what, || {
                 screen = self.screen();
                 is_so(&screen)
             });

@@ -4,6 +4,7 @@ mod buffers;
 mod calls;
 mod command;
 mod redis;
+mod sites;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ pub(crate) use buffers::Buffers;
 pub(crate) use calls::{Calls, MICRO, Micro};
 pub(crate) use command::{compiler, python, sqlite};
 pub(crate) use redis::Redis;
+pub(crate) use sites::Sites;
 
 /// Variables that a program is started with, for tools that are libraries.
 pub(crate) type Environment = Vec<(String, String)>;

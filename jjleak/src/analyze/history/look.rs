@@ -1,7 +1,10 @@
 //! A profile by its call sites.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::analyze::site;
-use crate::profile::{Profile, StackProfile, Totals};
+use crate::profile::{Basis, Profile, StackProfile, Totals, Verdict, VerdictKind};
 use crate::quick_map::{QuickMap, quick_map};
 
 /// The call sites of stacks, and which of their frames is the caller.
@@ -26,6 +29,34 @@ pub(super) struct Now<'a> {
     pub(super) largest: &'a StackProfile,
     /// Index of its frame that is the caller.
     pub(super) caller: usize,
+}
+
+impl Now<'_> {
+    /// Its figures, with nothing said of them yet, or at all.
+    pub(super) fn unjudged(&self, basis: Basis) -> Verdict {
+        Verdict {
+            kind: VerdictKind::SteadyChurn,
+            basis,
+            confidence: 0.,
+            site: self.site,
+            stacks: self.stacks.iter().map(|stack| stack.id).collect(),
+            frames: Arc::clone(&self.largest.frames),
+            caller: self.caller,
+            live: self.live,
+            allocated: self.allocated,
+            watched: Duration::ZERO,
+            first_seen: Duration::ZERO,
+            rate: None,
+            survival: None,
+            allocation_rate: 0.,
+            free_rate: 0.,
+            freed_when_old: None,
+            freed_from_before: None,
+            hidden_stacks: 0,
+            flat_for: None,
+            series: Arc::default(),
+        }
+    }
 }
 
 impl<'a> Look<'a> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::look::{Look, Now};
 use crate::analyze::judge::{Earlier, Judgement, Past};
 use crate::analyze::statistics::figure;
-use crate::profile::{Point, Profile, Sampling, Totals, Verdict};
+use crate::profile::{Basis, Point, Profile, Sampling, Totals, Verdict};
 
 /// What is remembered of a call site, for each remembered instant.
 #[derive(Debug, Default)]
@@ -177,6 +177,7 @@ impl Judged {
         let Self { judgement: judged, first_seen, turnover: (allocation_rate, free_rate), series } = self;
         Verdict {
             kind: judged.kind,
+            basis: if judged.is_early { Basis::ShortPast } else { Basis::LongPast },
             confidence: judged.confidence,
             site: now.site,
             stacks: now.stacks.iter().map(|stack| stack.id).collect(),

@@ -113,3 +113,44 @@ fn sites_that_are_judged_in_turn_have_figures_of_the_look_and_verdicts_of_a_few_
     assert_eq!(last, thorough.observe(&profile, Pace::Thorough));
     assert_eq!(last[0].kind, VerdictKind::Leaking);
 }
+
+/// A profile as it is at a glance: without cohorts, and without the instants that they are told by.
+fn glanced(mut profile: Profile) -> Profile {
+    profile.instants_ns = [].into();
+    profile.stacks.iter_mut().for_each(|stack| stack.cohorts.clear());
+    profile
+}
+
+#[test]
+fn a_glance_has_the_figures_of_the_look_and_changes_nothing_that_is_remembered() {
+    let leak = |look: u64| profile(look, vec![stack(1, &vec![16; usize::try_from(look).unwrap()])]);
+    let (mut glancing, mut other) = (History::default(), History::default());
+    for look in 1..=LOOKS {
+        let observed = glancing.observe(&leak(look), Pace::InTurn);
+        assert_eq!(observed, other.observe(&leak(look), Pace::InTurn));
+        let mut later = leak(look + 1);
+        later.stacks.push(stack(2, &[7]));
+        let seen = glancing.glance(&glanced(later));
+        let of = |id: u64| {
+            let bytes = if id == 1 { 16 * (look + 1) } else { 7 };
+            seen.iter().find(|verdict| verdict.live.bytes == bytes).unwrap()
+        };
+        assert_eq!((of(1).kind, of(1).rate), (observed[0].kind, observed[0].rate));
+        assert_eq!((of(2).basis, of(2).words()), (Basis::ShortPast, "too early to say"));
+        assert_eq!(seen.len(), 2);
+    }
+    assert_eq!(other.observe(&leak(LOOKS), Pace::Thorough)[0].kind, VerdictKind::Leaking);
+}
+
+#[test]
+fn after_glances_as_many_sites_are_judged_as_if_each_had_been_a_look() {
+    let (mut in_turn, mut thorough) = (History::default(), History::default());
+    for look in 1..=2 * LOOKS {
+        for _ in 0..2 {
+            in_turn.glance(&glanced(many_sites(look)));
+        }
+        let profile = many_sites(look);
+        let judged = in_turn.observe(&profile, Pace::InTurn);
+        assert_eq!(judged, thorough.observe(&profile, Pace::Thorough), "three thirds at every look");
+    }
+}

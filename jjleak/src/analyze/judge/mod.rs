@@ -65,6 +65,8 @@ pub(super) struct Past<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Judgement {
     pub(super) kind: VerdictKind,
+    /// Whether the past is too short to tell more than whether it grows.
+    pub(super) is_early: bool,
     pub(super) confidence: f64,
     pub(super) watched: f64,
     pub(super) rate: Option<Rate>,
@@ -108,6 +110,7 @@ impl Past<'_> {
         let total = total::Total::of(self);
         let mut judgement = Judgement {
             kind: VerdictKind::SteadyChurn,
+            is_early: !self.is_long_enough(),
             confidence: 0.5,
             watched: self.watched(),
             rate: None,
@@ -115,7 +118,7 @@ impl Past<'_> {
             freed_when_old: None,
             flat_for: total.flat_for,
         };
-        if !self.is_long_enough() {
+        if judgement.is_early {
             self.judge_early(&total, &mut judgement);
         } else if let Some(survivors) = self.survivors {
             survivors::judge(self, survivors, &total, &mut judgement);

@@ -113,7 +113,8 @@ impl Session {
         let mut reports = every(args.interval);
         // Verdicts need more looks than rare reports are.
         let between_looks = (args.settle / LOOKS_IN_SETTLE).max(SHORTEST_BETWEEN_LOOKS);
-        let has_looks = args.wants_verdicts() && args.interval > between_looks;
+        let shows_verdicts = args.wants_verdicts() || self.audience.shows_verdicts();
+        let has_looks = shows_verdicts && args.interval > between_looks;
         let mut looks = every(between_looks);
         let mut housekeeping = every(HOUSEKEEPING);
         let mut pauses = self.first_pauses(args.interval).into_iter();
@@ -280,8 +281,10 @@ impl Session {
             return Ok(());
         }
         for Profile { process, ended, .. } in &profiles {
-            let ended = ended.as_deref().unwrap_or_default();
-            self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
+            if self.endings.len() < MAX_CLOSED {
+                let ended = ended.as_deref().unwrap_or_default();
+                self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
+            }
         }
         if self.watch.follows() {
             self.audience.show_ended_child(&profiles, &mut self.outputs);
@@ -299,7 +302,6 @@ impl Session {
     /// last: nobody has to wait for the report until the kernel is done with that.
     fn finish(mut self, args: &Args) -> Result<(), Failure> {
         self.watch.disarm()?;
-        self.endings.truncate(MAX_CLOSED);
         self.endings.iter().for_each(|ending| tell(ending));
         for (comm, pid) in self.watch.commands() {
             tell(&format!("{comm} runs on as process {pid}"));

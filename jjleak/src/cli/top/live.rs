@@ -1,11 +1,13 @@
 //! The live view in a terminal.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crossterm::event::{Event, KeyEvent, KeyEventKind};
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 use nix::sys::signal::{Signal, raise};
 use nix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{self, SignalKind};
@@ -24,6 +26,10 @@ use crate::top::{About, Cost, Top, Wish};
 /// Most that looks may take of a core: a view is watched beside a production's own work. What there is more to look at makes
 /// looks rarer, and not dearer. What is done between looks brings it to 2 %.
 const LARGEST_SHARE: f64 = 0.018;
+/// Looks by which it is told what looks take: those that take in what is remembered are dearer, and come again within so many.
+const LOOKS: usize = 8;
+/// Where processes come and go, those that have ended are shown for so long.
+const ENDED_FOR: SignedDuration = SignedDuration::from_mins(1);
 /// Rarer than this, nobody would call it live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -39,10 +45,13 @@ pub(in crate::cli) struct LiveView {
     interval: Duration,
     /// What jjleak had taken of all cores when the look began, in seconds.
     look_began: Option<f64>,
-    /// What the last look took, likewise.
-    spent: f64,
+    /// What the last looks took, likewise.
+    spent: VecDeque<f64>,
     /// How long to wait until the next look, if that is longer than the interval.
     pause: Option<Duration>,
+    /// Whether others come for those that end, and whether all of the host's processes are watched.
+    forgets_ended: bool,
+    is_of_all: bool,
     /// Where files go.
     folder: PathBuf,
     time_zone: TimeZone,
@@ -66,8 +75,10 @@ impl LiveView {
             meter: Meter::new(),
             interval,
             look_began: None,
-            spent: 0.,
+            spent: VecDeque::with_capacity(LOOKS),
             pause: None,
+            forgets_ended: args.name.is_some() || args.system_wide,
+            is_of_all: args.system_wide,
             folder: args.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
             time_zone,
         };
@@ -83,11 +94,15 @@ impl LiveView {
     /// Shows the profiles of an instant.
     pub(in crate::cli) fn show(&mut self, profiles: Vec<Profile>) -> io::Result<()> {
         let cpu = self.meter.read();
+        if self.forgets_ended {
+            self.top.forget_ended_before(Timestamp::now() - ENDED_FOR);
+        }
         self.top.take(profiles, Cost { cpu });
-        let spent = cpu_seconds().zip(self.look_began.take()).map(|(now, began)| now - began);
-        self.pause = spent.and_then(|spent| pause(spent.min(self.spent), self.interval));
-        // A single look that is dear, as one that names everything for the first time, is no reason to rest: the next will tell.
-        self.spent = spent.unwrap_or_default();
+        if let Some((now, began)) = cpu_seconds().zip(self.look_began.take()) {
+            self.spent.truncate(LOOKS - 1);
+            self.spent.push_front(now - began);
+        }
+        self.pause = pause(usual(&self.spent), self.interval);
         self.top.set_pace(self.pause.unwrap_or(self.interval));
         self.draw()
     }
@@ -99,12 +114,12 @@ impl LiveView {
 
     /// Keeps the last profiles of processes that have ended: they show from the next instant on.
     pub(in crate::cli) fn show_ended(&mut self, profiles: &[Profile]) {
-        self.top.take_ended(profiles.to_vec());
-    }
-
-    /// So many processes have ended that nobody will ask for.
-    pub(in crate::cli) const fn mention_ended(&mut self, number: usize) {
-        self.top.forget_ended(number);
+        // Where programs begin and end all the time, those that have ended would leave no room for others.
+        let is_shown =
+            |profile: &&Profile| !self.forgets_ended || !(self.is_of_all || profile.live().is_nothing());
+        let shown: Vec<_> = profiles.iter().filter(is_shown).cloned().collect();
+        self.top.forget_ended(profiles.len() - shown.len());
+        self.top.take_ended(shown);
     }
 
     /// Nothing is left to profile.
@@ -203,7 +218,18 @@ impl LiveView {
     }
 }
 
-/// How long to wait after a look that took so many seconds of a core, if that is longer than the interval.
+/// What looks take on average, but for a single one that is dearer than all others, as one that names everything for the first
+/// time: it is taken for the second dearest.
+fn usual(spent: &VecDeque<f64>) -> f64 {
+    let mut sorted: Vec<_> = spent.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    let [ref others @ .., _] = sorted[..] else { return 0. };
+    let second = others.last().copied().unwrap_or_default();
+    let number = f64::from(u32::try_from(sorted.len()).unwrap_or(u32::MAX));
+    (others.iter().sum::<f64>() + second) / number
+}
+
+/// How long to wait after looks that took so many seconds of a core, if that is longer than the interval.
 fn pause(spent: f64, interval: Duration) -> Option<Duration> {
     let fair = Duration::try_from_secs_f64(spent / LARGEST_SHARE).ok()?.min(LONGEST_PAUSE);
     (fair > interval).then_some(fair)
@@ -241,6 +267,16 @@ fn cpu_seconds() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_single_dear_look_is_no_reason_to_rest_and_several_are() {
+        let usual = |spent: &[f64]| usual(&spent.iter().copied().collect());
+        let is = |is: f64, expected: f64| assert!((is - expected).abs() < 1e-9, "{is} is not {expected}");
+        is(usual(&[]), 0.);
+        is(usual(&[0.4]), 0.);
+        is(usual(&[0.01, 0.4]), 0.01);
+        is(usual(&[0.02, 0.01, 0.02, 0.01]), 0.015);
+    }
 
     #[test]
     fn dear_looks_are_rare_ones_and_cheap_ones_keep_the_interval() {

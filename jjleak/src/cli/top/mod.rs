@@ -7,12 +7,14 @@ mod terminal;
 
 use std::env;
 use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use jiff::tz::TimeZone;
 
 use super::audience::Wanted;
 use super::failure::USAGE;
 use super::{Failure, session};
+use crate::render::printable;
 use crate::top::{About, Colors};
 
 pub(super) use args::TopArgs;
@@ -32,11 +34,18 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
     let about = About {
         interval: args.profiling().interval,
         time_zone: TimeZone::system(),
+        view: left_out(args.profiling().baseline.as_deref()),
         several: args.profiling().may_be_several(),
         colors: colors(|name| env::var(name).unwrap_or_default()),
         sort: args.sort,
     };
     session::profile(args.profiling(), &Wanted::View(about))
+}
+
+/// What the figures are without.
+fn left_out(baseline: Option<&Path>) -> String {
+    let name = baseline.map(|file| file.file_name().unwrap_or(file.as_os_str()).display());
+    name.map(|name| printable(&format!("without what is in {name}")).into_owned()).unwrap_or_default()
 }
 
 /// Which colours the terminal shows, by what it says of itself; none if none are wanted (<https://no-color.org>).

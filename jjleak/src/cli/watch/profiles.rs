@@ -22,12 +22,23 @@ use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 impl Watch {
     /// Takes profiles of all processes.
     pub(in crate::cli) fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
-        let mut profiles = self.take_but(&BTreeSet::new())?;
+        // A past of minutes is told by few instants: what is between them is looked at for its figures.
+        let now_ns = now_ns();
+        let images = self.images(|_| pace == Pace::InTurn && !self.coverage.combined);
+        let glanced = images.into_iter().filter(|image| !self.collector.is_due(*image, now_ns)).collect();
+        self.collector.leave_undivided(glanced);
+        let profiles = self.take_but(&BTreeSet::new());
+        self.collector.leave_undivided(BTreeSet::new());
+        let mut profiles = profiles?;
         let images = self.images(|_| true);
         self.collector.keep_timelines(&images);
         for profile in &mut profiles {
             self.growth.measure(profile);
-            self.histories.judge(profile, pace);
+            if profile.instants_ns.is_empty() {
+                self.histories.glance(profile);
+            } else {
+                self.histories.judge(profile, pace);
+            }
             unjudge_estimates(profile);
         }
         self.measure_cost(&mut profiles);
@@ -65,7 +76,7 @@ impl Watch {
             self.look_at_all()?;
             profiles = self.take(is_wanted)?;
         }
-        if let Some(taken_ns) = profiles.first().and_then(|profile| profile.instants_ns.last()) {
+        if let Some(taken_ns) = profiles.iter().find_map(|profile| profile.instants_ns.last()) {
             let images = self.images(is_wanted);
             self.collector.divide_at(&images, *taken_ns);
         }

@@ -134,9 +134,6 @@ pub struct Estimate {
     pub can_be_judged: bool,
 }
 
-/// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
-/// there is more between two series.
-const SAME_BEGIN: Duration = Duration::from_secs(1);
 /// What being profiled costs a process: estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
@@ -154,6 +151,9 @@ impl From<Cost> for Costs {
     }
 }
 
+/// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
+/// there is more between two series.
+const SAME_BEGIN: Duration = Duration::from_secs(1);
 /// Call sites that an entry names.
 const MAX_SITES: usize = 10;
 

@@ -8,7 +8,7 @@ use super::super::label::{NO_STACK, label, module, printable};
 use super::super::threads::ThreadShares;
 use super::super::verdicts::of_what_is_shown;
 use super::super::{Options, svg::escape, units};
-use crate::profile::{Frame, FrameKind, Profile, Sampling, StackProfile, Totals};
+use crate::profile::{Basis, Frame, FrameKind, Profile, Sampling, StackProfile, Totals};
 use jjleak_common::stack::StackStatus;
 
 /// Call sites in the table; the flame graph has all.
@@ -82,12 +82,15 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
     for verdict in profile.verdicts.iter().take(MAX_SITES) {
         let humane = units::humane_bytes(verdict.live.bytes);
         let humane = humane.map(|humane| format!("<br><small>{humane}</small>")).unwrap_or_default();
+        let sure = match verdict.basis {
+            Basis::LongPast => format!("{:.0} % sure", verdict.confidence * 100.),
+            Basis::ShortPast | Basis::Nothing => String::new(),
+        };
         write!(
             out,
-            r#"<tr><td><span class="tag {}">{}</span><br><small>{:.0} % sure</small></td><td class="number">{}{humane}</td><td>{}</td><td><details><summary><code>{}</code></summary>"#,
+            r#"<tr><td><span class="tag {}">{}</span><br><small>{sure}</small></td><td class="number">{}{humane}</td><td>{}</td><td><details><summary><code>{}</code></summary>"#,
             verdict.kind.name(),
-            text(verdict.kind.words()),
-            verdict.confidence * 100.,
+            text(verdict.words()),
             units::grouped(verdict.live.bytes),
             super::chart::sparkline(&verdict.series),
             text(&super::super::site(verdict)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{ThreadDocument, TotalsDocument};
-use crate::profile::{Memory, Profile, Rate, Survival, Verdict, VerdictKind};
+use crate::profile::{Basis, Memory, Profile, Rate, Survival, Verdict, VerdictKind};
 use crate::render::threads::ThreadShares;
 use crate::render::verdicts::{evidence, site};
 
@@ -25,6 +25,9 @@ pub struct MemoryDocument {
 pub struct VerdictDocument {
     /// `leaking`, `growing`, `cache_like`, `start_up` or `steady_churn`.
     pub kind: String,
+    /// Whether the call site has not been watched for long enough to say more than whether it grows; absent when it has.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub too_early: bool,
     /// From 0 to 1.
     pub confidence: f64,
     /// Function, module, file and line that the call site is called by.
@@ -132,6 +135,7 @@ impl From<&Verdict> for VerdictDocument {
         let series = verdict.series.iter().filter(|_| has_series);
         Self {
             kind: verdict.kind.name().to_owned(),
+            too_early: verdict.basis == Basis::ShortPast,
             confidence: verdict.confidence,
             call_site: site(verdict),
             evidence: evidence(verdict),
@@ -174,6 +178,11 @@ impl From<Survival> for SurvivalDocument {
             live_bytes: survival.live.bytes,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_false(switch: &bool) -> bool {
+    !*switch
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

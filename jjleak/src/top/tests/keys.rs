@@ -207,6 +207,23 @@ fn processes_that_have_ended_are_kept_in_bounds() {
     assert!(text.contains("32 processes") && text.contains("68 processes ended"), "{text}");
 }
 
+#[test]
+fn processes_that_have_ended_are_shown_for_a_while() {
+    let mut top = view_of_two();
+    let mut ended = Profile { ended: Some("exit status unknown".to_owned()), ..leaking() };
+    ended.process.pid = 10_000;
+    let at = ended.taken_at;
+    top.take_ended(vec![ended]);
+    top.forget_ended_before(at);
+    top.take(vec![leaking()], Cost::default());
+    let text = |top: &mut Top| text(top, (120, 40));
+    assert!(text(&mut top).contains("server (pid 10000) ended"), "{}", text(&mut top));
+    top.forget_ended_before(at + jiff::SignedDuration::from_secs(1));
+    top.take(vec![leaking()], Cost::default());
+    let gone = text(&mut top);
+    assert!(!gone.contains("10000") && gone.contains("1 process ended"), "{gone}");
+}
+
 /// The leaking server with threads: the first stack is of a poller, all others of a worker.
 fn threaded() -> Profile {
     let mut profile = leaking();

@@ -58,6 +58,40 @@ fn several_processes_in_a_usual_terminal() {
 }
 
 #[test]
+fn in_the_first_minute_it_is_too_early_to_say_and_what_grows_fastest_comes_first() {
+    let mut profile = leaking();
+    profile.coverage.settle = Duration::from_secs(90);
+    for verdict in &mut profile.verdicts {
+        verdict.basis = Basis::ShortPast;
+        verdict.kind = if verdict.rate.is_some() { VerdictKind::Growing } else { VerdictKind::SteadyChurn };
+    }
+    let mut top = Top::new(about(Colors::Sixteen));
+    top.take(vec![profile], Cost::default());
+    insta::assert_snapshot!(text(&mut top, USUAL));
+    assert_eq!(listed(&mut top), ["cache_insert", "com.example", "std::map", "load_config", "漢字"]);
+    type_in(&mut top, "/too early");
+    assert_eq!(listed(&mut top).len(), 5, "by what is said of it");
+    press(&mut top, KeyCode::Enter);
+    press(&mut top, KeyCode::Enter);
+    let site = text(&mut top, USUAL);
+    assert!(site.contains("watched for 4 min 12 s; to judge it takes 6 min 0 s"), "{site}");
+    assert!(!site.contains("% sure"), "{site}");
+}
+
+#[test]
+fn call_sites_are_listed_also_where_nothing_is_judged() {
+    let mut profile = leaking();
+    profile.unjudge();
+    let mut top = Top::new(About { view: "without what is in base.pb.gz".into(), ..about(Colors::Sixteen) });
+    top.take(vec![profile], Cost::default());
+    let text = text(&mut top, USUAL);
+    assert!(text.contains("5 not judged  without what is in base.pb.gz"), "{text}");
+    assert!(chosen(&mut top).starts_with("-         5.1M"), "{text}");
+    press(&mut top, KeyCode::Enter);
+    assert!(self::text(&mut top, USUAL).contains("not judged"));
+}
+
+#[test]
 fn losses_and_estimates_are_told_in_the_last_line_but_one() {
     let mut profile = leaking();
     profile.lost = sample::counters([("stale_pending", 3), ("live_table_full", 0)]);

@@ -148,7 +148,9 @@ fn coverage(coverage: &Coverage) -> String {
     let older_ms = coverage.older.as_millis();
     let mut words = match coverage.sampling {
         Sampling::Off => match coverage.windows {
-            Some(InWindows { windows, .. }) => format!("ESTIMATES from {windows} windows of time"),
+            Some(InWindows { windows, .. }) => {
+                format!("ESTIMATES from {} of time", counted(windows.into(), "window"))
+            }
             None => String::new(),
         },
         Sampling::Rate(rate) => format!("ESTIMATES from 1 allocation in {rate}"),

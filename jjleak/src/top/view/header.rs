@@ -7,13 +7,14 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 
 use super::super::Top;
-use super::super::books::{Row, kinds};
+use super::super::books::{Row, standings};
 use super::super::figures::{bytes, counted, exact_bytes, objects, signed};
 use super::super::screen::{Scope, Screen};
+use super::super::standing::Standing;
 use super::super::text::{cut_middle, left, safe, width};
 use super::super::theme::{Colors, Theme};
 use super::{Piece, fitting};
-use crate::profile::{Profile, Totals, VerdictKind};
+use crate::profile::{Profile, Totals};
 use crate::render::{Value, duration};
 
 /// Narrower lines have no words to spare.
@@ -84,8 +85,9 @@ impl Top {
         let profiles = || rows.iter().map(|row| books.profile(row));
         buffer.set_line(area.x, area.y, &fitting(self.live(&rows, area.width), area.width), area.width);
         if area.height > 1 {
-            let verdicts = profiles().flat_map(|profile| &profile.verdicts);
-            let mut pieces = self.verdicts(&kinds(verdicts));
+            let sites = books.sites.iter().filter(|row| scope.has(books.profile(row)));
+            let mut pieces = self.standings(&standings(sites));
+            pieces.push((self.about.view.clone(), Theme::quiet()));
             pieces.push((early(profiles()), Theme::quiet()));
             buffer.set_line(area.x, area.y + 1, &fitting(pieces, area.width), area.width);
         }
@@ -131,12 +133,12 @@ impl Top {
         ]
     }
 
-    fn verdicts(&self, counts: &[usize; VerdictKind::ALL.len()]) -> Vec<Piece> {
-        let kinds = VerdictKind::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
-        let piece = |(kind, count): (VerdictKind, &usize)| {
-            (format!("{count} {}", short(kind)), self.theme.verdict(kind))
+    fn standings(&self, counts: &[usize; Standing::ALL.len()]) -> Vec<Piece> {
+        let standings = Standing::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
+        let piece = |(standing, count): (Standing, &usize)| {
+            (format!("{count} {}", standing.of_several()), self.theme.standing(standing))
         };
-        let mut pieces: Vec<_> = kinds.map(piece).collect();
+        let mut pieces: Vec<_> = standings.map(piece).collect();
         if pieces.is_empty() {
             pieces.push(("no call sites yet".to_owned(), Theme::quiet()));
         }
@@ -147,17 +149,6 @@ impl Top {
 /// `leaky (pid 4242)`.
 pub(super) fn process_name(profile: &Profile) -> String {
     format!("{} (pid {})", safe(&profile.process.comm), profile.process.pid)
-}
-
-/// A verdict in a word.
-pub(super) const fn short(kind: VerdictKind) -> &'static str {
-    match kind {
-        VerdictKind::Leaking => "leaking",
-        VerdictKind::Growing => "growing",
-        VerdictKind::CacheLike => "cache",
-        VerdictKind::StartUp => "start-up",
-        VerdictKind::SteadyChurn => "churn",
-    }
 }
 
 /// Says so while nothing can be called a leak yet.

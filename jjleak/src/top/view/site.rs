@@ -9,11 +9,12 @@ use super::super::Top;
 use super::super::books::{Books, Row};
 use super::super::figures::{bytes, exact_bytes, objects, short_age};
 use super::super::screen::Screen;
+use super::super::standing::Standing;
 use super::super::text::{cut_end, cut_middle, safe, width};
 use super::super::theme::Theme;
 use super::table::place;
 use super::{explain, trend, wrapped};
-use crate::profile::{Frame, Memory, MemoryKind, StackProfile, Verdict, VerdictKind};
+use crate::profile::{Basis, Frame, JUDGED_SPANS, MemoryKind, Profile, StackProfile, Verdict, VerdictKind};
 use crate::render::{NO_STACK, ThreadShares, duration, evidence, label, module, percent};
 
 /// From this height on, figures stay while frames are scrolled. Lower screens scroll everything.
@@ -56,20 +57,20 @@ impl Top {
         let books = self.shown_books();
         let Some(verdict) = books.verdict(row) else { return Vec::new() };
         let cells = usize::from(area.width);
-        let sure = match verdict.kind {
-            VerdictKind::Growing => String::new(),
+        let sure = match row.standing {
+            Standing::Growing | Standing::TooEarly | Standing::Unjudged => String::new(),
             _ => format!("  {:.0} % sure", verdict.confidence * 100.),
         };
         let mut lines = vec![
             Line::styled(cut_middle(&self.site_name(row), cells).into_owned(), Theme::strong()),
             Line::from(vec![
-                Span::styled(verdict.kind.words(), self.theme.verdict(verdict.kind)),
+                Span::styled(verdict.words(), self.theme.standing(row.standing)),
                 Span::styled(sure, Theme::quiet()),
             ]),
         ];
         let shares = ThreadShares::of_stacks(books.stacks(row).into_iter());
         let threads = shares.words(verdict).map(|words| format!("allocated {words}"));
-        for text in sentences(verdict, books.profile(row).memory).into_iter().chain(threads) {
+        for text in sentences(verdict, books.profile(row)).into_iter().chain(threads) {
             lines.extend(wrapped(&text, cells).into_iter().map(Line::from));
         }
         if area.height >= VERY_TALL {
@@ -184,12 +185,12 @@ fn reason(books: &Books, row: &Row) -> String {
             format!("{:.0} % lives on after {older}", survival.share() * 100.)
         }
         (_, Some(flat_for)) => format!("flat for {}", duration(flat_for)),
-        _ => verdict.kind.words().to_owned(),
+        _ => verdict.words().to_owned(),
     }
 }
 
 /// What it holds, and what speaks for the verdict: as reports say it.
-fn sentences(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
+fn sentences(verdict: &Verdict, profile: &Profile) -> Vec<String> {
     let Verdict { live, allocated, .. } = verdict;
     let mut lines = vec![format!(
         "{} live in {}; {} allocated in {}",
@@ -199,7 +200,7 @@ fn sentences(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
         objects(allocated.objects),
     )];
     lines.extend(evidence(verdict));
-    if let Some(memory) = memory
+    if let Some(memory) = profile.memory
         && let Some(time) = verdict.rate.and_then(|rate| rate.time_to_fill(memory.available))
     {
         let what = match memory.kind {
@@ -212,6 +213,12 @@ fn sentences(verdict: &Verdict, memory: Option<Memory>) -> Vec<String> {
             duration(time)
         ));
     }
-    lines.push(format!("watched for {}", duration(verdict.watched)));
+    let watched = format!("watched for {}", duration(verdict.watched));
+    lines.push(match verdict.basis {
+        Basis::ShortPast => {
+            format!("{watched}; to judge it takes {}", duration(profile.coverage.settle * JUDGED_SPANS))
+        }
+        Basis::LongPast | Basis::Nothing => watched,
+    });
     lines
 }

@@ -7,11 +7,11 @@ use ratatui::style::{Modifier, Style};
 use super::super::Top;
 use super::super::books::Row;
 use super::super::figures::{self, bytes, rate, short_age, short_bytes, short_count, signed};
-use super::super::order::{Sort, worst};
+use super::super::order::Sort;
 use super::super::screen::Screen;
 use super::super::text::{cut_end, cut_middle, left, right, safe, width};
 use super::super::theme::Theme;
-use super::header::{process_name, short};
+use super::header::process_name;
 use super::{explain, trend};
 use crate::profile::{Frame, Totals, Verdict};
 use crate::render::{NO_STACK, Value, duration, grouped, label};
@@ -132,11 +132,7 @@ impl Top {
         let count = |count: u64| if is_wide { grouped(count) } else { short_count(count) };
         let plain = Style::new();
         match column {
-            Column::Verdict => {
-                let kind = worst(books, row);
-                let style = kind.map_or(plain, |kind| self.theme.verdict(kind));
-                (kind.map_or("-", short).to_owned(), style)
-            }
+            Column::Verdict => (row.standing.short().to_owned(), self.theme.standing(row.standing)),
             Column::Live => (size(row.live.bytes), plain),
             Column::Delta if self.instants < 2 => (String::new(), plain),
             Column::Delta => match self.value {

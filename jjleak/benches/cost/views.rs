@@ -1,0 +1,117 @@
+//! What the live view takes on a program with thousands of call sites.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jjleak::processes::{Pid, cpu_time};
+
+use crate::Result;
+use crate::options::Options;
+use crate::report::{Fact, Section};
+use crate::subjects::Sites;
+use crate::timings::Timings;
+
+/// Until everything has its name, call sites are judged, and as many instants are remembered as there will be.
+const SETTLE: Duration = Duration::from_secs(75);
+const MEASURED: Duration = Duration::from_secs(10);
+const TURNS: usize = 4;
+const WANTED_PERCENT: f64 = 2.;
+const WANTED_MS: f64 = 20.;
+/// Longer than anything takes to show.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn measure(options: &Options) -> Result<Section> {
+    let mut program = Sites::start()?;
+    let terminal = Terminal::run(&format!("{} top -p {} 1", env!("CARGO_BIN_EXE_jjleak"), program.pid()))?;
+    terminal.until("Nothing allocated yet.")?;
+    program.keep()?;
+    terminal.until(&format!("{} ", Sites::NUMBER))?;
+    std::thread::sleep(if options.quick { Duration::from_secs(5) } else { SETTLE });
+    let pid = terminal.program()?;
+    let (mut percents, mut looks) = (Timings::default(), Timings::default());
+    for _ in 0..options.choose(TURNS, 1) {
+        let taken = || cpu_time(pid).ok_or("the view has ended");
+        let (begun, before) = (Instant::now(), taken()?);
+        std::thread::sleep(MEASURED);
+        let percent = taken()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.;
+        percents.0.push(percent);
+        looks.0.push(percent * 10. * pace(&terminal.screen()?)?);
+    }
+    let number = Sites::NUMBER;
+    Ok(Section {
+        title: "The live view".to_owned(),
+        says: format!(
+            "`jjleak top`, a look a second, on a program that allocates and frees at {number} call sites each second. Looks \
+             come less often where they would take more than 2 % of a core."
+        ),
+        facts: vec![
+            Fact::new("of a core", "%", percents.figure()).at_most(WANTED_PERCENT),
+            Fact::new("a look, with all that is done until the next", "ms", looks.figure())
+                .at_most(WANTED_MS),
+        ],
+        ..Section::default()
+    })
+}
+
+/// Seconds between looks, as the view says.
+fn pace(screen: &str) -> Result<f64> {
+    let words = screen.split("slowed to ").nth(1).or_else(|| screen.split("every ").nth(1));
+    let seconds = words.and_then(|words| words.split(' ').next()?.parse().ok());
+    seconds.ok_or_else(|| format!("the view does not say how often it looks:\n{screen}").into())
+}
+
+/// A terminal in which a program runs. It ends with this value.
+struct Terminal {
+    folder: tempfile::TempDir,
+}
+
+impl Terminal {
+    fn run(command: &str) -> Result<Self> {
+        let terminal = Self { folder: tempfile::tempdir()? };
+        terminal.tmux(&["new-session", "-d", "-x", "120", "-y", "40", &format!("exec {command}")])?;
+        Ok(terminal)
+    }
+
+    fn screen(&self) -> Result<String> {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    fn until(&self, what: &str) -> Result<()> {
+        let begun = Instant::now();
+        while !self.screen()?.contains(what) {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{what:?} did not show, but\n{}", self.screen()?).into());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn program(&self) -> Result<Pid> {
+        let pid = self.tmux(&["display-message", "-p", "#{pane_pid}"])?;
+        Pid::new(pid.trim().parse()?).ok_or_else(|| "PID 0".into())
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Result<String> {
+        let socket = self.folder.path().join("socket");
+        let output = tmux(&socket).args(arguments).output()?;
+        if !output.status.success() {
+            return Err(format!("tmux: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.tmux(&["kill-server"]);
+    }
+}
+
+fn tmux(socket: &Path) -> Command {
+    let mut command = Command::new("tmux");
+    command.arg("-u").arg("-S").arg(socket).args(["-f", "/dev/null"]).env_remove("TMUX");
+    command
+}
