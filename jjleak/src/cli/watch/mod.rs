@@ -103,7 +103,7 @@ impl Watch {
         choice: Choice,
     ) -> Result<Self, Failure> {
         let mut attachment = Attachment::load(settings)?;
-        let kept = KeptFiles::new(cache_folder());
+        let kept = cache_folder().map(KeptFiles::new);
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
