@@ -28,6 +28,17 @@ pub enum Missing {
         "the system call bpf(2) is forbidden, although the privileges are there: by a filter of system calls (seccomp)"
     )]
     BpfFiltered,
+    /// Not allowed to call bpf(2), with the privileges and without a filter.
+    #[error(
+        "the system call bpf(2) is forbidden, although the privileges are there and no filter of system calls is: by kernel \
+         lockdown or a security module"
+    )]
+    BpfLocked,
+    /// The privileges are those of a user namespace: the kernel asks for the host's.
+    #[error(
+        "the privileges to load BPF programs are there only inside of a user namespace: the kernel wants the host's"
+    )]
+    UserNamespace,
     /// Not allowed to attach probes one by one: the kernel lets no less than `CAP_SYS_ADMIN` place a uprobe by a perf event
     /// (`perf_uprobe_event_init` in kernel/events/core.c), while uprobe-multi links need only what programs need.
     #[error("not allowed to attach uprobes one by one: this needs root or CAP_SYS_ADMIN")]
@@ -74,6 +85,12 @@ impl Missing {
                 "run it on the host; or give the container a seccomp profile that allows bpf(2) and perf_event_open(2) \
                  (--security-opt seccomp=FILE), a service a SystemCallFilter= with both"
             }
+            Self::BpfLocked => {
+                "boot without lockdown=confidentiality, or have the security module's policy allow bpf(2)"
+            }
+            Self::UserNamespace => {
+                "run it on the host, or in a container without a user namespace (not rootless, no --userns)"
+            }
             Self::PerfEventPrivilege => {
                 "run it with sudo; on Linux 6.10 or newer, this is only needed for processes whose main thread has ended"
             }
@@ -108,6 +125,8 @@ pub struct Host {
     pub sys: PathBuf,
     /// Where the status of the own process is read.
     pub status: PathBuf,
+    /// The users of the own user namespace.
+    pub users: PathBuf,
     /// The own PID namespace.
     pub pid_namespace: PathBuf,
 }
@@ -119,6 +138,7 @@ impl Host {
         Self {
             sys: "/sys".into(),
             status: "/proc/self/status".into(),
+            users: "/proc/self/uid_map".into(),
             pid_namespace: "/proc/self/ns/pid".into(),
         }
     }
@@ -168,6 +188,23 @@ impl Host {
         self.check_capability(CAP_SYS_PTRACE, Missing::PtracePrivilege)
     }
 
+    /// Who forbids bpf(2), where the privileges are there.
+    fn why_no_bpf(&self) -> Missing {
+        // As the first user namespace has them (user_namespaces(7)).
+        const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
+        let status = fs::read_to_string(&self.status).unwrap_or_default();
+        let is_filtered =
+            status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0");
+        let users = fs::read_to_string(&self.users).unwrap_or_default();
+        if !users.is_empty() && !users.split_ascii_whitespace().eq(ALL_USERS) {
+            Missing::UserNamespace
+        } else if is_filtered {
+            Missing::BpfFiltered
+        } else {
+            Missing::BpfLocked
+        }
+    }
+
     fn check_capability(&self, capability: u32, missing: Missing) -> Result<(), Missing> {
         // Unreadable means unknown: then the kernel itself will say no.
         let status = fs::read_to_string(&self.status).unwrap_or_default();
@@ -196,7 +233,7 @@ const REQUIRED: [(&str, Look); 6] = [
     }),
     ("loops in BPF programs (bpf_loop)", |_| require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)),
     ("the system call bpf(2), past filters of system calls", |host| {
-        require(host.check_privileges().is_err() || !is_bpf_filtered(), Missing::BpfFiltered)
+        if host.check_privileges().is_err() || !is_bpf_refused() { Ok(()) } else { Err(host.why_no_bpf()) }
     }),
 ];
 
@@ -209,9 +246,8 @@ fn has_helper(helper: BpfHelper) -> bool {
     is_helper_supported(ProgramType::KProbe, helper).unwrap_or(true)
 }
 
-/// Whether the smallest map that there is may not be made. Who has the privileges may make it, if nobody stands before the kernel:
-/// filters say that it is forbidden, or that there is no such call.
-fn is_bpf_filtered() -> bool {
+/// Whether the smallest map that there is may not be made. Filters say that it is forbidden, or that there is no such call.
+fn is_bpf_refused() -> bool {
     let made = is_map_supported(MapType::Array);
     made.is_err_and(|error| {
         matches!(error.io_error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported)
@@ -239,7 +275,8 @@ mod tests {
         }
         let sys = root.path().to_owned();
         let pid_namespace = root.path().join("pid_namespace");
-        (root, Host { sys, status, pid_namespace })
+        let users = root.path().join("uid_map");
+        (root, Host { sys, status, users, pid_namespace })
     }
 
     const BTF: &str = "kernel/btf/vmlinux";
@@ -272,6 +309,20 @@ mod tests {
     }
 
     #[test]
+    fn who_forbids_bpf_is_told_apart() {
+        let why = |seccomp: &str, users: &str| {
+            let (_root, host) = host(ALL, &[]);
+            fs::write(&host.status, format!("Seccomp:\t{seccomp}\nSeccomp_filters:\t3\n")).unwrap();
+            fs::write(&host.users, users).unwrap();
+            host.why_no_bpf()
+        };
+        let all = "         0          0 4294967295\n";
+        assert_eq!(why("2", all), Missing::BpfFiltered);
+        assert_eq!(why("0", all), Missing::BpfLocked);
+        assert_eq!(why("2", "         0     100000      65536\n"), Missing::UserNamespace);
+    }
+
+    #[test]
     fn a_kernel_without_type_information_is_named() {
         assert_eq!(host(ALL, &[UPROBES]).1.check(), Err(Missing::Btf));
     }
@@ -283,9 +334,13 @@ mod tests {
 
     #[test]
     fn everything_missing_has_a_remedy() {
-        for missing in
-            [Missing::BpfPrivilege, Missing::BpfFiltered, Missing::Btf, Missing::Uprobes, Missing::BpfLoop]
-        {
+        for missing in [
+            Missing::BpfPrivilege,
+            Missing::BpfFiltered,
+            Missing::BpfLocked,
+            Missing::UserNamespace,
+            Missing::Btf,
+        ] {
             assert!(!missing.remedy().is_empty());
         }
     }

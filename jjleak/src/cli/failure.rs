@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use nix::errno::Errno;
 use nix::unistd::Uid;
 
 use super::notices::tell;
@@ -84,6 +85,16 @@ fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
+/// Whether the kernel says, somewhere in the chain of causes, that bpf(2) takes privileges (EPERM). EACCES is what its verifier says
+/// of a program that it refuses, whoever loads it.
+fn is_bpf_forbidden(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| cause.raw_os_error() == Some(Errno::EPERM as i32))
+    })
+}
+
 /// What to do when something is not allowed.
 pub(super) fn allowance() -> &'static str {
     if Uid::effective().is_root() {
@@ -119,9 +130,8 @@ impl From<attach::Error> for Failure {
             E::Preflight(missing) => (PREFLIGHT, missing.remedy()),
             E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
             E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
-            E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } if is_forbidden(&error) => {
-                (PREFLIGHT, allowance())
-            }
+            E::Load(_) | E::Verify { .. } if is_bpf_forbidden(&error) => (PREFLIGHT, allowance()),
+            E::Types(_) | E::Tracepoint { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
             E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } => (
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
@@ -205,7 +215,8 @@ mod tests {
             Failure::from(attach::Error::Verify { name: "enter", source })
         };
         assert_eq!((failure(1).code, failure(1).remedy.as_str()), (PREFLIGHT, allowance()));
-        assert!(failure(22).remedy.contains("-vv"));
+        // The verifier says EACCES of a program that it refuses: that is for a report.
+        assert!([13, 22].iter().all(|code| failure(*code).remedy.contains("-vv")));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the daemon knows, and what it does about it: the parts at work together.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) history: Arc<Mutex<History>>,
     /// What is left to the next daemon. Taken before the core, if both are.
     handover: Arc<Mutex<Handover>>,
+    /// Whether somebody is about to leave it what is known.
+    is_handing_over: Arc<AtomicBool>,
     /// What sends profiles, if they are sent anywhere.
     pub(super) pusher: Option<Arc<Pusher>>,
     /// Notified when somebody else than the daemon's loop has changed the core.
@@ -87,6 +90,7 @@ impl Shared {
             core: Arc::new(Mutex::new(core)),
             history: Arc::new(Mutex::new(history)),
             handover: Arc::new(Mutex::new(handover)),
+            is_handing_over: Arc::new(AtomicBool::new(false)),
             pusher: pusher.map(Arc::new),
             wake: Arc::new(Notify::new()),
         }
@@ -103,9 +107,16 @@ impl Shared {
     /// Leaves the next daemon what is known of processes.
     pub(super) fn hand_over(&self) {
         let mut handover = self.handover.lock().unwrap_or_else(PoisonError::into_inner);
+        // What happens from now on may be too late for this one.
+        self.is_handing_over.store(false, Ordering::SeqCst);
         // In this order: what is written last is the latest.
         let left: Vec<_> = self.core().watcher.iter().map(Left::of).collect();
         handover.write(left);
+    }
+
+    /// Whether what is known is to be left once more: nobody is about to already, who would leave it, too.
+    pub(super) fn claims_handing_over(&self) -> bool {
+        !self.is_handing_over.swap(true, Ordering::SeqCst)
     }
 
     /// Takes in what other daemons have found of processes that are watched; of how many.
@@ -149,7 +160,8 @@ impl Shared {
                 pid,
                 start_time: watched.process.start_time,
                 settle: profile.settle.0,
-                snapshot: profile.snapshot.0,
+                // The last one is at the end, whatever is said.
+                snapshot: profile.snapshot.0.min(profile.duration.0),
                 sample_bytes: profile.sample_bytes.0,
                 max_overhead: profile.max_overhead.0,
             };
@@ -341,19 +353,20 @@ impl Core {
 
     /// Ends the jobs whose time is over, and gives up those that have not ended.
     pub(super) fn stop_overdue(&mut self, now: Instant) {
-        let findings = &self.findings;
-        let is_judged = |job: &Job| {
-            findings
-                .get(&job.pid)
-                .is_some_and(|finding| finding.start_time == job.start_time && finding.is_final())
-        };
-        let hangs = |job: &mut Job| {
-            let is_judged = is_judged(job);
-            job.deadline <= now && job.expire(now, is_judged)
-        };
+        let hangs = |job: &mut Job| job.deadline <= now && job.expire(now);
         let stuck: Vec<_> = self.jobs.extract_if(.., hangs).collect();
         for job in stuck {
             self.give_up(job);
+        }
+    }
+
+    /// Nobody waits any more for jobs that have not ended: the next daemon is to know of them what it would if they had, without
+    /// a verdict.
+    pub(super) fn interrupt(&mut self) {
+        for job in &self.jobs {
+            if let Some(watched) = self.watcher.same(job.pid, job.start_time) {
+                watched.case.interrupt();
+            }
         }
     }
 

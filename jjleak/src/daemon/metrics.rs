@@ -160,7 +160,7 @@ fn findings(core: &Core, out: &mut String) {
     let help = "Whether the last profile was long and complete enough to tell leaks.";
     let mut judged = Family::new(out, "jjleak_process_profile_judged", "gauge", help);
     for (pid, comm, finding) in &found {
-        judged.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.judged));
+        judged.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.is_last_judged));
     }
     let help = "What the last profile has lost, by counter.";
     let mut lost = Family::new(out, "jjleak_process_lost", "gauge", help);

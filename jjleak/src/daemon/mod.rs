@@ -174,7 +174,7 @@ async fn watch(
             () = shared.wake.notified() => {}
         }
         shared.begin(profiler, &sender);
-        if mem::take(&mut shared.core().has_news) {
+        if mem::take(&mut shared.core().has_news) && shared.claims_handing_over() {
             aside(shared, Shared::hand_over);
         }
         life::status(&shared.core().describe());
@@ -245,6 +245,7 @@ async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<M
             Ok(None) => break,
             Err(_) => {
                 tracing::warn!("profiling takes too long to end: its last profile is not kept");
+                shared.core().interrupt();
                 break;
             }
         }

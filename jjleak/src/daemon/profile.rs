@@ -62,6 +62,8 @@ pub struct Finding {
     pub leak_rate: f64,
     /// Whether it was watched for long enough to tell leaks.
     pub judged: bool,
+    /// Whether the last profile was one that could tell, even if what an earlier one told holds.
+    pub is_last_judged: bool,
     /// Bytes that live of what was allocated since.
     pub live_bytes: u64,
     /// How the figures were estimated; `None` when everything was counted.
@@ -87,6 +89,7 @@ impl Finding {
             leaking: entry.leaking_sites.max(entry.leaking.len()),
             leak_rate: entry.leak_rate,
             judged: entry.judged,
+            is_last_judged: entry.judged,
             live_bytes: entry.live_bytes,
             estimate: entry.estimate.clone(),
             cost: entry.cost,
@@ -143,6 +146,8 @@ pub struct Job {
     /// How long it gets beyond that, once, if nothing can be judged by then.
     grace: Option<Duration>,
     is_told: bool,
+    /// Whether a verdict has come, or it is known that there can be none.
+    is_settled: bool,
     stop: Arc<Notify>,
 }
 
@@ -208,17 +213,17 @@ impl Job {
         })?;
         let Order { pid, start_time, .. } = order;
         let deadline = Instant::now() + duration;
-        Ok(Self { pid, start_time, deadline, grace: Some(duration), is_told: false, stop })
+        Ok(Self { pid, start_time, deadline, grace: Some(duration), is_told: false, is_settled: false, stop })
     }
 
-    /// Its time is over: it goes on for as long again if that may bring a verdict, or is told to end. Whether it has been told
-    /// before, and has not ended: it hangs.
+    /// Its time is over: it goes on if that may bring a verdict, until one comes and at most for as long again, or is told to
+    /// end. Whether it has been told before, and has not ended: it hangs.
     #[must_use]
-    pub fn expire(&mut self, now: Instant, is_judged: bool) -> bool {
+    pub fn expire(&mut self, now: Instant) -> bool {
         if self.is_told {
             return true;
         }
-        match self.grace.take().filter(|_| !is_judged) {
+        match self.grace.take().filter(|_| !self.is_settled) {
             Some(grace) => self.deadline = now + grace,
             None => self.stop(now),
         }
@@ -227,6 +232,7 @@ impl Job {
 
     /// A verdict has come, or it is known that there can be none: a job that was only waiting for that has no more to wait for.
     pub fn settle(&mut self, now: Instant) {
+        self.is_settled = true;
         if self.grace.is_none() && !self.is_told {
             self.stop(now);
         }
@@ -248,17 +254,20 @@ impl Job {
 /// Keeps a profile, and says what is in it.
 fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> Finding {
     let mut finding = Finding { kept: None, ..Finding::of(pid, &entry) };
-    let kept = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error)).and_then(
-        |picture| {
-            let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
-            let keep = |sealed: Sealed<'_>| {
-                let folder = lock().make_room(&sealed)?;
-                let written = folder.write(&sealed);
-                lock().enter(sealed, written)
-            };
-            Sealed::of(profile, entry, &picture).and_then(keep).map_err(|error| crate::cli::chain(&error))
-        },
-    );
+    let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
+    let keep = |sealed: Sealed<'_>| {
+        let room = lock().make_room(&sealed)?;
+        let written = room.folder().write(&sealed);
+        lock().enter(sealed, room, written)
+    };
+    let picture = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error));
+    let sealed = picture
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|picture| Sealed::of(profile, entry, picture).map_err(|error| crate::cli::chain(&error)));
+    // The history counts what it cannot keep by itself.
+    let sealed = sealed.inspect_err(|why| lock().lose(why.clone()));
+    let kept = sealed.and_then(|sealed| keep(sealed).map_err(|error| crate::cli::chain(&error)));
     match kept {
         Ok(id) => finding.kept = Some(id),
         Err(error) => tracing::error!("the profile of {} is not kept: {error}", profile.process),

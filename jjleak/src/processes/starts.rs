@@ -53,7 +53,9 @@ impl Starts {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = connector(flags)?;
         // Without it, there is room for fewer.
-        let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER);
+        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+            let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER);
+        }
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, PROC))?;
         // Kernels before 6.6 do not know the second word, and tell of forks and exits, too.
         for body in [&[LISTEN, EXEC][..], &[LISTEN]] {

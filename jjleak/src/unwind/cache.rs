@@ -41,7 +41,8 @@ const MAX_BUILD_ID_DIGITS: usize = 128;
 /// information or by another version, or could have been written by another user, is compiled anew and replaced.
 #[derive(Debug, Clone)]
 pub struct RowCache {
-    files: KeptFiles,
+    /// Without any, everything is compiled.
+    files: Option<KeptFiles>,
 }
 
 /// Why a file of the cache is not used.
@@ -58,18 +59,18 @@ enum Rejection {
 impl RowCache {
     /// A cache among these files.
     #[must_use]
-    pub fn new(files: KeptFiles) -> Self {
-        Self { files }
+    pub fn new(files: impl Into<Option<KeptFiles>>) -> Self {
+        Self { files: files.into() }
     }
 
     /// The rows of a module, compiled unless they are known. `build_id` is in hex; a module without one is not cached.
     pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
         let frames = CallFrames::locate(elf)?;
-        let Some(name) = name(build_id) else {
+        let (Some(name), Some(files)) = (name(build_id), &self.files) else {
             return frames.compile();
         };
         let source = frames.checksum();
-        match self.load(&name, source) {
+        match load(files, &name, source) {
             Ok(rows) => return Ok(rows),
             Err(Rejection::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
@@ -78,17 +79,17 @@ impl RowCache {
             }
         }
         let rows = frames.compile()?;
-        if let Err(error) = self.files.keep(&name, &encode(&rows, source)) {
+        if let Err(error) = files.keep(&name, &encode(&rows, source)) {
             tracing::debug!(name, %error, "cannot keep unwind rows");
         }
         Ok(rows)
     }
+}
 
-    fn load(&self, name: &str, source: u32) -> Result<ModuleRows, Rejection> {
-        let mut content = Vec::new();
-        self.files.open(name)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut content)?;
-        decode(&content, source)
-    }
+fn load(files: &KeptFiles, name: &str, source: u32) -> Result<ModuleRows, Rejection> {
+    let mut content = Vec::new();
+    files.open(name)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut content)?;
+    decode(&content, source)
 }
 
 /// Build IDs come from files that are not trusted; only hex digits make a name.

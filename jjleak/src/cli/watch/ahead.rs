@@ -47,7 +47,7 @@ pub(super) struct LookAhead(Option<JoinHandle<FoundAhead>>);
 
 impl LookAhead {
     /// Begins to look into what these processes map.
-    pub(super) fn begin(pids: &[Pid], choice: &Arc<Choice>, kept: &KeptFiles) -> Self {
+    pub(super) fn begin(pids: &[Pid], choice: &Arc<Choice>, kept: Option<&KeptFiles>) -> Self {
         if pids.is_empty() {
             return Self::default();
         }

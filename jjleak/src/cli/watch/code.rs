@@ -25,7 +25,7 @@ pub(super) struct CodeFollower {
 }
 
 impl CodeFollower {
-    pub(super) fn new(files: KeptFiles) -> Self {
+    pub(super) fn new(files: Option<KeptFiles>) -> Self {
         Self {
             cache: RowCache::new(files),
             ahead: HashMap::new(),
@@ -128,13 +128,13 @@ pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<ModuleRows, S
 }
 
 /// Where what saves work is kept: with the system's caches for root, with the user's own otherwise (XDG Base Directory
-/// Specification).
-pub(super) fn cache_folder() -> PathBuf {
+/// Specification), and nowhere without a home: folders that all may write to are for others to prepare.
+pub(super) fn cache_folder() -> Option<PathBuf> {
     if Uid::effective().is_root() {
-        return PathBuf::from("/var/cache/jjleak");
+        return Some(PathBuf::from("/var/cache/jjleak"));
     }
     let own = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    own.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
-        .unwrap_or_else(env::temp_dir)
-        .join("jjleak")
+    let home = || env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let own = own.or_else(|| home().map(|home| home.join(".cache")));
+    own.map(|caches| caches.join("jjleak"))
 }

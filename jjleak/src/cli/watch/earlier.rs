@@ -14,19 +14,20 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// What programs have mapped in earlier runs.
 pub(super) struct EarlierRuns {
-    files: KeptFiles,
+    /// Without any, nothing is known of earlier runs.
+    files: Option<KeptFiles>,
 }
 
 impl EarlierRuns {
-    pub(super) const fn new(files: KeptFiles) -> Self {
+    pub(super) const fn new(files: Option<KeptFiles>) -> Self {
         Self { files }
     }
 
     /// What a program has mapped.
     pub(super) fn of(&self, program: &Program) -> Vec<PathBuf> {
+        let Some(files) = &self.files else { return Vec::new() };
         let mut content = Vec::new();
-        let read =
-            self.files.open(&program.0).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut content));
+        let read = files.open(&program.0).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut content));
         if read.is_err() {
             return Vec::new();
         }
@@ -38,6 +39,7 @@ impl EarlierRuns {
     /// Adds what a program has mapped in this run.
     pub(super) fn add(&self, program: &Program, modules: &ModuleTable) {
         let paths = modules.iter().map(|(_, module)| module.path.clone());
+        let Some(files) = &self.files else { return };
         let earlier = self.of(program);
         let merged = merge(paths, &earlier);
         if merged == earlier {
@@ -45,7 +47,7 @@ impl EarlierRuns {
         }
         let content: Vec<u8> =
             merged.iter().flat_map(|path| [path.as_os_str().as_bytes(), b"\n"].concat()).collect();
-        if let Err(error) = self.files.keep(&program.0, &content) {
+        if let Err(error) = files.keep(&program.0, &content) {
             tracing::debug!(%error, "cannot keep what the program has mapped");
         }
     }
@@ -82,7 +84,7 @@ mod tests {
     #[test]
     fn what_a_program_has_mapped_is_known_the_next_time() {
         let folder = TempDir::new().unwrap();
-        let earlier = EarlierRuns::new(KeptFiles::new(folder.path().join("new")));
+        let earlier = EarlierRuns::new(Some(KeptFiles::new(folder.path().join("new"))));
         let program = Program::new("abcd", "sh").unwrap();
         assert_eq!(earlier.of(&program), Vec::<PathBuf>::new());
         let pid = Pid::new(std::process::id()).unwrap();

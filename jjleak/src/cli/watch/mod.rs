@@ -108,8 +108,8 @@ impl Watch {
         choice: Choice,
         pids: &[Pid],
     ) -> Result<Self, Failure> {
-        let (kept, choice) = (KeptFiles::new(cache_folder()), Arc::new(choice));
-        let ahead = LookAhead::begin(pids, &choice, &kept);
+        let (kept, choice) = (cache_folder().map(KeptFiles::new), Arc::new(choice));
+        let ahead = LookAhead::begin(pids, &choice, kept.as_ref());
         let mut attachment = Attachment::load(settings)?;
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {

@@ -129,7 +129,7 @@ fn contradiction(config: &Config) -> Option<Contradiction> {
 /// The first one of how suspects are profiled.
 fn in_profile(profile: &Profiling) -> Option<Contradiction> {
     let seconds = |span: Duration| span.as_secs();
-    let (settle, duration, snapshot) = (profile.settle.0, profile.duration.0, profile.snapshot.0);
+    let (settle, duration) = (profile.settle.0, profile.duration.0);
     let least = settle * (JUDGED_SPANS + 1);
     if duration < least {
         let why = format!(
@@ -137,13 +137,6 @@ fn in_profile(profile: &Profiling) -> Option<Contradiction> {
             seconds(least)
         );
         return Some(Contradiction { key: DURATION, with: Some(["profile", "settle"]), why });
-    }
-    if snapshot > duration {
-        let why = format!(
-            "the time is over before there is one, with this duration: make it {} s or less",
-            seconds(duration)
-        );
-        return Some(Contradiction { key: ["profile", "snapshot"], with: Some(DURATION), why });
     }
     (profile.back_off_max.0 < profile.back_off.0).then(|| Contradiction {
         key: ["profile", "back_off_max"],

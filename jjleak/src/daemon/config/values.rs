@@ -61,6 +61,25 @@ impl Written {
     }
 }
 
+/// Text; what is none is refused, with these words for what is allowed.
+fn text<'de, D: Deserializer<'de>>(from: D, allowed: &str) -> Result<String, D::Error> {
+    from.deserialize_str(Text(allowed))
+}
+
+struct Text<'a>(&'a str);
+
+impl Visitor<'_> for Text<'_> {
+    type Value = String;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+}
+
 impl fmt::Display for Written {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -205,7 +224,7 @@ impl<'de> Deserialize<'de> for AtMost {
 
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = Written::read(from, "a regular expression")?.to_string();
+        let text = text(from, "a regular expression")?;
         let why = |error: regex::Error| {
             let reason = error.to_string();
             let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");

@@ -105,6 +105,25 @@ fn a_profile_that_ends_with_the_daemon_before_its_verdict_is_no_reason_to_leave_
 }
 
 #[test]
+fn a_profile_that_was_asked_for_and_takes_too_long_to_end_is_taken_by_the_next_daemon() {
+    let fixture = Fixture::new();
+    let cat = Cat::start();
+    fixture.look();
+    fixture.begin(cat.pid());
+    fixture.shared.core().interrupt();
+    assert_eq!(fixture.state(cat.pid()), "suspected");
+    fixture.let_go.send(()).unwrap();
+}
+
+#[test]
+fn what_is_asked_for_again_and_again_is_left_to_the_next_daemon_once() {
+    let shared = Fixture::new().shared;
+    assert!(shared.claims_handing_over() && !shared.claims_handing_over());
+    shared.hand_over();
+    assert!(shared.claims_handing_over());
+}
+
+#[test]
 fn a_profile_that_was_asked_for_and_has_not_begun_is_taken_by_the_next_daemon() {
     let fixture = Fixture::new();
     let cat = Cat::start();
@@ -119,6 +138,8 @@ fn a_profile_that_was_asked_for_and_has_not_begun_is_taken_by_the_next_daemon() 
     fixture.shared.hand_over();
 
     let next = shared(fixture.folder.path());
+    next.core().config.profile.back_off = crate::daemon::config::Span(Duration::ZERO);
+    next.core().look();
     next.core().look();
     next.begin(&fixture.profiler, &fixture.sender);
     assert_eq!(next.core().watcher.get_mut(cat.pid()).unwrap().case.state().name(), "profiling");
@@ -197,12 +218,12 @@ fn a_profile_whose_time_is_over_ends_with_its_verdict_and_not_before() {
     let cat = Cat::start();
     fixture.look();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
+    // What an earlier profile has found is no verdict of this one.
+    fixture.shared.core().hear(Message::Found(finding(pid, start_time)));
     fixture.begin(pid);
     let mut core = fixture.shared.core();
     let is_to_end = |core: &Core| core.deadline().unwrap() <= Instant::now() + PATIENCE;
-    core.hear(Message::Found(finding(pid, start_time)));
     assert!(!is_to_end(&core));
-    core.findings.clear();
     // Nothing is known when its time is over: it is waited for.
     let deadline = core.deadline().unwrap();
     core.stop_overdue(deadline);
@@ -291,6 +312,11 @@ fn a_profile_that_judges_nothing_takes_back_nothing_that_was_judged() {
     let known = core.findings[&pid].clone();
     assert_eq!((known.leaking, &known.verdict), (judged.leaking, &judged.verdict));
     assert!(known.judged && known.live_bytes == 7);
+    // That the last one could not tell is known, too.
+    assert!(
+        metrics::of_processes(&core)
+            .contains(&format!("jjleak_process_profile_judged{{pid=\"{pid}\",comm=\"cat\"}} 0\n"))
+    );
     // One that judges that nothing leaks any more does.
     let mut mended = judged;
     mended.leaking = 0;

@@ -81,6 +81,8 @@ pub enum State {
 pub struct Case {
     course: Course,
     state: State,
+    /// When somebody asked another daemon for a profile, which is taken after the back-off.
+    asked: Option<Duration>,
     /// When the process was started.
     started: Duration,
     last: Sample,
@@ -99,6 +101,7 @@ impl Case {
         Self {
             course: Course::default(),
             state: State::Watching,
+            asked: None,
             started,
             last: Sample::default(),
             profiled: now,
@@ -129,7 +132,8 @@ impl Case {
     pub fn observe(&mut self, now: Duration, sample: Sample, config: &Config) {
         self.last = sample;
         if matches!(self.state, State::BackOff(until) if now >= until) {
-            self.state = State::Watching;
+            let again = |since| State::Suspected(Reason::Request, since);
+            self.state = self.asked.take().map_or(State::Watching, again);
         }
         // What grows before that is the start of the program.
         if now.saturating_sub(self.started) < config.watch.warm_up.0 {
@@ -165,6 +169,7 @@ impl Case {
 
     /// Somebody wants it profiled, whatever it looks like; whether that will be.
     pub fn request(&mut self, now: Duration) -> bool {
+        self.asked = None;
         match self.state {
             State::Profiling(..) | State::Stuck(_) => false,
             State::Suspected(_, since) => {
@@ -193,7 +198,7 @@ impl Case {
     /// Its turn has come. Why it is profiled; `None` when it is no suspect.
     pub fn begin(&mut self, now: Duration) -> Option<Reason> {
         let State::Suspected(reason, _) = self.state else { return None };
-        self.state = State::Profiling(reason, now);
+        (self.state, self.asked) = (State::Profiling(reason, now), None);
         Some(reason)
     }
 

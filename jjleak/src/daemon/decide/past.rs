@@ -17,6 +17,10 @@ pub struct Past {
     standing: Standing,
 }
 
+/// How long a request of the daemon before waits, unless back-offs are shorter: if that is what ended the daemon, and the disk is
+/// full, so that nobody could be told, the next one would end at once, too.
+const ASKED_BEFORE: Duration = Duration::from_secs(60);
+
 /// Where a process stands that is known to the next daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,7 +45,7 @@ impl Case {
             rounds: self.rounds,
             unquiet: self.unquiet,
             standing: match self.state {
-                State::BackOff(until) => Standing::Rests(until),
+                State::BackOff(until) => self.asked.map_or(Standing::Rests(until), Standing::Asked),
                 State::Suspected(Reason::Request, since) => Standing::Asked(since),
                 State::Profiling(..) | State::Stuck(_) => Standing::Profiled,
                 State::Watching | State::Suspected(..) => Standing::Watched,
@@ -53,15 +57,17 @@ impl Case {
     /// process is left in peace for a while, or the next daemon ends, too.
     #[must_use]
     pub fn resume(now: Duration, started: Duration, past: Past, config: &Config) -> Self {
+        let asked = if let Standing::Asked(since) = past.standing { Some(since.min(now)) } else { None };
         let (was_profiled, state) = match past.standing {
             Standing::Watched => (false, State::Watching),
-            Standing::Asked(since) => (false, State::Suspected(Reason::Request, since.min(now))),
+            Standing::Asked(_) => (false, State::BackOff(now + config.profile.back_off.0.min(ASKED_BEFORE))),
             Standing::Rests(until) => (false, State::BackOff(until.min(now + config.profile.back_off_max.0))),
             Standing::Profiled => (true, State::BackOff(now + config.profile.back_off.0)),
         };
         Self {
             course: past.course,
             state,
+            asked,
             started,
             last: Sample::default(),
             profiled: if was_profiled { now } else { past.profiled.min(now) },

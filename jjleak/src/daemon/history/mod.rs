@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,7 @@ pub use entry::{Costs, Entry, Estimate, Id};
 use files::{EXTENSION, PICTURE};
 pub use files::{Folder, Kept, MAX_PROFILE, Sealed};
 pub use lock::Lock;
+pub use room::Room;
 
 use crate::pprof;
 #[cfg(test)]
@@ -133,7 +136,7 @@ pub struct History {
     clock: Clock,
     /// Most bytes of all, and how many of them are promised to profiles that are being written.
     most: u64,
-    promised: u64,
+    promised: Arc<AtomicU64>,
     /// Profiles that could not be kept since the daemon began.
     lost: u64,
     /// Why the last one could not.
@@ -159,7 +162,7 @@ impl History {
             dead: 0,
             clock: Clock::default(),
             most: u64::MAX,
-            promised: 0,
+            promised: Arc::default(),
             lost: 0,
             trouble: None,
         };
@@ -210,8 +213,9 @@ impl History {
     }
 
     /// Enters a profile for which [room was made](Self::make_room) and whose files have been written, or that they could not be.
-    pub fn enter(&mut self, sealed: Sealed<'_>, written: Result<(), Error>) -> Result<Id, Error> {
-        self.release(&sealed);
+    pub fn enter(&mut self, sealed: Sealed<'_>, room: Room, written: Result<(), Error>) -> Result<Id, Error> {
+        // It is its own now, or is not needed.
+        drop(room);
         let kept = written.and_then(|()| self.add(sealed.entry));
         self.note(kept)
     }
@@ -221,11 +225,16 @@ impl History {
         match &kept {
             Ok(_) => self.trouble = None,
             Err(error) => {
-                self.lost += 1;
-                self.trouble = Some(crate::cli::chain(error));
+                self.lose(crate::cli::chain(error));
             }
         }
         kept
+    }
+
+    /// Notes that a profile is lost, and why.
+    pub fn lose(&mut self, why: String) {
+        self.lost += 1;
+        self.trouble = Some(why);
     }
 
     fn add(&mut self, entry: Entry) -> Result<Id, Error> {
@@ -243,8 +252,9 @@ impl History {
     #[cfg(test)]
     pub(crate) fn keep(&mut self, profile: &Profile, entry: Entry, picture: &[u8]) -> Result<Id, Error> {
         let sealed = Sealed::of(profile, entry, picture)?;
-        let written = self.make_room(&sealed)?.write(&sealed);
-        self.enter(sealed, written)
+        let room = self.make_room(&sealed)?;
+        let written = room.folder().write(&sealed);
+        self.enter(sealed, room, written)
     }
 
     /// The file of a profile, to be opened without the history.

@@ -164,14 +164,14 @@ fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_t
         let sealed = profiles.each_ref().map(|profile| {
             Sealed::of(profile, Entry::of(Id::of(profile), profile, "a test"), &picture).unwrap()
         });
-        let folders = sealed.each_ref().map(|sealed| history.make_room(sealed).unwrap());
+        let rooms = sealed.each_ref().map(|sealed| history.make_room(sealed).unwrap());
         within(&history);
-        for (folder, sealed) in folders.iter().zip(&sealed) {
-            folder.write(sealed).unwrap();
+        for (room, sealed) in rooms.iter().zip(&sealed) {
+            room.folder().write(sealed).unwrap();
         }
         assert!(on_disk(folder.path()) <= MOST);
-        for sealed in sealed {
-            history.enter(sealed, Ok(())).unwrap();
+        for (sealed, room) in sealed.into_iter().zip(rooms) {
+            history.enter(sealed, room, Ok(())).unwrap();
         }
         within(&history);
     }
@@ -182,14 +182,47 @@ fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_t
     let before = ids(&history);
     let profile = profile(1, 1000);
     let large = history.keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), &vec![0; 64 << 10]);
-    assert!(matches!(large, Err(Error::TooLarge { most: ..MOST, .. })), "{large:?}");
+    assert!(matches!(large, Err(Error::TooLarge { most: MOST, .. })), "{large:?}");
     assert!(matches!(history.trouble(), (1, Some(why)) if why.contains("state.max_bytes")));
     assert_eq!(ids(&history), before);
     // What was promised to those that could not be written is free again.
     let sealed = Sealed::of(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"").unwrap();
-    assert!(history.make_room(&sealed).is_ok() && history.promised > 0);
-    assert!(history.enter(sealed, Err(Error::NoId)).is_err());
-    assert_eq!(history.promised, 0);
+    let room = history.make_room(&sealed).unwrap();
+    assert!(history.promised() > 0);
+    assert!(history.enter(sealed, room, Err(Error::NoId)).is_err());
+    assert_eq!(history.promised(), 0);
+    // Also to those whose thread has ended in between.
+    let sealed = Sealed::of(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"").unwrap();
+    drop(history.make_room(&sealed).unwrap());
+    assert_eq!(history.promised(), 0);
+}
+
+#[test]
+fn one_that_fits_when_all_else_goes_is_kept_and_what_cannot_go_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut history, _) = open(&folder);
+    for second in 0..20 {
+        keep(&mut history, 1, second);
+    }
+    let sealed = |second| {
+        let profile = Box::leak(Box::new(profile(2, second)));
+        Sealed::of(profile, Entry::of(Id::of(profile), profile, "a test"), &[b'x'; 4096]).unwrap()
+    };
+    let first = sealed(100);
+    // As much as it takes, with the lines of the index, and nothing for those of the others.
+    let most = first.entry.bytes() + 4096;
+    history.most = most;
+    let room = history.make_room(&first).unwrap();
+    let written = room.folder().write(&first);
+    history.enter(first, room, written).unwrap();
+    assert!(on_disk(folder.path()) <= most && history.bytes() == on_disk(folder.path()));
+    // A folder in the place of its file is not removed.
+    let stays = folder.path().join(PROFILES).join(format!("{}{EXTENSION}", ids(&history)[0]));
+    fs::remove_file(&stays).unwrap();
+    fs::create_dir(&stays).unwrap();
+    let before = history.bytes();
+    assert!(matches!(history.make_room(&sealed(200)), Err(Error::TooLarge { .. })));
+    assert!(history.bytes() > 0 && history.bytes() < before && history.promised() == 0);
 }
 
 #[test]

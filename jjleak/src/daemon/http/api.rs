@@ -48,12 +48,17 @@ pub(super) async fn processes(State(served): State<Served>) -> Response {
 /// The latest first.
 pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<Wanted>) -> Response {
     let found = blocking(&served, move |served| {
-        let is_wanted = |entry: &&Entry| {
-            wanted.pid.is_none_or(|pid| entry.pid == pid)
-                && wanted.series.as_ref().is_none_or(|first| entry.series.as_ref() == Some(first))
-        };
         let limit = wanted.limit.unwrap_or(PROFILES).min(MAX_PROFILES);
         let history = served.shared.history();
+        let first = wanted.series.as_ref().and_then(|first| history.get(first));
+        // The first one may be there no more, and others may have been found without what they are of.
+        let is_of = |entry: &Entry, series: &Id| {
+            entry.series.as_ref() == Some(series) || first.is_some_and(|first| entry.is_beside(first))
+        };
+        let is_wanted = |entry: &&Entry| {
+            wanted.pid.is_none_or(|pid| entry.pid == pid)
+                && wanted.series.as_ref().is_none_or(|series| is_of(entry, series))
+        };
         let entries: Vec<_> = history.entries().rev().filter(is_wanted).take(limit).cloned().collect();
         drop(history);
         json!({ "profiles": entries })

@@ -17,6 +17,8 @@ use crate::render::{escaped, humane_bytes, pace, percent};
 
 /// Profiles that the page lists, one for each time that a process was profiled; the interface for programs has all.
 const MAX_PROFILES: usize = 50;
+/// Profiles that the page of a series lists.
+const MAX_SERIES: usize = 1000;
 /// The picture of a process's memory over time.
 const WIDTH: f64 = 160.;
 const HEIGHT: f64 = 28.;
@@ -74,7 +76,13 @@ pub(super) async fn snapshots(State(served): State<Served>, Path(id): Path<Strin
         let id = parse(&id)?;
         let history = served.shared.history();
         let of = history.get(&id).ok_or(Error::Unknown(id))?;
-        let series: Vec<_> = history.entries().rev().filter(|entry| entry.is_beside(of)).cloned().collect();
+        let series: Vec<_> = history
+            .entries()
+            .rev()
+            .filter(|entry| entry.is_beside(of))
+            .take(MAX_SERIES + 1)
+            .cloned()
+            .collect();
         drop(history);
         Ok(write_series(&series))
     });
@@ -91,8 +99,12 @@ fn write_series(series: &[Entry]) -> Result<String, fmt::Error> {
     let of = series.first().map(|last| format!("{} (pid {})", last.comm, last.pid)).unwrap_or_default();
     head(&format!("Profiles of {of}, one after the other"), &mut page)?;
     page.push_str(PROFILES);
-    series.iter().try_for_each(|entry| kept(entry, None, &mut page))?;
-    page.push_str("</tbody></table><footer><a href=\"/\">all processes</a></footer></body></html>");
+    series.iter().take(MAX_SERIES).try_for_each(|entry| kept(entry, None, &mut page))?;
+    page.push_str("</tbody></table>");
+    if series.len() > MAX_SERIES {
+        write!(page, "<p class=\"none\">These are the latest {MAX_SERIES}; there are more before them.</p>")?;
+    }
+    page.push_str("<footer><a href=\"/\">all processes</a></footer></body></html>");
     Ok(page)
 }
 
@@ -301,6 +313,17 @@ mod tests {
         let told: Vec<_> =
             series(&history).into_iter().map(|(last, count)| (last.time.as_second(), count)).collect();
         assert_eq!(told, [(210, 1), (120, 2)]);
+    }
+
+    #[test]
+    fn of_a_long_series_the_latest_are_told_and_that_there_are_more() {
+        let profile = sample::profile();
+        let entry = Entry::of(Id::of(&profile), &profile, "a test");
+        let told = |count| {
+            let page = write_series(&vec![entry.clone(); count]).unwrap();
+            (page.matches("flame.svg").count(), page.contains("there are more"))
+        };
+        assert_eq!([1000, 1001].map(told), [(1000, false), (1000, true)]);
     }
 
     #[test]

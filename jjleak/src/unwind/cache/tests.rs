@@ -36,7 +36,7 @@ impl Fixture {
     }
 
     fn file(&self) -> PathBuf {
-        self.cache.files.path(&name(BUILD_ID).unwrap())
+        self.cache.files.as_ref().unwrap().path(&name(BUILD_ID).unwrap())
     }
 
     /// Asks for the rows of `elf` and whether they came from the file as it was.
