@@ -202,7 +202,7 @@ impl Blob {
     /// Whether it is a method's: compiled, or the way to a native one.
     #[must_use]
     pub const fn is_method(&self) -> bool {
-        matches!(self.kind, BlobKind::Compiled | BlobKind::Native)
+        self.kind.is_method()
     }
 
     /// The number of its compilation, of a method; 0 of other code.
@@ -229,7 +229,11 @@ pub enum BlobKind {
 }
 
 impl BlobKind {
-    fn of(name: &str) -> Self {
+    pub(super) const fn is_method(self) -> bool {
+        matches!(self, Self::Compiled | Self::Native)
+    }
+
+    pub(super) fn of(name: &str) -> Self {
         match name {
             "nmethod" => Self::Compiled,
             "native nmethod" => Self::Native,
@@ -308,8 +312,14 @@ impl CodeCacheLayout {
         Some(known)
     }
 
-    /// The code that the call in front of a return address is in.
-    pub(super) fn find(&self, memory: &impl Memory, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
+    /// The code that the call in front of a return address is in; `text` reads its name.
+    pub(super) fn find(
+        &self,
+        memory: &impl Memory,
+        heaps: &[CodeHeap],
+        return_address: u64,
+        text: impl FnOnce(u64) -> Option<String>,
+    ) -> Option<Blob> {
         let call = return_address.checked_sub(1)?;
         let heap = heaps.iter().find(|heap| (heap.begin..heap.end).contains(&call))?;
         let block = block_of(memory, heap, call)?;
@@ -319,7 +329,7 @@ impl CodeCacheLayout {
         let (header, copy) = copy.split_at_checked(block_bytes)?;
         let is_used = self.block_used.of(header)? & 0xff != 0;
         let mut blob = self.blob.parse(at, copy).filter(|blob| is_used && blob.code.contains(&call))?;
-        blob.name = memory.text(self.blob.name.of(copy)?)?;
+        blob.name = text(self.blob.name.of(copy)?)?;
         blob.kind = BlobKind::of(&blob.name);
         Some(blob)
     }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
-use super::codecache::{Blob, BlobKind, BlobLayout};
+use jjleak_common::jvm::CodeHeap;
+
+use super::codecache::{Blob, BlobKind, CodeCacheLayout};
 use super::memory::{MAX_TEXT, SHORT_TEXT};
 use super::scopes::{Scope, ScopeLayout};
 use super::structs::{Field, Structs};
@@ -15,6 +17,8 @@ use super::{Error, Memory, lines, names};
 const HAS_LINES: u64 = 1;
 /// Longest table of lines that is read: two bytes for each bytecode of the longest method.
 const MAX_LINE_BYTES: u64 = 128 << 10;
+/// Bytes of a `ConstMethod` that are read at first: most methods have no more, with their bytecode and lines.
+const START_BYTES: usize = 512;
 /// Bytes of a `ConstMethod` before the bytecode, at most; the JDKs from 11 to 25 have up to 64.
 const MAX_FIXED_BYTES: usize = 256;
 /// The same of a `ConstantPool` before its entries, which have up to 72.
@@ -98,15 +102,15 @@ impl MethodLayout {
         self.symbol(memory, self.class_name.read(memory, class)?)
     }
 
-    /// The method whose `ConstMethod` is at `fixed`, with this header.
-    fn method(&self, memory: &impl Memory, fixed: u64, header: &[u8], pool: &Pool) -> Option<Method> {
-        let name = self.pooled(memory, pool, self.name.of(header)?)?;
+    /// The method whose `ConstMethod` is at `fixed`, and starts so.
+    fn method(&self, memory: &impl Memory, fixed: u64, start: &[u8], pool: &Pool) -> Option<Method> {
+        let name = self.pooled(memory, pool, self.name.of(start)?)?;
         let code = fixed.wrapping_add(self.code);
-        let code_size = self.code_size.of(header)?;
+        let code_size = self.code_size.of(start)?;
         Some(Method {
             name: names::method(&pool.class, &name),
             file: pool.file.clone(),
-            lines: self.lines(memory, fixed, header, code.wrapping_add(code_size)).unwrap_or_default(),
+            lines: self.lines(memory, fixed, start, code.wrapping_add(code_size)).unwrap_or_default(),
             code,
             code_size,
         })
@@ -143,13 +147,15 @@ impl MethodLayout {
     }
 
     /// The table of lines of the `ConstMethod` at `fixed`, which begins where the bytecode ends.
-    fn lines(&self, memory: &impl Memory, fixed: u64, header: &[u8], begin: u64) -> Option<Vec<u8>> {
-        if self.flags.of(header)? & HAS_LINES == 0 {
+    fn lines(&self, memory: &impl Memory, fixed: u64, start: &[u8], begin: u64) -> Option<Vec<u8>> {
+        if self.flags.of(start)? & HAS_LINES == 0 {
             return None;
         }
-        let end = fixed.wrapping_add(WORD * self.words.of(header)?.min(1 << 20));
-        let length = end.checked_sub(begin)?.min(MAX_LINE_BYTES);
-        memory.bytes(begin, usize::try_from(length).ok()?)
+        let end = fixed.wrapping_add(WORD * self.words.of(start)?.min(1 << 20));
+        let length = usize::try_from(end.checked_sub(begin)?.min(MAX_LINE_BYTES)).ok()?;
+        let from = usize::try_from(begin.checked_sub(fixed)?).ok()?;
+        let copied = start.get(from..from.checked_add(length)?).map(<[u8]>::to_vec);
+        copied.or_else(|| memory.bytes(begin, length))
     }
 
     /// The text at this index of a constant pool.
@@ -234,22 +240,39 @@ struct Known {
 pub struct Methods<'a, M> {
     memory: &'a M,
     layout: &'a MethodLayout,
-    blob: &'a BlobLayout,
+    code_cache: &'a CodeCacheLayout,
     scopes: Option<&'a ScopeLayout>,
     known: &'a mut KnownMethods,
     /// By where they are; one a class, of those that frames are of.
     pools: HashMap<u64, Pool>,
+    /// What compiled code is called, by where that is written: in the library.
+    kinds: HashMap<u64, String>,
 }
 
 impl<'a, M: Memory> Methods<'a, M> {
     pub(super) fn new(
         memory: &'a M,
         layout: &'a MethodLayout,
-        blob: &'a BlobLayout,
+        code_cache: &'a CodeCacheLayout,
         scopes: Option<&'a ScopeLayout>,
         known: &'a mut KnownMethods,
     ) -> Self {
-        Self { memory, layout, blob, scopes, known, pools: HashMap::new() }
+        Self { memory, layout, code_cache, scopes, known, pools: HashMap::new(), kinds: HashMap::new() }
+    }
+
+    /// The code that there is in front of a return address now.
+    pub fn find(&mut self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
+        let (memory, kinds) = (self.memory, &mut self.kinds);
+        self.code_cache.find(memory, heaps, return_address, |at| {
+            if let Some(known) = kinds.get(&at) {
+                return Some(known.clone());
+            }
+            let name = memory.text(at)?;
+            if BlobKind::of(&name).is_method() {
+                kinds.insert(at, name.clone());
+            }
+            Some(name)
+        })
     }
 
     /// The methods at a return address in compiled code, innermost first: each is inlined into the next. Empty for other
@@ -263,7 +286,7 @@ impl<'a, M: Memory> Methods<'a, M> {
         let frames: Option<Vec<_>> =
             scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
         // What is still there now has been there, with all its methods, since before anything was read of it.
-        let frames = frames.filter(|_| self.blob.is_current(self.memory, blob));
+        let frames = frames.filter(|_| self.code_cache.blob.is_current(self.memory, blob));
         frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())
     }
 
@@ -279,7 +302,7 @@ impl<'a, M: Memory> Methods<'a, M> {
 
     fn without_line(&mut self, blob: &Blob) -> Option<JavaFrame> {
         let method = self.method(blob.method)?;
-        self.blob.is_current(self.memory, blob).then(|| self.at(&method, None))
+        self.code_cache.blob.is_current(self.memory, blob).then(|| self.at(&method, None))
     }
 
     fn frame(&mut self, scope: Scope) -> Option<JavaFrame> {
@@ -302,17 +325,20 @@ impl<'a, M: Memory> Methods<'a, M> {
     fn read(&mut self, at: u64) -> Option<Rc<Method>> {
         let (memory, layout) = (self.memory, self.layout);
         let fixed = layout.fixed.read(memory, at)?;
-        let header = memory.bytes(fixed, usize::try_from(layout.code).ok()?.min(MAX_FIXED_BYTES))?;
+        let mut start = [0; START_BYTES];
+        let read = memory.read(fixed, &mut start);
+        let start = start.get(..read)?;
+        let header = start.get(..usize::try_from(layout.code).ok()?.min(MAX_FIXED_BYTES))?;
         let known = self.known.0.get(&at).filter(|known| known.fixed == fixed && known.header == header);
         if let Some(known) = known {
             return Some(Rc::clone(&known.method));
         }
-        let pool_at = layout.pool.of(&header)?;
+        let pool_at = layout.pool.of(header)?;
         let pool = match self.pools.entry(pool_at) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(layout.pool(memory, pool_at)?),
         };
-        let method = layout.method(memory, fixed, &header, pool);
+        let method = layout.method(memory, fixed, start, pool);
         if !layout.is_current(memory, pool) {
             self.pools.remove(&pool_at);
             return None;
@@ -321,7 +347,7 @@ impl<'a, M: Memory> Methods<'a, M> {
         if self.known.0.len() == MAX_KNOWN {
             self.known.0.clear();
         }
-        self.known.0.insert(at, Known { fixed, header, method: Rc::clone(&method) });
+        self.known.0.insert(at, Known { fixed, header: header.to_vec(), method: Rc::clone(&method) });
         Some(method)
     }
 }

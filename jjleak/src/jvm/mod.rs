@@ -140,13 +140,13 @@ impl<M: Memory> Jvm<M> {
     /// The code that there is in front of a return address now.
     #[must_use]
     pub fn find(&self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
-        self.code_cache.find(&self.memory, heaps, return_address)
+        self.code_cache.find(&self.memory, heaps, return_address, |at| self.memory.text(at))
     }
 
     /// Names methods.
     #[must_use]
     pub fn methods<'a>(&'a self, known: &'a mut KnownMethods) -> Methods<'a, M> {
-        Methods::new(&self.memory, &self.methods, &self.code_cache.blob, self.scopes.as_ref(), known)
+        Methods::new(&self.memory, &self.methods, &self.code_cache, self.scopes.as_ref(), known)
     }
 }
 

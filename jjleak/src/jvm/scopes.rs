@@ -71,12 +71,22 @@ pub(super) struct Scope {
     pub(super) bytecode_index: u32,
 }
 
-/// Where the tables of one blob are.
+/// Where the tables of one blob are: scopes and places side by side, and the metadata in front of them or elsewhere.
 struct Located {
     places: Range<u64>,
     scopes: Range<u64>,
     /// Its end is known in some versions only.
     metadata: Range<u64>,
+}
+
+impl Located {
+    /// Where all of them are that lie side by side.
+    fn all(&self) -> Range<u64> {
+        let start = self.places.start.min(self.scopes.start);
+        let is_in_front = self.metadata.end == start;
+        let start = if is_in_front { self.metadata.start } else { start };
+        start..self.places.end.max(self.scopes.end)
+    }
 }
 
 impl ScopeLayout {
@@ -118,13 +128,32 @@ impl ScopeLayout {
     pub(super) fn at(&self, memory: &impl Memory, blob: &Blob, return_address: u64) -> Option<Vec<Scope>> {
         let copy = memory.bytes(blob.at, self.telling_bytes)?;
         let tables = self.tables.of(&copy, blob.at)?;
-        let table = |at: &Range<u64>| {
+        let read = |at: &Range<u64>| {
             let length = at.end.checked_sub(at.start).filter(|length| *length <= MAX_TABLE_BYTES)?;
             memory.bytes(at.start, usize::try_from(length).ok()?)
         };
-        let (places, scopes) = (table(&tables.places)?, table(&tables.scopes)?);
-        let first = self.scope_at(&places, return_address.checked_sub(blob.code.start)?)?;
-        self.chain(memory, &tables, &scopes, first)
+        // They lie side by side, and one read costs hardly more than the shortest of three.
+        let all = tables.all();
+        let copy = read(&all)?;
+        let table = |at: &Range<u64>| {
+            let from_start = |place: u64| usize::try_from(place.checked_sub(all.start)?).ok();
+            copy.get(from_start(at.start)?..from_start(at.end)?)
+        };
+        let first = self.scope_at(table(&tables.places)?, return_address.checked_sub(blob.code.start)?)?;
+        let chain = self.chain(table(&tables.scopes)?, first)?;
+        let start = tables.metadata.start;
+        let needed = chain.iter().map(|(method, _)| WORD * (method + 1)).max()?;
+        let metadata = match table(&tables.metadata) {
+            Some(metadata) => metadata,
+            None => &read(&(start..start.checked_add(needed)?))?,
+        };
+        chain
+            .into_iter()
+            .map(|(method, bytecode_index)| {
+                let method = Field { offset: WORD * method, width: 8 }.of(metadata)?;
+                Some(Scope { method, bytecode_index })
+            })
+            .collect()
     }
 
     /// Where the description of a place in the code begins: of the return address, or else, for calls that need none, of
@@ -138,13 +167,8 @@ impl ScopeLayout {
         usize::try_from(scope).ok().filter(|scope| *scope > 0)
     }
 
-    fn chain(
-        &self,
-        memory: &impl Memory,
-        tables: &Located,
-        scopes: &[u8],
-        first: usize,
-    ) -> Option<Vec<Scope>> {
+    /// The methods, by their numbers among the blob's metadata, and where in their bytecode.
+    fn chain(&self, scopes: &[u8], first: usize) -> Option<Vec<(u64, u32)>> {
         let mut chain = Vec::new();
         let mut at = first;
         while at > 0 && chain.len() < MAX_INLINED {
@@ -153,11 +177,7 @@ impl ScopeLayout {
             let method = u64::from(numbers.next()?.checked_sub(1)?);
             // Numbers of bytecodes begin at -1: before the first.
             let bytecode_index = numbers.next()?.saturating_sub(1);
-            let entry = tables.metadata.start.wrapping_add(WORD * method);
-            if entry.wrapping_add(WORD) > tables.metadata.end {
-                return None;
-            }
-            chain.push(Scope { method: memory.pointer(entry)?, bytecode_index });
+            chain.push((method, bytecode_index));
             // What a method is inlined into is described before it.
             at = if sender < at { sender } else { 0 };
         }

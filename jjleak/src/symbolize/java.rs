@@ -25,7 +25,6 @@ pub struct KnownJava {
 
 /// Names the code of a JVM, from its memory as it is now.
 pub struct JavaNames<'a, M> {
-    jvm: &'a Jvm<M>,
     heaps: &'a [CodeHeap],
     methods: Methods<'a, M>,
     places: &'a mut HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
@@ -38,7 +37,7 @@ impl<'a, M: Memory> JavaNames<'a, M> {
     /// Names what is in these heaps.
     pub fn new(jvm: &'a Jvm<M>, heaps: &'a [CodeHeap], known: &'a mut KnownJava) -> Self {
         let KnownJava { methods, places, unnamed } = known;
-        Self { jvm, heaps, methods: jvm.methods(methods), places, unnamed, recent: HashMap::new() }
+        Self { heaps, methods: jvm.methods(methods), places, unnamed, recent: HashMap::new() }
     }
 
     /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code, or that is gone.
@@ -67,7 +66,7 @@ impl<'a, M: Memory> JavaNames<'a, M> {
     /// that was named before.
     fn generated(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
         let id = frame.layer() - layer::GENERATED;
-        let now = self.jvm.find(self.heaps, frame.address());
+        let now = self.methods.find(self.heaps, frame.address());
         let now = now.filter(|blob| id_in_frame(blob.compile_id()) == id);
         let known = self.places.get(&frame);
         let same = known.filter(|(blob, _)| now.as_ref().is_none_or(|now| now == blob));

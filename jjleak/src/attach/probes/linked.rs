@@ -111,8 +111,8 @@ impl Rare {
     }
 }
 
-/// Loads programs, several at a time: the verifier takes longer for them than all else that attaching takes together, and looks
-/// at each by itself. Of those that it refuses, the first is told of.
+/// Loads programs, several at a time: the verifier takes long for them, and looks at each by itself. Of those that it refuses,
+/// the first is told of.
 pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
     let next = AtomicUsize::new(0);
     let load = || {

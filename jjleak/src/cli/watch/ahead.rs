@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use tracing::subscriber::{NoSubscriber, with_default};
@@ -16,20 +17,32 @@ use crate::kept::KeptFiles;
 use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, Pid};
 use crate::unwind::{ModuleRows, RowCache};
 
+/// Most rows that are kept until they are needed, 8 bytes each: what a process maps has some hundred thousand, a large JVM or
+/// browser some millions.
+const MAX_ROWS: usize = 16 << 20;
+
 /// What was found in each file, or why nothing was.
 #[derive(Default)]
 pub(super) struct FoundAhead {
     pub(super) allocators: HashMap<FileVersion, Result<ModuleAllocators, String>>,
     pub(super) rows: HashMap<FileVersion, Result<ModuleRows, String>>,
     pub(super) symbols: HashMap<FileVersion, Symbols>,
+    /// How many rows that are in all.
+    held: usize,
 }
 
 impl FoundAhead {
+    const fn is_full(&self) -> bool {
+        self.held >= MAX_ROWS
+    }
+
     fn look_into(&mut self, module: &Module, choice: &Choice, cache: &RowCache) {
         if self.rows.contains_key(&module.version) {
             return;
         }
-        self.rows.insert(module.version, rows_of(module, cache));
+        let rows = rows_of(module, cache);
+        self.held += rows.as_ref().map_or(0, |rows| rows.rows().len());
+        self.rows.insert(module.version, rows);
         // Who reads it again says why it cannot be read.
         let Ok(content) = module.read() else { return };
         self.allocators.insert(module.version, find_in_content(module, &content, choice));
@@ -42,8 +55,12 @@ impl FoundAhead {
 }
 
 /// The search, in a thread of its own. Whatever it does not find, or no thread can be made for, is looked for when it is needed.
+/// Dropping it ends it after the file that it is at, which leaves nothing half written.
 #[derive(Default)]
-pub(super) struct LookAhead(Option<JoinHandle<FoundAhead>>);
+pub(super) struct LookAhead {
+    thread: Option<JoinHandle<FoundAhead>>,
+    is_over: Arc<AtomicBool>,
+}
 
 impl LookAhead {
     /// Begins to look into what these processes map.
@@ -52,17 +69,29 @@ impl LookAhead {
             return Self::default();
         }
         let (pids, choice, cache) = (pids.to_vec(), Arc::clone(choice), RowCache::new(kept.clone()));
-        let look = move || look_at(&pids, &choice, &cache);
-        Self(thread::Builder::new().name("looking ahead".to_owned()).spawn(look).ok())
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_wanted = {
+            let is_over = Arc::clone(&is_over);
+            move || !is_over.load(Ordering::Relaxed)
+        };
+        let look = move || look_at(&pids, &choice, &cache, is_wanted);
+        Self { thread: thread::Builder::new().name("looking ahead".to_owned()).spawn(look).ok(), is_over }
     }
 
     /// Waits for what was found; nothing but the first time.
     pub(super) fn finish(&mut self) -> FoundAhead {
-        self.0.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
-fn look_at(pids: &[Pid], choice: &Choice, cache: &RowCache) -> FoundAhead {
+impl Drop for LookAhead {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.finish();
+    }
+}
+
+fn look_at(pids: &[Pid], choice: &Choice, cache: &RowCache, is_wanted: impl Fn() -> bool) -> FoundAhead {
     let (mut found, mut files) = (FoundAhead::default(), ModuleFiles::default());
     for pid in pids {
         let mut modules = ModuleTable::default();
@@ -70,6 +99,9 @@ fn look_at(pids: &[Pid], choice: &Choice, cache: &RowCache) -> FoundAhead {
         // Who opens them again says which cannot be opened.
         with_default(NoSubscriber::default(), || modules.refresh(&mut files, *pid, &mappings));
         for (_, module) in modules.iter() {
+            if !is_wanted() || found.is_full() {
+                return found;
+            }
             found.look_into(module, choice, cache);
         }
     }
@@ -82,6 +114,19 @@ mod tests {
 
     use super::*;
     use crate::cli::watch::allocators::find_in;
+
+    #[test]
+    fn a_search_that_nobody_waits_for_ends_and_leaves_no_half_files() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let folder = TempDir::new().unwrap();
+        let kept = KeptFiles::new(folder.path().to_owned());
+        let search = LookAhead::begin(&[pid; 1000], &Arc::default(), &kept);
+        drop(search);
+        let half = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(".kept-");
+        assert!(!folder.path().read_dir().unwrap().any(|file| half(&file.unwrap().file_name())));
+        let nothing = look_at(&[pid], &Choice::default(), &RowCache::new(kept), || false);
+        assert!(nothing.rows.is_empty() && nothing.allocators.is_empty());
+    }
 
     #[test]
     fn what_is_found_ahead_is_what_is_found_when_it_is_needed() {

@@ -240,3 +240,22 @@ fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {
 fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::{Mapping, ModuleFiles, Pid};
+
+    #[test]
+    fn what_is_known_of_a_file_is_not_looked_for_in_it() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let mut allocators = Allocators::new(Arc::new(Choice::default()));
+        let found: Vec<_> = modules.iter().map(|(_, module)| module.version).collect();
+        let nothing = || Err("known".to_owned());
+        allocators.know(found.into_iter().map(|file| (file, nothing())).collect());
+        assert!(modules.iter().all(|(_, module)| allocators.find(module).is_empty()));
+        assert!(allocators.ahead.is_empty(), "each is asked for once");
+    }
+}

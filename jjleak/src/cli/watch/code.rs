@@ -138,3 +138,23 @@ pub(super) fn cache_folder() -> Option<PathBuf> {
     let own = own.or_else(|| home().map(|home| home.join(".cache")));
     own.map(|caches| caches.join("jjleak"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::{ModuleFiles, ModuleTable};
+
+    #[test]
+    fn rows_that_are_known_are_not_compiled() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let mut follower = CodeFollower::new(KeptFiles::new(env::temp_dir().join("jjleak-no-such-folder")));
+        let known = Err("known".to_owned());
+        follower.know(modules.iter().map(|(_, module)| (module.version, known.clone())).collect());
+        for (_, module) in modules.iter() {
+            assert_eq!(follower.rows(module), known);
+        }
+        assert!(follower.ahead.is_empty(), "each is asked for once");
+    }
+}

@@ -28,7 +28,7 @@ impl Watch {
         outcome
     }
 
-    fn know(&mut self, FoundAhead { allocators, rows, symbols }: FoundAhead) {
+    fn know(&mut self, FoundAhead { allocators, rows, symbols, .. }: FoundAhead) {
         self.allocators.know(allocators);
         self.code.know(rows);
         self.jvm_libraries.know(symbols);

@@ -95,8 +95,8 @@ impl Watch {
 
     /// What a process maps now.
     pub(super) fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Failure> {
-        let seen = self.attachment.begin_look(slot)?;
-        Ok(Look { mappings: Mapping::all(thread)?, seen })
+        let (seen, at) = (self.attachment.begin_look(slot)?, Instant::now());
+        Ok(Look { mappings: Mapping::all(thread)?, seen, at })
     }
 
     /// Takes in what a process maps: what stacks need.
@@ -121,7 +121,6 @@ impl Watch {
             watched.bound_to.get_or_insert(thread);
         }
         let modules: Vec<_> = watched.modules.iter().map(|(id, _)| id).collect();
-        let mut looked = Instant::now();
         for id in modules {
             let module = watched.modules.get(id);
             let is_new = !self.allocators.knows(module);
@@ -133,11 +132,10 @@ impl Watch {
             }
             // That can take some time, and while a program starts, it loads one library after the other.
             if is_new
-                && looked.elapsed() >= BETWEEN_LOOKS
+                && watched.looked_at.elapsed() >= BETWEEN_LOOKS
                 && let Ok(look) = self.look(watched.slot(), thread)
             {
                 self.keep_stacks(watched, thread, &look)?;
-                looked = Instant::now();
             }
         }
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
@@ -147,6 +145,7 @@ impl Watch {
 
     /// Takes in what stacks need of what a process maps.
     fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
+        watched.looked_at = look.at;
         watched.modules.refresh(&mut self.files, thread, &look.mappings);
         watched.jvm.notice(&look.mappings, &watched.modules);
         self.code.follow(watched, thread, look, &mut self.attachment)?;

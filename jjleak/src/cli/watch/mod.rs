@@ -61,6 +61,8 @@ struct Look {
     mappings: Vec<Mapping>,
     /// What there was to see.
     seen: CodeSeen,
+    /// When it was taken.
+    at: Instant,
 }
 
 /// The profiled processes.

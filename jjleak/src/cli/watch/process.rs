@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -35,6 +35,8 @@ pub(super) struct Watched {
     pub(super) modules: ModuleTable,
     /// What the process mapped for execution when it was last looked at.
     pub(super) code: Vec<Mapping>,
+    /// When that was, or it was met, if nobody has looked yet.
+    pub(super) looked_at: Instant,
     /// The JVM that it is, if it is one.
     pub(super) jvm: WatchedJvm,
     /// The names that it writes down for other code that it generates.
@@ -73,6 +75,7 @@ impl Watched {
             folders: 0,
             modules: ModuleTable::default(),
             code: Vec::new(),
+            looked_at: Instant::now(),
             jvm: WatchedJvm::default(),
             perf_map: WatchedPerfMap::default(),
             since_ns: now_ns(),
