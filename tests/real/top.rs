@@ -234,6 +234,29 @@ fn processes_of_a_name_are_viewed_those_to_come_too_and_stay_for_a_while_when_th
 }
 
 #[test]
+fn a_program_that_runs_already_is_found_by_a_filter_among_all_of_the_host() {
+    require_program!("tmux");
+    let _everywhere = probes::everywhere();
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::start_named(folder.path(), "jjleak-found");
+    let terminal = Terminal::run("top --system-wide 0.5", &[]);
+    terminal.resize(120, 30);
+    terminal.until_at_last("PROCESS");
+
+    // Whatever the case: a filter is for whoever is in a hurry.
+    terminal.type_in("/JJLEAK-FOUND");
+    terminal.press(&["Enter"]);
+    terminal.until_at_last("/JJLEAK-FOUND shows 1 row");
+    terminal.until_at_last(&format!("jjleak-found (pid {})", ledger.pid()));
+    ledger.open_books();
+    ledger.run("malloc");
+    let live = ledger.books().live();
+    terminal.until_at_last(&format!("{} bytes", grouped(live.bytes)));
+    terminal.press(&["q"]);
+    terminal.assert_ended(0);
+}
+
+#[test]
 fn no_colour_reaches_the_terminal_when_none_is_wanted() {
     require_program!("tmux");
     let colours = |environment: &[(&str, &str)]| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Failure;
 use super::args::Args;
 use super::outputs::{Asked, Outputs};
-use super::top::LiveView;
+use super::top::Viewer;
 use super::watch::Watch;
 use crate::analyze::Pace;
 use crate::cost::Budget;
@@ -47,12 +47,16 @@ pub(super) enum Audience {
     /// Whoever reads the reports.
     Reader,
     /// Whoever looks at the live view.
-    Viewer(Box<LiveView>),
+    Viewer(Viewer),
     /// The daemon.
     Recorder(Recorder),
 }
 
 impl Wanted {
+    pub(super) const fn is_view(&self) -> bool {
+        matches!(self, Self::View(_))
+    }
+
     /// The streams of a command that is started: a view has the terminal for itself.
     pub(super) const fn streams(&self) -> Streams {
         match self {
@@ -98,12 +102,12 @@ impl Wanted {
 }
 
 impl Audience {
-    /// Opens what is wanted. Needs a running tokio runtime.
+    /// Opens what is wanted.
     pub(super) fn open(wanted: &Wanted, args: &Args) -> Result<Self, Failure> {
         Ok(match wanted {
             Wanted::Reports => Self::Reader,
             Wanted::Nothing(recorder) => Self::Recorder(recorder.clone()),
-            Wanted::View(about) => Self::Viewer(Box::new(LiveView::open(about.clone(), args)?)),
+            Wanted::View(about) => Self::Viewer(Viewer::open(about.clone(), args)?),
         })
     }
 
@@ -128,7 +132,7 @@ impl Audience {
     }
 
     /// How long to wait until the next look, if that is longer than the interval.
-    pub(super) const fn pause(&self) -> Option<Duration> {
+    pub(super) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Reader | Self::Recorder(_) => None,
             Self::Viewer(view) => view.pause(),
@@ -149,7 +153,7 @@ impl Audience {
             }
             Self::Viewer(view) => {
                 outputs.keep(&profiles);
-                view.show(profiles).is_ok()
+                view.show(profiles)
             }
             Self::Recorder(recorder) => {
                 (recorder.take)(profiles);
@@ -194,7 +198,7 @@ impl Audience {
     pub(super) fn stays(&mut self) -> bool {
         match self {
             Self::Reader | Self::Recorder(_) => false,
-            Self::Viewer(view) => view.end().is_ok(),
+            Self::Viewer(view) => view.end(),
         }
     }
 

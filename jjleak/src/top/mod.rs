@@ -185,7 +185,7 @@ impl Top {
         self.pace = pace;
     }
 
-    /// Tells the user, until the next key.
+    /// Tells the user, until the next key; an empty notice shows again what another has hidden.
     pub fn tell(&mut self, notice: &str) {
         notice.clone_into(&mut self.notice);
     }

@@ -77,7 +77,11 @@ impl Session {
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(&shown.asked(args), None)?;
                 let mut watch = Watch::new(settings, args.coverage()?, wanted, choice, &[])?;
-                watch.attach_all();
+                watch.begin_attaching();
+                // A view shows meanwhile who is attached to already, and reports have everybody from the first on.
+                while !shown.is_view() && watch.has_to_attach() {
+                    watch.attach_some();
+                }
                 (watch, outputs)
             }
         };
@@ -88,7 +92,11 @@ impl Session {
             watch.ask_for_perf_maps();
         }
         drop(progress);
-        tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
+        if watch.has_to_attach() {
+            tell("attaching to all processes that are wanted; Ctrl-C for the final report");
+        } else {
+            tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
+        }
         Self::with(watch, outputs, Audience::open(shown, args)?)
     }
 

@@ -133,7 +133,10 @@ impl Session {
                 () = self.audience.leaving() => break,
                 // Before what can happen at any rate: nothing may keep these from happening.
                 _ = housekeeping.tick() => {
+                    let begin = Instant::now();
                     self.tidy_up()?;
+                    // On a busy host that can take longer than it is to wait: it must not be all that is done.
+                    housekeeping.reset_after(HOUSEKEEPING.max(begin.elapsed()));
                     if self.watch.is_over() && !self.audience.stays() {
                         break;
                     }
@@ -162,6 +165,7 @@ impl Session {
                         looks.reset_after(between_looks.max(begin.elapsed() * LEAST_REST));
                     }
                 }
+                () = yield_now(), if self.watch.has_to_attach() => self.watch.attach_some(),
                 () = at(self.watch.next_turn()) => self.watch.turn(),
                 () = at(self.watch.next_look_at_starting()) => self.watch.look_at_starting()?,
                 () = self.watch.next_ending() => {

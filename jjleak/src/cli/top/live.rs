@@ -17,6 +17,7 @@ use super::terminal::Terminal;
 use crate::analyze::{Selection, SortBy};
 use crate::cli::args::Args;
 use crate::cli::failure::OTHER;
+use crate::cli::waiting::at;
 use crate::cli::{Failure, notices};
 use crate::profile::Profile;
 use crate::render::{Contents, Format, Options, render};
@@ -30,77 +31,99 @@ const LARGEST_SHARE: f64 = 0.018;
 const LOOKS: usize = 8;
 /// Where processes come and go, those that have ended are shown for so long.
 const ENDED_FOR: SignedDuration = SignedDuration::from_mins(1);
+/// What is noticed hides what is lost and what it costs for so long, unless a key comes before.
+const NOTICED_FOR: Duration = Duration::from_secs(8);
 /// Rarer than this, nobody would call it live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The live view in a terminal.
-pub(in crate::cli) struct LiveView {
+pub(super) struct LiveView {
     top: Top,
-    /// None when it was given back.
-    terminal: Option<Terminal>,
+    /// Given back when dropped.
+    terminal: Terminal,
     keyboard: Keyboard,
     /// Told when jjleak goes on after it was stopped: the shell has written to the terminal.
     resumed: unix::Signal,
     meter: Meter,
     interval: Duration,
-    /// What jjleak had taken of all cores when the look began, in seconds.
-    look_began: Option<f64>,
-    /// What the last looks took, likewise.
+    /// When the notice came that shows.
+    noticed: Option<Instant>,
+    /// What the last looks took of all cores, in seconds.
     spent: VecDeque<f64>,
     /// How long to wait until the next look, if that is longer than the interval.
     pause: Option<Duration>,
+    ways: Ways,
+    time_zone: TimeZone,
+}
+
+/// What the command line has to say of a view.
+pub(super) struct Ways {
     /// Whether others come for those that end, and whether all of the host's processes are watched.
     forgets_ended: bool,
     is_of_all: bool,
     /// Where files go.
     folder: PathBuf,
-    time_zone: TimeZone,
+}
+
+impl Ways {
+    pub(super) fn of(args: &Args) -> Self {
+        Self {
+            forgets_ended: args.name.is_some() || args.system_wide,
+            is_of_all: args.system_wide,
+            folder: args.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The profiles of an instant.
+pub(super) struct Look {
+    pub(super) profiles: Vec<Profile>,
+    /// What jjleak had taken of all cores when it began to look and when it was done, in seconds.
+    pub(super) began: Option<f64>,
+    pub(super) done: Option<f64>,
+}
+
+pub(super) fn failed(error: &io::Error) -> Failure {
+    let what = format!("taking over the terminal failed: {error}");
+    Failure::new(OTHER, what, "check the terminal (TERM), or leave the word top out for reports")
 }
 
 impl LiveView {
     /// Takes the terminal over.
-    pub(in crate::cli) fn open(about: About, args: &Args) -> Result<Self, Failure> {
-        let failed = |error: io::Error| {
-            let what = format!("taking over the terminal failed: {error}");
-            Failure::new(OTHER, what, "check the terminal (TERM), or leave the word top out for reports")
-        };
-        let resumed = unix::signal(SignalKind::from_raw(Signal::SIGCONT as i32)).map_err(failed)?;
+    pub(super) fn open(about: About, ways: Ways) -> Result<Self, Failure> {
+        let resumed =
+            unix::signal(SignalKind::from_raw(Signal::SIGCONT as i32)).map_err(|error| failed(&error))?;
         let time_zone = about.time_zone.clone();
         let interval = about.interval;
         let mut view = Self {
             top: Top::new(about),
-            terminal: Some(Terminal::take().map_err(failed)?),
+            terminal: Terminal::take().map_err(|error| failed(&error))?,
             keyboard: Keyboard::new(),
             resumed,
             meter: Meter::new(),
             interval,
-            look_began: None,
+            noticed: None,
             spent: VecDeque::with_capacity(LOOKS),
             pause: None,
-            forgets_ended: args.name.is_some() || args.system_wide,
-            is_of_all: args.system_wide,
-            folder: args.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
+            ways,
             time_zone,
         };
-        view.draw().map_err(failed)?;
+        view.draw().map_err(|error| failed(&error))?;
         Ok(view)
     }
 
-    /// A look begins, of which the view is told the outcome.
-    pub(in crate::cli) fn begin_look(&mut self) {
-        self.look_began = cpu_seconds();
-    }
-
     /// Shows the profiles of an instant.
-    pub(in crate::cli) fn show(&mut self, profiles: Vec<Profile>) -> io::Result<()> {
+    pub(super) fn show(&mut self, Look { profiles, began, done }: Look) -> io::Result<()> {
         let cpu = self.meter.read();
-        if self.forgets_ended {
+        let begin = cpu_seconds();
+        if self.ways.forgets_ended {
             self.top.forget_ended_before(Timestamp::now() - ENDED_FOR);
         }
         self.top.take(profiles, Cost { cpu });
-        if let Some((now, began)) = cpu_seconds().zip(self.look_began.take()) {
+        // What the session does between the look and this counts for neither.
+        if let Some(((began, done), (begin, end))) = began.zip(done).zip(begin.zip(cpu_seconds())) {
             self.spent.truncate(LOOKS - 1);
-            self.spent.push_front(now - began);
+            self.spent.push_front(done - began + end - begin);
         }
         self.pause = pause(usual(&self.spent), self.interval);
         self.top.set_pace(self.pause.unwrap_or(self.interval));
@@ -108,31 +131,32 @@ impl LiveView {
     }
 
     /// How long to wait until the next look, if that is longer than the interval.
-    pub(in crate::cli) const fn pause(&self) -> Option<Duration> {
+    pub(super) const fn pause(&self) -> Option<Duration> {
         self.pause
     }
 
     /// Keeps the last profiles of processes that have ended: they show from the next instant on.
-    pub(in crate::cli) fn show_ended(&mut self, profiles: &[Profile]) {
+    pub(super) fn show_ended(&mut self, profiles: &[Profile]) {
         // Where programs begin and end all the time, those that have ended would leave no room for others.
-        let is_shown =
-            |profile: &&Profile| !self.forgets_ended || !(self.is_of_all || profile.live().is_nothing());
+        let is_shown = |profile: &&Profile| {
+            !self.ways.forgets_ended || !(self.ways.is_of_all || profile.live().is_nothing())
+        };
         let shown: Vec<_> = profiles.iter().filter(is_shown).cloned().collect();
         self.top.forget_ended(profiles.len() - shown.len());
         self.top.take_ended(shown);
     }
 
     /// Nothing is left to profile.
-    pub(in crate::cli) fn end(&mut self) -> io::Result<()> {
+    pub(super) fn end(&mut self) -> io::Result<()> {
         if self.top.is_over() {
             return Ok(());
         }
         self.top.end();
-        self.show(Vec::new())
+        self.show(Look { profiles: Vec::new(), began: None, done: None })
     }
 
     /// Does what keys say until one of them says to leave. Can be dropped and called again.
-    pub(in crate::cli) async fn leaving(&mut self) {
+    pub(super) async fn leaving(&mut self) {
         loop {
             let goes_on = tokio::select! {
                 event = self.keyboard.next() => match event {
@@ -143,6 +167,7 @@ impl LiveView {
                     None => Ok(false),
                 },
                 _ = self.resumed.recv() => self.take_again().map(|()| true),
+                () = at(self.noticed.map(|noticed| noticed + NOTICED_FOR)) => self.clear_notice().map(|()| true),
             };
             // A terminal that is gone needs no view.
             if !goes_on.unwrap_or(false) {
@@ -151,13 +176,9 @@ impl LiveView {
         }
     }
 
-    /// Gives the terminal back.
-    pub(in crate::cli) fn close(&mut self) {
-        self.terminal = None;
-    }
-
     /// Does what a key says; whether to go on.
     fn press(&mut self, key: KeyEvent) -> io::Result<bool> {
+        self.noticed = None;
         match self.top.press(key) {
             Some(Wish::Leave) => return Ok(false),
             Some(Wish::Export) => {
@@ -166,6 +187,7 @@ impl LiveView {
                     Err(failure) => format!("not written: {failure}"),
                 };
                 self.top.tell(&told);
+                self.noticed = Some(Instant::now());
             }
             Some(Wish::Suspend) => {
                 super::restore();
@@ -179,21 +201,24 @@ impl LiveView {
         self.draw().map(|()| true)
     }
 
+    /// Shows again what the notice has hidden.
+    fn clear_notice(&mut self) -> io::Result<()> {
+        self.noticed = None;
+        self.top.tell("");
+        self.draw()
+    }
+
     fn take_again(&mut self) -> io::Result<()> {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.take_again()?;
-        }
+        self.terminal.take_again()?;
         self.draw()
     }
 
     fn draw(&mut self) -> io::Result<()> {
         if let Some(notice) = notices::latest() {
             self.top.tell(&notice);
+            self.noticed = Some(Instant::now());
         }
-        match &mut self.terminal {
-            Some(terminal) => terminal.draw(&mut self.top),
-            None => Ok(()),
-        }
+        self.terminal.draw(&mut self.top)
     }
 
     /// Writes what is shown as a flame graph.
@@ -212,7 +237,7 @@ impl LiveView {
             0 => format!("jjleak-{time}.svg"),
             pid => format!("jjleak-{pid}-{time}.svg"),
         };
-        let mut file = PendingFile::create(&self.folder.join(name))?;
+        let mut file = PendingFile::create(&self.ways.folder.join(name))?;
         file.write(&render(&profile, Format::Svg, &options)?)?;
         Ok(file.finish()?)
     }
@@ -259,7 +284,7 @@ impl Meter {
 }
 
 /// What this process has taken of all cores, in seconds.
-fn cpu_seconds() -> Option<f64> {
+pub(super) fn cpu_seconds() -> Option<f64> {
     let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?;
     Some(Duration::from(time).as_secs_f64())
 }

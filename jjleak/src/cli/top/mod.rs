@@ -4,6 +4,7 @@ mod args;
 mod keyboard;
 mod live;
 mod terminal;
+mod viewer;
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -18,8 +19,8 @@ use crate::render::printable;
 use crate::top::{About, Colors};
 
 pub(super) use args::TopArgs;
-pub(super) use live::LiveView;
 pub(super) use terminal::{give_back, restore};
+pub(super) use viewer::Viewer;
 
 /// Shows what the arguments name.
 pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {

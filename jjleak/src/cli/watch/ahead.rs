@@ -68,7 +68,7 @@ impl LookAhead {
         if pids.is_empty() {
             return Self::default();
         }
-        let (pids, choice, cache) = (pids.to_vec(), Arc::clone(choice), RowCache::new(kept.clone()));
+        let (pids, choice, cache) = (pids.to_vec(), Arc::clone(choice), RowCache::new(kept.cloned()));
         let is_over = Arc::new(AtomicBool::new(false));
         let is_wanted = {
             let is_over = Arc::clone(&is_over);
@@ -133,7 +133,7 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let (folder, choice) = (TempDir::new().unwrap(), Arc::new(Choice::default()));
         let kept = KeptFiles::new(folder.path().to_owned());
-        let found = LookAhead::begin(&[pid, pid], &choice, &kept).finish();
+        let found = LookAhead::begin(&[pid, pid], &choice, Some(&kept)).finish();
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
         let cache = RowCache::new(kept);

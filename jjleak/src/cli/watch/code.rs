@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::env;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
@@ -22,6 +23,8 @@ pub(super) struct CodeFollower {
     without_rows: HashSet<FileVersion>,
     /// Files that are mapped and have rows, of which the log knows.
     told: HashSet<FileVersion>,
+    /// Whether the user knows that there is no room for rows any more.
+    has_told_full: bool,
 }
 
 impl CodeFollower {
@@ -31,6 +34,7 @@ impl CodeFollower {
             ahead: HashMap::new(),
             without_rows: HashSet::new(),
             told: HashSet::new(),
+            has_told_full: false,
         }
     }
 
@@ -110,10 +114,24 @@ impl CodeFollower {
         if attachment.has_rows(file) || self.without_rows.contains(&file) {
             return false;
         }
-        let outcome =
-            rows(self).and_then(|rows| attachment.add_rows(file, &rows).map_err(|full| full.to_string()));
+        let mut is_full = false;
+        let outcome = rows(self).and_then(|rows| {
+            attachment.add_rows(file, &rows).map_err(|full| {
+                is_full = true;
+                full.to_string()
+            })
+        });
         if let Err(error) = outcome {
-            tracing::warn!("{}: its code is unwound by frame pointers: {error}", path.display());
+            let path = path.display();
+            if !is_full {
+                tracing::warn!("{path}: its code is unwound by frame pointers: {error}");
+            } else if mem::replace(&mut self.has_told_full, true) {
+                tracing::info!("{path}: its code is unwound by frame pointers: {error}");
+            } else {
+                tracing::warn!(
+                    "{path}: its code is unwound by frame pointers, and so may be others' from now on (-v lists them): {error}"
+                );
+            }
             self.without_rows.insert(file);
             return false;
         }

@@ -1,6 +1,7 @@
 //! How processes come to be profiled: by their PID, as a command, or because the kernel side has taken them in.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jjleak_common::process::{ImageId, ProcessSlot};
 
@@ -14,6 +15,8 @@ use crate::processes::{
     self, ExitWatch, Launch, Mapping, ModuleTable, Pid, Process, Progress, living_thread,
 };
 
+/// How long it is attached to processes at a time, before others have their turn: reports, and the hints of those that come.
+const ATTACHING: Duration = Duration::from_millis(500);
 /// Of a process that is not armed.
 const NO_IMAGE: ImageId = ImageId(0);
 
@@ -60,12 +63,26 @@ impl Watch {
         Ok(self.attachment.processes().arm(watched.image)?)
     }
 
-    /// Attaches to every process that is wanted and runs already. Those that end meanwhile are passed over, and the user is
-    /// told of those that cannot be attached to.
-    pub(in crate::cli) fn attach_all(&mut self) {
+    /// Has every process that is wanted and runs already be attached to, some at a time ([`Self::attach_some`]).
+    pub(in crate::cli) fn begin_attaching(&mut self) {
         self.attach_to_own_allocators();
-        for process in processes::running() {
-            if self.wanted.is_wanted(&process)
+        self.to_attach = processes::running().filter(|process| self.wanted.is_wanted(process)).collect();
+    }
+
+    /// Whether there are processes left to attach to.
+    pub(in crate::cli) fn has_to_attach(&self) -> bool {
+        !self.to_attach.is_empty()
+    }
+
+    /// Attaches to some of them, for as long as others can wait. Those that have ended meanwhile are passed over, and the user is
+    /// told of those that cannot be attached to.
+    pub(in crate::cli) fn attach_some(&mut self) {
+        let begin = Instant::now();
+        while begin.elapsed() < ATTACHING
+            && let Some(process) = self.to_attach.pop_front()
+        {
+            // Its PID can be another's by now, and the kernel side tells of that one.
+            if Process::open(process.pid).is_ok_and(|now| now.start_time == process.start_time)
                 && let Err(failure) = self.attach_to(process.pid)
                 && !failure.is_missing_target()
             {
@@ -172,7 +189,12 @@ impl Watch {
             (Ok(process), Ok(exit)) if runs => (process, Some(exit)),
             _ => (self.unknown(tracked), None),
         };
-        let is_wanted = self.wanted.is_wanted(&process);
+        if !self.wanted.is_wanted(&process) {
+            // Nothing is prepared for it: on a busy host that would take all room and all time.
+            self.attachment.processes_mut().disarm(slot)?;
+            self.dead.add_process(slot);
+            return Ok(());
+        }
         let mut watched = Watched::new(process, tracked.image);
         watched.forked_from = tracked.forked_from;
         watched.is_armed = true;
@@ -184,11 +206,7 @@ impl Watch {
             None => watched.ended = Some(watched.ending()),
         }
         self.processes.insert(slot, watched);
-        // Also if it is not wanted: the next process with its allocator may be.
         self.keep_up(slot)?;
-        if !is_wanted {
-            self.let_go(slot)?;
-        }
         Ok(())
     }
 

@@ -64,6 +64,9 @@ impl Watch {
             watched.begin_image(&tracked);
             self.attachment.forget_generated(watched.slot());
         }
+        if is_new && !self.wanted.is_wanted(&watched.process) {
+            return Ok(false);
+        }
         self.learn(watched);
         let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
         if !self.attachment.processes().images().is_current(watched.image) {

@@ -21,7 +21,7 @@ mod profiles;
 mod threads;
 mod wanted;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,7 +37,7 @@ use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told};
 use crate::collect::Collector;
 use crate::cost::{Bound, Meter};
 use crate::kept::KeptFiles;
-use crate::processes::{Mapping, ModuleFiles, Pid};
+use crate::processes::{Mapping, ModuleFiles, Pid, Process};
 use crate::profile::Coverage;
 use crate::symbolize::StackNames;
 use ahead::LookAhead;
@@ -89,6 +89,8 @@ pub(super) struct Watch {
     /// Keeps the cost below a bound, if there is to be one.
     bound: Option<Bound>,
     wanted: Wanted,
+    /// Processes that ran already and have not been attached to yet.
+    to_attach: VecDeque<Process>,
     /// Whether JVMs are asked to write down the names of their code.
     asks_for_perf_maps: bool,
     processes: BTreeMap<ProcessSlot, Watched>,
@@ -135,6 +137,7 @@ impl Watch {
             growth: Growth::default(),
             histories: Histories::default(),
             wanted,
+            to_attach: VecDeque::new(),
             asks_for_perf_maps: false,
             processes: BTreeMap::new(),
             children: Children::default(),
