@@ -24,7 +24,7 @@ use crate::allocators::{Placement, ProbeSite, Role};
 use multi::MultiPrograms;
 
 pub(super) use multi::close as close_links;
-pub use runs::{Measuring, Runs, RunsByPart, Steppings};
+pub use runs::{Exits, Measuring, Runs, RunsByPart, Steppings};
 
 /// A program that does nothing.
 const NOTHING: &str = "bare_enter";
