@@ -84,8 +84,8 @@ counters! {
     LateProbes = "late_probes", Loss;
     /// A process that should be profiled was not, because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
-    /// The kernel has left out a run of one of jjleak's programs, as it does when that is running on the same processor already; what it would have told is missing.
-    MissedRun = "missed_run", Loss;
+    /// Since jjleak began, the kernel has left out a run of one of its programs, as it does when that is running on the same processor already; whichever process of the host it was for, and jjleak's programs look at many that are not profiled.
+    MissedRun = "missed_run", Note;
     /// All blocks of a heap of mimalloc's were freed at once, which is not followed; they stand as live.
     UnseenFree = "unseen_free", Loss;
     /// An operator new ended without returning, as it does when it throws an exception, or a signal handler jumped out of a malloc: it allocated nothing.

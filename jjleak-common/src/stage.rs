@@ -12,7 +12,7 @@ pub enum Stage {
     Process = 1,
     /// Whether the call is a part of another one.
     Calls = 2,
-    /// The words of the stack are copied.
+    /// The words of the stack are copied, as many as earlier walks have needed: the first one is walked whole.
     Words = 3,
     /// The row of the stack is found.
     Stack = 4,

@@ -150,10 +150,17 @@ impl Window {
     /// From what jjleak says of its last snapshot.
     fn all_of(ended: &Ended) -> Vec<Self> {
         let words = |line: &String| {
-            let (_, words) = line.split_once("DEBUG window ")?;
-            let numbers: Vec<u64> = words.split(' ').filter_map(|word| word.parse().ok()).collect();
-            let [begin_ns, end_ns, objects, bytes] = numbers[..] else { return None };
-            Some(Self { begin_ns, end_ns, objects, bytes })
+            let (_, fields) = line.split_once("DEBUG window ")?;
+            let field = |name: &str| {
+                let value = |field: &str| field.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+                fields.split(' ').find_map(value)
+            };
+            Some(Self {
+                begin_ns: field("begin_ns")?,
+                end_ns: field("end_ns")?,
+                objects: field("objects")?,
+                bytes: field("bytes")?,
+            })
         };
         let all: Vec<_> = ended.stderr.iter().filter_map(words).collect();
         // The last snapshot begins with the first window, once more.

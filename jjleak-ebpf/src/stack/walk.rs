@@ -13,8 +13,7 @@ use core::{
 use aya_ebpf::helpers::generated::bpf_loop;
 use jjleak_common::{
     process::{ImageId, ProcessRow, ProcessSlot},
-    stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus, lost_row},
-    stage::Stage,
+    stack::{MAX_FRAMES, StackFrame, StackHash, StackStatus},
     unwind::{CodeFile, Hint, MAX_FOUND, MappingTable, NO_MAPPINGS, Row, RowKind, SavedFp, layer},
 };
 
@@ -29,7 +28,7 @@ use crate::{
     maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
     memory::opaque,
     registers::{Hit, Registers},
-    replacement, stages, threads,
+    replacement, threads,
 };
 
 /// A frame larger than the default stack limit is no frame.
@@ -71,9 +70,6 @@ pub(super) fn from_call(
         walk.status = StackStatus::Fault as u64;
         return Walked::New(0);
     };
-    if stages::end_with(Stage::Words) {
-        return Walked::Again(lost_row(image.slot()));
-    }
     let return_address = window::at(scratch, words - 1);
     // Loaded at a fixed offset of the context, as the verifier wants it: LLVM would choose between two addresses and load then.
     let in_register = opaque(hit.frame_pointer());

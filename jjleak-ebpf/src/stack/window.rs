@@ -65,13 +65,14 @@ pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u
     at & 7 == 0 && move_to(scratch, at) && unsafe { (*scratch).walk.window_bytes } >= words << 3
 }
 
-/// Copies what [`open`] has left out.
+/// Copies what [`open`] has left out; when that fails, the window is empty.
 #[inline(always)]
 pub(super) fn complete(scratch: *mut Scratch) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     if walk.is_part != 0 {
         walk.is_part = 0;
+        // This is the same window: no reason for a walk not to be kept.
         walk.window_bytes = 0;
         move_to(scratch, walk.window_at);
     }
@@ -85,7 +86,8 @@ pub(super) fn at(scratch: *const Scratch, index: u64) -> u64 {
 }
 
 /// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read. To find that out takes
-/// a page fault, so that it is remembered where memory ended.
+/// a page fault, so that it is remembered where memory ended. Where nothing can be read, nothing is in the window: a copy that
+/// fails leaves zeros behind, which are no words of the stack.
 #[inline(always)]
 fn move_to(scratch: *mut Scratch, at: u64) -> bool {
     // SAFETY: `scratch` is a map value that is ours while claimed; both sizes fit the window.
@@ -97,16 +99,20 @@ fn move_to(scratch: *mut Scratch, at: u64) -> bool {
         }
         let window = addr_of_mut!((*scratch).window).cast::<c_void>();
         walk.window_at = at;
+        walk.window_bytes = 0;
         let before_end = walk.end_of_memory.wrapping_sub(at);
         if before_end >= WINDOW_BYTES || before_end == 0 {
-            walk.window_bytes = WINDOW_BYTES;
             if bpf_probe_read_user(window, WINDOW_BYTES as u32, at as *const c_void) == 0 {
+                walk.window_bytes = WINDOW_BYTES;
                 return true;
             }
             walk.end_of_memory = (at & !(PAGE - 1)) + PAGE;
         }
         let rest = walk.end_of_memory.wrapping_sub(at) & (WINDOW_BYTES - WORD);
+        if rest == 0 || bpf_probe_read_user(window, rest as u32, at as *const c_void) != 0 {
+            return false;
+        }
         walk.window_bytes = rest;
-        rest > 0 && bpf_probe_read_user(window, rest as u32, at as *const c_void) == 0
+        true
     }
 }

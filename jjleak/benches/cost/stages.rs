@@ -13,7 +13,7 @@ use crate::timings::{Figure, Timings};
 
 const FRAMES: [u32; 3] = [8, 27, 67];
 /// Machines have moods: every program has its turn in each of them.
-const TURNS: usize = 5;
+const TURNS: usize = 3;
 const TIMINGS: usize = 3;
 const ROUNDS: usize = 20_000;
 

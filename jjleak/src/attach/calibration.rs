@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use super::probes::close_links;
+use super::probes::{Exits, close_links};
 use crate::processes::{Mapping, Pid};
 
 /// Where the functions are that are timed.
@@ -28,6 +28,18 @@ pub struct Traps {
     pub stepped_ns: f64,
     /// What a return probe at the same instruction takes besides.
     pub returning_ns: f64,
+}
+
+impl Traps {
+    /// At an end of a call; each of the places is taken to be passed as often as another.
+    #[must_use]
+    pub(crate) fn exit_ns(self, exits: Exits) -> f64 {
+        let [emulated, stepped] = [exits.emulated, exits.stepped].map(f64::from);
+        if exits == Exits::default() {
+            return self.emulated_ns;
+        }
+        (emulated * self.emulated_ns + stepped * self.stepped_ns) / (emulated + stepped)
+    }
 }
 
 /// A function whose first instruction is emulated.

@@ -92,7 +92,7 @@ pub(super) fn tell(windows: &Weighted, seen: &[(usize, Seen)]) {
     }
     for (window, Seen { objects, bytes }) in lives.into_iter().enumerate() {
         let (begin_ns, end_ns) = windows.bounds_ns(window);
-        tracing::debug!("window {begin_ns} {end_ns} {objects} {bytes}");
+        tracing::debug!(begin_ns, end_ns, objects, bytes, "window");
     }
 }
 

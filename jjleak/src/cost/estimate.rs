@@ -59,7 +59,7 @@ impl Estimate {
         let took_ns = trap(steppings.given, counted.given)
             + trap(steppings.entry, counted.entries)
             + trap(steppings.noted, counted.noted)
-            + trap(steppings.exit, counted.exits)
+            + traps.exit_ns(steppings.exits) * float(counted.exits.count)
             + trap(steppings.free, counted.frees);
         let followed = counted.as_if_followed();
         Self {
@@ -123,13 +123,14 @@ fn seconds(ns: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::Exits;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 400. };
     const EMULATED: Steppings = Steppings {
         given: Stepping::EmulatedBranch,
         entry: Stepping::EmulatedPush,
         noted: Stepping::EmulatedBranch,
-        exit: Stepping::EmulatedBranch,
+        exits: Exits { emulated: 1, stepped: 0 },
         free: Stepping::EmulatedBranch,
         sees_inside: false,
     };

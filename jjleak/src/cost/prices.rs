@@ -49,7 +49,7 @@ impl Prices {
             entry_ns: with(trap(steppings.entry), runs.entries),
             return_ns: with(returning_ns, runs.returns),
             noted_ns: with(trap(steppings.noted), runs.noted),
-            exit_ns: with(trap(steppings.exit), runs.exits),
+            exit_ns: with(traps.exit_ns(steppings.exits), runs.exits),
             free_ns: with(trap(steppings.free), runs.frees),
             left_entry_ns: trap(steppings.entry),
         };
@@ -103,13 +103,14 @@ impl Hits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::Exits;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
     const EMULATED: Steppings = Steppings {
         given: Stepping::EmulatedBranch,
         entry: Stepping::EmulatedPush,
         noted: Stepping::EmulatedBranch,
-        exit: Stepping::EmulatedBranch,
+        exits: Exits { emulated: 1, stepped: 0 },
         free: Stepping::EmulatedBranch,
         sees_inside: false,
     };
@@ -148,8 +149,11 @@ mod tests {
         assert_eq!(price(seen(0, 10)), 600. + 300. + 600. + 200.);
         assert_eq!(price(seen(10, 30)), 0.25 * 1_000. + 0.75 * 1_700.);
         // What throws is noted at its entry, and settled where it returns: at an instruction that is stepped over.
-        let throwing = Steppings { exit: Stepping::SingleStep, ..EMULATED };
+        let throwing = Steppings { exits: Exits { emulated: 0, stepped: 1 }, ..EMULATED };
         assert_eq!(Prices::of(TRAPS, throwing, seen(0, 10)).allocation_ns, 900. + 9_200.);
+        // One such place among others is not all of them.
+        let some = Steppings { exits: Exits { emulated: 3, stepped: 1 }, ..EMULATED };
+        assert_eq!(Prices::of(TRAPS, some, seen(0, 10)).allocation_ns, 900. + 200. + 2_700.);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::allocators::{Placement, ProbeSite, Role};
 use multi::MultiPrograms;
 
 pub(super) use multi::close as close_links;
-pub use runs::{Measuring, Runs, RunsByPart, Steppings};
+pub use runs::{Exits, Measuring, Runs, RunsByPart, Steppings};
 
 /// A program that does nothing.
 const NOTHING: &str = "bare_enter";
@@ -89,9 +89,9 @@ impl Probes {
     }
 
     /// How often the kernel has not run a program that should have, of these and of the object's others. It does so where a
-    /// program is running on that processor already. Uprobes are not among those since Linux 6.0; programs at the kernel's own
-    /// functions are, where another task can take the processor from one in the middle (`__bpf_prog_enter_recur` in
-    /// kernel/bpf/trampoline.c).
+    /// program is running on that processor already. Uprobes are not among those since Linux 6.0 (5.17 to 5.19 do not count theirs);
+    /// programs at the kernel's own functions are, where another task can take the processor from one in the middle
+    /// (`__bpf_prog_enter_recur` in kernel/bpf/trampoline.c).
     pub(super) fn missed_runs(&self, ebpf: &Ebpf) -> u64 {
         let others =
             ebpf.programs().filter_map(|(_, program)| Some(bpf::missed_runs(program.fd().ok()?.as_fd())));

@@ -72,7 +72,8 @@ impl RunsByPart {
         }
     }
 
-    /// Calls that allocate.
+    /// Hits that calls which allocate begin with. A call within another one (a `realloc` of nothing, `reallocarray`) has one of its
+    /// own, though it is no call in the books: what one takes on average is then a little less than what a booked call takes.
     #[must_use]
     pub const fn allocations(self) -> u64 {
         self.given.count + self.entries.count + self.noted.count
@@ -109,12 +110,22 @@ pub struct Steppings {
     pub entry: Stepping,
     /// Where calls are noted that end at another probe.
     pub noted: Stepping,
-    /// Where these end.
-    pub exit: Stepping,
+    /// Where these end, which is in several places.
+    pub exits: Exits,
     /// At entries of functions that take blocks back.
     pub free: Stepping,
     /// Whether most allocations are seen by a hit inside of the function, and have none at entry and return.
     pub sees_inside: bool,
+}
+
+/// In how many places calls end that were noted, by how the kernel gets past the instruction there. One program is at all of them,
+/// so that nobody knows how often which is passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// At instructions that it emulates.
+    pub emulated: u32,
+    /// At instructions that it has the processor execute elsewhere.
+    pub stepped: u32,
 }
 
 /// The kernel measures what BPF programs take while this is held.
@@ -147,22 +158,27 @@ impl Probes {
         }
     }
 
-    /// Of each kind's first function that is probed: those that are called most come first in the tables of families. Where
-    /// calls end, it is the dearest, since one function can end in several places.
+    /// Of each kind's first function that is probed: those that are called most come first in the tables of families.
     pub(in crate::attach) fn steppings(&self) -> Steppings {
         let sites = || self.placed.iter().flat_map(|placed| &placed.group.sites);
         let first = |is_of: fn(Role) -> bool| sites().find(|site| is_of(site.role));
         let stepping =
             |site: Option<&ProbeSite>| site.map_or(Stepping::EmulatedBranch, |site| site.placement.stepping);
-        let is_dear =
-            |site: &ProbeSite| site.role == Role::Exit && site.placement.stepping == Stepping::SingleStep;
+        let mut exits = Exits::default();
+        for site in sites().filter(|site| site.role == Role::Exit) {
+            let number = match site.placement.stepping {
+                Stepping::SingleStep => &mut exits.stepped,
+                Stepping::EmulatedBranch | Stepping::EmulatedPush => &mut exits.emulated,
+            };
+            *number += 1;
+        }
         // What is probed inside is malloc, which is called far more often than the others of its family.
         let given = first(|role| role == Role::Given);
         Steppings {
             given: stepping(given),
             entry: stepping(first(Role::probes_return)),
             noted: stepping(first(|role| matches!(role, Role::Noted | Role::AllocateOrThrow))),
-            exit: stepping(sites().find(|site| is_dear(site))),
+            exits,
             free: stepping(first(|role| role == Role::Free)),
             sees_inside: given.is_some(),
         }
