@@ -131,7 +131,9 @@ impl From<attach::Error> for Failure {
             E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
             E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
             E::Load(_) | E::Verify { .. } if is_bpf_forbidden(&error) => (PREFLIGHT, allowance()),
-            E::Types(_) | E::Tracepoint { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
+            E::Types(_) | E::Tracepoint { .. } | E::Attach { .. } if is_forbidden(&error) => {
+                (PREFLIGHT, allowance())
+            }
             E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } => (
                 PREFLIGHT,
                 "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
@@ -140,7 +142,6 @@ impl From<attach::Error> for Failure {
                 PREFLIGHT,
                 "leave --mmap out, or boot a kernel built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_FTRACE_SYSCALLS=y",
             ),
-            E::Attach { .. } if is_forbidden(&error) => (PREFLIGHT, allowance()),
             E::NoMainThread(_) => {
                 (PREFLIGHT, "profile it without --max-overhead: --estimate says what that costs")
             }
