@@ -120,7 +120,7 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let folder = TempDir::new().unwrap();
         let kept = KeptFiles::new(folder.path().to_owned());
-        let search = LookAhead::begin(&[pid; 1000], &Arc::default(), &kept);
+        let search = LookAhead::begin(&[pid; 1000], &Arc::default(), Some(&kept));
         drop(search);
         let half = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(".kept-");
         assert!(!folder.path().read_dir().unwrap().any(|file| half(&file.unwrap().file_name())));
