@@ -6,7 +6,8 @@ use std::mem;
 use jjleak_common::counter::Counter;
 use jjleak_common::live::Record;
 
-use super::{Cohort, Collector, LiveBlocks, RawStack, Snapshot, StackUse, merge_rows, stacks, sums};
+use super::snapshots::merge_rows;
+use super::{Cohort, Collector, LiveBlocks, RawStack, Snapshot, StackUse, stacks, sums};
 use crate::mappings::{Allocated, MappingBooks};
 
 impl Collector {

@@ -123,17 +123,9 @@ fn seconds(ns: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach::Exits;
+    use crate::cost::prices::tests::EMULATED;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 400. };
-    const EMULATED: Steppings = Steppings {
-        given: Stepping::EmulatedBranch,
-        entry: Stepping::EmulatedPush,
-        noted: Stepping::EmulatedBranch,
-        exits: Exits { emulated: 1, stepped: 0 },
-        free: Stepping::EmulatedBranch,
-        sees_inside: false,
-    };
 
     fn estimate(calls_per_second: u64, cpu: Duration) -> Estimate {
         // Of programs that do nothing, which says nothing of others.

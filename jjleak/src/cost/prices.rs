@@ -101,12 +101,13 @@ impl Hits {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::attach::Exits;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
-    const EMULATED: Steppings = Steppings {
+    /// Where all breakpoints are emulated.
+    pub(in crate::cost) const EMULATED: Steppings = Steppings {
         given: Stepping::EmulatedBranch,
         entry: Stepping::EmulatedPush,
         noted: Stepping::EmulatedBranch,
