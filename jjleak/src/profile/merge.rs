@@ -82,7 +82,8 @@ impl Profile {
         merged
     }
 
-    fn empty() -> Self {
+    /// Of no process: nothing was allocated, nothing lost.
+    pub(crate) fn empty() -> Self {
         Self {
             started_at: jiff::Timestamp::UNIX_EPOCH,
             taken_at: jiff::Timestamp::UNIX_EPOCH,

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
-    Ages, Basis, Coverage, Frame, FrameKind, JUDGED_LOOKS, Memory, MemoryKind, Point, ProcessInfo,
-    ProcessKind, Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
+    Ages, Basis, Frame, FrameKind, JUDGED_LOOKS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
+    Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -49,19 +49,7 @@ pub(crate) fn empty_profile() -> Profile {
             forked_from: None,
             container_pid: None,
         },
-        ended: None,
-        coverage: Coverage::default(),
-        lost: BTreeMap::new(),
-        notes: BTreeMap::new(),
-        unknown_frees: 0,
-        stacks: Vec::new(),
-        history: Vec::new(),
-        instants_ns: Arc::default(),
-        memory: None,
-        verdicts: Vec::new(),
-        looks: 0,
-        unjudged_sites: 0,
-        cost: None,
+        ..Profile::empty()
     }
 }
 
