@@ -4,21 +4,18 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use jjleak::render::json::Document;
 use nix::sys::signal::Signal;
 
 use crate::support::books::{Books, call_site};
+use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
-
-/// Longest wait for what takes milliseconds on an idle machine.
-const SOON: Duration = Duration::from_secs(20);
 
 /// A command that runs jjleak from a shell, which redirects as it is told.
 fn redirected(redirections: &str, arguments: &[&str]) -> Command {

@@ -9,7 +9,7 @@
     clippy::expect_used,
     reason = "a test that cannot go on should panic, and say where"
 )]
-#![expect(clippy::print_stdout, reason = "tests that are skipped say so")]
+#![expect(clippy::print_stdout, reason = "tests say what they have measured")]
 
 mod support;
 

@@ -13,7 +13,7 @@ use nix::unistd::{Uid, chown, mkfifo};
 use crate::support::books::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jit::Jit;
-use crate::support::privilege::{is_long, require_bpf, require_program};
+use crate::support::privilege::{require_bpf, require_program, require_time};
 
 fn jit() -> Jit {
     Jit::start(&mut Command::new(compile::jit()))
@@ -203,10 +203,8 @@ fn a_process_with_a_pid_and_files_of_its_own_has_its_perf_map_there() {
 
 #[test]
 fn node_has_names_for_javascript() {
-    if !is_long() {
-        return;
-    }
     require_program!("node");
+    require_time!("takes a minute (--long)");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/leak.js");
     let mut command = Command::new("node");
     command.args(["--perf-basic-prof", "--interpreted-frames-native-stack"]).arg(script);

@@ -12,7 +12,7 @@ use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::Jjleak;
 use crate::support::lines::Lines;
-use crate::support::privilege::{is_long, record, require_bpf};
+use crate::support::privilege::{require_bpf, require_time};
 use crate::support::process::Process;
 
 /// Longer than any run takes.
@@ -242,13 +242,7 @@ fn verdicts_on_labelled_programs_are_precise_and_complete() {
 #[test]
 fn in_two_minutes_the_rates_of_leaks_are_told_within_five_per_cent() {
     require_bpf!();
-    if !is_long() {
-        record(
-            "verdicts::in_two_minutes_the_rates_of_leaks_are_told_within_five_per_cent",
-            "takes two minutes (--long)",
-        );
-        return;
-    }
+    require_time!("takes two minutes (--long)");
     let run = Run { rounds: 1250, every_ms: 100, threads: 0, settle: "15", interval: "5" };
     let (text, report, leaked) = run.watch();
     assert_the_three_leak(&text, &report);

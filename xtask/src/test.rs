@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    hash::{BuildHasher, RandomState},
     io::{BufRead, BufReader, Read, Write, stdout},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
@@ -24,6 +25,11 @@ pub(crate) const REQUIRE_BPF: &str = "JJLEAK_REQUIRE_BPF";
 const SKIPPED: &str = "JJLEAK_SKIPPED";
 /// Turns on the tests that take minutes.
 pub(crate) const LONG: &str = "JJLEAK_LONG";
+/// The number that property tests draw their cases by (proptest's `Config::rng_seed`).
+const SEED: &str = "PROPTEST_RNG_SEED";
+/// The same in each run: what passes, passes again. Whoever meets a rare case that nobody has tried before has changed
+/// something, or asked for it.
+const USUAL_SEED: &str = "1";
 
 /// Runs the tests on the kernel that have this in their names, and lets them talk.
 pub(crate) fn on_kernel(filter: &str, variables: &[(&str, &str)], reason: &str) -> Result<()> {
@@ -57,7 +63,8 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
             "--no-fail-fast",
         ])
         .env(OBJECT_VARIABLE, object)
-        .env(SKIPPED, &skipped.0);
+        .env(SKIPPED, &skipped.0)
+        .env(SEED, seed(env::var(SEED).ok(), long));
     if !args.is_empty() {
         cargo.arg("--").args(args);
     }
@@ -98,6 +105,15 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     tally.skip(skipped.len());
     println!("{tally}");
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// By which number property tests draw: the one that is asked for, the usual one, or, where there is time to look for new cases,
+/// another one each time.
+fn seed(asked_for: Option<String>, long: bool) -> String {
+    let another = || RandomState::new().hash_one(std::process::id()).to_string();
+    let seed = asked_for.unwrap_or_else(|| if long { another() } else { USUAL_SEED.to_owned() });
+    announce(&format!("property tests draw their cases by {SEED}={seed}"));
+    seed
 }
 
 /// Makes cargo run what it builds as `root`.
@@ -179,6 +195,13 @@ mod tests {
         let version =
             "cargo 1.95.0 (f2d3ce0bd 2026-03-21)\nrelease: 1.95.0\nhost: x86_64-unknown-linux-gnu\n";
         assert_eq!(runner_variable(version).unwrap(), "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER");
+    }
+
+    #[test]
+    fn property_tests_draw_the_same_each_time_unless_new_cases_are_looked_for() {
+        assert_eq!(seed(None, false), seed(None, false));
+        assert_ne!(seed(None, true), seed(None, true));
+        assert_eq!(seed(Some("7".to_owned()), true), "7");
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn cfa<'data, S: UnwindSection<Bytes<'data>>>(
     }
 }
 
-/// The operations of an expression; `None` when it has more than any known form, or is malformed.
+/// The operations of an expression; `None` when it has more than any known form, has one that none has, or is malformed.
 fn operations<'data, S: UnwindSection<Bytes<'data>>>(
     section: &S,
     encoding: Encoding,
@@ -219,7 +219,19 @@ fn operations<'data, S: UnwindSection<Bytes<'data>>>(
 ) -> Option<Vec<Operation<Bytes<'data>>>> {
     let operations = expression.get(section).ok()?.operations(encoding);
     let operations: Vec<_> = operations.take(MAX_OPERATIONS + 1).collect::<Result<_, _>>().ok()?;
-    (operations.len() <= MAX_OPERATIONS).then_some(operations)
+    (operations.len() <= MAX_OPERATIONS && operations.iter().all(is_of_plain_words)).then_some(operations)
+}
+
+/// Whether an operation is on words as they are in registers and memory. Its other variants take a value of a type of the
+/// program's, or the number of an address space besides (`DW_OP_xderef`): what follows means something else then, or nothing.
+const fn is_of_plain_words(operation: &Operation<Bytes<'_>>) -> bool {
+    /// The offset that no type has.
+    const UNTYPED: usize = 0;
+    match operation {
+        Operation::Deref { base_type, space, .. } => base_type.0 == UNTYPED && !*space,
+        Operation::RegisterOffset { base_type, .. } => base_type.0 == UNTYPED,
+        _ => true,
+    }
 }
 
 fn words(bytes: i64) -> Option<i64> {

@@ -1,11 +1,11 @@
 //! The one place that decides whether a test that needs BPF can run.
 //!
-//! When it cannot, the test says so and leaves a line in the file that `JJLEAK_SKIPPED` names; with
+//! When it cannot, the test leaves a line in the file that `JJLEAK_SKIPPED` names, or on stderr where nobody has named one; with
 //! `JJLEAK_REQUIRE_BPF=1`, as in CI, it fails instead.
 
 use std::env;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
@@ -54,12 +54,23 @@ macro_rules! require {
     };
 }
 
+/// Ends the test here, as skipped, unless the run has time for it.
+macro_rules! require_time {
+    ($why:literal) => {
+        if !$crate::support::privilege::is_long() {
+            fn here() {}
+            $crate::support::privilege::record(std::any::type_name_of_val(&here), $why);
+            return;
+        }
+    };
+}
+
 /// Whether the run has time for what takes minutes (`cargo xtask test --long`).
 pub(crate) fn is_long() -> bool {
     env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
 }
 
-pub(crate) use {require, require_archive, require_bpf, require_library, require_program};
+pub(crate) use {require, require_archive, require_bpf, require_library, require_program, require_time};
 
 /// Why BPF cannot be used, if so.
 pub(crate) fn lack_of_bpf() -> Option<String> {
@@ -86,20 +97,28 @@ pub(crate) fn lack_of_library(name: &str) -> Option<String> {
 
 /// Skips a test, unless it must run. `inside` is the path of a function in the test's body.
 pub(crate) fn skip(inside: &str, why: &str) {
-    let name = inside.strip_suffix("::here").unwrap_or(inside);
     let required = env::var("JJLEAK_REQUIRE_BPF").is_ok_and(|value| value == "1");
-    assert!(!required, "{name} must run (JJLEAK_REQUIRE_BPF=1) and cannot: {why}");
-    record(name, why);
+    assert!(!required, "{} must run (JJLEAK_REQUIRE_BPF=1) and cannot: {why}", test(inside));
+    record(inside, why);
 }
 
 /// Records that a test is skipped.
-pub(crate) fn record(name: &str, why: &str) {
-    println!("skipped: {name}: {why}");
-    if let Some(record) = env::var_os("JJLEAK_SKIPPED") {
-        let mut file = OpenOptions::new().append(true).create(true).open(Path::new(&record)).unwrap();
-        // One write, so that lines of tests that run at the same time do not mix.
-        file.write_all(format!("{name}: {why}\n").as_bytes()).unwrap();
+pub(crate) fn record(inside: &str, why: &str) {
+    let line = format!("{}: {why}\n", test(inside));
+    // One write, so that lines of tests that run at the same time do not mix.
+    match env::var_os("JJLEAK_SKIPPED") {
+        Some(record) => {
+            let mut file = OpenOptions::new().append(true).create(true).open(Path::new(&record)).unwrap();
+            file.write_all(line.as_bytes()).unwrap();
+        }
+        // What a test prints is not shown while it passes.
+        None => io::stderr().write_all(format!("skipped: {line}").as_bytes()).unwrap(),
     }
+}
+
+/// The name of a test, by that of a function in its body.
+fn test(inside: &str) -> &str {
+    inside.strip_suffix("::here").unwrap_or(inside)
 }
 
 /// Why this library cannot be linked to, if so.

@@ -73,18 +73,32 @@ impl Watch {
             // These are another image's mappings already, or were the last one's: there is a hint to look again.
             return Ok(is_new);
         }
-        self.keep_bound(watched, thread);
-        let is_same = executable(&look.mappings).eq(&watched.code);
-        if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
-            return self.keep_generated(watched, thread, &look);
+        if is_new {
+            // What another thread's program allocates from its start on is missed until then.
+            self.keep_bound(watched);
         }
-        if let Err(failure) = self.keep_code(watched, thread, &look) {
+        let is_same = executable(&look.mappings).eq(&watched.code);
+        let news = if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
+            self.keep_generated(watched, thread, &look)?
+        } else {
+            self.keep_look(watched, thread, &look)?;
+            true
+        };
+        // That can take a second, for which stacks would have nothing to go by. Probes that have lost their main thread may still
+        // fire.
+        self.keep_bound(watched);
+        Ok(news)
+    }
+
+    /// Takes in a look at what a process maps.
+    fn keep_look(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
+        if let Err(failure) = self.keep_code(watched, thread, look) {
             tracing::warn!("stacks of process {} do not lead through all it maps: {failure}", watched.pid());
         }
         if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Takes in what the kernel side has told of a process's mappings: by now it can be over.
@@ -117,10 +131,14 @@ impl Watch {
     /// Attaches to the allocators in what a process maps.
     pub(super) fn keep_allocators(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
         let scope = match self.following {
-            Following::Nobody => Scope::Process { slot: watched.slot(), thread },
+            // One thread is watched for its end: all probes are bound to it.
+            Following::Nobody => {
+                let bound_to = watched.bound_to.filter(|bound_to| is_alive(watched.pid(), *bound_to));
+                Scope::Process { slot: watched.slot(), thread: bound_to.unwrap_or(thread) }
+            }
             Following::Children | Following::Everyone => Scope::File,
         };
-        if self.following == Following::Nobody {
+        if let Scope::Process { thread, .. } = scope {
             watched.bound_to.get_or_insert(thread);
         }
         let modules: Vec<_> = watched.modules.iter().map(|(id, _)| id).collect();
@@ -156,10 +174,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Binds a process's own probes to `thread` if the one they are bound to is gone: it has ended while others run on,
-    /// or another one has called `exec`, which ends all others. If that fails, as when `thread` has just ended too, the
-    /// next look tries again.
-    fn keep_bound(&mut self, watched: &mut Watched, thread: Pid) {
+    /// Binds a process's own probes to another of its threads if the one they are bound to is gone: it has ended while others run
+    /// on, or another one has called `exec`, which ends all others. If that fails, the next look tries again.
+    fn keep_bound(&mut self, watched: &mut Watched) {
         let Some(bound_to) = watched.bound_to else { return };
         let counters = self.collector.counters(watched.slot());
         let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
@@ -168,32 +185,46 @@ impl Watch {
         if !is_gone && !watched.is_unbound {
             return;
         }
-        // The process may have ended since the look that found `thread`: then nothing calls past the probes.
-        if living_thread(watched.pid()).is_none() {
-            return;
-        }
+        // The process may have ended since it was looked at: then nothing calls past the probes.
+        let Some(thread) = living_thread(watched.pid()) else { return };
         watched.times_replaced = replaced;
         watched.times_unbound += u64::from(ended && !watched.is_unbound);
-        watched.bound_to = Some(thread);
+        self.bind(watched, thread);
+    }
+
+    /// Binds a process's own probes to `thread`, and to another one if that has ended meanwhile: a link that is made to a main
+    /// thread then puts in no probes, and the kernel does not say so (`uprobe_multi_link_filter` in kernel/trace/bpf_trace.c).
+    fn bind(&mut self, watched: &mut Watched, mut thread: Pid) {
+        /// So many in a row end where threads end all the time. The next look goes on.
+        const THREADS: u32 = 3;
         let pid = watched.pid();
-        match self.attachment.rebind(watched.slot(), thread) {
-            Ok(()) => {
-                watched.is_unbound = false;
-                tracing::warn!(
-                    "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
-                );
-            }
-            Err(error) => {
-                // Once is enough, and a process that ends meanwhile needs no probes.
-                if watched.is_unbound || living_thread(pid).is_none() {
-                    tracing::debug!(%error, "process {pid} is without probes");
-                } else {
+        let mut why = String::new();
+        for _ in 0..THREADS {
+            watched.bound_to = Some(thread);
+            let outcome = self.attachment.rebind(watched.slot(), thread);
+            let Some(living) = living_thread(pid) else { return };
+            why = match outcome {
+                Ok(()) if is_alive(pid, thread) => {
+                    watched.is_unbound = false;
                     tracing::warn!(
-                        "process {pid} is not counted until its probes can be bound again: {error}"
+                        "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
                     );
+                    return;
                 }
-                watched.is_unbound = true;
+                Ok(()) => "its threads end one after the other".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if living == thread {
+                break;
             }
+            thread = living;
         }
+        // Once is enough.
+        if watched.is_unbound {
+            tracing::debug!("process {pid} is without probes: {why}");
+        } else {
+            tracing::warn!("process {pid} is not counted until its probes can be bound again: {why}");
+        }
+        watched.is_unbound = true;
     }
 }

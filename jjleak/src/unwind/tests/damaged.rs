@@ -105,6 +105,18 @@ fn rows_of_a_sound_file_are_founded() {
     assert!(assert_founded(&TestElf::new(0x1000, sound_frames()).build()) > 6);
 }
 
+#[test]
+fn no_single_byte_of_call_frame_information_that_is_damaged_makes_a_rule_of_its_own() {
+    let sound = TestElf::new(0x1000, sound_frames()).build();
+    for at in place_of_frames(&sound) {
+        let mut elf = sound.clone();
+        for byte in 0..=u8::MAX {
+            elf[at] = byte;
+            assert_founded(&elf);
+        }
+    }
+}
+
 /// With `cargo xtask test --long` this is a small fuzzer.
 fn cases() -> u32 {
     if is_long() { 20_000 } else { 2000 }

@@ -132,6 +132,9 @@ fn what_rows_cannot_express_is_not_guessed() {
     unsupported(&[0x0f, 3, 0x70 + SP, 0, 0x06], CfaExpression); // CFA = *SP
     unsupported(&[0x0f, 4, 0x70 + FP, 0, 0x06, 0x06], CfaExpression); // CFA = **FP
     unsupported(&[0x0f, 1, 0xff], CfaExpression); // no such operation
+    unsupported(&[0x0f, 3, 0x70 + FP, 0x70, 0x18], CfaExpression); // in an address space of which there is no number
+    unsupported(&[0x0f, 5, 0x70 + FP, 0x70, 0xa6, 8, 1], CfaExpression); // a word of a type
+    unsupported(&[0x0f, 3, 0xa5, SP, 1], CfaExpression); // a register of a type
     unsupported(&[0x0e, 12], CfaOffset); // half a word
     unsupported(&[0x0e, 0x80, 0x80, 0x80, 0x02], CfaOffset); // 4 MiB
     unsupported(&[0x13, 1], CfaOffset); // negative
