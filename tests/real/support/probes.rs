@@ -110,7 +110,7 @@ impl Code {
     /// As it is in the files themselves: that of a process which nobody has put anything into.
     pub(crate) fn in_files(pid: u32) -> Self {
         Self::read(pid, |file, _, offset, bytes| {
-            File::open(file).unwrap().read_exact_at(bytes, offset).unwrap()
+            File::open(file).unwrap().read_exact_at(bytes, offset).unwrap();
         })
     }
 
