@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::support::bounded::{LONG, SOON, until};
 use crate::support::bpf_objects::{BpfObjects, Count};
 use crate::support::daemon::{Daemon, Place, working};
+use crate::support::jjleak::{Jjleak, PROGRAM};
+use crate::support::ledger::Ledger;
 use crate::support::privilege::{is_long, require_bpf};
-use crate::support::probes::{self, Code};
+use crate::support::probes::{self, Code, Places, Text};
 use crate::support::random::Random;
 
 /// Where a random moment is looked for: a wrong one is as good as a right one, so this may sleep.
@@ -63,20 +66,18 @@ fn killed_at_any_moment_it_leaves_a_history_that_can_be_read_and_no_probe() {
     let mut random = Random(8);
     let mut read = BTreeSet::<PathBuf>::new();
     let mut probed = 0;
-    let untouched = {
-        let _quiet = probes::quiet();
-        Code::of(pid)
-    };
+    let untouched = Code::in_files(pid);
     for round in 0..rounds {
         let _quiet = probes::quiet();
+        untouched.await_again(pid);
         let daemon = start_until(PHASES[round % PHASES.len()], &place, &mut random);
         let mut objects = BpfObjects::default();
         objects.note(daemon.pid());
         probed += usize::from(untouched != Code::of(pid));
         daemon.kill();
 
-        until(SOON, "the program's own code", || untouched == Code::of(pid));
-        until(SOON, "the end of all maps, programs and links", || objects.left() == Count::default());
+        untouched.await_again(pid);
+        until(LONG, "the end of all maps, programs and links", || objects.left() == Count::default());
         for profile in place.kept().into_iter().filter(|path| !read.contains(path)).collect::<Vec<_>>() {
             let bytes = std::fs::read(&profile).unwrap();
             let taken_of = jjleak::pprof::read(&bytes).unwrap().profile.process.pid;
@@ -106,4 +107,49 @@ fn assert_all_is_served(place: &Place, count: usize) {
         }
     }
     daemon.end();
+}
+
+/// To take a breakpoint out, the kernel wants a thread that is not to die: of a jjleak that is killed while it attaches or detaches, some
+/// would stay.
+#[test]
+fn killed_between_one_breakpoint_and_the_next_it_leaves_none() {
+    require_bpf!();
+    let rounds = if is_long() { 100 } else { 20 };
+    let mut ledger = Ledger::start();
+    let pid = ledger.pid();
+    let start = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["-p", &pid.to_string(), "3600"]).stdout(Stdio::null());
+        Jjleak::start(command)
+    };
+    let mut random = Random(9);
+    let _quiet = probes::quiet();
+    let untouched = Code::in_files(pid);
+    untouched.await_again(pid);
+    let without = Text::of(&mut ledger);
+    let jjleak = start().until_attached();
+    let with = Text::of(&mut ledger);
+    let places = Places::of(&mut ledger, &without, &with);
+    jjleak.interrupt().assert_done();
+    for round in 0..rounds {
+        untouched.await_again(pid);
+        let some = 1 + usize::try_from(random.below(places.count() as u64)).unwrap();
+        let begin = Instant::now();
+        // A moment is short: there is no pause between looks.
+        let spin_until = |is_so: &dyn Fn(usize) -> bool| {
+            while !is_so(places.probed()) {
+                assert!(begin.elapsed() < LONG, "round {round}: {} of {}", places.probed(), places.count());
+            }
+        };
+        let mut jjleak = start();
+        if round % 2 == 0 {
+            spin_until(&|probed| probed >= some);
+        } else {
+            jjleak = jjleak.until_attached();
+            jjleak.signal(Signal::SIGINT);
+            spin_until(&|probed| probed + some <= places.count());
+        }
+        jjleak.kill();
+    }
+    untouched.await_again(pid);
 }

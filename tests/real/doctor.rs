@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::compile;
-use crate::support::java::Java;
+use crate::support::java::{Java, classes};
 use crate::support::jit::Jit;
 use crate::support::jjleak::PROGRAM;
 use crate::support::privilege::{require_bpf, require_program};
@@ -89,6 +89,26 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     said("native memory (NMT) is on (summary)\n");
     said("will not ask it unless it listens already: it runs with -Xrs");
     said("KiB of generated code: the JVM's, see below\n");
+}
+
+/// All files of this host are there, below another root.
+#[test]
+fn a_jvm_in_a_root_of_its_own_is_told_who_has_made_it() {
+    require_program!("javac");
+    require_program!("unshare");
+    let root = tempfile::tempdir().unwrap();
+    let script = "mount --rbind / \"$0\" && exec chroot \"$0\" java -cp \"$1\" Leak";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(root.path()).arg(classes());
+    let inside = Java::spawn(&mut command);
+    let outside = Java::start(Path::new("java"), &[]);
+
+    let [inside, outside] = [inside, outside].map(|java| text(&doctor(&["-p", &java.pid().to_string()])));
+
+    let jdk = |text: &str| text.lines().find(|line| line.contains("  yes  JDK ")).map(str::to_owned);
+    assert!(jdk(&outside).is_some_and(|line| line.contains(" by ")), "{outside}");
+    assert_eq!(jdk(&inside), jdk(&outside));
+    assert!(inside.contains(&root.path().display().to_string()), "{inside}");
 }
 
 /// No JDK that is linked into its launcher was to be had: what can be tried is whether a program's own exports are looked at.

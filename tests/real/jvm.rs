@@ -51,10 +51,10 @@ pub(crate) fn assert_as_booked(report: &Document, sites: &Sites) {
     assert_eq!(sites.len(), 9, "{:?}", sites.keys());
     assert_sum(report, sites);
     let (complete, all) = assert_paths(report, sites);
-    assert_eq!(complete, all, "blocks without a complete stack");
+    assert_eq!(complete, all, "blocks without a complete stack: {:#?}", incomplete(report));
     let live = live_by_size(report, sites);
     for (size, site) in sites {
-        assert_eq!(live[size], site.objects, "site {size}");
+        assert_eq!(live.get(size), Some(&site.objects), "site {size}: {:#?}", report.stacks);
     }
 }
 
@@ -62,7 +62,11 @@ pub(crate) fn assert_as_booked(report: &Document, sites: &Sites) {
 fn assert_sum(report: &Document, sites: &Sites) {
     let objects = sites.values().map(|site| site.objects).sum();
     let bytes = sites.iter().map(|(size, site)| size * site.objects).sum();
-    assert_eq!(report.live, TotalsDocument { bytes, objects });
+    assert_eq!(report.live, TotalsDocument { bytes, objects }, "{:#?}", report.stacks);
+}
+
+fn incomplete(report: &Document) -> Vec<&StackDocument> {
+    report.stacks.iter().filter(|stack| stack.status != "complete").collect()
 }
 
 /// Fails unless every complete stack of a site has its call path, with lines. Blocks with a complete stack, and all.
@@ -127,7 +131,7 @@ fn code_that_is_compiled_while_it_is_profiled_is_followed() {
     assert_nothing_lost(&report);
     assert_sum(&report, &sites);
     let (complete, all) = assert_paths(&report, &sites);
-    assert_eq!(complete, all, "blocks without a complete stack");
+    assert_eq!(complete, all, "blocks without a complete stack: {:#?}", incomplete(&report));
 }
 
 #[test]
@@ -157,7 +161,7 @@ fn a_flame_graph_leads_from_malloc_through_java_and_its_lines_to_the_start_of_th
 
     let leaks =
         || report.stacks.iter().filter(|stack| java_frames(stack).iter().any(|frame| frame == PATH[0]));
-    assert_eq!(leaks().map(|stack| stack.live.objects).sum::<u64>(), 5000);
+    assert_eq!(leaks().map(|stack| stack.live.objects).sum::<u64>(), 5000, "{:#?}", report.stacks);
     for stack in leaks() {
         assert_eq!((&*stack.status, &*stack.frames[0].symbol), ("complete", "malloc"));
         assert!(java_frames(stack).ends_with(&PATH.map(str::to_owned)), "{stack:#?}");

@@ -188,7 +188,7 @@ fn after_any_time_the_daemon_takes_no_more_than_it_took_at_first() {
     let (table, is_flat) = judge(&samples);
     println!("{} looks in {length:?}, {profiles} processes profiled\n{table}", samples.len());
     assert!(is_flat, "{table}");
-    assert!(profiles >= length.as_secs() / 30, "only {profiles} processes were profiled");
+    assert!(profiles >= length.as_secs() / 60, "only {profiles} processes were profiled");
     assert!(said.iter().all(|line| line["level"] != "ERROR"), "{said:#?}");
     until(SOON, "the end of all maps, programs and links", || objects.left() == Count::default());
 }

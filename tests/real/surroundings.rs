@@ -92,7 +92,7 @@ fn a_jvm_that_ends_in_the_middle_is_named_or_says_how_much_of_it_is_not() {
     let report = jjleak.end().assert_done().report();
 
     assert_eq!(report.live.objects, 9);
-    assert!(report.stacks.iter().all(|stack| stack.status == "complete"));
+    assert!(report.stacks.iter().all(|stack| stack.status == "complete"), "{:#?}", report.stacks);
     let is_named = |stack: &&jjleak::render::json::StackDocument| {
         java_frames(stack).last().is_some_and(|frame| frame.starts_with("Leak.main:"))
     };

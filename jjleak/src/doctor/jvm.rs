@@ -1,6 +1,6 @@
 //! What jjleak can tell of a JVM. It is read from outside, as everything else: the JVM is not asked.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -141,11 +141,14 @@ fn tracking(known: &Description<ProcessMemory>) -> Tracking {
 }
 
 /// The folder of a JVM, and the text of the file that lies in it and tells of its release. The library is a few folders
-/// deeper, as many as the JDK's version and the launcher have it.
+/// deeper, as many as the JDK's version and the launcher have it. The kernel tells paths of a process that has another root in the
+/// same file system (chroot) from the outer one.
 fn home(pid: Pid, library: &Path) -> Option<(&Path, String)> {
     let root = Root::of(pid).ok()?;
+    let outer = fs::read_link(pid.proc_file("root")).unwrap_or_default();
     library.ancestors().skip(1).take(MAX_DEPTH).find_map(|home| {
-        let file: File = root.open(&home.join("release")).ok()?;
+        let inner = home.strip_prefix(&outer).unwrap_or(home);
+        let file: File = root.open(&Path::new("/").join(inner).join("release")).ok()?;
         let mut text = Vec::new();
         file.take(MAX_RELEASE_BYTES).read_to_end(&mut text).ok()?;
         Some((home, String::from_utf8_lossy(&text).into_owned()))

@@ -290,13 +290,17 @@ impl<'a, M: Memory> Methods<'a, M> {
         frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())
     }
 
-    /// The method that an interpreted frame is of: `low_bits` are the lowest 16 of the address of its bytecode.
+    /// The method that an interpreted frame is of: `low_bits` are the lowest 16 of the address of its bytecode. What is no place in the
+    /// method's bytecode was one in another's, whose class has been unloaded since. Native methods have none.
     pub fn interpreted(&mut self, method: u64, low_bits: u16) -> Option<JavaFrame> {
         let known = self.method(method)?;
         #[expect(clippy::cast_possible_truncation, reason = "the lowest bits are what is compared")]
         let index = u64::from(low_bits.wrapping_sub(known.code as u16));
-        let is_inside = self.layout.knows_bytecode && index < known.code_size;
-        let bytecode_index = u32::try_from(index).ok().filter(|_| is_inside);
+        let has_bytecode = self.layout.knows_bytecode && known.code_size != 0;
+        if has_bytecode && index >= known.code_size {
+            return None;
+        }
+        let bytecode_index = u32::try_from(index).ok().filter(|_| has_bytecode);
         Some(self.at(&known, bytecode_index))
     }
 

@@ -94,11 +94,28 @@ fn a_return_address_stands_for_the_inlined_methods_with_their_lines() {
 #[test]
 fn an_interpreted_method_is_told_by_the_low_bits_of_its_bytecode() {
     let jvm = open(image());
-    let bytecode = METHODS + 0x100 + 32;
-    let line = |at: u64| interpreted(&jvm, METHODS, u16::try_from(at & 0xffff).unwrap()).unwrap().line;
-    assert_eq!([bytecode, bytecode + 7, bytecode + 8, bytecode + 15].map(line), [10, 10, 12, 12]);
-    assert_eq!(line(bytecode + 16), 0, "behind the bytecode");
+    let bytecode = u64::from(BYTECODE);
+    let line = |at: u64| Some(interpreted(&jvm, METHODS, u16::try_from(at & 0xffff).unwrap())?.line);
+    assert_eq!([0, 7, 8, 15].map(|index| line(bytecode + index)), [Some(10), Some(10), Some(12), Some(12)]);
+    assert_eq!([bytecode - 1, bytecode + 16].map(line), [None; 2], "another's, whose place it has");
     assert_eq!(interpreted(&jvm, 0x10, 0), None);
+}
+
+#[test]
+fn a_native_method_has_a_name_and_no_line() {
+    let mut image = image();
+    image.put(METHODS + 0x100 + 16, &[0; 2]);
+    let native = interpreted(&open(image), METHODS, 0).unwrap();
+    assert_eq!((&*native.name, native.line), ("a.B.outer", 0));
+}
+
+/// The lowest bits of where the bytecode of a method begins, and of the one after it.
+const BYTECODE: u16 = low(METHODS + 0x100 + 32);
+const NEXT_BYTECODE: u16 = low(METHODS + STEP + 0x100 + 32);
+
+#[expect(clippy::cast_possible_truncation, reason = "the lowest bits are what is wanted")]
+const fn low(address: u64) -> u16 {
+    address as u16
 }
 
 fn interpreted(jvm: &Jvm<Image>, method: u64, bytecode_low: u16) -> Option<JavaFrame> {
@@ -108,12 +125,16 @@ fn interpreted(jvm: &Jvm<Image>, method: u64, bytecode_low: u16) -> Option<JavaF
 #[test]
 fn a_method_in_the_place_of_another_one_has_its_own_name() {
     let (mut known, jvm) = (KnownMethods::default(), open(image()));
-    let name = |jvm: &Jvm<Image>, known: &mut _| jvm.methods(known).interpreted(METHODS, 0).unwrap().name;
-    assert_eq!(name(&jvm, &mut known), "a.B.outer");
+    let name = |jvm: &Jvm<Image>, known: &mut _, bytecode| {
+        Some(jvm.methods(known).interpreted(METHODS, bytecode)?.name)
+    };
+    assert_eq!(name(&jvm, &mut known, BYTECODE).unwrap(), "a.B.outer");
     let mut later = image();
     later.method(0, "later");
     later.word(METHODS, METHODS + STEP + 0x100);
-    assert_eq!(name(&open(later), &mut known), "a.B.inner");
+    let later = open(later);
+    assert_eq!(name(&later, &mut known, NEXT_BYTECODE).unwrap(), "a.B.inner");
+    assert_eq!(name(&later, &mut known, BYTECODE), None, "what ran there before is not known any more");
 }
 
 #[test]
@@ -124,14 +145,15 @@ fn a_class_in_the_place_of_one_that_is_unloaded_gives_its_methods_its_own_name()
     image.word(METHODS + STEP + 0x100, METHODS + 0x200);
     let image = Changing(RefCell::new(image));
     let jvm = Jvm::described(image, |name| symbols.get(name).copied()).unwrap();
-    let (mut known, names) = (KnownMethods::default(), |methods: &mut Methods<Changing>, at| {
-        methods.interpreted(at, 0).map(|frame| frame.name)
+    let (mut known, names) = (KnownMethods::default(), |methods: &mut Methods<Changing>, at, bytecode| {
+        methods.interpreted(at, bytecode).map(|frame| frame.name)
     });
     let mut methods = jvm.methods(&mut known);
-    assert_eq!(names(&mut methods, METHODS).unwrap(), "a.B.outer");
+    assert_eq!(names(&mut methods, METHODS, BYTECODE).unwrap(), "a.B.outer");
     jvm.memory.0.borrow_mut().reload(0, "later");
-    assert_eq!(names(&mut methods, METHODS + STEP).unwrap(), "c.D.later");
-    assert_eq!(names(&mut jvm.methods(&mut known), METHODS + STEP).unwrap(), "c.D.later", "for good");
+    let later = (METHODS + STEP, NEXT_BYTECODE);
+    assert_eq!(names(&mut methods, later.0, later.1).unwrap(), "c.D.later");
+    assert_eq!(names(&mut jvm.methods(&mut known), later.0, later.1).unwrap(), "c.D.later", "for good");
 }
 
 #[test]
@@ -142,9 +164,9 @@ fn a_class_that_could_not_be_read_is_read_when_it_can_be() {
     let jvm = Jvm::described(Changing(RefCell::new(image)), |name| symbols.get(name).copied()).unwrap();
     let mut known = KnownMethods::default();
     let mut methods = jvm.methods(&mut known);
-    assert_eq!(methods.interpreted(METHODS, 0), None);
+    assert_eq!(methods.interpreted(METHODS, BYTECODE), None);
     jvm.memory.0.borrow_mut().method(0, "outer");
-    assert_eq!(methods.interpreted(METHODS, 0).unwrap().name, "a.B.outer");
+    assert_eq!(methods.interpreted(METHODS, BYTECODE).unwrap().name, "a.B.outer");
 }
 
 #[test]
@@ -169,7 +191,7 @@ fn exhaust(image: Image) {
         }
     }
     for method in (METHODS..METHODS + 2 * STEP).step_by(8) {
-        jvm.methods(&mut known).interpreted(method, 5);
+        jvm.methods(&mut known).interpreted(method, low(method + 0x100 + 32 + 5));
     }
 }
 

@@ -113,6 +113,12 @@ impl Jjleak {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
+    /// Kills it.
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.process.end(SOON);
+    }
+
     /// Asks for the final report, as Ctrl-C does, and waits for the end.
     pub(crate) fn interrupt(self) -> Ended {
         self.signal(Signal::SIGINT);

@@ -1,9 +1,12 @@
 //! Whether probes are in a process: a probe is a breakpoint instruction in the text of a function.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
+use super::bounded::LONG;
 use super::ledger::Ledger;
 
 /// Some runs of jjleak put probes into every process of the host. Tests that look for probes wait for them.
@@ -54,27 +57,107 @@ impl Text {
     }
 }
 
-/// The code of a process's files, as it is in its memory.
-#[derive(Debug, PartialEq, Eq)]
+/// Where a process's functions are others with probes than without.
+pub(crate) struct Places {
+    memory: File,
+    /// Addresses, and the bytes that are there without probes.
+    places: Vec<(u64, u8)>,
+}
+
+impl Places {
+    /// What differs between a process's functions without probes and with them.
+    pub(crate) fn of(ledger: &mut Ledger, without: &Text, with: &Text) -> Self {
+        let functions = ledger.allocation_functions();
+        let texts = functions.iter().zip(without.0.iter().zip(&with.0));
+        let places = texts.flat_map(|((_, address), ((_, without), (_, with)))| {
+            let bytes = (*address..).zip(without.iter().zip(with));
+            bytes
+                .filter(|(_, (without, with))| without != with)
+                .map(|(address, (without, _))| (address, *without))
+        });
+        // Functions overlap in what is compared of them.
+        let places = places.collect::<BTreeSet<_>>().into_iter().collect();
+        Self { memory: File::open(format!("/proc/{}/mem", ledger.pid())).unwrap(), places }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// How many of them have a probe now.
+    pub(crate) fn probed(&self) -> usize {
+        let is_probed = |(address, without): &&(u64, u8)| {
+            let mut byte = [0];
+            self.memory.read_exact_at(&mut byte, *address).unwrap();
+            byte[0] != *without
+        };
+        self.places.iter().filter(is_probed).count()
+    }
+}
+
+/// The code of a process's files: what it maps of each to execute.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Code(Vec<(String, Vec<u8>)>);
 
 impl Code {
-    /// That of all files which a running process has mapped to execute.
+    /// As it is in a running process's memory.
     pub(crate) fn of(pid: u32) -> Self {
         let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        Self::read(pid, |_, start, _, bytes| memory.read_exact_at(bytes, start).unwrap())
+    }
+
+    /// As it is in the files themselves: that of a process which nobody has put anything into.
+    pub(crate) fn in_files(pid: u32) -> Self {
+        Self::read(pid, |file, _, offset, bytes| {
+            File::open(file).unwrap().read_exact_at(bytes, offset).unwrap();
+        })
+    }
+
+    /// By what reads the mapping of a file at this address, which begins at this offset of it.
+    fn read(pid: u32, read: impl Fn(&str, u64, u64, &mut [u8])) -> Self {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        let read = |line: &str| {
+        let number = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
+        let mapping = |line: &str| {
             let words: Vec<_> = line.split_ascii_whitespace().collect();
-            let [range, access, _, _, _, file] = words[..] else { return None };
+            let [range, access, offset, _, _, file] = words[..] else { return None };
             if !access.contains('x') || !file.starts_with('/') {
                 return None;
             }
             let (start, end) = range.split_once('-').unwrap();
-            let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+            let [start, end, offset] = [start, end, offset].map(number);
             let mut bytes = vec![0; usize::try_from(end - start).unwrap()];
-            memory.read_exact_at(&mut bytes, start).unwrap();
+            // The last page can go beyond the end of the file, and is zero there.
+            let in_file = std::fs::metadata(file).unwrap().len().saturating_sub(offset);
+            let length = bytes.len().min(usize::try_from(in_file).unwrap());
+            read(file, start, offset, &mut bytes[..length]);
             Some((file.to_owned(), bytes))
         };
-        Self(maps.lines().filter_map(read).collect())
+        Self(maps.lines().filter_map(mapping).collect())
+    }
+
+    /// Waits until nothing is left in a process, whose own code this is. Whoever else has probes everywhere for a while is
+    /// waited for, too.
+    pub(crate) fn await_again(&self, pid: u32) {
+        let begin = Instant::now();
+        loop {
+            let now = Self::of(pid);
+            if now == *self {
+                return;
+            }
+            assert!(begin.elapsed() < LONG, "left in the program after {LONG:?}: {:#?}", self.changes(&now));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Where others are not the same.
+    fn changes(&self, other: &Self) -> Vec<String> {
+        let files = self.0.iter().zip(&other.0);
+        let changes = files.map(|((file, own), (other_file, other))| {
+            let places = (0..).zip(own.iter().zip(other)).filter(|(_, (own, other))| own != other);
+            let places: Vec<String> = places.map(|(at, _): (u64, _)| format!("+{at:#x}")).collect();
+            format!("{file} ({other_file}): {}", places.join(" "))
+        });
+        changes.collect()
     }
 }

@@ -14,6 +14,8 @@ use aya_obj::generated::{
 use aya_obj::{Function, Program};
 use nix::libc;
 
+use super::undisturbed::undisturbed;
+
 /// Room for the verifier's last words on a program that it refuses: its log ends with the reason.
 const LOG_BYTES: u32 = 1 << 16;
 /// What the verifier writes: the instructions that it follows (`BPF_LOG_LEVEL1` in `include/linux/bpf_verifier.h`).
@@ -123,7 +125,9 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
     multi.cnt = small(link.offsets.len().min(link.cookies.len()))?;
     multi.flags = if link.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
     multi.pid = link.process;
-    descriptor(bpf_cmd::BPF_LINK_CREATE, &mut attr)
+    let number = undisturbed(|| call(bpf_cmd::BPF_LINK_CREATE, &mut { attr }))?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// How many instructions the verifier has followed in a program; `None` when the kernel does not say.

@@ -6,6 +6,7 @@ mod linked;
 mod multi;
 mod perf;
 mod runs;
+mod undisturbed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

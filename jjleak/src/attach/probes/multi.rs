@@ -19,6 +19,7 @@ use super::NOTHING;
 use super::bpf::{self, MultiLink};
 use super::linked::{LinkedObject, Rare, load_together};
 use super::runs::Runs;
+use super::undisturbed;
 
 /// Programs that are not loaded before a site wants them: only jemalloc has functions that change a block's size in its place.
 const RARE: [&str; 1] = ["resize_in_place_enter"];
@@ -122,7 +123,7 @@ pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
         thread::scope(|scope| {
             for link in links {
                 // Where no thread can be made, the link is dropped here.
-                let _ = thread::Builder::new().spawn_scoped(scope, || drop(link));
+                let _ = thread::Builder::new().spawn_scoped(scope, || undisturbed::close(link));
             }
         });
         links = rest;
