@@ -17,6 +17,8 @@ pub(super) const FIRST_TARGET: Duration = Duration::from_secs(1);
 pub(super) const FIRST_TURN_S: f64 = 0.001;
 /// What a new window counts for, beside all before it.
 const NEWEST: f64 = 0.3;
+/// What the process takes itself is forgotten in so many seconds: it can rest for a while.
+const OWN_S: f64 = 5.;
 /// A process that does nothing may be spent this share of a core on: else the first call after a silence would be too much.
 const LEAST_CORES: f64 = 0.002;
 /// May be owed before it is known what calls take, and how many there are: a thousand calls.
@@ -52,8 +54,6 @@ pub struct Load {
 pub struct Plan {
     /// Its length.
     pub stratum: Duration,
-    /// How long its window has to wait until nothing is owed any more.
-    pub wait: Duration,
     /// That of its window.
     pub window: Duration,
     /// How long frees are followed after the window; for longer than the stratum, all the time.
@@ -62,13 +62,6 @@ pub struct Plan {
     pub most_spent_s: f64,
     /// More may not be owed in it, in seconds of a core; else frees rest at once.
     pub most_owed_s: f64,
-}
-
-impl Plan {
-    /// For all strata but the first: what is estimated from windows is only right if they can be anywhere.
-    pub(super) const fn without_wait(self) -> Self {
-        Self { wait: Duration::ZERO, ..self }
-    }
 }
 
 impl Load {
@@ -82,13 +75,17 @@ impl Load {
         self.frees < self.allowed(share) / 2.
     }
 
+    /// How long it takes until so much is paid back, in seconds.
+    pub(super) fn pays_back_in_s(&self, share: f64, owed_s: f64) -> f64 {
+        owed_s / self.allowed(share)
+    }
+
     /// How to stay within the bound, with so much saved (or owed, if it is negative), when windows are to come about as often
     /// as `target`.
     ///
     /// A stratum is as long as it takes to save up what it costs, and to have as much left for the next one at its end: its
-    /// window can be anywhere in it. What is saved beyond that is for windows that cost more than was thought, and shortens
-    /// nothing. Only where something is owed, as after finding out that not everything can be counted, the window waits until
-    /// that is paid: a run can end at any time. That holds for the first alone.
+    /// window can be anywhere in it, or what is estimated from windows would not be right. What is saved beyond that is for
+    /// windows that cost more than was thought, and shortens nothing.
     #[must_use]
     pub fn plan(&self, share: f64, saved_s: f64, target: Duration) -> Plan {
         let allowed = self.allowed(share);
@@ -112,9 +109,8 @@ impl Load {
         };
         let to_save_s = (cost_s - saved_s).max(0.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);
-        let wait = seconds(-saved_s / income).min(stratum.saturating_sub(2 * window));
         let most_spent_s = 2. * cost_s.max(allowed * target_s);
-        Plan { stratum, wait, window, follow, most_spent_s, most_owed_s: most_spent_s - saved_s.min(0.) }
+        Plan { stratum, window, follow, most_spent_s, most_owed_s: most_spent_s - saved_s.min(0.) }
     }
 
     /// Takes a window in that was counted just now.
@@ -129,7 +125,7 @@ impl Load {
 
     /// What the process takes itself, over a stretch in which it was left alone.
     pub(super) fn mix_own(&mut self, own: f64, over_s: f64) {
-        mix(&mut self.own, own, weight(over_s));
+        mix(&mut self.own, own, weight(over_s / OWN_S));
     }
 
     pub(super) fn mix_frees(&mut self, frees: f64, over_s: f64) {

@@ -16,6 +16,8 @@ use crate::draws::Draws;
 
 /// How long the process is left alone to see what it takes itself, before the first window is planned.
 const ALONE: Duration = Duration::from_millis(300);
+/// Where something is owed then, it is left alone until that is paid back; when that is, is thought over as often.
+const OWES_S: (f64, f64) = (0.01, 1.);
 /// How often is looked at what is counted, in seconds: by what a thread can have spent by then, within these bounds. A look takes some
 /// ten microseconds.
 const LOOKS_S: (f64, f64) = (0.01, 0.1);
@@ -77,8 +79,9 @@ pub(super) struct Course {
 enum State {
     /// Everything is counted.
     Whole,
-    /// Nothing is planned yet.
-    Alone,
+    /// Nothing is planned yet. What it took to find out that not everything can be counted is paid back first, for a run can end
+    /// at any time: only later windows can be anywhere in their strata.
+    Alone { is_known: bool },
     /// Until the window of the stratum begins.
     Waiting { stratum_end: Instant, window: Instant, plan: Plan },
     /// Allocations are counted.
@@ -126,14 +129,15 @@ impl Course {
         matches!(self.state, State::Whole | State::Window { .. })
     }
 
-    /// Whether something costly is to end soon, and nothing may come between that takes time.
+    /// Whether something costly is to end soon, or should have ended, and nothing may come between that takes time.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
-        match self.state {
-            State::Whole => now < self.began + AT_FIRST,
-            State::Window { .. } => true,
-            State::Following { until: Some(until), .. } => self.follows && until < now + SOON,
-            State::Following { .. } | State::Alone | State::Waiting { .. } => false,
-        }
+        self.next <= now
+            || match self.state {
+                State::Whole => now < self.began + AT_FIRST,
+                State::Window { .. } => true,
+                State::Following { until: Some(until), .. } => self.follows && until < now + SOON,
+                State::Following { .. } | State::Alone { .. } | State::Waiting { .. } => false,
+            }
     }
 
     /// What is to be done now; [`Self::done`] must follow if that is anything.
@@ -146,12 +150,19 @@ impl Course {
             }
             State::Whole => {
                 self.budget.settle();
-                (self.state, self.next) = (State::Alone, now + ALONE);
+                (self.state, self.next) = (State::Alone { is_known: false }, now + ALONE);
                 let mut deeds = vec![Deed::End { stratum: now }, Deed::Rest(Part::Allocations)];
                 deeds.extend(self.frees_rest(!self.load.follows_always(self.budget.rate())));
                 deeds
             }
-            State::Alone => self.plan(now),
+            State::Alone { .. } if self.budget.saved_s() < 0. => {
+                let (shortest, longest) = OWES_S;
+                let left_s = self.load.pays_back_in_s(self.budget.rate(), -self.budget.saved_s());
+                self.next = now + Duration::from_secs_f64(left_s.clamp(shortest, longest));
+                self.state = State::Alone { is_known: true };
+                Vec::new()
+            }
+            State::Alone { .. } => self.plan(now),
             State::Waiting { stratum_end, window, plan } if now >= window => {
                 self.state = State::Window { stratum_end, until: now + plan.window, plan };
                 let frees = self.frees_wake();
@@ -201,14 +212,11 @@ impl Course {
 
     /// A stratum begins.
     fn plan(&mut self, now: Instant) -> Vec<Deed> {
-        let mut plan = self.load.plan(self.budget.rate(), self.budget.saved_s(), self.target);
-        if matches!(self.state, State::Following { .. }) {
-            plan = plan.without_wait();
-        }
+        let plan = self.load.plan(self.budget.rate(), self.budget.saved_s(), self.target);
         tracing::info!("{:?}, {:?}, {:?}: {plan:?}", self.load, self.budget, self.correction);
         self.target = longer(self.target);
-        let room = plan.stratum.saturating_sub(plan.wait).saturating_sub(plan.window);
-        let window = now + plan.wait + room.mul_f64(self.draws.unit());
+        let room = plan.stratum.saturating_sub(plan.window);
+        let window = now + room.mul_f64(self.draws.unit());
         self.state = State::Waiting { stratum_end: now + plan.stratum, window, plan };
         let deed =
             if plan.follow >= plan.stratum { self.frees_wake() } else { self.frees_rest(self.follows) };
@@ -261,7 +269,8 @@ impl Course {
             // The last look, by which the bound was exceeded, tells what a window would cost.
             State::Whole => self.load = Load { allocations, frees, own, turn_s: self.load.turn_s },
             State::Window { .. } => self.window.add(measured),
-            State::Alone => self.load.own = own,
+            State::Alone { is_known: false } => self.load.own = own,
+            State::Alone { is_known: true } => self.load.mix_own(own, over_s),
             State::Waiting { .. } | State::Following { .. } if self.follows => {
                 self.correction.learn(measured, self.load.own);
                 self.load.mix_frees(frees, over_s);

@@ -31,8 +31,6 @@ fn debts_are_not_forgotten() {
     let (even, owing) = (LOAD.plan(0.2, 0., target), LOAD.plan(0.2, -0.6, target));
     let longer_s = owing.stratum.as_secs_f64() - even.stratum.as_secs_f64();
     assert!((longer_s - 0.6 / (0.2 * 0.03)).abs() < 1e-6, "{even:?}, {owing:?}");
-    assert_eq!((even.wait, owing.wait), (Duration::ZERO, seconds(0.6 / (0.2 * 0.03))));
-    assert_eq!(owing.without_wait(), Plan { wait: Duration::ZERO, ..owing });
 }
 
 #[test]

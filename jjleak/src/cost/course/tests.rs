@@ -89,6 +89,8 @@ fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outco
     let mut outcome = Outcome { accounts: vec![Account::default()], windows: 0, longest_stratum_s: 0. };
     let mut counted = (true, true);
     let mut account = Account::default();
+    // The first stratum.
+    let mut began_s = 0.;
     while account.at_s < seconds {
         let wanted_s = course.next().saturating_duration_since(base).as_secs_f64();
         let now_s = wanted_s.max(account.at_s) + world.late_s * late.unit();
@@ -96,9 +98,13 @@ fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outco
         let deeds = course.turn(at(now_s), measured);
         outcome.accounts.push(now);
         account = now;
-        if let State::Waiting { stratum_end, .. } = course.state {
-            let left_s = stratum_end.saturating_duration_since(at(now_s)).as_secs_f64();
-            outcome.longest_stratum_s = outcome.longest_stratum_s.max(left_s);
+        match course.state {
+            State::Whole => began_s = now_s,
+            State::Alone { .. } => outcome.has_lasted(now_s - began_s),
+            State::Waiting { stratum_end, .. } => {
+                outcome.has_lasted(stratum_end.saturating_duration_since(at(now_s)).as_secs_f64());
+            }
+            State::Window { .. } | State::Following { .. } => {}
         }
         if deeds.is_empty() {
             continue;
@@ -124,6 +130,10 @@ fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outco
 }
 
 impl Outcome {
+    fn has_lasted(&mut self, stratum_s: f64) {
+        self.longest_stratum_s = self.longest_stratum_s.max(stratum_s);
+    }
+
     /// The most that was spent of what the process has taken itself in any span that is at least as long, but for the millisecond
     /// by which it is found out that not everything can be counted.
     fn most_in_a_span(&self, span_s: f64, share: f64) -> f64 {
@@ -239,8 +249,8 @@ fn what_a_change_costs_too_much_is_little_and_paid_back() {
             let outcome = follow(&by_turns(rates), WORLD, share, 600.);
             let beyond_s = outcome.most_beyond(10., share);
             assert!(beyond_s < 0.15, "{name}, {share}: {beyond_s} too much in a span");
-            let most = outcome.most_in_a_span(120., share);
-            assert!(most <= share, "{name}, {share}: {most} in two minutes");
+            let most = outcome.most_in_a_span(300., share);
+            assert!(most <= share, "{name}, {share}: {most} in five minutes");
         }
     }
 }
@@ -283,27 +293,30 @@ fn the_bound_is_kept_on_a_busy_machine() {
 fn nothing_that_takes_time_is_begun_while_something_costly_is_to_end() {
     let base = Instant::now();
     let mut course = Course::begin(Budget::new(0.2), base, Draws(7));
-    assert!(course.is_pressed(base) && !course.is_pressed(base + AT_FIRST));
-    let mut seen = [false; 2];
-    let mut now = base;
-    while !seen.iter().all(|seen| *seen) {
+    // Also where that is late.
+    assert!(course.is_pressed(base) && course.is_pressed(base + Duration::from_secs(60)));
+    let (mut now, mut has_been_pressed, mut has_been_free) = (base, false, false);
+    for _ in 0..1000 {
         let over_s = (course.next() - now).as_secs_f64();
         now = course.next();
-        let busy =
-            Measured { over_s, cpu_s: 0.1 * over_s, allocations_s: 0.06 * over_s, ..Measured::default() };
+        let calls_s = if course.counts() { 0.06 * over_s } else { 0. };
+        let busy = Measured {
+            over_s,
+            cpu_s: 0.04 * over_s + calls_s,
+            allocations_s: calls_s,
+            ..Measured::default()
+        };
         if !course.turn(now, busy).is_empty() {
             course.done(now, Measured::default(), 0.);
         }
         match course.state {
             State::Window { .. } => {
                 assert!(course.is_pressed(now));
-                seen[0] = true;
+                has_been_pressed = true;
             }
-            State::Waiting { .. } => {
-                assert!(!course.is_pressed(now));
-                seen[1] = true;
-            }
+            State::Waiting { .. } => has_been_free |= !course.is_pressed(now),
             _ => {}
         }
     }
+    assert!(has_been_pressed && has_been_free);
 }
