@@ -6,6 +6,7 @@ use std::fs;
 use jjleak::attach::{Attachment, Programs, Settings};
 use jjleak_common::mapping::Kinds;
 
+use crate::support::attached::Attached;
 use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::compile::{self, LedgerBuild};
 use crate::support::ledger::{Ledger, reported_and_booked};
@@ -127,6 +128,22 @@ fn only_with_the_option_programs_for_mappings_are_loaded() {
 
     assert_eq!(loaded(None), 0);
     assert!(loaded(Some(Kinds::ANONYMOUS)) >= 2);
+}
+
+#[test]
+fn of_mappings_that_are_not_asked_for_no_stacks_are_taken() {
+    require_bpf!();
+    let new_stacks = |mappings: Option<Kinds>| {
+        let mut ledger = Ledger::start();
+        let settings = Settings { mappings, ..Settings::new(Programs::Accounting) };
+        let mut attached = Attached::to(ledger.pid(), settings);
+        ledger.run("map");
+        attached.new_stacks()
+    };
+
+    let without = new_stacks(None);
+    assert_eq!(new_stacks(Some(Kinds::FILES)), without);
+    assert!(new_stacks(Some(Kinds::ANONYMOUS)) > without);
 }
 
 #[test]

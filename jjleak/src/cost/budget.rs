@@ -6,14 +6,9 @@ use std::time::Duration;
 const LONGEST_WINDOW: Duration = Duration::from_millis(200);
 /// Nor shorter: timers are late by a millisecond, and putting probes in takes a third of one.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
-/// Blocks that are not freed so long after their window have survived.
-const LONGEST_FOLLOW: Duration = Duration::from_secs(15);
-/// Windows are to come about as often as this,
-const USUAL_TARGET: Duration = Duration::from_secs(5);
-/// if frees can be followed for so long then;
-const SHORT_FOLLOW: Duration = Duration::from_millis(500);
-/// else as often as this.
-const LONGEST_TARGET: Duration = Duration::from_secs(20);
+/// Windows are to come about as often as this. In a span of [`SPAN_S`], there can be those of two more strata than fit into it: the
+/// last of one, and the first of another.
+const TARGET: Duration = Duration::from_millis(2_500);
 /// A window is no longer than this part of it.
 const WINDOWS_IN_TARGET: u32 = 50;
 /// The first ones come faster, and are shorter: they repay what it took to find out that not everything can be counted.
@@ -22,14 +17,22 @@ pub(super) const FIRST_TARGET: Duration = Duration::from_secs(1);
 pub(super) const FIRST_TURN_S: f64 = 0.001;
 /// What a new window counts for, beside all before it.
 const NEWEST: f64 = 0.3;
+/// What the process takes itself is forgotten in so many seconds: it can rest for a while.
+const OWN_S: f64 = 5.;
 /// A process that does nothing may be spent this share of a core on: else the first call after a silence would be too much.
 const LEAST_CORES: f64 = 0.002;
 /// May be owed before it is known what calls take, and how many there are: a thousand calls.
 const GRACE_S: f64 = 0.001;
 /// The same for who would rather pay that once than not have everything counted: what a JVM compiles at once is no burden.
 const PATIENT_GRACE_S: f64 = 0.5;
+/// The bound is kept over any span as long as this.
+const SPAN_S: f64 = 10.;
+/// Of what may be spent, this is saved up while everything is counted; with what is saved, it is all of it in a span.
+const OF_SHARE_WHOLE: f64 = 1. - SAVED_S / SPAN_S;
+/// The same while windows are: with those of the two strata that can be in a span beyond the span's own, it is all of it.
+const OF_SHARE_IN_WINDOWS: f64 = SPAN_S / (SPAN_S + 2. * TARGET.as_secs_f64());
 /// Not more is saved up than in so many seconds: else a process that was quiet all day could be held up for an hour.
-const SAVED_S: f64 = 10.;
+const SAVED_S: f64 = 1.;
 /// How long everything is counted before that is judged again: by what a thread can have spent by then, within these bounds.
 const LOOKS_S: (f64, f64) = (0.004, 0.5);
 
@@ -51,21 +54,14 @@ pub struct Load {
 pub struct Plan {
     /// Its length.
     pub stratum: Duration,
-    /// How long its window has to wait until nothing is owed any more.
-    pub wait: Duration,
     /// That of its window.
     pub window: Duration,
     /// How long frees are followed after the window; for longer than the stratum, all the time.
     pub follow: Duration,
+    /// A window that has cost more ends at once, in seconds of a core.
+    pub most_spent_s: f64,
     /// More may not be owed in it, in seconds of a core; else frees rest at once.
     pub most_owed_s: f64,
-}
-
-impl Plan {
-    /// For all strata but the first: what is estimated from windows is only right if they can be anywhere.
-    pub(super) const fn without_wait(self) -> Self {
-        Self { wait: Duration::ZERO, ..self }
-    }
 }
 
 impl Load {
@@ -79,12 +75,17 @@ impl Load {
         self.frees < self.allowed(share) / 2.
     }
 
+    /// How long it takes until so much is paid back, in seconds.
+    pub(super) fn pays_back_in_s(&self, share: f64, owed_s: f64) -> f64 {
+        owed_s / self.allowed(share)
+    }
+
     /// How to stay within the bound, with so much saved (or owed, if it is negative), when windows are to come about as often
     /// as `target`.
     ///
     /// A stratum is as long as it takes to save up what it costs, and to have as much left for the next one at its end: its
-    /// window can be anywhere in it. Only where something is owed, as after finding out that not everything can be counted,
-    /// the window waits until that is paid: a run can end at any time. That holds for the first alone.
+    /// window can be anywhere in it, or what is estimated from windows would not be right. What is saved beyond that is for
+    /// windows that cost more than was thought, and shortens nothing.
     #[must_use]
     pub fn plan(&self, share: f64, saved_s: f64, target: Duration) -> Plan {
         let allowed = self.allowed(share);
@@ -103,13 +104,13 @@ impl Load {
             let counting = self.allocations + self.frees;
             let window = window_for(allowed * target_s / 4., counting);
             let window_s = counting * window.as_secs_f64() + self.turn_s;
-            let follow = seconds((allowed * target_s - window_s) / self.frees).clamp(window, LONGEST_FOLLOW);
+            let follow = seconds((allowed * target_s - window_s) / self.frees).max(window);
             (allowed, window, follow, window_s + self.frees * follow.as_secs_f64())
         };
-        let to_save_s = (cost_s - saved_s).max(-cost_s / 2.);
+        let to_save_s = (cost_s - saved_s).max(0.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);
-        let wait = seconds(-saved_s / income).min(stratum.saturating_sub(2 * window));
-        Plan { stratum, wait, window, follow, most_owed_s: 1.5 * (allowed * stratum.as_secs_f64() + cost_s) }
+        let most_spent_s = 2. * cost_s.max(allowed * target_s);
+        Plan { stratum, window, follow, most_spent_s, most_owed_s: most_spent_s - saved_s.min(0.) }
     }
 
     /// Takes a window in that was counted just now.
@@ -124,7 +125,7 @@ impl Load {
 
     /// What the process takes itself, over a stretch in which it was left alone.
     pub(super) fn mix_own(&mut self, own: f64, over_s: f64) {
-        mix(&mut self.own, own, weight(over_s));
+        mix(&mut self.own, own, weight(over_s / OWN_S));
     }
 
     pub(super) fn mix_frees(&mut self, frees: f64, over_s: f64) {
@@ -132,10 +133,9 @@ impl Load {
     }
 }
 
-/// The next target, after one that this plan was made for.
-pub(super) fn longer(target: Duration, plan: Plan) -> Duration {
-    let longest = if plan.follow < SHORT_FOLLOW { LONGEST_TARGET } else { USUAL_TARGET };
-    (2 * target).min(longest.max(target))
+/// The next target, after one.
+pub(super) fn longer(target: Duration) -> Duration {
+    (2 * target).min(TARGET)
 }
 
 /// What a stretch of time counts for beside all before it: it is forgotten within seconds.
@@ -157,6 +157,10 @@ fn seconds(seconds: f64) -> Duration {
 pub struct Budget {
     /// Of what the process takes itself, this may be spent.
     share: f64,
+    /// Of that, this is saved up; the rest is what spans can have more of than their part.
+    part: f64,
+    /// In so many seconds at most.
+    longest_s: f64,
     saved_s: f64,
     /// May be owed before not everything is counted any more.
     grace_s: f64,
@@ -177,23 +181,24 @@ impl Budget {
     /// Nothing is saved, and nothing owed.
     #[must_use]
     pub const fn new(share: f64) -> Self {
-        Self { share, saved_s: 0., grace_s: GRACE_S }
+        Self { share, part: OF_SHARE_WHOLE, longest_s: SAVED_S, saved_s: 0., grace_s: GRACE_S }
     }
 
     /// The same for who lets half a second be owed before not everything is counted: that is never paid back.
     #[must_use]
     pub const fn patient(share: f64) -> Self {
-        Self { share, saved_s: 0., grace_s: PATIENT_GRACE_S }
+        Self { grace_s: PATIENT_GRACE_S, ..Self::new(share) }
     }
 
-    /// Of what the process takes itself, what may be spent.
+    /// Of what the process takes itself, what is saved up for counting.
     #[must_use]
-    pub const fn share(&self) -> f64 {
-        self.share
+    pub fn rate(&self) -> f64 {
+        self.share * self.part
     }
 
     /// Not everything is counted from now on. To pay half a second back can take longer than a profile.
     pub fn settle(&mut self) {
+        (self.part, self.longest_s) = (OF_SHARE_IN_WINDOWS, TARGET.as_secs_f64());
         if self.grace_s >= PATIENT_GRACE_S {
             self.saved_s = 0.;
         }
@@ -201,11 +206,11 @@ impl Budget {
 
     /// A stretch of time is over.
     pub fn book(&mut self, stretch: Stretch) {
-        let own_s = stretch.own_s.max(LEAST_CORES * stretch.over_s);
-        let saved_s = self.saved_s + self.share * own_s - stretch.spent_s;
+        let income_s = self.rate() * stretch.own_s.max(LEAST_CORES * stretch.over_s);
+        let saved_s = self.saved_s + income_s - stretch.spent_s;
         // What is saved counts for what the process takes now.
-        let rate = self.share * own_s / stretch.over_s.max(1e-6);
-        self.saved_s = saved_s.min((rate * SAVED_S).max(self.saved_s)).min(SAVED_S * self.share);
+        let most_s = income_s / stretch.over_s.max(1e-6) * self.longest_s;
+        self.saved_s = saved_s.min(most_s.max(self.saved_s));
     }
 
     /// What is saved, or owed if it is negative.
@@ -229,144 +234,4 @@ impl Budget {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A program, as it is: what it takes itself, and what its calls would cost in a second of its own.
-    #[derive(Clone, Copy, Debug)]
-    struct Program {
-        own: f64,
-        allocations: f64,
-        frees: f64,
-    }
-
-    const TURN_S: f64 = 0.000_3;
-
-    impl Program {
-        /// What a stretch takes while these are counted. Calls come as fast as one thread gets to them.
-        fn run(self, over_s: f64, allocations: bool, frees: bool) -> Stretch {
-            let counted =
-                f64::from(u8::from(allocations)) * self.allocations + f64::from(u8::from(frees)) * self.frees;
-            let speed = (1. / (self.own + counted)).min(1.);
-            Stretch { over_s, own_s: over_s * self.own * speed, spent_s: over_s * counted * speed }
-        }
-    }
-
-    /// What is spent on it, as a share of what it takes itself, and how many windows there are: after so many seconds.
-    fn bounded(program: Program, share: f64, at_s: f64) -> (f64, usize) {
-        let mut budget = Budget::new(share);
-        let mut load = Load { own: program.own, turn_s: TURN_S, ..Load::default() };
-        let (mut time_s, mut own_s, mut spent_s, mut windows) = (0., 0., 0., 0);
-        let mut book = |budget: &mut Budget, stretch: Stretch| {
-            budget.book(stretch);
-            (time_s, own_s, spent_s) =
-                (time_s + stretch.over_s, own_s + stretch.own_s, spent_s + stretch.spent_s);
-            (time_s >= at_s, spent_s / own_s)
-        };
-        loop {
-            let stretch = program.run(budget.until_look().as_secs_f64(), true, true);
-            let (is_over, spent) = book(&mut budget, stretch);
-            if is_over {
-                return (spent, windows);
-            }
-            if budget.is_exceeded() {
-                break;
-            }
-        }
-        let mut target = FIRST_TARGET;
-        loop {
-            let speed = (1. / (program.own + program.allocations + program.frees)).min(1.);
-            load.allocations = program.allocations * speed;
-            load.frees = program.frees * (1. / (program.own + program.frees)).min(1.);
-            let plan = load.plan(share, budget.saved_s(), target);
-            target = longer(target, plan);
-            windows += 1;
-            let counted_s = plan.window.as_secs_f64();
-            let rest_s = plan.stratum.as_secs_f64() - counted_s;
-            let follow_s = plan.follow.as_secs_f64().min(rest_s);
-            book(&mut budget, Stretch { spent_s: TURN_S, ..Stretch::default() });
-            book(&mut budget, program.run(counted_s, true, true));
-            book(&mut budget, program.run(follow_s, false, true));
-            let (is_over, spent) = book(&mut budget, program.run(rest_s - follow_s, false, false));
-            if is_over {
-                return (spent, windows);
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_spent_stays_within_the_bound_whatever_a_program_does() {
-        for own in [0.005, 0.03, 0.5, 1.] {
-            for calls in [0.001, 0.05, 0.5, 10., 100.] {
-                for frees in [0., 0.3, 0.6] {
-                    for share in [0.01, 0.05, 0.2, 1.] {
-                        let program =
-                            Program { own, allocations: calls * (1. - frees), frees: calls * frees };
-                        let (spent, windows) = bounded(program, share, 60.);
-                        assert!(spent <= share * 1.01, "{program:?}, {share}: {spent} in {windows} windows");
-                        let most = (program.allocations + program.frees) / own;
-                        assert!(
-                            spent >= (share * 0.3).min(most * 0.99),
-                            "{program:?}, {share}: only {spent}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_bound_is_kept_after_the_first_seconds() {
-        let paced = Program { own: 0.03, allocations: 0.07, frees: 0.04 };
-        let (spent, windows) = bounded(paced, 0.2, 10.);
-        assert!(spent <= 0.2 && windows >= 2, "{spent} in {windows} windows");
-    }
-
-    #[test]
-    fn what_costs_less_than_the_bound_is_counted_all_the_time() {
-        assert_eq!(bounded(Program { own: 0.5, allocations: 0.01, frees: 0.01 }, 0.05, 600.).1, 0);
-    }
-
-    #[test]
-    fn a_quiet_day_is_no_licence_for_an_hour() {
-        let mut budget = Budget::new(0.05);
-        budget.book(Stretch { over_s: 86_400., own_s: 8_640., spent_s: 0. });
-        assert!(budget.saved_s() <= 0.05 * SAVED_S, "{budget:?}");
-        budget.book(Stretch { over_s: 1., own_s: 1., spent_s: 1. });
-        assert!(budget.is_exceeded());
-    }
-
-    #[test]
-    fn who_is_patient_has_everything_counted_through_a_busy_moment_and_owes_nothing_after_it() {
-        let moment = Stretch { over_s: 1., own_s: 0.02, spent_s: 0.3 };
-        let (mut strict, mut patient) = (Budget::new(0.1), Budget::patient(0.1));
-        strict.book(moment);
-        patient.book(moment);
-        assert!(strict.is_exceeded() && !patient.is_exceeded());
-        patient.book(moment);
-        assert!(patient.is_exceeded());
-        strict.settle();
-        patient.settle();
-        assert!(strict.saved_s() < -0.2 && patient.saved_s() >= 0.);
-    }
-
-    #[test]
-    fn debts_are_not_forgotten() {
-        let load = Load { allocations: 0.07, frees: 0.04, own: 0.03, turn_s: TURN_S };
-        let target = Duration::from_secs(1);
-        let (even, owing) = (load.plan(0.2, 0., target), load.plan(0.2, -0.6, target));
-        let longer_s = owing.stratum.as_secs_f64() - even.stratum.as_secs_f64();
-        assert!((longer_s - 0.6 / (0.2 * 0.03)).abs() < 1e-6, "{even:?}, {owing:?}");
-        assert_eq!((even.wait, owing.wait), (Duration::ZERO, seconds(0.6 / (0.2 * 0.03))));
-        assert_eq!(owing.without_wait(), Plan { wait: Duration::ZERO, ..owing });
-    }
-
-    #[test]
-    fn frees_that_cost_more_than_is_allowed_rest_too() {
-        let load = Load { allocations: 0.1, frees: 0.5, own: 0.3, turn_s: TURN_S };
-        let plan = load.plan(0.05, 0., USUAL_TARGET);
-        assert!(plan.follow < plan.stratum / 10, "{plan:?}");
-        let light = Load { frees: 0.005, ..load };
-        assert_eq!(light.plan(0.05, 0., USUAL_TARGET).follow, Duration::MAX);
-    }
-}
+mod tests;

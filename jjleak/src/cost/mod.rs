@@ -6,6 +6,8 @@
 
 mod bound;
 mod budget;
+mod correction;
+mod course;
 mod estimate;
 mod meter;
 mod prices;

@@ -1,7 +1,7 @@
 //! The accounting of a running process, read without the command line in between.
 
 use jjleak::allocators::{Hints, find_sites};
-use jjleak::attach::{Attachment, CodeMapping, Scope, Settings, Target};
+use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
 use jjleak::collect::{Collector, Snapshot, View};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
@@ -49,6 +49,18 @@ impl Attached {
     /// Binds the probes to a thread.
     pub(crate) fn rebind(&mut self, thread: u32) {
         self.attachment.rebind(self.image.slot(), Pid::new(thread).unwrap()).unwrap();
+    }
+
+    /// Takes the probes of allocations out, and puts them back in at once.
+    pub(crate) fn rest_and_wake(&mut self) {
+        self.attachment.rest(Part::Allocations);
+        self.attachment.wake(Part::Allocations).unwrap();
+    }
+
+    /// How many stacks the kernel side has sent frames of.
+    pub(crate) fn new_stacks(&mut self) -> usize {
+        self.collector.receive_frames();
+        self.collector.take_new(self.image).len()
     }
 
     pub(crate) fn snapshot(&mut self, view: View) -> Snapshot {

@@ -6,7 +6,7 @@
  *   paths FRAMES COUNT SIZE THREADS    the same as pairs, from another of 64 call paths each time; at least 27 frames
  *   hold COUNT STACKS                  allocates, from so many stacks, and keeps it
  *   pace MILLISECONDS                  60 pairs a millisecond, for so long: the answer is the process's own CPU time, in
- *                                      nanoseconds
+ *                                      nanoseconds, and what of it these calls have taken
  *
  * The answer is nanoseconds a round, of one thread. FRAMES are below the one that calls the allocator. */
 #include <pthread.h>
@@ -157,11 +157,14 @@ static double run_all(const struct work *wanted)
 }
 
 /* What comes too late is made up for, so that it is as much whatever else goes on. */
-static double pace(long milliseconds)
+static double pace(long milliseconds, double *in_calls_ns)
 {
     double begin_ns = now_ns(), used_ns = time_ns(CLOCK_PROCESS_CPUTIME_ID);
+    *in_calls_ns = 0;
     for (long tick = 1; tick <= milliseconds; tick++) {
+        double before_ns = time_ns(CLOCK_PROCESS_CPUTIME_ID);
         make_pairs(PACE, PACED_SIZE);
+        *in_calls_ns += time_ns(CLOCK_PROCESS_CPUTIME_ID) - before_ns;
         double left_ns = begin_ns + tick * 1e6 - now_ns();
         if (left_ns > 0) {
             struct timespec pause = {.tv_nsec = (long)left_ns};
@@ -184,7 +187,8 @@ int main(void)
                 hold(i % stacks, BRANCHES);
             printf("%ld\n", count);
         } else if (sscanf(line, "pace %ld", &count) == 1) {
-            printf("%.0f\n", pace(count));
+            double in_calls_ns, used_ns = pace(count, &in_calls_ns);
+            printf("%.0f %.0f\n", used_ns, in_calls_ns);
         } else if (sscanf(line, "%15s %ld %ld %ld %ld", work.kind, &work.frames, &work.count, &work.size,
                           &work.threads) == 5 &&
                    work.threads > 0 && work.threads <= MOST_THREADS) {

@@ -49,6 +49,14 @@ impl Micro {
 /// The program.
 pub(crate) struct Calls(Talker);
 
+/// What it has taken, in seconds of a core.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paced {
+    pub(crate) used_s: f64,
+    /// Of that, from before calls to after them.
+    pub(crate) in_calls_s: f64,
+}
+
 impl Calls {
     pub(crate) fn start(environment: &Environment) -> Result<Self> {
         Talker::start(&mut Command::new(compile("calls")?), environment).map(Self)
@@ -65,9 +73,10 @@ impl Calls {
         self.0.ask(&format!("hold {blocks} {stacks}")).map(drop)
     }
 
-    /// Has it allocate and free at a steady pace for so many milliseconds: the seconds of a core that it has used.
-    pub(crate) fn pace(&mut self, milliseconds: usize) -> Result<f64> {
-        Ok(self.0.ask(&format!("pace {milliseconds}"))? / 1e9)
+    /// Has it allocate and free at a steady pace for so many milliseconds.
+    pub(crate) fn pace(&mut self, milliseconds: usize) -> Result<Paced> {
+        let [used_ns, in_calls_ns] = self.0.ask_for(&format!("pace {milliseconds}"))?;
+        Ok(Paced { used_s: used_ns / 1e9, in_calls_s: in_calls_ns / 1e9 })
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::Result;
 
 pub(crate) use buffers::Buffers;
-pub(crate) use calls::{Calls, MICRO, Micro};
+pub(crate) use calls::{Calls, MICRO, Micro, Paced};
 pub(crate) use command::{compiler, python, sqlite};
 pub(crate) use redis::Redis;
 pub(crate) use sites::Sites;
@@ -74,9 +74,16 @@ impl Talker {
 
     /// Asks, and waits for the answer.
     pub(crate) fn ask(&mut self, question: &str) -> Result<f64> {
+        self.ask_for(question).map(|[answer]| answer)
+    }
+
+    /// The same for what is answered by several numbers.
+    pub(crate) fn ask_for<const NUMBERS: usize>(&mut self, question: &str) -> Result<[f64; NUMBERS]> {
         writeln!(self.input, "{question}")?;
         let answer = self.answer()?;
-        answer.parse().map_err(|_| format!("{question:?} was answered by {answer:?}").into())
+        let numbers: Option<Vec<f64>> = answer.split(' ').map(|number| number.parse().ok()).collect();
+        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+        numbers.ok_or_else(|| format!("{question:?} was answered by {answer:?}").into())
     }
 
     fn answer(&mut self) -> Result<String> {

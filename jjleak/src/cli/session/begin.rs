@@ -1,7 +1,6 @@
 //! How a run begins: what is asked of the kernel side, and who is profiled.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 
 use super::{KERNEL_LOG_VERBOSITY, Session};
 use crate::attach::{Following, Programs, Settings};
@@ -10,11 +9,11 @@ use crate::cli::args::{Args, Subject};
 use crate::cli::audience::{self, Audience};
 use crate::cli::choice::Choice;
 use crate::cli::notices::tell;
-use crate::cli::outputs::{Asked, Outputs};
+use crate::cli::outputs::Outputs;
 use crate::cli::progress::Progress;
 use crate::cli::trace::Trace;
 use crate::cli::watch::{Wanted, Watch};
-use crate::processes::{Launch, Pid, Process, Streams};
+use crate::processes::{Launch, Pid, Process};
 
 pub(super) fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
     let mut settings = Settings::new(Programs::Accounting);
@@ -58,6 +57,7 @@ impl Session {
             _ => Wanted::All,
         };
         let progress = Progress::start("attaching");
+        let mut launched = None;
         let (mut watch, outputs) = match subject {
             Subject::Pids(pids) => {
                 let pids = running(&pids)?;
@@ -71,8 +71,12 @@ impl Session {
                 (watch, outputs)
             }
             Subject::Command(words) => {
-                let watch = Watch::new(settings, args.coverage()?, wanted, choice, &[])?;
-                Self::launch(&shown.asked(args), &words, shown.streams(), watch)?
+                let mut watch = Watch::new(settings, args.coverage()?, wanted, choice, &[])?;
+                let mut launch = Launch::start(&words, shown.streams())?;
+                let outputs = Outputs::open(&shown.asked(args), Some(launch.pid().number().get()))?;
+                watch.launch(&mut launch)?;
+                launched = Some(launch);
+                (watch, outputs)
             }
             Subject::Named(_) | Subject::Everything => {
                 let outputs = Outputs::open(&shown.asked(args), None)?;
@@ -88,6 +92,10 @@ impl Session {
         if let Some(percent) = args.max_overhead {
             shown.bound(&mut watch, percent / 100.)?;
         }
+        // Not before the bound: what a command does meanwhile, it would pay for.
+        if let Some(launch) = launched {
+            watch.release(launch)?;
+        }
         if args.refresh_perf_map {
             watch.ask_for_perf_maps();
         }
@@ -98,19 +106,6 @@ impl Session {
             tell(&format!("attached to {}; Ctrl-C for the final report", watch.describe()));
         }
         Self::with(watch, outputs, Audience::open(shown, args)?)
-    }
-
-    /// Starts a command.
-    fn launch(
-        asked: &Asked<'_>,
-        words: &[OsString],
-        streams: Streams,
-        mut watch: Watch,
-    ) -> Result<(Watch, Outputs), Failure> {
-        let launch = Launch::start(words, streams)?;
-        let outputs = Outputs::open(asked, Some(launch.pid().number().get()))?;
-        watch.launch(launch)?;
-        Ok((watch, outputs))
     }
 
     fn with(mut watch: Watch, outputs: Outputs, audience: Audience) -> Result<Self, Failure> {

@@ -127,12 +127,14 @@ impl Session {
         let frames = waits(self.watch.collector_mut().frames_waiting())?;
         let mappings = self.watch.mappings_waiting().map(waits).transpose()?;
         loop {
+            // Probes that are to be taken out in a moment are waited for.
+            let has_time = !self.watch.is_pressed();
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
                 () = self.audience.leaving() => break,
                 // Before what can happen at any rate: nothing may keep these from happening.
-                _ = housekeeping.tick() => {
+                _ = housekeeping.tick(), if has_time => {
                     let begin = Instant::now();
                     self.tidy_up()?;
                     // On a busy host that can take longer than it is to wait: it must not be all that is done.
@@ -141,7 +143,7 @@ impl Session {
                         break;
                     }
                 }
-                _ = reports.tick() => {
+                _ = reports.tick(), if has_time => {
                     left -= 1;
                     if left == 0 {
                         break;
@@ -158,7 +160,7 @@ impl Session {
                         reports.reset_after(pause);
                     }
                 }
-                _ = looks.tick(), if has_looks => {
+                _ = looks.tick(), if has_looks && has_time => {
                     let begin = Instant::now();
                     self.catch_up()?;
                     if self.watch.look_at_past()? {
@@ -187,7 +189,7 @@ impl Session {
                         self.tidy_up()?;
                     }
                 }
-                guard = frames.readable() => {
+                guard = frames.readable(), if has_time => {
                     self.watch.name_new();
                     if let Ok(mut guard) = guard {
                         guard.clear_ready();

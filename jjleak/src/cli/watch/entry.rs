@@ -105,8 +105,8 @@ impl Watch {
         }
     }
 
-    /// Starts a command and attaches before its allocator runs.
-    pub(in crate::cli) fn launch(&mut self, mut launch: Launch) -> Result<(), Failure> {
+    /// Attaches to a command before its allocator runs. It is left where everything is loaded, for [`Self::release`].
+    pub(in crate::cli) fn launch(&mut self, launch: &mut Launch) -> Result<(), Failure> {
         let pid = launch.pid();
         let exit = ExitWatch::new(pid)?;
         let Some((slot, mut watched)) = self.enter(Process::open(pid)?, exit)? else { return Ok(()) };
@@ -125,9 +125,18 @@ impl Watch {
         watched.process = Process::open(pid)?;
         watched.started = watched.program();
         self.expect_code(&mut watched);
-        watched.command = Some(launch.release()?);
         watched.is_armed = true;
         self.processes.insert(slot, watched);
+        Ok(())
+    }
+
+    /// Lets a command go that was attached to.
+    pub(in crate::cli) fn release(&mut self, launch: Launch) -> Result<(), Failure> {
+        let pid = launch.pid();
+        let command = launch.release()?;
+        if let Some(watched) = self.processes.values_mut().find(|watched| watched.pid() == pid) {
+            watched.command = Some(command);
+        }
         Ok(())
     }
 

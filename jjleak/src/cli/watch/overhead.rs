@@ -72,6 +72,12 @@ impl Watch {
         self.bound.as_ref().map(Bound::next)
     }
 
+    /// Whether probes are to be taken out in a moment, to stay below a bound: what takes time had better wait until then, for the
+    /// process pays for it.
+    pub(in crate::cli) fn is_pressed(&self) -> bool {
+        self.bound.as_ref().is_some_and(Bound::is_pressed)
+    }
+
     /// Takes probes out, or puts them in, to stay below the bound.
     pub(in crate::cli) fn turn(&mut self) {
         let is_running = self.processes.values_mut().any(Watched::runs);
