@@ -73,7 +73,7 @@ fn killed_at_any_moment_it_leaves_a_history_that_can_be_read_and_no_probe() {
         let daemon = start_until(PHASES[round % PHASES.len()], &place, &mut random);
         let mut objects = BpfObjects::default();
         objects.note(daemon.pid());
-        probed += usize::from(untouched.is_changed(pid));
+        probed += usize::from(untouched.is_probed(pid));
         daemon.kill();
 
         untouched.await_again(pid);

@@ -136,26 +136,29 @@ impl Code {
         Self(maps.lines().filter_map(mapping).collect())
     }
 
-    /// Whether something is in a process that is not in its files.
-    pub(crate) fn is_changed(&self, pid: u32) -> bool {
-        !self.changes(pid).is_empty()
+    /// Whether there are probes in a process, whoever has put them in.
+    pub(crate) fn is_probed(&self, pid: u32) -> bool {
+        !self.changes_in(pid).is_empty()
     }
 
-    /// Waits until nothing is in a process that is not in its files.
+    /// Waits until nothing is in a process that is not in its files, nor in all processes.
     pub(crate) fn await_again(&self, pid: u32) {
         let begin = Instant::now();
-        while self.is_changed(pid) {
-            assert!(begin.elapsed() < LONG, "left in the program after {LONG:?}: {:?}", self.changes(pid));
+        while !self.left(pid).is_empty() {
+            assert!(begin.elapsed() < LONG, "left in the program after {LONG:?}: {:?}", self.left(pid));
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Where a process has something else than its files have. What this process has there, too, somebody has put into every process.
-    fn changes(&self, pid: u32) -> BTreeSet<(&str, usize)> {
-        let of =
-            |pid| self.differences(&Self::in_memory(pid, |file| self.0.iter().any(|(own, _)| own == file)));
-        let in_process = of(pid);
-        if in_process.is_empty() { in_process } else { &in_process - &of(std::process::id()) }
+    /// What is in a process for itself: what this process has there, too, somebody has put into every one.
+    fn left(&self, pid: u32) -> BTreeSet<(&str, usize)> {
+        let in_process = self.changes_in(pid);
+        if in_process.is_empty() { in_process } else { &in_process - &self.changes_in(std::process::id()) }
+    }
+
+    /// Where a process has something else than its files have.
+    fn changes_in(&self, pid: u32) -> BTreeSet<(&str, usize)> {
+        self.differences(&Self::in_memory(pid, |file| self.0.iter().any(|(own, _)| own == file)))
     }
 
     /// Where the same files are not the same.
