@@ -9,6 +9,7 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::RwLockWriteGuard;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Instant;
 
 use jjleak::render::json::Document;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
@@ -111,6 +112,15 @@ impl Jjleak {
     pub(crate) fn signal(&self, signal: Signal) {
         // The child has not been waited for, so the PID is still its own.
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits for a moment that may be short: there is no pause between looks. It may come too late for jjleak, which has ended then.
+    pub(crate) fn spin_until(&self, mut is_so: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        let stat = format!("/proc/{}/stat", self.pid());
+        while !is_so() && !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            assert!(begin.elapsed() < LONG, "what was waited for did not come within {LONG:?}");
+        }
     }
 
     /// Kills it.

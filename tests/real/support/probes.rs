@@ -97,31 +97,31 @@ impl Places {
 }
 
 /// The code of a process's files: what it maps of each to execute.
-#[derive(PartialEq, Eq)]
 pub(crate) struct Code(Vec<(String, Vec<u8>)>);
 
 impl Code {
-    /// As it is in a running process's memory.
-    pub(crate) fn of(pid: u32) -> Self {
-        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
-        Self::read(pid, |_, start, _, bytes| memory.read_exact_at(bytes, start).unwrap())
-    }
-
     /// As it is in the files themselves: that of a process which nobody has put anything into.
     pub(crate) fn in_files(pid: u32) -> Self {
-        Self::read(pid, |file, _, offset, bytes| {
+        let read = |file: &str, _, offset, bytes: &mut [u8]| {
             File::open(file).unwrap().read_exact_at(bytes, offset).unwrap();
-        })
+        };
+        Self::read(pid, |_| true, read)
+    }
+
+    /// As it is in a running process's memory, of those files that are wanted.
+    fn in_memory(pid: u32, is_wanted: impl Fn(&str) -> bool) -> Self {
+        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        Self::read(pid, is_wanted, |_, start, _, bytes| memory.read_exact_at(bytes, start).unwrap())
     }
 
     /// By what reads the mapping of a file at this address, which begins at this offset of it.
-    fn read(pid: u32, read: impl Fn(&str, u64, u64, &mut [u8])) -> Self {
+    fn read(pid: u32, is_wanted: impl Fn(&str) -> bool, read: impl Fn(&str, u64, u64, &mut [u8])) -> Self {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let number = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
         let mapping = |line: &str| {
             let words: Vec<_> = line.split_ascii_whitespace().collect();
             let [range, access, offset, _, _, file] = words[..] else { return None };
-            if !access.contains('x') || !file.starts_with('/') {
+            if !access.contains('x') || !file.starts_with('/') || !is_wanted(file) {
                 return None;
             }
             let (start, end) = range.split_once('-').unwrap();
@@ -136,28 +136,42 @@ impl Code {
         Self(maps.lines().filter_map(mapping).collect())
     }
 
-    /// Waits until nothing is left in a process, whose own code this is. Whoever else has probes everywhere for a while is
-    /// waited for, too.
+    /// Whether there are probes in a process, whoever has put them in.
+    pub(crate) fn is_probed(&self, pid: u32) -> bool {
+        !self.changes_in(pid).is_empty()
+    }
+
+    /// Waits until nothing is in a process that is not in its files, nor in all processes.
     pub(crate) fn await_again(&self, pid: u32) {
         let begin = Instant::now();
-        loop {
-            let now = Self::of(pid);
-            if now == *self {
-                return;
-            }
-            assert!(begin.elapsed() < LONG, "left in the program after {LONG:?}: {:#?}", self.changes(&now));
+        while !self.left(pid).is_empty() {
+            assert!(begin.elapsed() < LONG, "left in the program after {LONG:?}: {:?}", self.left(pid));
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Where others are not the same.
-    fn changes(&self, other: &Self) -> Vec<String> {
-        let files = self.0.iter().zip(&other.0);
-        let changes = files.map(|((file, own), (other_file, other))| {
-            let places = (0..).zip(own.iter().zip(other)).filter(|(_, (own, other))| own != other);
-            let places: Vec<String> = places.map(|(at, _): (u64, _)| format!("+{at:#x}")).collect();
-            format!("{file} ({other_file}): {}", places.join(" "))
-        });
-        changes.collect()
+    /// What is in a process for itself: what this process has there, too, somebody has put into every one.
+    fn left(&self, pid: u32) -> BTreeSet<(&str, usize)> {
+        let in_process = self.changes_in(pid);
+        if in_process.is_empty() { in_process } else { &in_process - &self.changes_in(std::process::id()) }
+    }
+
+    /// Where a process has something else than its files have.
+    fn changes_in(&self, pid: u32) -> BTreeSet<(&str, usize)> {
+        self.differences(&Self::in_memory(pid, |file| self.0.iter().any(|(own, _)| own == file)))
+    }
+
+    /// Where the same files are not the same.
+    fn differences(&self, other: &Self) -> BTreeSet<(&str, usize)> {
+        let of_file = |(file, own): &'_ (String, Vec<u8>)| {
+            let other = other.0.iter().find(|(other, _)| other == file);
+            let places = other.into_iter().flat_map(|(_, other)| own.iter().zip(other).enumerate());
+            let changed = places.filter(|(_, (own, other))| own != other).map(|(at, _)| at);
+            changed.collect::<Vec<_>>()
+        };
+        self.0
+            .iter()
+            .flat_map(|mapping| of_file(mapping).into_iter().map(|at| (mapping.0.as_str(), at)))
+            .collect()
     }
 }
