@@ -94,9 +94,9 @@ fn a_jvm_that_jjleak_cannot_look_into_writes_down_its_names() {
     java.ask("warm 20000");
     java.ask("leak 20000");
     let mut jjleak = asking(&java.pid().to_string());
-    jjleak.wait_for(" INFO process");
-    // Until then it could be a JVM that is just starting, whose code nobody can unwind through.
-    jjleak.wait_for(&format!(" WARN {}", jdk.path().join("lib/server/libjvm.so").display()));
+    // Until the warning it could be a JVM that is just starting, whose code nobody can unwind through.
+    let warning = format!(" WARN {}", jdk.path().join("lib/server/libjvm.so").display());
+    jjleak.wait_for_all(&[" INFO process", &warning]);
     java.ask("leak 500");
     let ended = jjleak.interrupt().assert_done();
 

@@ -239,7 +239,8 @@ fn a_program_that_runs_already_is_found_by_a_filter_among_all_of_the_host() {
     let _everywhere = probes::everywhere();
     let folder = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::start_named(folder.path(), "jjleak-found");
-    let terminal = Terminal::run("top --system-wide 0.5", &[]);
+    // Of blocks as large as the program's own, tables have room for those of the whole host, however busy it is.
+    let terminal = Terminal::run("top --system-wide 0.5 --min-size 4294967296", &[]);
     terminal.resize(120, 30);
     terminal.until_at_last("PROCESS");
 
@@ -249,7 +250,7 @@ fn a_program_that_runs_already_is_found_by_a_filter_among_all_of_the_host() {
     terminal.until_at_last("/JJLEAK-FOUND shows 1 row");
     terminal.until_at_last(&format!("jjleak-found (pid {})", ledger.pid()));
     ledger.open_books();
-    ledger.run("malloc");
+    ledger.run("beyond_4_gib");
     let live = ledger.books().live();
     terminal.until_at_last(&format!("{} bytes", grouped(live.bytes)));
     terminal.press(&["q"]);

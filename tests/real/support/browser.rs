@@ -27,6 +27,8 @@ pub(crate) struct Browser {
     /// What went wrong on the page, and what it asked the network for.
     complaints: Vec<String>,
     loads: Vec<String>,
+    /// Whether the page is there that was gone to last.
+    has_loaded: bool,
     /// What is typed into the next question that the page asks.
     answer_to_prompt: String,
     _process: Process,
@@ -65,6 +67,7 @@ impl Browser {
             session: String::new(),
             complaints: Vec::new(),
             loads: Vec::new(),
+            has_loaded: false,
             answer_to_prompt: String::new(),
             _process: process,
             _folder: folder,
@@ -90,8 +93,12 @@ impl Browser {
     /// Goes on to another page.
     pub(crate) fn go(&mut self, url: &str) {
         self.loads.clear();
+        self.has_loaded = false;
+        // Which comes first, the answer or the page, is not settled.
         self.ask("Page.navigate", &json!({ "url": url }));
-        self.wait_for("Page.loadEventFired");
+        while !self.has_loaded {
+            self.next("Page.navigate");
+        }
         assert_eq!(self.loads, [url], "the page loads something from elsewhere");
     }
 
@@ -169,10 +176,6 @@ impl Browser {
         self.last_id
     }
 
-    fn wait_for(&mut self, event: &str) {
-        while self.next(event)["method"] != event {}
-    }
-
     fn next(&mut self, what_for: &str) -> Value {
         let message = self.answers.recv_timeout(LONG).unwrap_or_else(|_| panic!("no answer to {what_for}"));
         let parameters = &message["params"];
@@ -180,6 +183,7 @@ impl Browser {
             Some("Runtime.exceptionThrown" | "Log.entryAdded") => {
                 self.complaints.push(parameters.to_string());
             }
+            Some("Page.loadEventFired") => self.has_loaded = true,
             // The page stands still until it is answered.
             Some("Page.javascriptDialogOpening") => {
                 let text = std::mem::take(&mut self.answer_to_prompt);

@@ -97,6 +97,13 @@ impl Jjleak {
         self.stderr.skip_to(start, SOON)
     }
 
+    /// Waits until lines of stderr that start like these have been said, in whichever order.
+    pub(crate) fn wait_for_all(&mut self, starts: &[&str]) {
+        for start in starts {
+            self.stderr.until_said(start, SOON);
+        }
+    }
+
     /// Waits until jjleak has begun to write to its stdout, which nobody reads.
     pub(crate) fn until_it_writes(&mut self) {
         let Output::Unread(pipe) = &self.stdout else { panic!("stdout is being read") };

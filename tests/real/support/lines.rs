@@ -51,6 +51,13 @@ impl Lines {
         }
     }
 
+    /// Waits until a line that starts like this has been said, be it before those that were waited for.
+    pub(crate) fn until_said(&mut self, start: &str, limit: Duration) {
+        while !self.said.iter().any(|line| line.starts_with(start)) {
+            self.next(limit);
+        }
+    }
+
     /// Every line, from the first to the last; waits until the last writer is gone.
     pub(crate) fn all(mut self, limit: Duration) -> Vec<String> {
         loop {

@@ -193,7 +193,7 @@ impl Watch {
     }
 
     /// Binds a process's own probes to `thread`, and to another one if that has ended meanwhile: a link that is made to a main
-    /// thread then puts in no probes, and the kernel does not say so (`uprobe_multi_link_filter` in kernel/trace/bpf_trace.c).
+    /// thread then puts in no probes, and the kernel does not say so (`uprobe_multi_link_filter` in `kernel/trace/bpf_trace.c`).
     fn bind(&mut self, watched: &mut Watched, mut thread: Pid) {
         /// So many in a row end where threads end all the time. The next look goes on.
         const THREADS: u32 = 3;
