@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::support::books::assert_nothing_lost;
-use crate::support::bounded::{HOURLONG, LONG, SOON};
+use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
 use crate::support::daemon::{Place, driven};
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -238,7 +238,7 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     assert!(told.contains("everything is counted until a look shows that it costs too much"), "{told}");
     assert_eq!(unbounded["level"], "WARN");
     assert_enough(daemon.pid());
-    let told = daemon.until(&format!("(pid {}) ", program.id()), HOURLONG);
+    let told = daemon.until(&format!("(pid {}) ", program.id()), LONG);
     assert!(told["message"].as_str().unwrap().contains(" leaks: "), "{:#?}", daemon.said);
     let report = Ended::of(["report".as_ref(), place.kept().last().unwrap().as_os_str()]).assert_done();
     assert!(report.stdout.contains("forget_message"), "{}", report.stdout);

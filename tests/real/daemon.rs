@@ -16,7 +16,7 @@ use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;
 
 #[test]
-fn a_signal_has_a_process_profiled_and_the_end_comes_within_five_seconds_with_a_last_profile() {
+fn a_signal_has_a_process_profiled_and_its_last_profile_is_kept_or_told_of_as_missing() {
     require_bpf!();
     let place = Place::new("asked");
     place.configure("", ON_REQUEST);

@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::bounded::{HOURLONG, LONG, until};
+use crate::support::bounded::{LONG, until};
 use crate::support::daemon::{Place, profiles};
 use crate::support::jjleak::Ended;
 use crate::support::privilege::{is_long, require_bpf, require_program};
@@ -48,7 +48,7 @@ fn of_many_jvms_the_two_that_leak_are_reported_and_only_they_while_another_start
         });
         let mut reported = BTreeSet::new();
         while reported != leaking {
-            let told = daemon.until(" leaks: ", HOURLONG);
+            let told = daemon.until(" leaks: ", LONG);
             let pid = u32::try_from(told["pid"].as_u64().unwrap()).unwrap();
             assert!(leaking.contains(&pid), "{told}");
             reported.insert(pid);
@@ -64,7 +64,7 @@ fn of_many_jvms_the_two_that_leak_are_reported_and_only_they_while_another_start
         }
         let mut waited_for: BTreeSet<_> = healthy.iter().map(|java| u64::from(java.pid())).collect();
         while !waited_for.is_empty() {
-            let told = daemon.until("was not found to leak", HOURLONG);
+            let told = daemon.until("was not found to leak", LONG);
             waited_for.remove(&told["pid"].as_u64().unwrap());
         }
         daemon.end()

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::bounded::{HOURLONG, LONG, SOON, until};
+use crate::support::bounded::{LONG, SOON, until};
 use crate::support::browser::Browser;
 use crate::support::daemon::{Daemon, ON_REQUEST, Place, ask, working, working_at};
 use crate::support::jjleak::PROGRAM;
@@ -313,9 +313,11 @@ fn hostile_processes_cost_their_own_profiles_and_no_others() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(ending.id().try_into().unwrap()), Signal::SIGKILL)
         .unwrap();
     // Beside all that, one profile may be too short for a verdict.
+    let begin = Instant::now();
     loop {
+        assert!(begin.elapsed() < LONG, "{:#?}", daemon.said);
         request(&good);
-        let outcome = daemon.until(&format!("(pid {}) ", good.id()), HOURLONG);
+        let outcome = daemon.until(&format!("(pid {}) ", good.id()), LONG);
         if outcome["message"].as_str().unwrap().contains(" leaks: ") {
             assert!(outcome["leaking"].as_u64() > Some(0), "{outcome}");
             break;

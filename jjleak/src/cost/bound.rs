@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::course::{Course, Deed, Measured};
 use super::{Budget, Meter, Prices, float};
-use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns};
+use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns, thread_cpu_time};
 use crate::collect::Collector;
 use crate::draws::Draws;
 use crate::processes::{Pid, cpu_time};
@@ -91,7 +91,7 @@ impl Bound {
         }
         let mut turning_s = 0.;
         for deed in deeds {
-            let begun_s = thread_cpu_s();
+            let begun = thread_cpu_time();
             match deed {
                 Deed::Wake(part) => attachment.wake(part)?,
                 Deed::Rest(part) => attachment.rest(part),
@@ -103,7 +103,7 @@ impl Bound {
                 }
             }
             if matches!(deed, Deed::Wake(_) | Deed::Rest(_)) {
-                turning_s += thread_cpu_s() - begun_s;
+                turning_s += (thread_cpu_time() - begun).as_secs_f64();
             }
         }
         let measured = self.measure(attachment, prices);
@@ -136,10 +136,4 @@ fn measured(runs: RunsByPart, prices: Prices) -> Measured {
 fn ns_until(instant: Instant) -> u64 {
     let left = instant.saturating_duration_since(Instant::now());
     u64::try_from(left.as_nanos()).unwrap_or(u64::MAX / 2)
-}
-
-/// CPU time of this thread, in seconds.
-fn thread_cpu_s() -> f64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-    now.map_or(0., |now| Duration::from(now).as_secs_f64())
 }

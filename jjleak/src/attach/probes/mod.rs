@@ -27,6 +27,7 @@ use multi::MultiPrograms;
 
 pub(super) use multi::close as close_links;
 pub use runs::{Exits, Measuring, Runs, RunsByPart, Steppings};
+pub(crate) use undisturbed::thread_cpu_time;
 
 /// A program that does nothing.
 const NOTHING: &str = "bare_enter";

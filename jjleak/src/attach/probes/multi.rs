@@ -24,8 +24,9 @@ use super::undisturbed;
 /// Programs that are not loaded before a site wants them: only jemalloc has functions that change a block's size in its place.
 const RARE: [&str; 1] = ["resize_in_place_enter"];
 
-/// Links that are closed at a time: each waits until no CPU runs its program any more, and they can wait together.
-const CLOSED_AT_ONCE: usize = 16;
+/// Links that are closed at a time: each waits until no CPU runs its program any more, and they can wait together. Each takes a
+/// thread and a process, of which a service has few.
+const CLOSED_AT_ONCE: usize = 8;
 /// Longer than all but very few allocation calls take, and than the kernel takes to remove a few breakpoints.
 const IN_PROGRESS: Duration = Duration::from_millis(2);
 

@@ -11,17 +11,34 @@
 //! have the descriptors, and closes them all by its end. Who kills all of a control group, or all who share the memory, as the kernel
 //! does when there is none left, kills it, too.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, clone};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::time::{ClockId, clock_gettime};
 
 /// Plenty for a system call.
 const STACK_BYTES: usize = 64 << 10;
+
+thread_local! {
+    /// CPU time of the processes that have made this thread's calls. They have its thread-local storage.
+    static OF_OTHERS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// CPU time that the calling thread has taken, and the processes that have made its calls.
+pub(crate) fn thread_cpu_time() -> Duration {
+    taken(ClockId::CLOCK_THREAD_CPUTIME_ID) + OF_OTHERS.get()
+}
+
+fn taken(clock: ClockId) -> Duration {
+    clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
+}
 
 /// Makes a system call that no kill of this process cuts short. It is made with what the calling thread has, and must not
 /// take a lock, allocate or panic, for a thread that holds a lock may be gone for good.
@@ -30,6 +47,7 @@ pub(super) fn undisturbed(call: impl Fn() -> io::Result<RawFd>) -> io::Result<Ra
     let mut stack = vec![0; STACK_BYTES];
     let in_child = Box::new(|| {
         outcome = Some(call());
+        OF_OTHERS.set(OF_OTHERS.get() + taken(ClockId::CLOCK_PROCESS_CPUTIME_ID));
         0
     });
     let shared = CloneFlags::CLONE_VM | CloneFlags::CLONE_FILES | CloneFlags::CLONE_VFORK;
@@ -38,13 +56,18 @@ pub(super) fn undisturbed(call: impl Fn() -> io::Result<RawFd>) -> io::Result<Ra
     // SAFETY: this thread waits until the child has ended, so that the child has its stack and its thread-local storage for
     // itself. What the child runs takes no lock, as promised by the caller.
     let child = unsafe { clone(in_child, &mut stack, shared, None) };
-    if let Ok(child) = child {
-        // It sends no signal when it ends, and nobody else waits for such children.
-        while waitpid(child, Some(WaitPidFlag::__WCLONE)) == Err(Errno::EINTR) {}
-    }
+    let outcome = match child {
+        Ok(child) => {
+            // It sends no signal when it ends, and nobody else waits for such children.
+            while waitpid(child, Some(WaitPidFlag::__WCLONE)) == Err(Errno::EINTR) {}
+            // One that was killed may have made its call: it is not made again.
+            outcome.unwrap_or_else(|| Err(Errno::EINTR.into()))
+        }
+        // Where no process can be made, nothing is better than to do it here.
+        Err(_) => call(),
+    };
     mask.thread_set_mask()?;
-    // Where no process can be made, nothing is better than to do it here.
-    outcome.unwrap_or_else(call)
+    outcome
 }
 
 /// Closes a descriptor, so.
@@ -89,6 +112,17 @@ mod tests {
         close(writer.into());
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "nobody writes any more");
         assert_eq!(SigSet::thread_get_mask().unwrap(), before);
+    }
+
+    #[test]
+    fn what_the_call_takes_counts_for_the_thread_that_wants_it() {
+        let before = thread_cpu_time();
+        let taken = undisturbed(|| {
+            while taken(ClockId::CLOCK_PROCESS_CPUTIME_ID) < Duration::from_millis(5) {}
+            Ok(0)
+        });
+        assert_eq!(taken.unwrap(), 0);
+        assert!(thread_cpu_time() - before >= Duration::from_millis(5));
     }
 
     #[test]
