@@ -9,10 +9,11 @@ use jjleak_common::{
 };
 
 use crate::{
-    accounting::{begin, book, drop_stale, enter, is_nested, leave_nested, left_out},
+    accounting::{begin, drop_stale, enter, is_nested, left_out},
     books::Books,
     maps::CALLS,
     memory::read_user_word,
+    outcome::{book, leave_nested},
     registers::Hit,
     stack, stages,
 };

@@ -36,6 +36,8 @@ mod maps;
 #[cfg(target_arch = "bpf")]
 mod memory;
 #[cfg(target_arch = "bpf")]
+mod outcome;
+#[cfg(target_arch = "bpf")]
 mod process;
 #[cfg(target_arch = "bpf")]
 mod programs;
@@ -49,6 +51,8 @@ mod sampling;
 mod stack;
 #[cfg(target_arch = "bpf")]
 mod stages;
+#[cfg(target_arch = "bpf")]
+mod steps;
 #[cfg(target_arch = "bpf")]
 mod syscall;
 #[cfg(target_arch = "bpf")]

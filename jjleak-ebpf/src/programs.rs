@@ -7,7 +7,9 @@ use aya_ebpf::{
 };
 use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{accounting, exits, mapping, process, registers::Hit, replacement, stack, syscall::Syscall};
+use crate::{
+    accounting, exits, mapping, outcome, process, registers::Hit, replacement, stack, steps, syscall::Syscall,
+};
 
 /// Entry of a function that gives a new block.
 #[uprobe]
@@ -33,7 +35,7 @@ pub(crate) fn resize_enter(ctx: ProbeContext) -> u32 {
 /// Return of either.
 #[uretprobe]
 pub(crate) fn allocate_return(ctx: RetProbeContext) -> u32 {
-    accounting::leave(&Hit::new(&ctx));
+    outcome::leave(&Hit::new(&ctx));
     0
 }
 
@@ -245,6 +247,13 @@ pub(crate) fn stack_enter(ctx: ProbeContext) -> u32 {
 #[uprobe]
 pub(crate) fn kernel_stack_enter(ctx: ProbeContext) -> u32 {
     stack::by_kernel(&ctx);
+    0
+}
+
+/// Does one step of the accounting many times. For the benchmark.
+#[uprobe]
+pub(crate) fn step_given(ctx: ProbeContext) -> u32 {
+    steps::repeat(&Hit::new(&ctx));
     0
 }
 

@@ -22,7 +22,10 @@ mod trampoline;
 mod walk;
 mod window;
 
-use core::ptr::{addr_of_mut, write_volatile};
+use core::{
+    ffi::c_void,
+    ptr::{addr_of_mut, write_volatile},
+};
 
 use aya_ebpf::{EbpfContext, bindings::BPF_F_USER_STACK, helpers::generated::bpf_get_stack};
 use jjleak_common::{
@@ -173,6 +176,17 @@ pub(crate) fn capture_syscall(image: ImageId, process: *const ProcessRow, at: &R
     };
     release(scratch);
     SyscallStack { row, caller }
+}
+
+/// Claims a buffer as a walk does, and gives it back: what it is used for is given a place, and bytes that it has room for. For the
+/// benchmark.
+#[inline(always)]
+pub(crate) fn copy_some(use_it: impl Fn(*mut c_void, u32)) {
+    const BYTES: u32 = 384;
+    let Some(scratch) = claim() else { return };
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    use_it(unsafe { addr_of_mut!((*scratch).window) }.cast(), BYTES);
+    release(scratch);
 }
 
 /// Has the kernel walk the current thread's stack, into the same memory.

@@ -26,6 +26,7 @@ use aya::programs::Program;
 use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
+use jjleak_common::stage::Step;
 use jjleak_common::unwind::CodeSeen;
 use nix::time::{ClockId, clock_gettime};
 
@@ -71,6 +72,8 @@ pub enum Programs {
     Stacks,
     /// Programs that have the kernel take it, by frame pointers.
     KernelStacks,
+    /// Programs that do a single step of the accounting, many times, to measure what that costs.
+    Steps(Step),
 }
 
 /// Sizes that are accounted, in bytes.

@@ -8,7 +8,7 @@ use aya::{Ebpf, EbpfLoader};
 use jjleak_common::mapping::{Kinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
-use jjleak_common::stage::Stage;
+use jjleak_common::stage::{Stage, Step};
 use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
@@ -218,6 +218,7 @@ struct Tables {
     sample_scale: u64,
     sample_certain_from: u64,
     last_stage: u32,
+    step: u32,
 }
 
 impl Tables {
@@ -244,6 +245,10 @@ impl Tables {
             sample_scale,
             sample_certain_from,
             last_stage: settings.last_stage as u32,
+            step: match settings.programs {
+                Programs::Steps(step) => step,
+                _ => Step::Nothing,
+            } as u32,
         }
     }
 
@@ -253,6 +258,7 @@ impl Tables {
             .override_global(names::STACK_ROWS_LOG2, &self.rows_log2, true)
             .override_global("FRAME_BYTES", &self.frame_bytes, true)
             .override_global("LAST_STAGE", &self.last_stage, true)
+            .override_global("STEP", &self.step, true)
             .override_global(names::COMBINED, &self.combined, true)
             .override_global(names::THREADS, &self.threads, true)
             .override_global(names::TRACE, &self.trace, true)

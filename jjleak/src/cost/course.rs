@@ -28,6 +28,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// What was measured of a stretch of time; in seconds, of a core but for the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "the unit")]
 pub(super) struct Measured {
     /// Its length.
     pub(super) over_s: f64,
@@ -270,13 +271,14 @@ impl Course {
             State::Whole => self.load = Load { allocations, frees, own, turn_s: self.load.turn_s },
             State::Window { .. } => self.window.add(measured),
             State::Alone { is_known: false } => self.load.own = own,
-            State::Alone { is_known: true } => self.load.mix_own(own, over_s),
             State::Waiting { .. } | State::Following { .. } if self.follows => {
                 self.correction.learn(measured, self.load.own);
                 self.load.mix_frees(frees, over_s);
                 self.load.mix_own(own, over_s);
             }
-            State::Waiting { .. } | State::Following { .. } => self.load.mix_own(own, over_s),
+            State::Alone { is_known: true } | State::Waiting { .. } | State::Following { .. } => {
+                self.load.mix_own(own, over_s);
+            }
         }
     }
 

@@ -149,7 +149,7 @@ impl Probes {
         let bare: &[&str] = if self.programs == Programs::Accounting { &[] } else { &[NOTHING] };
         let entries = ["allocate_enter", "resize_enter", "resize_in_place_enter", "unseen_allocate_enter"];
         RunsByPart {
-            given: sum(&["block_given", "bare_given"]),
+            given: sum(&["block_given", "bare_given", "step_given"]),
             entries: sum(&[&entries, bare].concat()),
             returns: sum(&["allocate_return"]),
             noted: sum(&["throwing_enter", "bare_noted"]),

@@ -118,9 +118,7 @@ impl Session {
         let mut looks = every(between_looks);
         let mut housekeeping = every(HOUSEKEEPING);
         let mut pauses = self.first_pauses(args.interval).into_iter();
-        if let Some(first) = pauses.next() {
-            reports.reset_after(first);
-        }
+        pauses.next().into_iter().for_each(|first| reports.reset_after(first));
         let mut left = args.count.unwrap_or(u64::MAX);
         let waits =
             |descriptor| readable(descriptor).map_err(|error| cannot_start("waiting for stacks", &error));

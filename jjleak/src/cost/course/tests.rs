@@ -35,6 +35,7 @@ const WORLD: World = World { real: 1.3, late_s: 0.001, turn_s: 0.000_15 };
 
 /// What has been up to an instant, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "the unit")]
 struct Account {
     at_s: f64,
     own_s: f64,
@@ -206,8 +207,8 @@ fn what_is_spent_stays_below_the_bound_in_every_span_whatever_the_pace() {
             let last = outcome.accounts.last().unwrap();
             let (spent, whole) =
                 (last.spent_s / last.booked_s, WORLD.real * (rates.allocations + rates.frees) / rates.own);
-            let least = (0.15 * share).min(0.9 * whole);
-            assert!(spent >= least, "{rates:?}, {share}: only {spent} of {whole}");
+            let lowest = (0.15 * share).min(0.9 * whole);
+            assert!(spent >= lowest, "{rates:?}, {share}: only {spent} of {whole}");
         }
     }
 }

@@ -1,0 +1,122 @@
+//! Which program runs at which site, and what is attached together.
+
+use std::path::PathBuf;
+
+use super::super::{Programs, Target};
+use super::NOTHING;
+use crate::allocators::{ProbeSite, Role};
+
+/// Sites of a file that the same program serves.
+pub(super) struct Group {
+    pub(super) program: &'static str,
+    pub(super) at_return: bool,
+    pub(super) part: Part,
+    pub(super) file: PathBuf,
+    pub(super) sites: Vec<ProbeSite>,
+}
+
+/// Probes that rest together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Those of functions that give new blocks.
+    Allocations,
+    /// Those of functions that take blocks back, or turn them into others.
+    Frees,
+}
+
+impl Part {
+    const fn of(role: Role) -> Self {
+        match role {
+            Role::Allocate
+            | Role::Given
+            | Role::Noted
+            | Role::AllocateOrThrow
+            | Role::Exit
+            | Role::UnseenAllocation => Self::Allocations,
+            Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree => Self::Frees,
+        }
+    }
+}
+
+impl Programs {
+    /// Entry and return program of a role.
+    const fn of(self, role: Role) -> (&'static str, Option<&'static str>) {
+        match (self, role) {
+            (Self::Accounting, Role::Allocate) => ("allocate_enter", Some("allocate_return")),
+            (Self::Accounting, Role::Resize) => ("resize_enter", Some("allocate_return")),
+            (Self::Accounting, Role::Free) => ("free_enter", None),
+            (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
+            (Self::Accounting, Role::UnseenFree) => ("unseen_free_enter", None),
+            (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
+            (Self::Accounting, Role::Given) => ("block_given", None),
+            (Self::Accounting, Role::AllocateOrThrow | Role::Noted) => ("throwing_enter", None),
+            (Self::Accounting, Role::Exit) => ("throwing_exit", None),
+            (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
+            (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
+            (Self::Steps(_), Role::Given) => ("step_given", None),
+            (Self::Counting, Role::Free | Role::UnseenFree) => ("bare_free", None),
+            (Self::Counting, Role::Given) => ("bare_given", None),
+            (Self::Counting, Role::Noted | Role::AllocateOrThrow) => ("bare_noted", None),
+            (Self::Counting, Role::Exit) => ("bare_exit", None),
+            (Self::Counting, _) => (NOTHING, None),
+            (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
+            (_, _) => (NOTHING, None),
+        }
+    }
+
+    /// The programs this mode runs.
+    pub(super) const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Accounting => &[
+                "allocate_enter",
+                "resize_enter",
+                "allocate_return",
+                "block_given",
+                "free_enter",
+                "unseen_allocate_enter",
+                "resize_in_place_enter",
+                "throwing_enter",
+                "throwing_exit",
+                "unseen_free_enter",
+                NOTHING,
+                "bare_return",
+            ],
+            Self::Bare => &[NOTHING, "bare_return"],
+            Self::Counting => &[NOTHING, "bare_return", "bare_given", "bare_noted", "bare_exit", "bare_free"],
+            Self::Stacks => &["stack_enter", NOTHING, "bare_return"],
+            Self::Steps(_) => &["step_given", NOTHING, "bare_return"],
+            Self::KernelStacks => &["kernel_stack_enter", NOTHING, "bare_return"],
+        }
+    }
+
+    /// Sites that can be attached together, in the order to do so.
+    pub(super) fn group(self, targets: &[Target]) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut add = |program, at_return, Target { file, site }: &Target| {
+            let part = Part::of(site.role);
+            let is_of =
+                |group: &&mut Group| group.program == program && group.part == part && group.file == *file;
+            match groups.iter_mut().find(is_of) {
+                Some(group) => group.sites.push(site.clone()),
+                None => {
+                    groups.push(Group {
+                        program,
+                        at_return,
+                        part,
+                        file: file.clone(),
+                        sites: vec![site.clone()],
+                    });
+                }
+            }
+        };
+        for target in targets {
+            if let (_, Some(leave)) = self.of(target.site.role) {
+                add(leave, true, target);
+            }
+        }
+        for target in targets {
+            add(self.of(target.site.role).0, false, target);
+        }
+        groups
+    }
+}
