@@ -9,3 +9,6 @@ pub(crate) type QuickMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 pub(crate) fn quick_map<K, V>(capacity: usize) -> QuickMap<K, V> {
     QuickMap::with_capacity_and_hasher(capacity, foldhash::fast::RandomState::default())
 }
+
+/// A set of the same kind.
+pub(crate) type QuickSet<K> = std::collections::HashSet<K, foldhash::fast::RandomState>;

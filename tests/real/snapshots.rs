@@ -31,7 +31,7 @@ fn settings() -> Settings {
 }
 
 fn blocks(snapshot: &Snapshot) -> impl Iterator<Item = &Block> {
-    snapshot.stacks.values().flat_map(|used| &used.blocks)
+    snapshot.stacks.iter().flat_map(|(_, used)| &used.blocks)
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_million_blocks_of_ten_thousand_stacks_are_read() {
         let start = Instant::now();
         let snapshot = attached.snapshot(View::default());
         times.push(start.elapsed());
-        let objects: u64 = snapshot.stacks.values().map(|used| used.live.objects).sum();
+        let objects: u64 = snapshot.stacks.iter().map(|(_, used)| used.live.objects).sum();
         assert_eq!((objects, snapshot.stacks.len()), (1_000_000, 10_000));
         assert_eq!(snapshot.counters[&Counter::LiveTableFull], 0);
     }

@@ -87,7 +87,7 @@ impl Attached {
     pub(crate) fn deepest(&mut self) -> Result<usize> {
         let mut collector = Collector::new(&mut self.attachment)?;
         let snapshot = self.snapshot(&mut collector)?;
-        let stacks = snapshot.stacks.keys().filter_map(|row| collector.stack(*row));
+        let stacks = snapshot.stacks.iter().filter_map(|(row, _)| collector.stack(*row));
         let whole = stacks.filter(|stack| stack.status == jjleak_common::stack::StackStatus::Complete);
         Ok(whole.map(|stack| stack.frames.len()).max().unwrap_or_default())
     }

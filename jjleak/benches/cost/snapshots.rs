@@ -31,7 +31,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         let begun = Instant::now();
         let snapshot = attached.snapshot(&mut collector)?;
         timings.0.push(begun.elapsed().as_secs_f64() * 1000.);
-        let objects: u64 = snapshot.stacks.values().map(|used| used.live.objects).sum();
+        let objects: u64 = snapshot.stacks.iter().map(|(_, used)| used.live.objects).sum();
         if objects < blocks.into() {
             return Err(format!("{objects} of {blocks} blocks were read").into());
         }

@@ -1,6 +1,7 @@
 //! What has changed since the report before.
 
 use std::collections::HashMap;
+use std::mem;
 
 use crate::profile::{Moment, Profile, remember};
 use crate::quick_map::QuickMap;
@@ -8,8 +9,9 @@ use crate::quick_map::QuickMap;
 /// Remembers what lived of each stack of each process at the last report, and of all stacks together at all reports.
 #[derive(Debug, Default)]
 pub struct Growth {
-    /// Live bytes, by PID and start time of the process and stack.
-    last: QuickMap<(u32, u64, u64), u64>,
+    /// Live bytes of stacks, by PID and start time of the process; in the order of its last profile, which is mostly that of the
+    /// next one.
+    last: HashMap<(u32, u64), Vec<(u64, u64)>>,
     /// What lived of all stacks together, by PID and start time of the process.
     histories: HashMap<(u32, u64), Vec<Moment>>,
 }
@@ -19,10 +21,15 @@ impl Growth {
     /// accounting began when it was not. And what lived whenever it was asked.
     pub fn measure(&mut self, profile: &mut Profile) {
         let (pid, start_time) = (profile.process.pid, profile.process.start_time);
-        for stack in &mut profile.stacks {
+        let last = self.last.entry((pid, start_time)).or_default();
+        let ids = || profile.stacks.iter().map(|stack| stack.id);
+        if !ids().eq(last.iter().map(|(id, _)| *id)) {
+            let known: QuickMap<_, _> = last.drain(..).collect();
+            last.extend(ids().map(|id| (id, known.get(&id).copied().unwrap_or_default())));
+        }
+        for (stack, (_, before)) in profile.stacks.iter_mut().zip(last) {
             let bytes = stack.live.bytes;
-            let before = self.last.insert((pid, start_time, stack.id), bytes).unwrap_or_default();
-            stack.growth = bytes.wrapping_sub(before).cast_signed();
+            stack.growth = bytes.wrapping_sub(mem::replace(before, bytes)).cast_signed();
         }
         let history = self.histories.entry((pid, start_time)).or_default();
         remember(history, Moment { at: profile.taken_at, live: profile.live() });
@@ -32,7 +39,7 @@ impl Growth {
     /// The profile was the last one of its process.
     pub fn forget(&mut self, profile: &Profile) {
         let process = (profile.process.pid, profile.process.start_time);
-        self.last.retain(|(pid, start_time, _), _| (*pid, *start_time) != process);
+        self.last.remove(&process);
         self.histories.remove(&process);
     }
 }
@@ -64,6 +71,7 @@ mod tests {
         assert_eq!(growths(&mut growth, 1, &[(7, 100), (8, 50)]), [100, 50]);
         assert_eq!(growths(&mut growth, 1, &[(7, 130), (8, 20), (9, 5)]), [30, -30, 5]);
         assert_eq!(growths(&mut growth, 1, &[(7, 130), (8, 20), (9, 5)]), [0, 0, 0]);
+        assert_eq!(growths(&mut growth, 1, &[(9, 6), (7, 130), (6, 2), (8, 10)]), [1, 0, 2, -10]);
     }
 
     #[test]

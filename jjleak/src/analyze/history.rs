@@ -1,9 +1,13 @@
 //! What is remembered of a process from profile to profile.
 //!
+//! - `known`: which call site each stack is of.
 //! - `look`: a profile by its call sites.
 //! - `series`: what is remembered of a call site.
+//! - `said`: what is said of call sites at a look.
 
+mod known;
 mod look;
+mod said;
 mod series;
 
 use std::collections::HashMap;
@@ -13,8 +17,10 @@ use std::time::Duration;
 use super::judge::{Before, OLD};
 use crate::collect::Timeline;
 use crate::profile::{Basis, Profile, Totals, Verdict};
-use crate::quick_map::QuickMap;
-use look::{Look, Now, SitesOfStacks};
+use crate::quick_map::{QuickMap, QuickSet};
+use known::KnownStacks;
+use look::{Look, Now};
+use said::{Judged, Said, worst_first};
 use series::Series;
 
 /// Call sites that are remembered of a process, at less than 2 KiB each: more than programs have. Beyond, those go first that
@@ -53,7 +59,9 @@ pub struct History {
     forgotten: QuickMap<u64, Totals>,
     /// Call sites that hold something and of which no past is remembered.
     unjudged: u64,
-    of_stacks: SitesOfStacks,
+    known: KnownStacks,
+    /// Looks that were taken in.
+    taken_in: u64,
     /// Looks at which verdicts were asked for.
     looks: u64,
     /// Those since call sites were last judged, at which only figures were.
@@ -77,25 +85,24 @@ impl History {
     pub fn glance(&mut self, profile: &Profile) -> Vec<Verdict> {
         self.glances += 1;
         self.looks += 1;
-        let look = Look::at(profile, &[], &self.instants_ns, &mut self.of_stacks);
-        let mut verdicts = Vec::with_capacity(look.sites.len());
-        for (id, now) in &look.sites {
-            match self.sites.get(id) {
-                Some(Series { judged: Some(judged), .. }) => verdicts.push(judged.verdict(now)),
+        let look = Look::at(profile, &[], &self.instants_ns, &mut self.known);
+        let new = Judged::nothing(Basis::ShortPast);
+        let said = look.sites.iter().filter_map(|now| {
+            let judged = match self.sites.get(&now.site) {
+                Some(Series { judged: Some(judged), .. }) => judged,
                 // It has never held anything, or there are too many.
-                Some(_) if now.live.is_nothing() => {}
-                None if now.live.is_nothing() || self.forgotten.contains_key(id) => {}
-                Some(_) | None => verdicts.push(now.unjudged(Basis::ShortPast)),
-            }
-        }
-        let ends: Vec<_> = self.instants_ns.iter().map(|instant| self.seconds(*instant)).collect();
-        self.before.doubt(&mut verdicts, &ends);
-        sorted(verdicts)
+                Some(_) if now.live.is_nothing() => return None,
+                None if now.live.is_nothing() || self.forgotten.contains_key(&now.site) => return None,
+                Some(_) | None => &new,
+            };
+            Some(Said { judged, now })
+        });
+        worst_first(&said.collect::<Vec<_>>(), &self.before, &self.ends())
     }
 
     fn take_in<'a>(&mut self, profile: &'a Profile) -> Look<'a> {
         let instants_ns = self.advance(profile);
-        let look = Look::at(profile, &instants_ns, &self.instants_ns, &mut self.of_stacks);
+        let look = Look::at(profile, &instants_ns, &self.instants_ns, &mut self.known);
         self.remember(&look, profile.coverage.settle);
         look
     }
@@ -121,8 +128,6 @@ impl History {
             let map: Vec<_> = self.instants_ns.iter().map(next).collect();
             self.before.thin(&map, kept.len() + 1);
             self.sites.values_mut().for_each(|series| series.thin(&map, kept.len() + 1));
-        } else {
-            self.sites.values_mut().for_each(|series| series.extend(kept.len() + 1));
         }
         self.instants_ns = kept;
         self.instants_ns.push(now_ns);
@@ -141,8 +146,9 @@ impl History {
         let (age, settle) = (OLD * elapsed, settle.as_secs_f64());
         let old =
             self.instants_ns.partition_point(|instant| self.seconds(*instant) <= elapsed - age.max(settle));
-        for (id, now) in sites {
-            if let Some(before) = self.forgotten.get_mut(id) {
+        self.taken_in += 1;
+        for now in sites {
+            if let Some(before) = self.forgotten.get_mut(&now.site) {
                 // What allocates nothing does not leak, and what holds nothing neither.
                 if now.allocated.bytes == before.bytes || now.live.bytes == 0 {
                     *before = now.allocated;
@@ -150,21 +156,31 @@ impl History {
                 }
             }
             let forgotten = &mut self.forgotten;
-            let series = self.sites.entry(*id).or_insert_with(|| Series::since(forgotten.remove(id)));
+            let series =
+                self.sites.entry(now.site).or_insert_with(|| Series::since(forgotten.remove(&now.site)));
             series.extend(intervals);
             series.enter(now, look.live_of_first(now, old));
-        }
-        for (id, series) in &mut self.sites {
-            let now = sites.get(id);
-            series.holds = now.map_or(0, |now| now.live.bytes);
+            series.seen_at = self.taken_in;
             if mark {
-                series.mark(look, now);
+                series.mark(look, Some(now));
             }
         }
-        self.forgotten.retain(|id, _| sites.contains_key(id));
+        for series in self.sites.values_mut().filter(|series| series.seen_at != self.taken_in) {
+            series.extend(intervals);
+            series.holds = 0;
+            if mark {
+                series.mark(look, None);
+            }
+        }
+        if !self.forgotten.is_empty() {
+            let known: QuickSet<_> = sites.iter().map(|now| now.site).collect();
+            self.forgotten.retain(|id, _| known.contains(id));
+        }
         self.bound(MAX_SITES);
-        let is_unjudged = |id: &u64, now: &Now<'_>| now.live.bytes > 0 && !self.sites.contains_key(id);
-        self.unjudged = sites.iter().map(|(id, now)| u64::from(is_unjudged(id, now))).sum();
+        // All others are remembered.
+        let is_unjudged = |now: &&Now<'_>| now.live.bytes > 0 && !self.sites.contains_key(&now.site);
+        self.unjudged =
+            if self.forgotten.is_empty() { 0 } else { sites.iter().filter(is_unjudged).count() as u64 };
     }
 
     /// Forgets call sites, if there are too many: first those that hold nothing, then those that have not grown since they were
@@ -196,7 +212,7 @@ impl History {
 
     fn judge(&mut self, profile: &Profile, look: &Look<'_>, pace: Pace) -> Vec<Verdict> {
         let sites = &look.sites;
-        let ends: Vec<_> = self.instants_ns.iter().map(|instant| self.seconds(*instant)).collect();
+        let ends = self.ends();
         self.looks += 1;
         // As many a look as if each were one at which call sites are judged.
         let turns = sites.len().div_ceil(JUDGED_AT_ONCE).max(1) as u64;
@@ -206,33 +222,34 @@ impl History {
             let passed = (site % turns + turns - first % turns) % turns;
             pace == Pace::Thorough || passed <= self.looks - first
         };
-        let mut verdicts = Vec::with_capacity(sites.len());
-        for (id, now) in sites {
-            let Some(series) = self.sites.get_mut(id) else { continue };
-            if is_due(*id) || series.judged.is_none() {
+        for now in sites {
+            if let Some(series) = self.sites.get_mut(&now.site)
+                && (is_due(now.site) || series.judged.is_none())
+            {
                 series.judged = series.judge(profile, look, now, &ends, self.marks);
             }
-            verdicts.extend(series.judged.as_ref().map(|judged| judged.verdict(now)));
         }
-        self.before.doubt(&mut verdicts, &ends);
-        sorted(verdicts)
+        let said = sites.iter().filter_map(|now| {
+            let judged = self.sites.get(&now.site)?.judged.as_ref()?;
+            Some(Said { judged, now })
+        });
+        worst_first(&said.collect::<Vec<_>>(), &self.before, &ends)
+    }
+
+    /// When intervals end, in seconds since accounting began.
+    fn ends(&self) -> Vec<f64> {
+        self.instants_ns.iter().map(|instant| self.seconds(*instant)).collect()
     }
 }
 
 /// The call sites that hold something, without any claim: for a profile in which nothing was judged.
 #[must_use]
 pub fn call_sites(profile: &Profile) -> Vec<Verdict> {
-    let look = Look::at(profile, &[], &[], &mut SitesOfStacks::default());
-    let holding = look.sites.values().filter(|now| !now.live.is_nothing());
-    holding.map(|now| now.unjudged(Basis::Nothing)).collect()
-}
-
-/// What is worst first. Verdicts are large, and far from each other: each is looked at once, and moved once.
-fn sorted(verdicts: Vec<Verdict>) -> Vec<Verdict> {
-    let mut order: Vec<_> = verdicts.iter().map(Verdict::rank).zip(0..).collect();
-    order.sort_unstable();
-    let mut verdicts: Vec<_> = verdicts.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|(_, index): (_, usize)| verdicts[index].take()).collect()
+    let look = Look::at(profile, &[], &[], &mut KnownStacks::default());
+    let judged = &Judged::nothing(Basis::Nothing);
+    let holding = look.sites.iter().filter(|now| !now.live.is_nothing());
+    let said: Vec<_> = holding.map(|now| Said { judged, now }).collect();
+    worst_first(&said, &Before::default(), &[])
 }
 
 /// The histories of several processes.

@@ -1,6 +1,8 @@
 //! Whether a quantity that is only known from outside, such as resident memory, grows: by the same figures as what lives of a
 //! call site, whose ages are not known.
 
+use std::ops::Range;
+
 use super::judge::{BATCHES, batches, slows_down};
 use super::statistics::{Batch, growth, trend};
 use crate::profile::Rate;
@@ -39,9 +41,9 @@ pub fn rise(points: &[(f64, f64)]) -> Option<Rise> {
     let groups = batches(&steps, BATCHES);
     // A step ends at the point after it.
     let lowest =
-        |group: &Vec<usize>| group.iter().map(|step| points[step + 1].1).fold(f64::INFINITY, f64::min);
+        |group: &Range<usize>| group.clone().map(|step| points[step + 1].1).fold(f64::INFINITY, f64::min);
     let troughs: Vec<f64> = groups.iter().map(lowest).collect();
-    let durations = groups.iter().map(|group| group.iter().map(|step| steps[*step].duration).sum());
+    let durations = groups.iter().map(|group| steps[group.clone()].iter().map(|step| step.duration).sum());
     let between: Vec<_> = durations
         .skip(1)
         .zip(troughs.windows(2))

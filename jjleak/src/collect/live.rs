@@ -11,6 +11,10 @@ use jjleak_common::live::{Key, LiveSet, RESIZING, Record, WAYS};
 
 use crate::attach::{Error, Images, Mapped, is_missing_key};
 
+/// Blocks that are read before they are handed on. Which sets hold any nobody can foresee, the processor neither: while it is
+/// mistaken about that, it gets nothing ready of what comes after.
+const AT_ONCE: usize = 256;
+
 /// The blocks of one instant, gathered from the places they can be in. A block never moves from one to another, but it can
 /// be freed, and then kept, after it has been read.
 pub(super) struct Blocks<'a, F> {
@@ -25,17 +29,25 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
     /// Reads the table, which is after the instant; `each` gets what lived then.
     pub(super) fn of_table(table: &'a Mapped<LiveSet>, instant_ns: u64, each: F) -> Self {
         let mut blocks = Self { table, instant_ns, each, read: Vec::new() };
+        let mut found = Vec::with_capacity(AT_ONCE + WAYS);
         for index in 0..table.len() {
             let Some(set) = table.get(index) else { break };
-            for way in 0..WAYS {
-                let found = read_way(set, way).filter(|(_, record)| record.time_ns <= instant_ns);
-                if let Some((key, record)) = found {
-                    blocks.read.push(key);
-                    (blocks.each)(key, &record);
-                }
+            if is_empty(set) {
+                continue;
+            }
+            let ways = (0..WAYS).filter_map(|way| read_way(set, way));
+            found.extend(ways.filter(|(_, record)| record.time_ns <= instant_ns));
+            if found.len() >= AT_ONCE {
+                blocks.take(&mut found);
             }
         }
+        blocks.take(&mut found);
         blocks
+    }
+
+    fn take(&mut self, found: &mut Vec<(Key, Record)>) {
+        self.read.extend(found.iter().map(|(key, _)| *key));
+        found.drain(..).for_each(|(key, record)| (self.each)(key, &record));
     }
 
     /// Adds what is in the spill, and what was freed since the instant, unless it had been read before.
@@ -110,6 +122,13 @@ fn forget_spilled(table: &Mapped<LiveSet>, key: Key) {
         // SAFETY: `set` is mapped for writing, and the number is aligned and only changed by atomic operations.
         unsafe { AtomicU32::from_ptr(addr_of_mut!((*set).spilled)) }.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Whether a set holds no block.
+fn is_empty(set: *const LiveSet) -> bool {
+    // SAFETY: `set` is valid for reads (`Mapped::get`).
+    let keys = (0..WAYS).map(|way| unsafe { read_volatile(addr_of!((*set).keys[way])) });
+    keys.fold(0, |all, key| all | key) == Key::EMPTY.0
 }
 
 /// One way of a set; `None` when it holds no block. Reads again when a writer got in between.

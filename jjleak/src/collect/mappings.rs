@@ -7,7 +7,7 @@ use jjleak_common::counter::Counter;
 use jjleak_common::live::Record;
 
 use super::snapshots::merge_rows;
-use super::{Cohort, Collector, LiveBlocks, RawStack, Snapshot, StackUse, stacks, sums};
+use super::{Cohorts, Collector, LiveBlocks, RawStack, Snapshot, StackUse, stacks, sums};
 use crate::mappings::{Allocated, MappingBooks};
 
 impl Collector {
@@ -30,27 +30,30 @@ fn add(
     is_in_allocator: impl Fn(u32) -> bool,
     hash: impl Fn(u32) -> u64,
 ) {
-    let mut live: BTreeMap<u32, (LiveBlocks, Vec<Cohort>)> = BTreeMap::new();
+    let mut live: BTreeMap<u32, (LiveBlocks, Cohorts)> = BTreeMap::new();
     let instants_ns = &snapshot.instants_ns;
     for mapped in books.mapped().filter(|mapped| mapped.time_ns <= snapshot.youngest_ns) {
         let record = Record { size: mapped.bytes, time_ns: mapped.time_ns, stack: mapped.stack, reserved: 0 };
         let (sum, cohorts) = live.entry(mapped.stack).or_default();
         sum.add(&record);
-        cohorts.resize(instants_ns.len(), Cohort::default());
         let interval = instants_ns.partition_point(|instant| *instant < mapped.time_ns);
-        if let Some(cohort) = cohorts.get_mut(interval) {
+        if interval < instants_ns.len()
+            && let Ok(interval) = u16::try_from(interval)
+        {
+            let cohort = sums::cohort_of(cohorts, interval);
             cohort.objects += 1;
             cohort.bytes += mapped.bytes;
         }
     }
     let mut tally = books.tally();
+    let mut stacks: BTreeMap<_, _> = mem::take(&mut snapshot.stacks).into_iter().collect();
     for (row, Allocated { objects, bytes }) in books.allocated() {
         if is_in_allocator(row) {
             tally.of_allocators += objects;
             continue;
         }
         let new = || StackUse { hash: hash(row), ..StackUse::default() };
-        let used = snapshot.stacks.entry(row).or_insert_with(new);
+        let used = stacks.entry(row).or_insert_with(new);
         used.allocated_objects += objects;
         used.allocated_bytes += bytes;
         if let Some((mapped, cohorts)) = live.remove(&row) {
@@ -58,7 +61,7 @@ fn add(
             sums::merge_cohorts(&mut used.cohorts, &cohorts);
         }
     }
-    snapshot.stacks = merge_rows(mem::take(&mut snapshot.stacks), snapshot.blocks_per_stack);
+    snapshot.stacks = merge_rows(stacks.into_iter().collect(), snapshot.blocks_per_stack);
     for (counter, count) in [
         (Counter::Filtered, tally.filtered),
         (Counter::MappingOfAllocator, tally.of_allocators),

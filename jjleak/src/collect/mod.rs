@@ -37,7 +37,7 @@ use frames::Frames;
 use timelines::Timelines;
 use windows::WindowSums;
 
-pub use sums::{Block, Cohort, LiveBlocks};
+pub use sums::{Block, Cohort, Cohorts, LiveBlocks};
 pub use threads::Thread;
 pub use timeline::{MAX_INSTANTS, Timeline};
 
@@ -67,8 +67,8 @@ pub struct Snapshot {
     pub live_variance: Option<(f64, f64)>,
     /// The program image it is of.
     pub image: ImageId,
-    /// Every stack of the image that allocated since the start, by its row in the kernel's table.
-    pub stacks: BTreeMap<u32, StackUse>,
+    /// Every stack of the image that allocated since the start, with its row in the kernel's table, in their order.
+    pub stacks: Vec<(u32, StackUse)>,
     /// Every counter of the kernel side.
     pub counters: BTreeMap<Counter, u64>,
 }
@@ -80,8 +80,9 @@ pub struct StackUse {
     pub hash: u64,
     /// Its blocks that live.
     pub live: LiveBlocks,
-    /// The same by when they were allocated, cohort by cohort; empty when none lives, or ages are not known.
-    pub cohorts: Vec<Cohort>,
+    /// The same by when they were allocated, cohort by cohort in the order of intervals, but for those of which none lives;
+    /// empty when ages are not known.
+    pub cohorts: Cohorts,
     /// Blocks allocated since the start.
     pub allocated_objects: u64,
     /// Bytes requested by them.
@@ -125,6 +126,8 @@ pub struct Collector {
     combined: bool,
     timelines: Timelines,
     windows: Option<WindowSums>,
+    /// Rows of the stack table that had blocks at the last snapshot.
+    rows_with_blocks: usize,
     /// When it was made: nothing was counted before.
     since_ns: u64,
 }
@@ -140,6 +143,7 @@ impl Collector {
             combined,
             timelines: Timelines::default(),
             windows: None,
+            rows_with_blocks: 0,
             since_ns: now_ns(),
             live: Mapped::writable(attachment.map(names::LIVE)?)?,
             stacks: Mapped::writable(attachment.map(names::STACKS)?)?,
@@ -170,6 +174,12 @@ impl Collector {
     #[must_use]
     pub fn is_due(&self, image: ImageId, now_ns: u64) -> bool {
         self.timelines.is_due(image, now_ns)
+    }
+
+    /// The last instant at which an image's blocks were divided, in nanoseconds of `CLOCK_MONOTONIC`; `None` before the first.
+    #[must_use]
+    pub fn last_divided_ns(&self, image: ImageId) -> Option<u64> {
+        self.timelines.last_ns(image)
     }
 
     /// From now on, only what is allocated in windows counts, and stands for the time around it. The first one goes on, and

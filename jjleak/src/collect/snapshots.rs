@@ -1,13 +1,14 @@
 //! Snapshots: what the tables have at one instant, put together for each process.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use jjleak_common::counter::Counter;
 use jjleak_common::names;
 use jjleak_common::process::ImageId;
 
 use super::live::Blocks;
-use super::sums::{self, Draw, Sum};
+use super::sums::{self, Draw, Live, Sum};
 use super::timeline::Timeline;
 use super::timelines::Places;
 use super::{Collector, Snapshot, StackUse, View, counters, freed, spill, stacks, windows};
@@ -22,74 +23,62 @@ impl Collector {
         images: &[ImageId],
         view: View,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
-        let AtInstant { taken_ns, timelines, allocated, sums } = if self.combined {
+        let AtInstant { taken_ns, timelines, allocated, live, live_variance } = if self.combined {
             let taken_ns = now_ns();
             let timelines = self.timelines.up_to(images, taken_ns);
             AtInstant { taken_ns, timelines, ..AtInstant::default() }
         } else {
             self.at_instant(attachment, images, view)?
         };
-        let weighted = self.windows.as_ref().map(|windows| windows.at(taken_ns));
         let allocated = match &self.windows {
             Some(windows) => windows.allocated(allocated, taken_ns),
             None => allocated,
         };
-        let live_variance = weighted.as_ref().map(|weighted| {
-            let sums = sums.iter().flatten().flat_map(|(_, sum)| sum.seen());
-            let seen = sums.collect::<Vec<_>>();
-            windows::tell(weighted, &seen);
-            weighted.variances(&seen)
-        });
         // Blocks first: whatever is live has then been counted for its stack.
-        let mut stacks = stacks::read(&self.stacks, images, self.sampling);
-        if self.combined {
-            for (row, used) in stacks.values_mut().flatten() {
-                used.live = stacks::totals(&self.totals, *row, self.sampling);
+        let stacks = stacks::read(&self.stacks, images, self.sampling);
+        let mut live = live.into_iter();
+        let stacks = stacks.into_iter().map(|mut stacks| {
+            if self.combined {
+                for (row, used) in &mut stacks {
+                    used.live = stacks::totals(&self.totals, *row, self.sampling);
+                }
             }
-        }
-        for (image, sums) in images.iter().zip(sums) {
-            let Some(stacks) = stacks.get_mut(image) else { continue };
-            for (row, sum) in sums {
-                let used = stacks.entry(row).or_default();
-                (used.live, used.cohorts, used.blocks) = sum.finish(view.blocks_per_stack, weighted.as_ref());
+            put_in(&mut stacks, live.next().unwrap_or_default());
+            for (row, used) in &mut stacks {
+                if let Some((objects, bytes)) = allocated.get(*row as usize) {
+                    // A call that was just booking its block when the instant came can have been counted after.
+                    used.allocated_objects = used.live.objects.max(*objects);
+                    used.allocated_bytes = used.live.bytes.max(*bytes);
+                }
             }
-        }
-        for (row, used) in stacks.values_mut().flatten() {
-            if let Some((objects, bytes)) = allocated.get(*row as usize) {
-                // A call that was just booking its block when the instant came can have been counted after.
-                used.allocated_objects = used.live.objects.max(*objects);
-                used.allocated_bytes = used.live.bytes.max(*bytes);
-            }
-        }
-        // Those that first allocated after the instant.
-        for stacks in stacks.values_mut() {
-            stacks.retain(|_, used| used.allocated_objects > 0);
-        }
+            // Those that first allocated after the instant.
+            stacks.retain(|(_, used)| used.allocated_objects > 0);
+            stacks
+        });
+        let stacks: Vec<_> = stacks.collect();
         self.receive_frames();
         let missed_runs = attachment.missed_runs();
-        let snapshot = |(image, timeline): (&ImageId, &Timeline)| {
-            let (image, stacks) = stacks.remove_entry(image)?;
+        let snapshot = |((image, timeline), stacks): ((&ImageId, &Timeline), _)| {
+            let image = *image;
             let mut counters = counters::read(&self.counters, image);
             counters.insert(Counter::MissedRun, missed_runs);
             let stacks = merge_rows(stacks, view.blocks_per_stack);
             let youngest_ns = taken_ns.saturating_sub(view.older_ns);
             let blocks_per_stack = view.blocks_per_stack;
             let instants_ns = timeline.instants_ns().into();
-            Some((
+            let snapshot = Snapshot {
+                taken_ns,
+                instants_ns,
+                youngest_ns,
+                blocks_per_stack,
+                live_variance,
                 image,
-                Snapshot {
-                    taken_ns,
-                    instants_ns,
-                    youngest_ns,
-                    blocks_per_stack,
-                    live_variance,
-                    image,
-                    stacks,
-                    counters,
-                },
-            ))
+                stacks,
+                counters,
+            };
+            (image, snapshot)
         };
-        Ok(images.iter().zip(&timelines).filter_map(snapshot).collect())
+        Ok(images.iter().zip(&timelines).zip(stacks).map(snapshot).collect())
     }
 
     /// The blocks of these images at one instant, summed for each row of the stack table.
@@ -102,7 +91,7 @@ impl Collector {
         let spill = attachment.map(names::SPILL)?;
         // A row is of one image: by row, a sum is found without searching. Most rows have none.
         let mut places_of_rows = vec![u32::MAX; self.stacks.len()];
-        let mut sums: Vec<(u32, Sum)> = Vec::new();
+        let mut sums: Vec<(u32, Sum)> = Vec::with_capacity(self.rows_with_blocks);
         let instant_ns = freed::begin(&self.freed);
         let allocated = stacks::allocated(&self.stacks, self.sampling);
         let timelines = self.timelines.up_to(images, instant_ns);
@@ -126,13 +115,20 @@ impl Collector {
         let spilled = if freed::has_spilled(&self.freed) { spill::read(spill) } else { Ok(Vec::new()) };
         let freed = freed::end(&self.freed, instant_ns);
         blocks.add(&spilled?, &freed);
-        let mut of_images = vec![Vec::new(); images.len()];
-        for (row, sum) in sums {
-            if let Some(place) = sum.image().and_then(|image| places.of(image)) {
-                of_images[place].push((row, sum));
+        self.rows_with_blocks = sums.len();
+        let live_variance = weighted.as_ref().map(|weighted| {
+            let seen = sums.iter().flat_map(|(_, sum)| sum.seen()).collect::<Vec<_>>();
+            windows::tell(weighted, &seen);
+            weighted.variances(&seen)
+        });
+        let mut live = vec![Vec::new(); images.len()];
+        for place in places_of_rows.into_iter().filter(|place| *place != u32::MAX) {
+            let (row, sum) = &mut sums[place as usize];
+            if let Some(image) = sum.image().and_then(|image| places.of(image)) {
+                live[image].push((*row, mem::take(sum).finish(view.blocks_per_stack, weighted.as_ref())));
             }
         }
-        Ok(AtInstant { taken_ns: instant_ns, timelines, allocated, sums: of_images })
+        Ok(AtInstant { taken_ns: instant_ns, timelines, allocated, live, live_variance })
     }
 }
 
@@ -144,39 +140,60 @@ struct AtInstant {
     timelines: Vec<Timeline>,
     /// Objects and bytes allocated, by row of the stack table.
     allocated: Vec<(u64, u64)>,
-    /// The blocks of each image, by row.
-    sums: Vec<Vec<(u32, Sum)>>,
+    /// What lives of each image, by row, in their order.
+    live: Vec<Vec<(u32, Live)>>,
+    /// See [`Snapshot::live_variance`].
+    live_variance: Option<(f64, f64)>,
+}
+
+/// Says what lives of stacks; both are in the order of their rows.
+fn put_in(stacks: &mut Vec<(u32, StackUse)>, live: Vec<(u32, Live)>) {
+    let (known, mut place) = (stacks.len(), 0);
+    for (row, Live { blocks: live, cohorts, largest: blocks }) in live {
+        while place < known && stacks[place].0 < row {
+            place += 1;
+        }
+        if place < known && stacks[place].0 == row {
+            let used = &mut stacks[place].1;
+            (used.live, used.cohorts, used.blocks) = (live, cohorts, blocks);
+        } else {
+            stacks.push((row, StackUse { live, cohorts, blocks, ..StackUse::default() }));
+        }
+    }
+    if stacks.len() > known {
+        stacks.sort_by_key(|(row, _)| *row);
+    }
 }
 
 /// Adds a stack's later rows to its first one.
-pub(super) fn merge_rows(
-    mut stacks: BTreeMap<u32, StackUse>,
-    blocks_per_stack: usize,
-) -> BTreeMap<u32, StackUse> {
-    let mut first_rows = quick_map(stacks.len());
-    let mut later_rows = Vec::new();
-    for (row, used) in stacks.iter().filter(|(_, used)| used.hash != 0) {
-        let first = *first_rows.entry(used.hash).or_insert(*row);
-        if first != *row {
-            later_rows.push((*row, first));
+pub(super) fn merge_rows(mut stacks: Vec<(u32, StackUse)>, blocks_per_stack: usize) -> Vec<(u32, StackUse)> {
+    let mut firsts = quick_map(stacks.len());
+    let mut later = Vec::new();
+    for (place, (_, used)) in stacks.iter().enumerate().filter(|(_, (_, used))| used.hash != 0) {
+        let first = *firsts.entry(used.hash).or_insert(place);
+        if first != place {
+            later.push((place, first));
         }
     }
-    for (row, first) in later_rows {
-        if let (Some(later), Some(first)) = (stacks.remove(&row), stacks.get_mut(&first)) {
-            first.live.merge(&later.live);
-            sums::merge_cohorts(&mut first.cohorts, &later.cohorts);
-            first.blocks.extend(later.blocks);
-            sums::largest_first(&mut first.blocks, blocks_per_stack);
-            first.allocated_objects += later.allocated_objects;
-            first.allocated_bytes += later.allocated_bytes;
-        }
+    for (place, first) in &later {
+        let later = mem::take(&mut stacks[*place].1);
+        let first = &mut stacks[*first].1;
+        first.live.merge(&later.live);
+        sums::merge_cohorts(&mut first.cohorts, &later.cohorts);
+        first.blocks.extend(later.blocks);
+        sums::largest_first(&mut first.blocks, blocks_per_stack);
+        first.allocated_objects += later.allocated_objects;
+        first.allocated_bytes += later.allocated_bytes;
     }
+    let mut gone = later.into_iter().map(|(place, _)| place).peekable();
+    let mut places = 0..;
+    stacks.retain(|_| places.next().is_none_or(|place| gone.next_if_eq(&place).is_none()));
     stacks
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::LiveBlocks;
+    use super::super::{Cohorts, LiveBlocks};
     use super::*;
 
     #[test]
@@ -190,14 +207,14 @@ mod tests {
                 newest_ns: hash + 1,
                 ..LiveBlocks::default()
             },
-            cohorts: Vec::new(),
+            cohorts: Cohorts::new(),
             blocks: Vec::new(),
             allocated_objects,
             allocated_bytes: 10 * allocated_objects,
         };
-        let stacks = BTreeMap::from([(1, used(0, 9)), (2, used(7, 1)), (5, used(0, 3)), (6, used(7, 2))]);
-        let merged = merge_rows(stacks, 0);
-        assert_eq!(merged.keys().copied().collect::<Vec<_>>(), [1, 2, 5]);
-        assert_eq!((merged[&2].allocated_objects, merged[&2].live.objects), (3, 2));
+        let merged = merge_rows(vec![(1, used(0, 9)), (2, used(7, 1)), (5, used(0, 3)), (6, used(7, 2))], 0);
+        assert_eq!(merged.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 2, 5]);
+        let (_, used) = &merged[1];
+        assert_eq!((used.allocated_objects, used.live.objects), (3, 2));
     }
 }

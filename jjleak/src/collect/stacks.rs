@@ -1,6 +1,6 @@
 //! Reads the stack table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,24 +11,29 @@ use jjleak_common::stack::{FIRST_ROW, StackRow, StackTotals, lost_row};
 use super::sums::rounded;
 use super::{LiveBlocks, StackUse};
 use crate::attach::{Images, Mapped};
+use crate::quick_map::QuickMap;
 
-/// Every row in use of these images.
+/// Every row in use of each of these images, in their order.
 pub(super) fn read(
     table: &Mapped<StackRow>,
     images: &[ImageId],
     sampling: Sampling,
-) -> BTreeMap<ImageId, BTreeMap<u32, StackUse>> {
-    let mut stacks: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
-    for image in images {
+) -> Vec<Vec<(u32, StackUse)>> {
+    let lost = |image: &ImageId| {
         let lost = lost_row(image.slot());
-        let row = table.get(lost as usize).and_then(|row| Some((lost, used(row, sampling)?)));
-        stacks.insert(*image, row.into_iter().collect());
-    }
+        table.get(lost as usize).and_then(|row| Some((lost, used(row, sampling)?)))
+    };
+    let mut stacks: Vec<Vec<_>> = images.iter().map(|image| lost(image).into_iter().collect()).collect();
+    let places: QuickMap<_, _> =
+        images.iter().zip(0..).map(|(image, place): (_, usize)| (image, place)).collect();
     for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`Mapped::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
-        if let (Some(stacks), Some(used)) = (stacks.get_mut(&image), used(row, sampling)) {
-            stacks.insert(index, used);
+        if image.generation() != 0
+            && let Some(place) = places.get(&image)
+            && let Some(used) = used(row, sampling)
+        {
+            stacks[*place].push((index, used));
         }
     }
     stacks

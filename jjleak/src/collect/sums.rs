@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use jjleak_common::live::{Key, Record};
 use jjleak_common::process::ImageId;
 use jjleak_common::sampling::{Sampling, WEIGHT_BITS, WEIGHT_ONE, weighted};
+use smallvec::SmallVec;
 
 use super::timeline::Intervals;
 use crate::sample_windows::{Seen, Weighted};
@@ -51,19 +52,37 @@ impl LiveBlocks {
 /// Live blocks that were allocated between the same two instants; when sampling, estimates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cohort {
+    /// Index of the later one of these instants.
+    pub interval: u16,
     /// Number of blocks.
     pub objects: u64,
     /// Requested bytes.
     pub bytes: u64,
 }
 
+/// Cohorts in the order of their intervals. Most stacks have few, and thousands are told of at every look: few take no memory of
+/// their own.
+pub type Cohorts = SmallVec<[Cohort; 4]>;
+
 /// Adds cohorts of the same instants.
-pub(super) fn merge_cohorts(cohorts: &mut Vec<Cohort>, others: &[Cohort]) {
-    cohorts.resize(cohorts.len().max(others.len()), Cohort::default());
-    for (cohort, other) in cohorts.iter_mut().zip(others) {
+pub(super) fn merge_cohorts(cohorts: &mut Cohorts, others: &[Cohort]) {
+    for other in others {
+        let cohort = cohort_of(cohorts, other.interval);
         cohort.objects += other.objects;
         cohort.bytes += other.bytes;
     }
+}
+
+/// The cohort of an interval, among those that are in their order. Of most intervals, most stacks have none.
+pub(super) fn cohort_of(cohorts: &mut Cohorts, interval: u16) -> &mut Cohort {
+    let place = match cohorts.binary_search_by_key(&interval, |cohort| cohort.interval) {
+        Ok(place) => place,
+        Err(place) => {
+            cohorts.insert(place, Cohort { interval, ..Cohort::default() });
+            place
+        }
+    };
+    &mut cohorts[place]
 }
 
 /// A live block.
@@ -85,10 +104,10 @@ pub(super) struct Sum {
     image: Option<ImageId>,
     live: LiveBlocks,
     /// Numbers with [`WEIGHT_BITS`] fractional bits.
-    cohorts: Vec<Cohort>,
+    cohorts: Cohorts,
     blocks: Vec<Block>,
     /// What was counted in windows, by their index.
-    seen: HashMap<usize, Seen>,
+    seen: Option<HashMap<usize, Seen>>,
 }
 
 /// How blocks came to be counted.
@@ -114,7 +133,7 @@ impl Sum {
             // What is there since another time (a block that was resized) was not drawn.
             let Some(window) = windows.of(time_ns) else { return };
             weight = windows.fixed_weight(window);
-            let seen = self.seen.entry(window).or_default();
+            let seen = self.seen.get_or_insert_default().entry(window).or_default();
             seen.objects += 1;
             seen.bytes += size;
         }
@@ -124,10 +143,8 @@ impl Sum {
         live.bytes += weighted(size, weight);
         self.objects += weight;
         self.image = Some(key.image());
-        if self.cohorts.is_empty() {
-            self.cohorts.resize(intervals.len(), Cohort::default());
-        }
-        if let Some(cohort) = self.cohorts.get_mut(intervals.of(time_ns)) {
+        if let Some(interval) = intervals.of(time_ns) {
+            let cohort = cohort_of(&mut self.cohorts, interval);
             cohort.objects += weight;
             cohort.bytes += weighted(size, weight);
         }
@@ -151,7 +168,7 @@ impl Sum {
 
     /// What was counted in windows, by their index.
     pub(super) fn seen(&self) -> impl Iterator<Item = (usize, Seen)> {
-        self.seen.iter().map(|(window, seen)| (*window, *seen))
+        self.seen.iter().flat_map(|seen| seen.iter()).map(|(window, seen)| (*window, *seen))
     }
 
     /// Whose blocks they are; `None` when there was none.
@@ -159,12 +176,8 @@ impl Sum {
         self.image
     }
 
-    /// The sum, its cohorts, and the blocks that were kept, the largest first, older ones before younger ones.
-    pub(super) fn finish(
-        mut self,
-        kept: usize,
-        windows: Option<&Weighted>,
-    ) -> (LiveBlocks, Vec<Cohort>, Vec<Block>) {
+    /// What they sum up to, with the blocks that were to be kept.
+    pub(super) fn finish(mut self, kept: usize, windows: Option<&Weighted>) -> Live {
         if let Some(windows) = windows {
             let seen: Vec<_> = self.seen().collect();
             (self.live.objects_variance, self.live.bytes_variance) = windows.variances(&seen);
@@ -173,8 +186,18 @@ impl Sum {
         for cohort in &mut self.cohorts {
             cohort.objects = rounded(cohort.objects);
         }
-        (LiveBlocks { objects: rounded(self.objects), ..self.live }, self.cohorts, self.blocks)
+        let blocks = LiveBlocks { objects: rounded(self.objects), ..self.live };
+        Live { blocks, cohorts: self.cohorts, largest: self.blocks }
     }
+}
+
+/// What lives of one stack.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Live {
+    pub(super) blocks: LiveBlocks,
+    pub(super) cohorts: Cohorts,
+    /// The largest first, older ones before younger ones.
+    pub(super) largest: Vec<Block>,
 }
 
 /// A number with [`WEIGHT_BITS`] fractional bits, rounded.
@@ -206,9 +229,9 @@ mod tests {
                 kept,
             );
         }
-        let (live, cohorts, blocks) = sum.finish(kept, None);
-        assert_eq!(cohorts.iter().map(|cohort| cohort.bytes).sum::<u64>(), live.bytes);
-        (live, blocks)
+        let Live { blocks, cohorts, largest } = sum.finish(kept, None);
+        assert_eq!(cohorts.iter().map(|cohort| cohort.bytes).sum::<u64>(), blocks.bytes);
+        (blocks, largest)
     }
 
     #[test]
@@ -228,10 +251,10 @@ mod tests {
                 0,
             );
         }
-        let (_, cohorts, _) = sum.finish(0, None);
+        let cohorts = sum.finish(0, None).cohorts;
         assert_eq!(
-            cohorts.iter().map(|cohort| (cohort.objects, cohort.bytes)).collect::<Vec<_>>(),
-            [(2, 3), (1, 4), (2, 24)]
+            cohorts.iter().map(|cohort| (cohort.interval, cohort.objects, cohort.bytes)).collect::<Vec<_>>(),
+            [(0, 2, 3), (1, 1, 4), (2, 2, 24)]
         );
     }
 

@@ -101,14 +101,13 @@ pub(super) struct Intervals<'a> {
 }
 
 impl Intervals<'_> {
-    pub(super) const fn len(&self) -> usize {
-        self.instants_ns.len()
-    }
-
-    /// The interval; what is after the last instant is in the last one.
-    pub(super) fn of(&self, time_ns: u64) -> usize {
+    /// The interval; what is after the last instant is in the last one. `None` where there is no instant.
+    pub(super) fn of(&self, time_ns: u64) -> Option<u16> {
+        if self.instants_ns.is_empty() {
+            return None;
+        }
         if time_ns <= self.first {
-            return 0;
+            return Some(0);
         }
         let bucket = usize::try_from((time_ns - self.first) >> self.shift).unwrap_or(BUCKETS);
         let first = usize::from(self.first_of[bucket.min(BUCKETS - 1)]);
@@ -116,7 +115,7 @@ impl Intervals<'_> {
         while interval + 1 < self.instants_ns.len() && self.instants_ns[interval] < time_ns {
             interval += 1;
         }
-        interval
+        u16::try_from(interval).ok()
     }
 }
 
@@ -156,7 +155,7 @@ mod tests {
             let ends = timeline.instants_ns();
             for time in times.into_iter().chain(ends.iter().copied()) {
                 let expected = ends.partition_point(|end| *end < time).min(ends.len() - 1);
-                prop_assert_eq!(intervals.of(time), expected);
+                prop_assert_eq!(intervals.of(time).map(usize::from), Some(expected));
             }
         }
     }

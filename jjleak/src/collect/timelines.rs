@@ -32,6 +32,11 @@ impl Timelines {
         self.of.get(&image).is_none_or(|timeline| timeline.is_due(now_ns))
     }
 
+    /// The last instant at which an image's blocks were divided; `None` before the first.
+    pub(super) fn last_ns(&self, image: ImageId) -> Option<u64> {
+        self.of.get(&image)?.instants_ns().last().copied()
+    }
+
     /// Leaves blocks of these images undivided from now on, and divides those of all others.
     pub(super) fn leave_undivided(&mut self, images: BTreeSet<ImageId>) {
         self.undivided = images;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jjleak_common::stack::StackStatus;
 use prost::Message;
+use smallvec::SmallVec;
 
 use super::comments::Comments;
 use super::elements::{self, MAX_ELEMENT_BYTES};
@@ -127,7 +128,7 @@ fn stack(
         allocated: columns.allocated.map_or(live, |columns| columns.of(sample)),
         live_error: None,
         growth: 0,
-        cohorts: Vec::new(),
+        cohorts: SmallVec::new(),
         ages: None,
         blocks: Vec::new(),
         status: StackStatus::Foreign,

@@ -8,6 +8,7 @@ use flate2::read::GzDecoder;
 use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
 use prost::Message;
+use smallvec::SmallVec;
 
 use super::proto::{self, Function, Line, Location, Sample, ValueType};
 use super::write::{DEFAULT_SAMPLE_TYPE, values, write};
@@ -261,7 +262,7 @@ fn any_stack() -> impl Strategy<Value = StackProfile> {
             allocated,
             live_error,
             growth,
-            cohorts: Vec::new(),
+            cohorts: SmallVec::new(),
             ages,
             blocks,
             status,
@@ -279,7 +280,7 @@ fn verdict(stack: &StackProfile) -> Verdict {
         basis: if odd { Basis::ShortPast } else { Basis::LongPast },
         confidence: 0.75,
         site: stack.id,
-        stacks: vec![stack.id, 7],
+        stacks: [stack.id, 7].into(),
         frames: Arc::clone(&stack.frames),
         caller: stack.frames.len().saturating_sub(1),
         live: stack.live,

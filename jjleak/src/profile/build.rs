@@ -1,20 +1,20 @@
 //! Puts a profile together from a snapshot and named stacks.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jjleak_common::counter::{Counter, Kind};
+use smallvec::SmallVec;
 
 use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, StackProfile, Totals};
-use crate::collect::{Snapshot, StackUse};
+use crate::collect::{self, Cohorts, Snapshot, StackUse};
 use crate::symbolize::NamedStack;
 
 impl Profile {
     /// Builds the profile of this coverage that a snapshot shows. `name` gives the stack in a row of the kernel's table.
     pub fn build(
-        snapshot: &Snapshot,
+        snapshot: Snapshot,
         process: ProcessInfo,
         span: (Timestamp, Timestamp),
         coverage: Coverage,
@@ -24,11 +24,10 @@ impl Profile {
         if let (Some(windows), Some((objects, bytes))) = (&mut coverage.windows, snapshot.live_variance) {
             windows.live_error = Totals { bytes: standard_error(bytes), objects: standard_error(objects) };
         }
-        let stacks = snapshot
-            .stacks
-            .iter()
-            .map(|(row, used)| stack(snapshot.taken_ns, used, coverage, name(*row)))
-            .collect();
+        let taken_ns = snapshot.taken_ns;
+        let stacks =
+            snapshot.stacks.into_iter().map(|(row, used)| stack(taken_ns, used, coverage, name(row)));
+        let stacks = stacks.collect();
         Self {
             started_at: span.0,
             taken_at: span.1,
@@ -42,7 +41,7 @@ impl Profile {
             unknown_frees: snapshot.counters.get(&Counter::UnknownFree).copied().unwrap_or_default(),
             stacks,
             history: Vec::new(),
-            instants_ns: Arc::clone(&snapshot.instants_ns),
+            instants_ns: snapshot.instants_ns,
             memory: None,
             verdicts: Vec::new(),
             looks: 0,
@@ -52,7 +51,7 @@ impl Profile {
     }
 }
 
-fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: NamedStack) -> StackProfile {
+fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -> StackProfile {
     let age = |time_ns: u64| Duration::from_nanos(taken_ns.saturating_sub(time_ns));
     StackProfile {
         id: used.hash,
@@ -63,7 +62,7 @@ fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: NamedStack) 
             objects: standard_error(used.live.objects_variance),
         }),
         growth: 0,
-        cohorts: cohorts(used),
+        cohorts: cohorts(used.cohorts),
         ages: (used.live.objects > 0 && !coverage.combined)
             .then(|| Ages { oldest: age(used.live.oldest_ns), newest: age(used.live.newest_ns) }),
         blocks: used
@@ -77,13 +76,11 @@ fn stack(taken_ns: u64, used: &StackUse, coverage: Coverage, named: NamedStack) 
 }
 
 /// The cohorts of which something lives.
-fn cohorts(used: &StackUse) -> Vec<Cohort> {
-    let numbered = (0..).zip(&used.cohorts).filter(|(_, cohort)| cohort.objects > 0 || cohort.bytes > 0);
-    let cohort = |(interval, cohort): (u16, &crate::collect::Cohort)| Cohort {
-        interval,
-        live: Totals { bytes: cohort.bytes, objects: cohort.objects },
-    };
-    numbered.map(cohort).collect()
+fn cohorts(cohorts: Cohorts) -> SmallVec<[Cohort; 4]> {
+    let live = |cohort: &collect::Cohort| cohort.objects > 0 || cohort.bytes > 0;
+    let cohort =
+        |collect::Cohort { interval, objects, bytes }| Cohort { interval, live: Totals { bytes, objects } };
+    cohorts.into_iter().filter(live).map(cohort).collect()
 }
 
 #[expect(
@@ -107,7 +104,9 @@ fn named(counters: &BTreeMap<Counter, u64>, belongs: impl Fn(Counter) -> bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::{self, LiveBlocks};
+    use std::sync::Arc;
+
+    use crate::collect::LiveBlocks;
     use crate::profile::Sampling;
     use jjleak_common::process::ImageId;
     use jjleak_common::stack::StackStatus;
@@ -124,7 +123,7 @@ mod tests {
                 objects_variance: 0.,
                 bytes_variance: 9.,
             },
-            cohorts: vec![collect::Cohort::default(), collect::Cohort { objects: 2, bytes: 48 }],
+            cohorts: [collect::Cohort { interval: 1, objects: 2, bytes: 48 }].into_iter().collect(),
             blocks: vec![collect::Block { address: 0x5000, size: 32, time_ns: 3_000_000 }],
             allocated_objects: 5,
             allocated_bytes: 120,
@@ -136,7 +135,7 @@ mod tests {
             youngest_ns: 11_000_000,
             blocks_per_stack: 1,
             image: ImageId(1),
-            stacks: BTreeMap::from([(3, used)]),
+            stacks: vec![(3, used)],
             counters: BTreeMap::from([(Counter::UnknownFree, 4), (Counter::MissedFree, 1)]),
         };
         let process = ProcessInfo {
@@ -151,18 +150,18 @@ mod tests {
         let named = NamedStack { status: StackStatus::FramePointers, frames: Arc::from([]) };
         let span = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         let profile =
-            Profile::build(&snapshot, process.clone(), span, Coverage::default(), |_| named.clone());
+            Profile::build(snapshot.clone(), process.clone(), span, Coverage::default(), |_| named.clone());
         let stack = &profile.stacks[0];
         assert_eq!(
             stack.ages,
             Some(Ages { oldest: Duration::from_millis(10), newest: Duration::from_millis(8) })
         );
         let cohort = Cohort { interval: 1, live: Totals { bytes: 48, objects: 2 } };
-        assert_eq!(stack.cohorts, [cohort]);
+        assert_eq!(stack.cohorts[..], [cohort]);
         assert_eq!(stack.blocks, [Block { address: 0x5000, size: 32, age: Duration::from_millis(8) }]);
         assert_eq!((stack.live_error, profile.live_error()), (None, None));
         let sampled = Coverage { sampling: Sampling::Rate(4), ..Coverage::default() };
-        let estimate = Profile::build(&snapshot, process, span, sampled, |_| named.clone());
+        let estimate = Profile::build(snapshot, process, span, sampled, |_| named.clone());
         assert_eq!(estimate.live_error(), Some(Totals { bytes: 3, objects: 0 }));
         assert_eq!((profile.unknown_frees, profile.lost["missed_free"]), (4, 1));
         assert_eq!(profile.lost["live_table_full"], 0);

@@ -20,6 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
+use smallvec::SmallVec;
 
 pub use crate::collect::Thread;
 pub use crate::symbolize::{Frame, FrameKind};
@@ -30,8 +31,8 @@ pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 /// Stands for the frames of a stack that was not kept, where people read it.
 pub const NO_STACK: &str = "[no stack]";
 pub use verdict::{
-    Basis, JUDGED_LOOKS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rate, Survival, TOO_EARLY,
-    Verdict, VerdictKind,
+    Basis, JUDGED_LOOKS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rank, Rate, StackIds, Survival,
+    TOO_EARLY, Verdict, VerdictKind,
 };
 
 /// A profile of one process.
@@ -270,7 +271,7 @@ pub struct StackProfile {
     /// Live bytes more than at the report before, or less; see [`crate::analyze::Growth`].
     pub growth: i64,
     /// What lives by when it was allocated, without cohorts of which nothing lives; empty when ages are not known.
-    pub cohorts: Vec<Cohort>,
+    pub cohorts: SmallVec<[Cohort; 4]>,
     /// Ages of the live blocks; `None` when none lives, or they are not known.
     pub ages: Option<Ages>,
     /// The largest of the live blocks, if the [`Coverage`] asks for them.

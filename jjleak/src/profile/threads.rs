@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use jjleak_common::stack::StackStatus;
 
-use super::{Ages, Cohort, Frame, FrameKind, Profile, StackProfile, Thread, Totals, root_of_squares};
+use super::{
+    Ages, Cohort, Frame, FrameKind, Profile, StackIds, StackProfile, Thread, Totals, root_of_squares,
+};
 
 impl StackProfile {
     /// The thread that it is of; `None` where threads are not told apart.
@@ -41,7 +43,7 @@ impl Profile {
         }
         for verdict in &mut self.verdicts {
             verdict.frames = without_thread(&verdict.frames);
-            let mut known = Vec::new();
+            let mut known = StackIds::new();
             for id in verdict.stacks.iter().map(|id| ids.get(id).copied().unwrap_or(*id)) {
                 if !known.contains(&id) {
                     known.push(id);
@@ -156,11 +158,11 @@ mod tests {
         profile.stacks.truncate(2);
         profile.stacks[0].ages = ages(9, 4);
         profile.stacks[1].ages = ages(7, 1);
-        profile.stacks[0].cohorts = vec![cohort(1, 10), cohort(4, 20)];
-        profile.stacks[1].cohorts = vec![cohort(2, 30), cohort(4, 40)];
+        profile.stacks[0].cohorts = [cohort(1, 10), cohort(4, 20)].into_iter().collect();
+        profile.stacks[1].cohorts = [cohort(2, 30), cohort(4, 40)].into_iter().collect();
         let stack = profile.across_threads().stacks.remove(0);
         assert_eq!(stack.ages, ages(9, 1));
         let sum = Cohort { interval: 4, live: Totals { bytes: 60, objects: 2 } };
-        assert_eq!(stack.cohorts, [cohort(1, 10), cohort(2, 30), sum]);
+        assert_eq!(stack.cohorts[..], [cohort(1, 10), cohort(2, 30), sum]);
     }
 }

@@ -4,6 +4,8 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::{Frame, Totals};
 
 /// A call site must have been watched for so many times the age at which allocations are judged: less leaves too little time
@@ -19,6 +21,9 @@ pub const TOO_EARLY: &str = "too early to say";
 /// What is said of one of which nothing is claimed.
 pub const NOT_JUDGED: &str = "not judged";
 
+/// IDs of stacks. Most call sites have one, and thousands are told of at every look: those of one take no memory of their own.
+pub type StackIds = SmallVec<[u64; 2]>;
+
 /// What is to be thought of the allocations of a call site, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
@@ -31,7 +36,7 @@ pub struct Verdict {
     /// Identity of the call site, the same in later profiles of the process.
     pub site: u64,
     /// The stacks that are this call site: their IDs.
-    pub stacks: Vec<u64>,
+    pub stacks: StackIds,
     /// How many more stacks are this call site, and left out of what is shown: what became of allocations, and how fast, is told
     /// of all.
     pub hidden_stacks: u64,
@@ -111,11 +116,23 @@ impl Verdict {
         self.rank().cmp(&other.rank())
     }
 
-    /// Where it stands among others: what is worst is least.
+    /// Where it stands among others.
     #[must_use]
-    pub fn rank(&self) -> impl Ord + use<> {
-        let pace = self.rate.filter(|_| self.kind <= VerdictKind::Growing).map_or(0., |rate| rate.per_second);
-        (self.kind, Reverse(ordered(pace)), Reverse(self.live.bytes), self.site)
+    pub fn rank(&self) -> Rank {
+        Rank::of(self.kind, self.rate, self.live, self.site)
+    }
+}
+
+/// Where a verdict stands among others: what is worst is least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank(VerdictKind, Reverse<i64>, Reverse<u64>, u64);
+
+impl Rank {
+    /// Of the verdict of this kind on a call site that grows so fast and holds so much.
+    #[must_use]
+    pub fn of(kind: VerdictKind, rate: Option<Rate>, live: Totals, site: u64) -> Self {
+        let pace = rate.filter(|_| kind <= VerdictKind::Growing).map_or(0., |rate| rate.per_second);
+        Self(kind, Reverse(ordered(pace)), Reverse(live.bytes), site)
     }
 }
 

@@ -220,7 +220,7 @@ mod tests {
         let [one, other] = [0, 1].map(|index| judged.stacks[index].clone());
         judged.verdicts.truncate(1);
         let verdict = &mut judged.verdicts[0];
-        verdict.stacks = vec![one.id, other.id];
+        verdict.stacks = [one.id, other.id].into();
         verdict.frames = Arc::clone(&other.frames);
         verdict.caller = other.frames.len() - 1;
         let view = View { ignore: Some(regex("^list_")), ..View::default() };

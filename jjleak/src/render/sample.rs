@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::tz::{TimeZone, offset};
 use jjleak_common::stack::StackStatus;
 use proptest::prelude::*;
+use smallvec::SmallVec;
 
 use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
@@ -61,7 +62,7 @@ pub(crate) fn empty_stack() -> StackProfile {
         allocated: Totals::default(),
         live_error: None,
         growth: 0,
-        cohorts: Vec::new(),
+        cohorts: SmallVec::new(),
         ages: None,
         blocks: Vec::new(),
         status: StackStatus::Complete,
@@ -112,7 +113,7 @@ fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
         basis: Basis::LongPast,
         confidence: 0.97,
         site: stack.id + 1,
-        stacks: vec![stack.id],
+        stacks: [stack.id].into_iter().collect(),
         frames: Arc::clone(&stack.frames),
         caller: stack.frames.len().saturating_sub(1).min(3),
         live: stack.live,
@@ -146,7 +147,7 @@ fn stack(
         allocated: totals(allocated),
         live_error: None,
         growth: 0,
-        cohorts: Vec::new(),
+        cohorts: SmallVec::new(),
         ages: (live.1 > 0).then_some(ages),
         blocks: Vec::new(),
         status,

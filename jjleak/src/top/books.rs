@@ -1,6 +1,7 @@
 //! What is known at one instant: the profiles, and a row for each process and call site.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,41 +65,57 @@ pub(super) struct Books {
 /// What was known before.
 #[derive(Debug, Default)]
 pub(super) struct Before {
-    sites: QuickMap<SiteKey, Totals>,
-    processes: HashMap<ProcessKey, Totals>,
+    /// Room for ages of stacks: thousands are told of at every look.
+    ages: QuickMap<u64, Duration>,
+    processes: HashMap<ProcessKey, Process>,
     allocated: u64,
     elapsed: Duration,
+}
+
+/// What was known of a process.
+#[derive(Debug, Default)]
+struct Process {
+    live: Totals,
+    /// What lived of each call site.
+    sites: QuickMap<u64, Totals>,
 }
 
 impl Books {
     /// Makes rows of profiles. `before` is what was known at the instant before, and is brought up to date.
     pub(super) fn new(profiles: Vec<Arc<Profile>>, cost: Cost, before: &mut Before) -> Self {
         let mut books = Self { cost, ..Self::default() };
-        let mut now = Before::default();
-        now.sites.reserve(before.sites.len());
+        let mut now = Before { ages: mem::take(&mut before.ages), ..Before::default() };
         for (index, profile) in profiles.iter().enumerate() {
             let process = ProcessKey::of(&profile.process);
-            let ages: QuickMap<u64, Duration> =
-                profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))).collect();
+            let ages = &mut now.ages;
+            ages.clear();
+            ages.reserve(profile.stacks.len());
+            ages.extend(profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))));
+            let mut known: Process = before.processes.remove(&process).unwrap_or_default();
             let mut worst = None;
+            books.sites.reserve(profile.verdicts.len());
             for (number, verdict) in profile.verdicts.iter().enumerate() {
                 let key = SiteKey { process, site: verdict.site };
                 let standing = Standing::of(verdict);
                 worst = Some(worst.map_or(standing, |worst: Standing| worst.min(standing)));
-                now.sites.insert(key, verdict.live);
                 books.sites.push(Row {
                     profile: index,
                     verdict: Some(number),
                     key,
                     standing,
                     live: verdict.live,
-                    delta: Delta::between(before.sites.get(&key), verdict.live),
+                    delta: Delta::between(known.sites.insert(verdict.site, verdict.live), verdict.live),
                     rate: verdict.rate.map_or(0., |rate| rate.per_second),
                     oldest: verdict.stacks.iter().filter_map(|id| ages.get(id)).max().copied(),
                 });
             }
+            if known.sites.len() > profile.verdicts.len() {
+                // Some are no more.
+                known.sites = profile.verdicts.iter().map(|verdict| (verdict.site, verdict.live)).collect();
+            }
             let live = profile.live();
-            now.processes.insert(process, live);
+            let delta = Delta::between(Some(mem::replace(&mut known.live, live)), live);
+            now.processes.insert(process, known);
             now.allocated += profile.allocated().objects;
             now.elapsed = now.elapsed.max(profile.elapsed());
             books.processes.push(Row {
@@ -107,7 +124,7 @@ impl Books {
                 key: SiteKey { process, site: 0 },
                 standing: worst.unwrap_or(Standing::Unjudged),
                 live,
-                delta: Delta::between(before.processes.get(&process), live),
+                delta,
                 // Only of what grows a rate is known.
                 rate: profile
                     .verdicts
@@ -162,8 +179,8 @@ impl ProcessKey {
 }
 
 impl Delta {
-    fn between(before: Option<&Totals>, now: Totals) -> Self {
-        let before = before.copied().unwrap_or_default();
+    fn between(before: Option<Totals>, now: Totals) -> Self {
+        let before = before.unwrap_or_default();
         Self {
             bytes: now.bytes.wrapping_sub(before.bytes).cast_signed(),
             objects: now.objects.wrapping_sub(before.objects).cast_signed(),

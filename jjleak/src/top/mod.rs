@@ -231,7 +231,7 @@ impl Top {
         let of_row = |row: &Row| {
             let index = row.profile;
             let all = || books.profile(row).stacks.iter().map(|stack| stack.id).collect();
-            let ids: Vec<u64> = books.verdict(row).map_or_else(all, |verdict| verdict.stacks.clone());
+            let ids: Vec<u64> = books.verdict(row).map_or_else(all, |verdict| verdict.stacks.to_vec());
             ids.into_iter().map(move |id| (index, id))
         };
         match self.screen() {

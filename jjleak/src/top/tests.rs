@@ -71,7 +71,7 @@ fn site(
         basis: Basis::LongPast,
         confidence: 0.95,
         site: id,
-        stacks: vec![id],
+        stacks: [id].into_iter().collect(),
         frames: Arc::clone(&frames),
         caller: 1,
         live,

@@ -1,12 +1,12 @@
 //! What is remembered of a call site.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::look::{Look, Now};
-use crate::analyze::judge::{Earlier, Judgement, Past};
+use super::said::{Judged, seconds};
+use crate::analyze::judge::{Earlier, Past};
 use crate::analyze::statistics::figure;
-use crate::profile::{Basis, Point, Profile, Sampling, Totals, Verdict};
+use crate::profile::{Basis, Point, Profile, Sampling, Totals};
 
 /// What is remembered of a call site, for each remembered instant.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub(super) struct Series {
     pub(super) total: Totals,
     /// What lives, to tell which sites matter.
     pub(super) holds: u64,
+    /// The number of the last look at which there was something of it.
+    pub(super) seen_at: u64,
     /// Looks since it was taken in, and what lived then.
     pub(super) looks: u32,
     pub(super) held_at_first: u64,
@@ -30,19 +32,9 @@ pub(super) struct Series {
     pub(super) judged: Option<Judged>,
 }
 
-/// What is thought of a call site, but for its figures.
-#[derive(Debug, Clone)]
-pub(super) struct Judged {
-    judgement: Judgement,
-    first_seen: Duration,
-    /// Bytes allocated and freed a second.
-    turnover: (f64, f64),
-    series: Arc<[Point]>,
-}
-
 fn points(ends: &[f64], live: &[f32]) -> Arc<[Point]> {
     let point = |(end, live): (&f64, &f32)| Point {
-        at: Duration::try_from_secs_f64(*end).unwrap_or_default(),
+        at: seconds(*end),
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -117,6 +109,7 @@ impl Series {
         self.live[last] = now.live.bytes as f32;
         self.old[last] = old_bytes as f32;
         self.total = now.allocated;
+        self.holds = now.live.bytes;
         if self.looks == 0 {
             self.held_at_first = now.live.bytes;
         }
@@ -150,8 +143,10 @@ impl Series {
             settle: profile.coverage.settle.as_secs_f64(),
             weight: weight(profile.coverage.sampling, now.live),
         };
+        let judgement = past.judge();
         Some(Judged {
-            judgement: past.judge(),
+            basis: if judgement.is_early { Basis::ShortPast } else { Basis::LongPast },
+            judgement,
             first_seen: seconds(first.checked_sub(1).map_or(0., |before| ends[before])),
             turnover: past.turnover(),
             series: points(ends, &self.live),
@@ -169,37 +164,4 @@ impl Series {
         self.marks.swap(0, 1);
         self.marks[1] = marks;
     }
-}
-
-impl Judged {
-    /// The verdict, with the figures of now.
-    pub(super) fn verdict(&self, now: &Now<'_>) -> Verdict {
-        let Self { judgement: judged, first_seen, turnover: (allocation_rate, free_rate), series } = self;
-        Verdict {
-            kind: judged.kind,
-            basis: if judged.is_early { Basis::ShortPast } else { Basis::LongPast },
-            confidence: judged.confidence,
-            site: now.site,
-            stacks: now.stacks.iter().map(|stack| stack.id).collect(),
-            frames: Arc::clone(&now.largest.frames),
-            caller: now.caller,
-            live: now.live,
-            allocated: now.allocated,
-            watched: seconds(judged.watched),
-            first_seen: *first_seen,
-            rate: judged.rate,
-            survival: judged.survival,
-            allocation_rate: *allocation_rate,
-            free_rate: *free_rate,
-            freed_when_old: judged.freed_when_old,
-            freed_from_before: None,
-            hidden_stacks: 0,
-            flat_for: judged.flat_for.map(seconds),
-            series: Arc::clone(series),
-        }
-    }
-}
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

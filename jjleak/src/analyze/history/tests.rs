@@ -114,6 +114,21 @@ fn sites_that_are_judged_in_turn_have_figures_of_the_look_and_verdicts_of_a_few_
     assert_eq!(last[0].kind, VerdictKind::Leaking);
 }
 
+#[test]
+fn stacks_are_of_their_call_sites_in_whatever_order_they_come_and_once_they_have_been_read() {
+    let mut history = History::default();
+    let unread = StackProfile { frames: [].into(), ..stack(2, &[20]) };
+    history.observe(&profile(1, vec![stack(1, &[10]), unread]), Pace::Thorough);
+    let later = vec![stack(3, &[0, 5]), stack(2, &[20, 1]), stack(1, &[10, 0])];
+    for pace in [Pace::Thorough, Pace::InTurn] {
+        let verdicts = history.observe(&profile(2, later.clone()), pace);
+        let mut held: Vec<_> =
+            verdicts.iter().map(|verdict| (&verdict.frames[0].symbol[..], verdict.live.bytes)).collect();
+        held.sort_unstable();
+        assert_eq!(held, [("site 1", 10), ("site 2", 21), ("site 3", 5)]);
+    }
+}
+
 /// A profile as it is at a glance: without cohorts, and without the instants that they are told by.
 fn glanced(mut profile: Profile) -> Profile {
     profile.instants_ns = [].into();

@@ -3,8 +3,9 @@
 //! A cache that is full when jjleak attaches replaces old entries by new ones. Nothing is known of the old ones but that they are
 //! freed; the new ones are kept, all of them, until they are the old ones. By themselves, they look like a leak.
 
+use super::{Judgement, duration};
 use crate::analyze::statistics::figure;
-use crate::profile::{Profile, Verdict, VerdictKind};
+use crate::profile::{Profile, VerdictKind};
 
 /// So many blocks from before must be freed for each that is kept, for the kept ones to be in their place, perhaps.
 const COMPARABLE: f64 = 0.5;
@@ -42,19 +43,11 @@ impl Before {
         self.frees = frees;
     }
 
-    /// Calls no site leaking while what is kept in all may be in the place of what was there before.
-    pub(in crate::analyze) fn doubt(&self, verdicts: &mut [Verdict], ends: &[f64]) {
-        let leaking = || verdicts.iter().filter(|verdict| verdict.kind == VerdictKind::Leaking);
-        let kept: f64 = leaking().map(kept).sum();
+    /// How many blocks from before are freed for each that is kept, where call sites that seem to leak keep so many a second; if
+    /// they are so many that what is kept may only be in their place.
+    pub(in crate::analyze) fn doubt(&self, kept: f64, ends: &[f64]) -> Option<f64> {
         let freed = self.lately(ends);
-        if kept <= 0. || freed < COMPARABLE * kept {
-            return;
-        }
-        for verdict in verdicts.iter_mut().filter(|verdict| verdict.kind == VerdictKind::Leaking) {
-            verdict.kind = VerdictKind::Growing;
-            verdict.confidence = CONFIDENCE;
-            verdict.freed_from_before = Some(freed / kept);
-        }
+        (kept > 0. && freed >= COMPARABLE * kept).then_some(freed / kept)
     }
 
     /// How many are freed a second.
@@ -83,15 +76,22 @@ fn of_before(profile: &Profile) -> u64 {
     frees.saturating_sub(by_library).saturating_sub(count(&profile.lost, "live_table_full"))
 }
 
-/// How many blocks a call site keeps a second.
-fn kept(verdict: &Verdict) -> f64 {
+impl Judgement {
+    /// No leak is called one while what is kept may be in the place of what was there before.
+    pub(in crate::analyze) fn doubted(self) -> Self {
+        Self { kind: VerdictKind::Growing, confidence: CONFIDENCE, ..self }
+    }
+}
+
+/// How many blocks a call site keeps a second, of which so many live.
+pub(in crate::analyze) fn kept(judgement: &Judgement, live: u64) -> f64 {
     let a_second = |objects: u64, seconds: f64| figure(objects) / seconds.max(f64::MIN_POSITIVE);
-    match verdict.survival {
-        Some(survival) if verdict.watched > survival.older_than => {
-            let seconds = verdict.watched.saturating_sub(survival.older_than).as_secs_f64();
+    match judgement.survival {
+        Some(survival) if duration(judgement.watched) > survival.older_than => {
+            let seconds = duration(judgement.watched).saturating_sub(survival.older_than).as_secs_f64();
             a_second(survival.live.objects, seconds)
         }
-        _ => a_second(verdict.live.objects, verdict.watched.as_secs_f64()),
+        _ => a_second(live, judgement.watched),
     }
 }
 

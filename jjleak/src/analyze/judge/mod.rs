@@ -12,12 +12,13 @@ mod before;
 mod survivors;
 mod total;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::statistics::{Batch, figure, real};
 use crate::profile::{JUDGED_LOOKS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
-pub(super) use before::Before;
+pub(super) use before::{Before, kept};
 pub(super) use survivors::{Earlier, slows_down};
 
 /// See [`JUDGED_SPANS`].
@@ -62,7 +63,7 @@ pub(super) struct Past<'a> {
 }
 
 /// What a past makes of a call site.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Judgement {
     pub(super) kind: VerdictKind,
     /// Whether the past is too short to tell more than whether it grows.
@@ -154,19 +155,19 @@ const EARLY_GROWTH: f32 = 1.2;
 const EARLY_CONFIDENCE: f64 = 0.3;
 
 /// Puts stretches of time together to about so many of equal duration.
-pub(super) fn batches(stretches: &[Batch], wanted: usize) -> Vec<Vec<usize>> {
+pub(super) fn batches(stretches: &[Batch], wanted: usize) -> Vec<Range<usize>> {
     let duration: f64 = stretches.iter().map(|stretch| stretch.duration).sum();
     let wanted = wanted.min(stretches.len());
-    let mut groups: Vec<Vec<usize>> = Vec::with_capacity(wanted);
+    let mut groups: Vec<Range<usize>> = Vec::with_capacity(wanted);
     let mut time = 0.;
     for (index, stretch) in stretches.iter().enumerate() {
         let middle = time + stretch.duration / 2.;
         let begins = real(groups.len()) * duration / real(wanted.max(1));
         if groups.is_empty() || middle >= begins {
-            groups.push(Vec::new());
+            groups.push(index..index);
         }
         if let Some(group) = groups.last_mut() {
-            group.push(index);
+            group.end = index + 1;
         }
         time += stretch.duration;
     }

@@ -1,5 +1,7 @@
 //! What became of what was allocated.
 
+use std::ops::Range;
+
 use super::total::Total;
 use super::{
     AT_ONCE, BATCHES, Judgement, MIN_INTERVALS, NEARLY_ALL, OLD, Past, SPANS, batches, bytes, duration,
@@ -111,8 +113,7 @@ fn leak_since(past: &Past<'_>, survivors: &[Totals], begin: f64) -> Option<Leak>
     };
     let stretches: Vec<_> = old.iter().map(stretch).collect();
     let groups = batches(&stretches, BATCHES);
-    let sum =
-        |group: &Vec<usize>, of: &dyn Fn(usize) -> f64| group.iter().map(|index| of(*index)).sum::<f64>();
+    let sum = |group: &Range<usize>, of: &dyn Fn(usize) -> f64| group.clone().map(of).sum::<f64>();
     let mut grown: Vec<Grown> = groups
         .iter()
         .map(|group| Grown {

@@ -1,5 +1,7 @@
 //! How the sum of what lives went.
 
+use std::ops::Range;
+
 use super::survivors::slows_down;
 use super::{AT_ONCE, BATCHES, Judgement, NEARLY_ALL, Past, batches};
 use crate::analyze::statistics::{Batch, growth, trend};
@@ -12,7 +14,7 @@ const RISE: f64 = 0.1;
 /// What stays within this share of its maximum is flat.
 const FLAT: f64 = 0.05;
 /// Of what is allocated, a queue that fills keeps a share between these: a leak keeps nearly all, or a small part of much.
-const OF_QUEUES: std::ops::Range<f64> = 0.15..0.9;
+const OF_QUEUES: Range<f64> = 0.15..0.9;
 /// What never falls below this share of its peak in the latter half keeps what it has.
 const KEPT: f64 = 0.5;
 
@@ -40,12 +42,14 @@ impl Total {
             .collect();
         // What is young comes and goes with the load.
         let sum = if past.survivors.is_some() && past.is_long_enough() { past.old } else { past.live };
-        let lowest = |group: &Vec<usize>| {
-            group.iter().map(|index| f64::from(sum[from + index])).fold(f64::INFINITY, f64::min)
+        let lowest = |group: &Range<usize>| {
+            let sums = &sum[from + group.start..from + group.end];
+            sums.iter().copied().map(f64::from).fold(f64::INFINITY, f64::min)
         };
         let groups = batches(&stretches, BATCHES);
         let troughs: Vec<f64> = groups.iter().map(lowest).collect();
-        let durations = groups.iter().map(|group| group.iter().map(|index| stretches[*index].duration).sum());
+        let durations =
+            groups.iter().map(|group| stretches[group.clone()].iter().map(|stretch| stretch.duration).sum());
         // From one trough to the next.
         let steps: Vec<_> = durations
             .skip(1)

@@ -32,7 +32,7 @@ fn nonsense() -> impl Strategy<Value = Vec<Profile>> {
         id,
         live,
         allocated,
-        cohorts,
+        cohorts: cohorts.into(),
         ..sample::empty_stack()
     });
     let instants = prop::collection::btree_set(any::<u64>(), 0..6);

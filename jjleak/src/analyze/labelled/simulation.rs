@@ -116,7 +116,7 @@ impl Run {
 
     /// The verdict on a call site beside another one.
     pub(super) fn verdict_beside(&self, blocks: Vec<Block>, other: Vec<Block>) -> Option<Verdict> {
-        self.verdicts(vec![blocks, other]).into_iter().find(|verdict| verdict.stacks == [1])
+        self.verdicts(vec![blocks, other]).into_iter().find(|verdict| verdict.stacks[..] == [1])
     }
 
     /// The verdicts on several call sites at the end of the run.

@@ -46,8 +46,7 @@ pub(super) struct LiveView {
     resumed: unix::Signal,
     meter: Meter,
     interval: Duration,
-    /// When the notice came that shows.
-    noticed: Option<Instant>,
+    noticed: Noticed,
     /// What the last looks took of all cores, in seconds.
     spent: VecDeque<f64>,
     /// How long to wait until the next look, if that is longer than the interval.
@@ -102,7 +101,7 @@ impl LiveView {
             resumed,
             meter: Meter::new(),
             interval,
-            noticed: None,
+            noticed: Noticed::default(),
             spent: VecDeque::with_capacity(LOOKS),
             pause: None,
             ways,
@@ -167,7 +166,7 @@ impl LiveView {
                     None => Ok(false),
                 },
                 _ = self.resumed.recv() => self.take_again().map(|()| true),
-                () = at(self.noticed.map(|noticed| noticed + NOTICED_FOR)) => self.clear_notice().map(|()| true),
+                () = at(self.noticed.leaves_at()) => self.clear_notice().map(|()| true),
             };
             // A terminal that is gone needs no view.
             if !goes_on.unwrap_or(false) {
@@ -178,7 +177,7 @@ impl LiveView {
 
     /// Does what a key says; whether to go on.
     fn press(&mut self, key: KeyEvent) -> io::Result<bool> {
-        self.noticed = None;
+        self.noticed.leaves();
         match self.top.press(key) {
             Some(Wish::Leave) => return Ok(false),
             Some(Wish::Export) => {
@@ -187,7 +186,7 @@ impl LiveView {
                     Err(failure) => format!("not written: {failure}"),
                 };
                 self.top.tell(&told);
-                self.noticed = Some(Instant::now());
+                self.noticed.comes(Instant::now());
             }
             Some(Wish::Suspend) => {
                 super::restore();
@@ -203,7 +202,7 @@ impl LiveView {
 
     /// Shows again what the notice has hidden.
     fn clear_notice(&mut self) -> io::Result<()> {
-        self.noticed = None;
+        self.noticed.leaves();
         self.top.tell("");
         self.draw()
     }
@@ -216,7 +215,7 @@ impl LiveView {
     fn draw(&mut self) -> io::Result<()> {
         if let Some(notice) = notices::latest() {
             self.top.tell(&notice);
-            self.noticed = Some(Instant::now());
+            self.noticed.comes(Instant::now());
         }
         self.terminal.draw(&mut self.top)
     }
@@ -240,6 +239,26 @@ impl LiveView {
         let mut file = PendingFile::create(&self.ways.folder.join(name))?;
         file.write(&render(&profile, Format::Svg, &options)?)?;
         Ok(file.finish()?)
+    }
+}
+
+/// Whether a notice shows, and since when.
+#[derive(Debug, Default)]
+struct Noticed(Option<Instant>);
+
+impl Noticed {
+    /// A notice comes, in the place of the one before.
+    const fn comes(&mut self, now: Instant) {
+        self.0 = Some(now);
+    }
+
+    const fn leaves(&mut self) {
+        self.0 = None;
+    }
+
+    /// When it leaves by itself; `None` while nothing shows.
+    fn leaves_at(&self) -> Option<Instant> {
+        self.0.map(|since| since + NOTICED_FOR)
     }
 }
 
@@ -301,6 +320,19 @@ mod tests {
         is(usual(&[0.4]), 0.);
         is(usual(&[0.01, 0.4]), 0.01);
         is(usual(&[0.02, 0.01, 0.02, 0.01]), 0.015);
+    }
+
+    #[test]
+    fn a_notice_leaves_after_eight_seconds_or_with_a_key_and_a_later_one_stays_for_as_long() {
+        let (second, begin) = (Duration::from_secs(1), Instant::now());
+        let mut noticed = Noticed::default();
+        assert_eq!(noticed.leaves_at(), None);
+        noticed.comes(begin);
+        assert_eq!(noticed.leaves_at(), Some(begin + 8 * second));
+        noticed.comes(begin + 5 * second);
+        assert_eq!(noticed.leaves_at(), Some(begin + 13 * second));
+        noticed.leaves();
+        assert_eq!(noticed.leaves_at(), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Profiles of the processes: at an interval, for the sake of later verdicts, and the last ones of those that have ended.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jjleak_common::counter::Counter;
@@ -19,13 +20,17 @@ use crate::collect::View;
 use crate::processes::MemoryLimit;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 
+/// Most looks of a view that tell apart what was allocated since, in the time at which allocations are old enough to be judged:
+/// more would say nothing of what is old, and they are dearer than those that have figures only.
+const LOOKS_IN_SETTLE: u32 = 4;
+
 impl Watch {
     /// Takes profiles of all processes.
     pub(in crate::cli) fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
         // A past of minutes is told by few instants: what is between them is looked at for its figures.
         let now_ns = now_ns();
         let images = self.images(|_| pace == Pace::InTurn && !self.coverage.combined);
-        let glanced = images.into_iter().filter(|image| !self.collector.is_due(*image, now_ns)).collect();
+        let glanced = images.into_iter().filter(|image| !self.tells_of_past(*image, now_ns)).collect();
         self.collector.leave_undivided(glanced);
         let profiles = self.take_but(&BTreeSet::new());
         self.collector.leave_undivided(BTreeSet::new());
@@ -43,6 +48,13 @@ impl Watch {
         }
         self.measure_cost(&mut profiles);
         Ok(profiles)
+    }
+
+    /// Whether a view's look shall tell apart what an image has allocated since the one before.
+    fn tells_of_past(&self, image: ImageId, now_ns: u64) -> bool {
+        let least = nanoseconds(self.coverage.settle / LOOKS_IN_SETTLE);
+        let before = self.collector.last_divided_ns(image);
+        self.collector.is_due(image, now_ns) && before.is_none_or(|at| now_ns.saturating_sub(at) >= least)
     }
 
     /// Looks at what lives, for the sake of later verdicts, in processes whose past is told apart by that; whether there were
@@ -160,13 +172,8 @@ impl Watch {
                 }
                 stack
             };
-            let mut profile = Profile::build(
-                &snapshot,
-                watched.info(),
-                watched.span(snapshot.taken_ns, now),
-                coverage,
-                name,
-            );
+            let span = watched.span(snapshot.taken_ns, now);
+            let mut profile = Profile::build(snapshot, watched.info(), span, coverage, name);
             profile.ended.clone_from(&watched.ended);
             profile.memory = MemoryLimit::of(watched.pid()).map(memory);
             Some(profile)
@@ -180,8 +187,12 @@ const fn memory(MemoryLimit { is_cgroup, limit, available }: MemoryLimit) -> Mem
     Memory { kind: if is_cgroup { MemoryKind::Cgroup } else { MemoryKind::Ram }, limit, available }
 }
 
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What a snapshot has to show for this coverage.
 fn view(coverage: Coverage) -> View {
-    let older_ns = u64::try_from(coverage.older.as_nanos()).unwrap_or(u64::MAX);
+    let older_ns = nanoseconds(coverage.older);
     View { older_ns, blocks_per_stack: coverage.blocks_per_stack }
 }

@@ -1,0 +1,111 @@
+//! What is said of call sites at a look: what was thought of them when they were last judged, with the figures of the look.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::look::Now;
+use crate::analyze::judge::{Before, Judgement, kept};
+use crate::profile::{Basis, Point, Rank, Verdict, VerdictKind};
+
+/// What is thought of a call site, but for its figures.
+#[derive(Debug, Clone)]
+pub(super) struct Judged {
+    pub(super) judgement: Judgement,
+    pub(super) basis: Basis,
+    pub(super) first_seen: Duration,
+    /// Bytes allocated and freed a second.
+    pub(super) turnover: (f64, f64),
+    pub(super) series: Arc<[Point]>,
+}
+
+/// What is said of a call site.
+pub(super) struct Said<'a> {
+    pub(super) judged: &'a Judged,
+    pub(super) now: &'a Now<'a>,
+}
+
+impl Judged {
+    /// Nothing is thought of it yet, or at all.
+    pub(super) fn nothing(basis: Basis) -> Self {
+        Self {
+            judgement: Judgement {
+                kind: VerdictKind::SteadyChurn,
+                is_early: true,
+                confidence: 0.,
+                watched: 0.,
+                rate: None,
+                survival: None,
+                freed_when_old: None,
+                flat_for: None,
+            },
+            basis,
+            first_seen: Duration::ZERO,
+            turnover: (0., 0.),
+            series: Arc::default(),
+        }
+    }
+}
+
+impl Said<'_> {
+    /// How many blocks the call site keeps a second, if it is called leaking.
+    fn kept(&self) -> Option<f64> {
+        let Self { judged: Judged { judgement, .. }, now } = self;
+        (judgement.kind == VerdictKind::Leaking).then(|| kept(judgement, now.live.objects))
+    }
+
+    /// What is thought of it where that is doubted.
+    fn judgement(&self, doubt: Option<f64>) -> Judgement {
+        let judgement = self.judged.judgement;
+        match doubt {
+            Some(_) if judgement.kind == VerdictKind::Leaking => judgement.doubted(),
+            _ => judgement,
+        }
+    }
+
+    /// Where its verdict stands among others.
+    fn rank(&self, doubt: Option<f64>) -> Rank {
+        let Judgement { kind, rate, .. } = self.judgement(doubt);
+        Rank::of(kind, rate, self.now.live, self.now.site)
+    }
+
+    fn verdict(&self, doubt: Option<f64>) -> Verdict {
+        let Self { judged: Judged { basis, first_seen, turnover, series, .. }, now } = self;
+        let Judgement { kind, confidence, watched, rate, survival, freed_when_old, flat_for, .. } =
+            self.judgement(doubt);
+        let (allocation_rate, free_rate) = *turnover;
+        Verdict {
+            kind,
+            basis: *basis,
+            confidence,
+            site: now.site,
+            stacks: now.stacks().map(|stack| stack.id).collect(),
+            frames: Arc::clone(&now.largest.frames),
+            caller: now.caller,
+            live: now.live,
+            allocated: now.allocated,
+            watched: seconds(watched),
+            first_seen: *first_seen,
+            rate,
+            survival,
+            allocation_rate,
+            free_rate,
+            freed_when_old,
+            freed_from_before: doubt.filter(|_| self.kept().is_some()),
+            hidden_stacks: 0,
+            flat_for: flat_for.map(seconds),
+            series: Arc::clone(series),
+        }
+    }
+}
+
+/// Verdicts, what is worst first. They are large: each is written once, in its place.
+pub(super) fn worst_first(said: &[Said<'_>], before: &Before, ends: &[f64]) -> Vec<Verdict> {
+    let doubt = before.doubt(said.iter().filter_map(Said::kept).sum(), ends);
+    let mut order: Vec<_> = said.iter().map(|said| said.rank(doubt)).zip(0..).collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, index): (_, usize)| said[index].verdict(doubt)).collect()
+}
+
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
