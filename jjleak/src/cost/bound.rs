@@ -103,7 +103,7 @@ impl Bound {
                 }
             }
             if matches!(deed, Deed::Wake(_) | Deed::Rest(_)) {
-                turning_s += (thread_cpu_time() - begun).as_secs_f64();
+                turning_s += thread_cpu_time().saturating_sub(begun).as_secs_f64();
             }
         }
         let measured = self.measure(attachment, prices);
