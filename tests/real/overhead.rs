@@ -256,6 +256,6 @@ fn probes_that_are_put_back_in_at_once_count_no_block_twice() {
     // All frees are seen: no block can take the place of another, unless it is booked by two probes.
     ledger.run("steady_stop");
     let snapshot = attached.snapshot(View::default());
-    assert!(snapshot.stacks.values().any(|used| used.allocated_objects > 0));
+    assert!(snapshot.stacks.iter().any(|(_, used)| used.allocated_objects > 0));
     assert_eq!(snapshot.counters[&Counter::MissedFree], 0);
 }
