@@ -13,6 +13,12 @@ use super::{
 /// What belongs to no process stands in every process's profile.
 const OF_NO_PROCESS: [Counter; 2] = [Counter::ProcessTableFull, Counter::MissedRun];
 
+/// Adds what another process's profile says of a counter. What is of no process is the same in all.
+pub(crate) fn add_count(sum: &mut u64, name: &str, count: u64) {
+    let is_common = OF_NO_PROCESS.iter().any(|counter| counter.name() == name);
+    *sum = if is_common { count.max(*sum) } else { *sum + count };
+}
+
 impl Profile {
     /// One profile of several: each process is a frame below which its stacks and verdicts stand. A single one stays as it is.
     /// That nothing leaks is told of those alone that have all been judged; a leak in one of them is told in any case.
@@ -47,9 +53,7 @@ impl Profile {
             };
             for (counts, more) in [(&mut merged.lost, &profile.lost), (&mut merged.notes, &profile.notes)] {
                 for (name, count) in more {
-                    let sum = counts.entry(name.clone()).or_default();
-                    let is_common = OF_NO_PROCESS.iter().any(|counter| counter.name() == name);
-                    *sum = if is_common { *count } else { *sum + count };
+                    add_count(counts.entry(name.clone()).or_default(), name, *count);
                 }
             }
             if profile.is_judged() {

@@ -26,6 +26,7 @@ pub use crate::collect::Thread;
 pub use crate::symbolize::{Frame, FrameKind};
 pub use cost::Cost;
 pub use history::{Moment, remember};
+pub(crate) use merge::add_count;
 pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 
 /// Stands for the frames of a stack that was not kept, where people read it.

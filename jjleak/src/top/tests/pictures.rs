@@ -58,6 +58,18 @@ fn several_processes_in_a_usual_terminal() {
 }
 
 #[test]
+fn what_is_lost_is_summed_over_processes_and_what_is_of_the_host_is_told_once() {
+    let mut top = Top::new(about(Colors::Sixteen));
+    let lost = |lost: u64| Profile {
+        lost: sample::counters([("missed_free", lost), ("process_table_full", 7)]),
+        ..leaking()
+    };
+    top.take([1, 2].map(lost).into(), Cost::default());
+    let shown = text(&mut top, USUAL);
+    assert!(shown.contains("LOST: 3 missed_free, 7 process_table_full"), "{shown}");
+}
+
+#[test]
 fn in_the_first_minute_it_is_too_early_to_say_and_what_grows_fastest_comes_first() {
     let mut profile = leaking();
     profile.coverage.settle = Duration::from_secs(90);

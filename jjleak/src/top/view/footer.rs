@@ -14,7 +14,7 @@ use super::super::screen::Screen;
 use super::super::text::{cut_end, safe, width};
 use super::super::theme::Theme;
 use super::{Piece, fitting};
-use crate::profile::{Cost, Coverage, InWindows, Sampling};
+use crate::profile::{Cost, Coverage, InWindows, Sampling, add_count};
 use crate::render::{grouped, losses, share_in_words};
 
 /// From this width on, keys and costs have words.
@@ -38,7 +38,7 @@ impl Top {
         let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
         for profile in &books.profiles {
             for loss in losses(profile) {
-                *lost.entry(loss.name).or_default() += loss.count;
+                add_count(lost.entry(loss.name).or_default(), loss.name, loss.count);
             }
         }
         let mut pieces = Vec::new();
