@@ -5,7 +5,7 @@ use std::process::Command;
 
 use jjleak::render::json::Document;
 
-use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::books::{Books, assert_nothing_lost, losses};
 use crate::support::bounded::{self, SOON};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -228,6 +228,9 @@ fn the_first_process_that_matches_is_counted_from_its_first_allocation_and_no_ot
 
     let report = ended.report_on(first.pid());
     first.books().assert_reported(&report);
-    assert_nothing_lost(&report);
+    let mut lost = losses(&report);
+    // Of processes of the host that nobody wanted: on a busy one they can come faster than they are let go of.
+    lost.remove("process_table_full");
+    assert!(lost.is_empty(), "{lost:?}");
     assert!(ended.reports().iter().all(|report| report.process.pid == first.pid()));
 }
