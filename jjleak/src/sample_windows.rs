@@ -11,7 +11,8 @@
 
 use jjleak_common::sampling::WEIGHT_ONE;
 
-/// Windows that are kept; neighbours are taken together when there are more. A day of windows every two seconds.
+/// Windows that are kept; neighbours are taken together when there are more. A day and a half of them
+/// every two seconds, and nearly two hours of the shortest strata that are planned.
 const MAX_WINDOWS: usize = 1 << 16;
 
 /// A window, in nanoseconds of `CLOCK_MONOTONIC`.

@@ -91,9 +91,9 @@ fn off(report: &Document, leaked: u64) -> f64 {
 
 /// What the kernel has counted of calls, at their prices, is less than this share of what the process took itself.
 fn assert_below(report: &Document, share: f64) {
-    /// A report can come when a window is over whose cost is not saved up. On a busy machine, probes are taken out late, which
-    /// costs as much as a window.
-    const MARGIN: f64 = 1.5;
+    /// Two thirds of the bound are planned for. A report can come when a window is over whose cost is not saved up, and on a busy
+    /// machine, probes are taken out late, which costs as much as another window: of some five, these two are beyond the plan.
+    const MARGIN: f64 = 1.25;
     let cost = report.cost.expect("a process that runs has a cost");
     let of_cpu = cost.of_cpu.expect("what calls take is known");
     let of_own = of_cpu / (1. - of_cpu);

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-/// A window is no longer: long against the time in which probes are put in, and short against what changes in a program.
-const LONGEST_WINDOW: Duration = Duration::from_millis(200);
-/// Nor shorter: timers are late by a millisecond, and putting probes in takes a third of one.
+/// A window is no shorter: timers are late by a millisecond, and putting probes in takes a third of one.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
 /// Windows are to come about as often as this. In a span of [`SPAN_S`], there can be those of two more strata than fit into it: the
 /// last of one, and the first of another.
 const TARGET: Duration = Duration::from_millis(2_500);
-/// A window is no longer than this part of it.
+/// A window is no longer than this part of it, 50 ms: long against the time in which probes are put in, and short against what changes
+/// in a program. What a burst costs in it is not known before.
 const WINDOWS_IN_TARGET: u32 = 50;
 /// The first ones come faster, and are shorter: they repay what it took to find out that not everything can be counted.
 pub(super) const FIRST_TARGET: Duration = Duration::from_secs(1);
@@ -21,11 +20,12 @@ const NEWEST: f64 = 0.3;
 const OWN_S: f64 = 5.;
 /// A process that does nothing may be spent this share of a core on: else the first call after a silence would be too much.
 const LEAST_CORES: f64 = 0.002;
-/// May be owed before it is known what calls take, and how many there are: a thousand calls.
-const GRACE_S: f64 = 0.001;
-/// The same for who would rather pay that once than not have everything counted: what a JVM compiles at once is no burden.
-const PATIENT_GRACE_S: f64 = 0.5;
-/// The bound is kept over any span as long as this.
+/// May be owed before it is known what calls take, and how many there are, if hits take as much as they can: a thousand calls.
+const GRACE_S: f64 = 0.002;
+/// The same for who would rather pay that once than not have everything counted: what a JVM compiles at once is no burden. Half a
+/// second, where hits take what they usually do.
+const PATIENT_GRACE_S: f64 = 1.2;
+/// The bound is kept over any span as long as this, or as two strata where these are longer.
 const SPAN_S: f64 = 10.;
 /// Of what may be spent, this is saved up while everything is counted; with what is saved, it is all of it in a span.
 const OF_SHARE_WHOLE: f64 = 1. - SAVED_S / SPAN_S;
@@ -33,7 +33,7 @@ const OF_SHARE_WHOLE: f64 = 1. - SAVED_S / SPAN_S;
 const OF_SHARE_IN_WINDOWS: f64 = SPAN_S / (SPAN_S + 2. * TARGET.as_secs_f64());
 /// Not more is saved up than in so many seconds: else a process that was quiet all day could be held up for an hour.
 const SAVED_S: f64 = 1.;
-/// How long everything is counted before that is judged again: by what a thread can have spent by then, within these bounds.
+/// How long everything is counted before that is judged again: by what threads can have spent by then, within these bounds.
 const LOOKS_S: (f64, f64) = (0.004, 0.5);
 
 /// What was measured, in shares of a core.
@@ -58,8 +58,6 @@ pub struct Plan {
     pub window: Duration,
     /// How long frees are followed after the window; for longer than the stratum, all the time.
     pub follow: Duration,
-    /// A window that has cost more ends at once, in seconds of a core.
-    pub most_spent_s: f64,
     /// More may not be owed in it, in seconds of a core; else frees rest at once.
     pub most_owed_s: f64,
 }
@@ -73,6 +71,11 @@ impl Load {
     /// Whether frees can be counted all the time.
     pub(super) fn follows_always(&self, share: f64) -> bool {
         self.frees < self.allowed(share) / 2.
+    }
+
+    /// How many threads have been seen to run at once; at least one.
+    pub(super) fn threads(&self) -> f64 {
+        (self.own + self.allocations + self.frees).max(1.)
     }
 
     /// How long it takes until so much is paid back, in seconds.
@@ -91,7 +94,7 @@ impl Load {
         let allowed = self.allowed(share);
         let target_s = target.as_secs_f64();
         // The first windows are short: what they cost is not known yet.
-        let longest = (target / WINDOWS_IN_TARGET).clamp(SHORTEST_WINDOW, LONGEST_WINDOW);
+        let longest = (target / WINDOWS_IN_TARGET).max(SHORTEST_WINDOW);
         let window_for = |affordable_s: f64, cores: f64| {
             seconds(affordable_s / cores.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest)
         };
@@ -109,8 +112,8 @@ impl Load {
         };
         let to_save_s = (cost_s - saved_s).max(0.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);
-        let most_spent_s = 2. * cost_s.max(allowed * target_s);
-        Plan { stratum, window, follow, most_spent_s, most_owed_s: most_spent_s - saved_s.min(0.) }
+        let most_owed_s = 2. * cost_s.max(allowed * target_s) - saved_s.min(0.);
+        Plan { stratum, window, follow, most_owed_s }
     }
 
     /// Takes a window in that was counted just now.
@@ -148,8 +151,10 @@ fn mix(old: &mut f64, new: f64, weight: f64) {
 }
 
 fn seconds(seconds: f64) -> Duration {
-    const HOUR_S: f64 = 3600.;
-    Duration::from_secs_f64(seconds.clamp(0., HOUR_S))
+    /// A stratum that was cut short would not earn what its window costs. In a day, a process that does nothing earns what a window of
+    /// a hundred threads does, at a bound of 1 %.
+    const DAY_S: f64 = 86_400.;
+    Duration::from_secs_f64(seconds.clamp(0., DAY_S))
 }
 
 /// What was saved up for counting, or is owed.
@@ -184,7 +189,7 @@ impl Budget {
         Self { share, part: OF_SHARE_WHOLE, longest_s: SAVED_S, saved_s: 0., grace_s: GRACE_S }
     }
 
-    /// The same for who lets half a second be owed before not everything is counted: that is never paid back.
+    /// The same for who lets more be owed before not everything is counted: that is never paid back.
     #[must_use]
     pub const fn patient(share: f64) -> Self {
         Self { grace_s: PATIENT_GRACE_S, ..Self::new(share) }
@@ -196,7 +201,7 @@ impl Budget {
         self.share * self.part
     }
 
-    /// Not everything is counted from now on. To pay half a second back can take longer than a profile.
+    /// Not everything is counted from now on. To pay so much back can take longer than a profile.
     pub fn settle(&mut self) {
         (self.part, self.longest_s) = (OF_SHARE_IN_WINDOWS, TARGET.as_secs_f64());
         if self.grace_s >= PATIENT_GRACE_S {
@@ -225,11 +230,11 @@ impl Budget {
         self.saved_s < -self.grace_s
     }
 
-    /// How long everything can be counted before that is judged again.
+    /// How long so many threads can have everything counted before that is judged again.
     #[must_use]
-    pub fn until_look(&self) -> Duration {
+    pub fn until_look(&self, threads: f64) -> Duration {
         let (shortest, longest) = LOOKS_S;
-        Duration::from_secs_f64((self.saved_s + self.grace_s).clamp(shortest, longest))
+        Duration::from_secs_f64(((self.saved_s + self.grace_s) / threads).clamp(shortest, longest))
     }
 }
 

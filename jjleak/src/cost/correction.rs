@@ -4,12 +4,13 @@
 //! nor the kernel's is in the caches when it gets to one, and what both do afterwards is slower, too. What that comes to is
 //! in the CPU time of the process, which is less while nothing is counted.
 
+use super::Stretch;
 use super::course::Measured;
 
 /// What is taken for true before it is known, and always at least: what was measured of a program that makes some calls and sleeps.
 const LEAST: f64 = 1.3;
-/// More is not believed.
-const MOST: f64 = 4.;
+/// More is not believed. While everything is counted nothing is learned: the bound is kept if they take as much.
+const MOST: f64 = 3.;
 /// What a stretch counts for, beside all before it, if hits took so much of it and the process nothing else.
 const NEWEST: f64 = 0.3;
 const TELLING_S: f64 = 0.002;
@@ -27,6 +28,15 @@ impl Default for Correction {
 }
 
 impl Correction {
+    /// The most that hits can take.
+    pub(super) const AT_MOST: Self = Self { factor: MOST };
+
+    /// A stretch of time, as it is booked.
+    pub(super) fn stretch(self, measured: Measured) -> Stretch {
+        let spent_s = self.of(measured);
+        Stretch { over_s: measured.over_s, own_s: (measured.cpu_s - spent_s).max(0.), spent_s }
+    }
+
     /// What a stretch has taken of the process.
     pub(super) fn of(self, measured: Measured) -> f64 {
         self.factor * measured.priced_s()

@@ -3,9 +3,10 @@
 //!
 //! As long as counting everything costs less, everything is counted. Otherwise allocations are counted in short windows,
 //! drawn at random; frees are counted for a while longer, so that what outlives its window is told from what does not; then
-//! all probes rest. How long a stratum is, is settled before its window by what is saved or owed then, and by what earlier windows
-//! have cost ([`Load::plan`]).
+//! all probes rest. How long a stratum and its window are is settled before the window by what is saved or owed then, and by what
+//! earlier windows have cost ([`Load::plan`]); what is counted in a window changes neither, or estimates would not be right on average.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use super::budget::{FIRST_TARGET, FIRST_TURN_S, longer};
@@ -18,7 +19,7 @@ use crate::draws::Draws;
 const ALONE: Duration = Duration::from_millis(300);
 /// Where something is owed then, it is left alone until that is paid back; when that is, is thought over as often.
 const OWES_S: (f64, f64) = (0.01, 1.);
-/// How often is looked at what is counted, in seconds: by what a thread can have spent by then, within these bounds. A look takes some
+/// How often is looked at what is counted, in seconds: by what threads can have spent by then, within these bounds. A look takes some
 /// ten microseconds.
 const LOOKS_S: (f64, f64) = (0.01, 0.1);
 /// For so long after the beginning nothing else is done that takes time: nobody knows yet what counting everything takes.
@@ -68,25 +69,24 @@ pub(super) struct Course {
     draws: Draws,
     /// CPU time that probes have taken, and putting them in and taking them out.
     spent_s: f64,
-    /// What was counted in the window.
-    window: Measured,
-    /// What the window has taken beyond that so far, until it is over.
-    turn_s: Option<f64>,
+    /// What the stratum has taken so far beyond what was counted: to put probes in and take them out, and what was hit meanwhile.
+    turn_s: f64,
     /// Whether frees are counted.
     follows: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// Everything is counted.
-    Whole,
+    /// Everything is counted. The books as they are if hits take as much as they can: what they really take is not known, for
+    /// the process is never seen without them.
+    Whole { at_most: Budget },
     /// Nothing is planned yet. What it took to find out that not everything can be counted is paid back first, for a run can end
     /// at any time: only later windows can be anywhere in their strata.
     Alone { is_known: bool },
     /// Until the window of the stratum begins.
     Waiting { stratum_end: Instant, window: Instant, plan: Plan },
     /// Allocations are counted.
-    Window { stratum_end: Instant, until: Instant, plan: Plan },
+    Window { stratum_end: Instant, plan: Plan },
     /// Frees are, for so long.
     Following { stratum_end: Instant, until: Option<Instant>, plan: Plan },
 }
@@ -95,8 +95,8 @@ impl Course {
     /// Begins, with everything counted from now on.
     pub(super) fn begin(budget: Budget, now: Instant, draws: Draws) -> Self {
         Self {
-            state: State::Whole,
-            next: now + budget.until_look(),
+            state: State::Whole { at_most: budget },
+            next: now + budget.until_look(1.),
             began: now,
             budget,
             load: Load { turn_s: FIRST_TURN_S, ..Load::default() },
@@ -104,8 +104,7 @@ impl Course {
             target: FIRST_TARGET,
             draws,
             spent_s: 0.,
-            window: Measured::default(),
-            turn_s: None,
+            turn_s: 0.,
             follows: true,
         }
     }
@@ -127,14 +126,14 @@ impl Course {
 
     /// Whether allocations are counted.
     pub(super) const fn counts(&self) -> bool {
-        matches!(self.state, State::Whole | State::Window { .. })
+        matches!(self.state, State::Whole { .. } | State::Window { .. })
     }
 
     /// Whether something costly is to end soon, or should have ended, and nothing may come between that takes time.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
         self.next <= now
             || match self.state {
-                State::Whole => now < self.began + AT_FIRST,
+                State::Whole { .. } => now < self.began + AT_FIRST,
                 State::Window { .. } => true,
                 State::Following { until: Some(until), .. } => self.follows && until < now + SOON,
                 State::Following { .. } | State::Alone { .. } | State::Waiting { .. } => false,
@@ -145,11 +144,11 @@ impl Course {
     pub(super) fn turn(&mut self, now: Instant, measured: Measured) -> Vec<Deed> {
         self.look(measured);
         match self.state {
-            State::Whole if !self.budget.is_exceeded() => {
-                self.next = now + self.budget.until_look();
+            State::Whole { at_most } if !at_most.is_exceeded() => {
+                self.next = now + at_most.until_look(self.load.threads());
                 Vec::new()
             }
-            State::Whole => {
+            State::Whole { .. } => {
                 self.budget.settle();
                 (self.state, self.next) = (State::Alone { is_known: false }, now + ALONE);
                 let mut deeds = vec![Deed::End { stratum: now }, Deed::Rest(Part::Allocations)];
@@ -165,25 +164,21 @@ impl Course {
             }
             State::Alone { .. } => self.plan(now),
             State::Waiting { stratum_end, window, plan } if now >= window => {
-                self.state = State::Window { stratum_end, until: now + plan.window, plan };
+                self.state = State::Window { stratum_end, plan };
                 let frees = self.frees_wake();
                 frees.into_iter().chain([Deed::Wake(Part::Allocations), Deed::Begin]).collect()
             }
             State::Waiting { window, plan, .. } => self.keep_to(plan, now, window, false),
-            State::Window { until, plan, .. }
-                if now < until && self.correction.of(self.window) < plan.most_spent_s =>
-            {
-                self.next = until.min(now + look(plan.most_spent_s - self.correction.of(self.window)));
-                Vec::new()
-            }
             State::Window { stratum_end, plan, .. } => {
-                self.learn_of_window();
                 let until = now.checked_add(plan.follow);
                 self.state = State::Following { stratum_end, until, plan };
                 self.wait_for(plan, now, until.map_or(stratum_end, |until| until.min(stratum_end)));
                 vec![Deed::End { stratum: stratum_end }, Deed::Rest(Part::Allocations)]
             }
-            State::Following { stratum_end, .. } if now >= stratum_end => self.plan(now),
+            State::Following { stratum_end, .. } if now >= stratum_end => {
+                self.load.mix_turn(mem::take(&mut self.turn_s));
+                self.plan(now)
+            }
             State::Following { stratum_end, until, plan } => {
                 let is_over = until.is_some_and(|until| now >= until);
                 let next = until.filter(|until| *until > now);
@@ -197,24 +192,20 @@ impl Course {
         let spent_s = self.book(measured) + own_s;
         self.budget.book(Stretch { spent_s: own_s, ..Stretch::default() });
         self.spent_s += own_s;
-        match (&mut self.state, self.turn_s) {
-            (State::Window { until, plan, .. }, _) => {
-                *until = now + plan.window;
-                self.next = (*until).min(now + look(plan.most_spent_s));
-                (self.window, self.turn_s) = (Measured::default(), Some(spent_s));
+        match self.state {
+            State::Window { plan, .. } => {
+                self.turn_s += spent_s;
+                self.next = now + plan.window;
             }
-            (State::Following { .. }, Some(before_s)) => {
-                self.load.mix_turn(before_s + spent_s);
-                self.turn_s = None;
-            }
-            _ => {}
+            State::Waiting { .. } | State::Following { .. } => self.turn_s += spent_s,
+            State::Whole { .. } | State::Alone { .. } => {}
         }
     }
 
     /// A stratum begins.
     fn plan(&mut self, now: Instant) -> Vec<Deed> {
         let plan = self.load.plan(self.budget.rate(), self.budget.saved_s(), self.target);
-        tracing::info!("{:?}, {:?}, {:?}: {plan:?}", self.load, self.budget, self.correction);
+        tracing::debug!("{:?}, {:?}, {:?}: {plan:?}", self.load, self.budget, self.correction);
         self.target = longer(self.target);
         let room = plan.stratum.saturating_sub(plan.window);
         let window = now + room.mul_f64(self.draws.unit());
@@ -245,16 +236,19 @@ impl Course {
 
     fn wait_for(&mut self, plan: Plan, now: Instant, instant: Instant) {
         let left_s = plan.most_owed_s + self.budget.saved_s();
-        self.next = if self.follows { instant.min(now + look(left_s)) } else { instant };
+        self.next =
+            if self.follows { instant.min(now + look(left_s / self.load.threads())) } else { instant };
     }
 
     /// Books a stretch; what it has taken.
     fn book(&mut self, measured: Measured) -> f64 {
-        let spent_s = self.correction.of(measured);
-        let own_s = (measured.cpu_s - spent_s).max(0.);
-        self.budget.book(Stretch { over_s: measured.over_s, own_s, spent_s });
-        self.spent_s += spent_s;
-        spent_s
+        let stretch = self.correction.stretch(measured);
+        self.budget.book(stretch);
+        if let State::Whole { at_most } = &mut self.state {
+            at_most.book(Correction::AT_MOST.stretch(measured));
+        }
+        self.spent_s += stretch.spent_s;
+        stretch.spent_s
     }
 
     /// Books what was spent since the last look, and what that says of the load.
@@ -268,8 +262,8 @@ impl Course {
             [measured.allocations_s, measured.frees_s].map(|taken_s| factor * taken_s / over_s);
         match self.state {
             // The last look, by which the bound was exceeded, tells what a window would cost.
-            State::Whole => self.load = Load { allocations, frees, own, turn_s: self.load.turn_s },
-            State::Window { .. } => self.window.add(measured),
+            State::Whole { .. } => self.load = Load { allocations, frees, own, turn_s: self.load.turn_s },
+            State::Window { .. } => self.learn_of_window(measured),
             State::Alone { is_known: false } => self.load.own = own,
             State::Waiting { .. } | State::Following { .. } if self.follows => {
                 self.correction.learn(measured, self.load.own);
@@ -282,9 +276,9 @@ impl Course {
         }
     }
 
-    fn learn_of_window(&mut self) {
-        let Measured { over_s, allocations_s, frees_s, .. } = self.window;
-        self.correction.learn(self.window, self.load.own);
+    fn learn_of_window(&mut self, window: Measured) {
+        let Measured { over_s, allocations_s, frees_s, .. } = window;
+        self.correction.learn(window, self.load.own);
         let per_s = self.correction.factor() / over_s.max(1e-6);
         self.load.mix_allocations(allocations_s * per_s);
         self.load.mix_frees(frees_s * per_s, over_s);
@@ -301,14 +295,6 @@ impl Measured {
     /// What hits have taken, by their prices.
     pub(super) fn priced_s(self) -> f64 {
         self.allocations_s + self.frees_s + self.others_s
-    }
-
-    fn add(&mut self, more: Self) {
-        self.over_s += more.over_s;
-        self.cpu_s += more.cpu_s;
-        self.allocations_s += more.allocations_s;
-        self.frees_s += more.frees_s;
-        self.others_s += more.others_s;
     }
 }
 

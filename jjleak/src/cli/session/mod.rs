@@ -187,7 +187,8 @@ impl Session {
                         self.tidy_up()?;
                     }
                 }
-                guard = frames.readable(), if has_time => {
+                // Also when time is short: code that is thrown away meanwhile would have no name.
+                guard = frames.readable() => {
                     self.watch.name_new();
                     if let Ok(mut guard) = guard {
                         guard.clear_ready();

@@ -11,7 +11,7 @@ fn a_quiet_day_is_no_licence_for_an_hour() {
 
 #[test]
 fn who_is_patient_has_everything_counted_through_a_busy_moment_and_owes_nothing_after_it() {
-    let moment = Stretch { over_s: 1., own_s: 0.02, spent_s: 0.3 };
+    let moment = Stretch { over_s: 1., own_s: 0.02, spent_s: 0.7 };
     let (mut strict, mut patient) = (Budget::new(0.1), Budget::patient(0.1));
     strict.book(moment);
     patient.book(moment);

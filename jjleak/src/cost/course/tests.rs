@@ -1,6 +1,7 @@
 //! What is spent on programs whose cost is known, as a course decides it: in every span, and not just in the end.
 
 use super::*;
+use crate::sample_windows::Windows;
 
 /// A program at a time of its own: what it takes itself, and what its calls would take in a second, in cores, by their prices.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,7 +31,7 @@ struct World {
 }
 
 /// May be owed before it is known that not everything can be counted.
-const GRACE_S: f64 = 0.001;
+const GRACE_S: f64 = 0.002;
 const WORLD: World = World { real: 1.3, late_s: 0.001, turn_s: 0.000_15 };
 
 /// What has been up to an instant, in seconds.
@@ -42,12 +43,18 @@ struct Account {
     /// The same, at least that of what is taken for a process that does nothing.
     booked_s: f64,
     spent_s: f64,
+    /// Allocations, counted or not, in what they would take.
+    allocated_s: f64,
 }
 
 struct Outcome {
     accounts: Vec<Account>,
     windows: usize,
     longest_stratum_s: f64,
+    /// Windows, that of the beginning included, up to half of the time, and what was allocated in each.
+    counted: (Windows, Vec<f64>),
+    /// Where the last of their strata ends.
+    counted_s: f64,
 }
 
 /// What a program of one thread takes until then with these counted.
@@ -71,25 +78,36 @@ fn run(
         account.own_s += own_s;
         account.booked_s += own_s.max(0.002 * over_s);
         account.spent_s += spent_s;
-        measured.add(Measured {
-            over_s,
-            cpu_s: own_s + spent_s,
-            allocations_s: over_s * speed * allocations,
-            frees_s: over_s * speed * frees,
-            others_s: 0.,
-        });
+        account.allocated_s += over_s * speed * rates.allocations;
+        measured.over_s += over_s;
+        measured.cpu_s += own_s + spent_s;
+        measured.allocations_s += over_s * speed * allocations;
+        measured.frees_s += over_s * speed * frees;
     }
     (account, measured)
 }
 
 fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outcome {
+    follow_one(program, world, share, seconds, 7)
+}
+
+/// One of many courses that there can be.
+fn follow_one(program: Program<'_>, world: World, share: f64, seconds: f64, seed: u64) -> Outcome {
     let base = Instant::now();
     let at = |at_s: f64| base + Duration::from_secs_f64(at_s);
-    let mut course = Course::begin(Budget::new(share), base, Draws(7));
-    let mut late = Draws(8);
-    let mut outcome = Outcome { accounts: vec![Account::default()], windows: 0, longest_stratum_s: 0. };
+    let mut course = Course::begin(Budget::new(share), base, Draws(seed));
+    let mut late = Draws(seed + 1);
+    let mut outcome = Outcome {
+        accounts: vec![Account::default()],
+        windows: 0,
+        longest_stratum_s: 0.,
+        counted: (Windows::default(), Vec::new()),
+        counted_s: 0.,
+    };
     let mut counted = (true, true);
     let mut account = Account::default();
+    // What there was when the window began.
+    let mut window = account;
     // The first stratum.
     let mut began_s = 0.;
     while account.at_s < seconds {
@@ -100,7 +118,7 @@ fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outco
         outcome.accounts.push(now);
         account = now;
         match course.state {
-            State::Whole => began_s = now_s,
+            State::Whole { .. } => began_s = now_s,
             State::Alone { .. } => outcome.has_lasted(now_s - began_s),
             State::Waiting { stratum_end, .. } => {
                 outcome.has_lasted(stratum_end.saturating_duration_since(at(now_s)).as_secs_f64());
@@ -114,12 +132,22 @@ fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outco
         let turned_s = now_s + world.turn_s;
         let (mut now, measured) = run(program, world, account, turned_s, counted);
         for deed in &deeds {
+            if let Deed::End { stratum } = deed
+                && outcome.counted_s < seconds / 2.
+            {
+                let stratum = stratum.saturating_duration_since(base);
+                outcome.counted_s = stratum.as_secs_f64();
+                let ends = [window.at_s, now_s].map(|at_s| ns(Duration::from_secs_f64(at_s)));
+                outcome.counted.0.push(ends[0], ends[1], ns(stratum));
+                outcome.counted.1.push(account.allocated_s - window.allocated_s);
+            }
             match deed {
                 Deed::Wake(Part::Allocations) => counted.0 = true,
                 Deed::Rest(Part::Allocations) => counted.0 = false,
                 Deed::Wake(Part::Frees) => counted.1 = true,
                 Deed::Rest(Part::Frees) => counted.1 = false,
-                Deed::Begin | Deed::End { .. } => {}
+                Deed::Begin => window = now,
+                Deed::End { .. } => {}
             }
         }
         now.spent_s += world.turn_s;
@@ -130,7 +158,20 @@ fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outco
     outcome
 }
 
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap()
+}
+
 impl Outcome {
+    /// What is estimated to have been allocated, for what was, when the stratum has ended that there is in the middle of the run.
+    fn estimate(&self) -> f64 {
+        let end = self.accounts.iter().find(|account| account.at_s >= self.counted_s).unwrap();
+        let weighted = self.counted.0.at(ns(Duration::from_secs_f64(self.counted_s)));
+        let estimates =
+            self.counted.1.iter().enumerate().map(|(window, seen)| weighted.weight(window) * seen);
+        estimates.sum::<f64>() / end.allocated_s
+    }
+
     fn has_lasted(&mut self, stratum_s: f64) {
         self.longest_stratum_s = self.longest_stratum_s.max(stratum_s);
     }
@@ -198,7 +239,7 @@ fn paces() -> impl Iterator<Item = Rates> {
 const SHARES: [f64; 5] = [0.01, 0.04, 0.2, 0.5, 1.];
 
 #[test]
-fn what_is_spent_stays_below_the_bound_in_every_span_whatever_the_pace() {
+fn what_is_spent_stays_below_the_bound_in_every_ten_seconds_or_two_strata_whatever_the_pace() {
     for rates in paces() {
         for share in SHARES {
             let outcome = follow(&|_| (rates, f64::INFINITY), WORLD, share, 90.);
@@ -277,6 +318,56 @@ fn the_bound_is_kept_where_hits_take_more_than_their_prices() {
         let most = outcome.most_in_a_span(10., 0.2);
         assert!(most <= 0.2, "{real}: {most}");
         assert!(most >= 0.08, "{real}: only {most}");
+    }
+}
+
+#[test]
+fn the_bound_is_kept_where_everything_is_counted_whatever_hits_really_take() {
+    /// The bound, and what calls take in all by their prices, up to what is just below it.
+    const SHARE: f64 = 0.2;
+    let mut has_counted_all = false;
+    for real in [1., 1.3, 2., 3.] {
+        for priced in [0.02, 0.04, 0.05, 0.06, 0.08, 0.12, 0.15, 0.19] {
+            let calls = 0.3 * priced;
+            let rates = Rates { own: 0.3, allocations: calls * 0.6, frees: calls * 0.4 };
+            let world = World { real, ..WORLD };
+            let mut outcome = follow(&|_| (rates, f64::INFINITY), world, SHARE, 300.);
+            has_counted_all |= outcome.windows == 0 && real > 2.;
+            outcome.accounts.retain(|account| account.at_s >= 30.);
+            let most = outcome.most_in_a_span(10., SHARE);
+            assert!(most <= SHARE, "{real}, {priced}: {most}, with {} windows", outcome.windows);
+        }
+    }
+    assert!(has_counted_all);
+}
+
+#[test]
+fn what_is_estimated_of_a_program_with_bursts_is_right_on_average() {
+    const RUNS: u32 = 300;
+    const RUN_S: f64 = 600.;
+    let quiet = Rates { own: 0.03, allocations: 0.002, frees: 0.001 };
+    // All of what it does then is a thread's: it is no slower for being counted.
+    let burst = Rates { own: 0.2, allocations: 0.5, frees: 0. };
+    for burst_s in [0.011, 0.05, 0.2] {
+        let bursts = [(1.37 - burst_s, quiet), (burst_s, burst)];
+        let ratios: Vec<f64> = (0..RUNS)
+            .map(|run| {
+                // Each begins somewhere else.
+                let shift_s = 1.37 / f64::from(RUNS) * f64::from(run);
+                let program = by_turns(&bursts);
+                let shifted = |at_s: f64| {
+                    let (rates, change_s) = program(at_s + shift_s);
+                    (rates, (change_s - shift_s).max(at_s + 1e-9))
+                };
+                follow_one(&shifted, WORLD, 0.2, RUN_S, 1_000_003 * u64::from(run)).estimate()
+            })
+            .collect();
+        let count = f64::from(RUNS);
+        let mean = ratios.iter().sum::<f64>() / count;
+        let variance = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (count - 1.);
+        let error = (variance / count).sqrt();
+        assert!(error < 0.04, "{burst_s}: too few to tell: {error}");
+        assert!((mean - 1.).abs() < 4. * error, "{burst_s}: {mean}, give or take {error}");
     }
 }
 
