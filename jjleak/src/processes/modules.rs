@@ -15,7 +15,7 @@ use object::ReadCache;
 
 use super::headers::Headers;
 use super::regions::Regions;
-use super::{FileId, FileVersion, Mapping, Pid, debug_file, exports, mapped_file};
+use super::{FileId, FileVersion, Mapping, Pid, debug_file, exports, is_alive, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
 /// what a hostile target maps can say that it is of any size.
@@ -209,7 +209,7 @@ impl ModuleTable {
         }
     }
 
-    /// Takes in what the process maps now; returns the modules that are new. Files that cannot be opened are
+    /// Takes in what the process maps now, of which `pid` is a thread; returns the modules that are new. Files that cannot be opened are
     /// left out: their addresses stay unknown, and show as such. They are tried once for as long as they are mapped.
     pub fn refresh(&mut self, files: &mut ModuleFiles, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {
         self.regions.begin_look();
@@ -271,6 +271,8 @@ impl ModuleTable {
         }
         match files.open(pid, id, mapping) {
             Ok(module) => Some(self.add(module)),
+            // Whoever was asked has ended meanwhile: that says nothing of the file.
+            Err(_) if !is_alive(pid, pid) => None,
             Err(error) => {
                 let path = mapping.path.clone();
                 tracing::warn!(path = %path.display(), %error, "cannot open mapped file");
@@ -416,6 +418,16 @@ mod tests {
         }
         table.refresh(&mut ModuleFiles::default(), pid, &[]);
         assert_eq!(table.unopened().count(), 0);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_says_nothing_of_the_files_that_its_process_maps() {
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        child.wait().unwrap();
+        let zero = by_path(Path::new("/dev/zero"), fs::metadata("/dev/zero").unwrap().ino());
+        let mut table = ModuleTable::default();
+        table.refresh(&mut ModuleFiles::default(), Pid::new(child.id()).unwrap(), &[zero]);
+        assert_eq!(table.unopened().count(), 0, "another thread can be asked");
     }
 
     #[test]

@@ -92,7 +92,14 @@ impl Watch {
 
     /// Takes in a look at what a process maps.
     fn keep_look(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
-        if let Err(failure) = self.keep_code(watched, thread, look) {
+        let mut kept = self.keep_code(watched, thread, look);
+        if !is_alive(watched.pid(), thread)
+            && let Some(other) = living_thread(watched.pid())
+        {
+            // Files that a process maps are opened by way of a thread of it.
+            kept = self.keep_code(watched, other, look);
+        }
+        if let Err(failure) = kept {
             tracing::warn!("stacks of process {} do not lead through all it maps: {failure}", watched.pid());
         }
         if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
