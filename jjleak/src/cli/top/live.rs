@@ -28,7 +28,7 @@ use crate::top::{About, Cost, Top, Wish};
 /// looks rarer, and not dearer. What is done between looks brings it to 2 %.
 const LARGEST_SHARE: f64 = 0.018;
 /// Looks by which it is told what looks take: those that take in what is remembered are dearer, and come again within so many.
-const LOOKS: usize = 8;
+const LOOKS: usize = 16;
 /// Where processes come and go, those that have ended are shown for so long.
 const ENDED_FOR: SignedDuration = SignedDuration::from_mins(1);
 /// What is noticed hides what is lost and what it costs for so long, unless a key comes before.

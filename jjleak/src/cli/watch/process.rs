@@ -46,6 +46,8 @@ pub(super) struct Watched {
     /// Whether it was counted before its allocators were looked for, and how many of them were found then.
     pub(super) is_armed: bool,
     pub(super) late_probes: u64,
+    /// When which image of it was judged last.
+    pub(super) judged: Option<(ImageId, u64)>,
     /// Holds on to the process; `None` when it was over before anybody could.
     pub(super) exit: Option<Arc<ExitWatch>>,
     /// How it ended, once it has.
@@ -81,6 +83,7 @@ impl Watched {
             since_ns: now_ns(),
             is_armed: false,
             late_probes: 0,
+            judged: None,
             exit: None,
             ended: None,
             bound_to: None,

@@ -20,21 +20,46 @@ use crate::collect::View;
 use crate::processes::MemoryLimit;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 
-/// Most looks of a view that tell apart what was allocated since, in the time at which allocations are old enough to be judged:
-/// more would say nothing of what is old, and they are dearer than those that have figures only.
-const LOOKS_IN_SETTLE: u32 = 4;
+/// Looks of a view that judge, at most, in the time at which allocations are old enough to be judged: more would say nothing of what
+/// is old, and they are dearer than those that have figures only.
+const JUDGED_IN_SETTLE: u32 = 4;
+/// Whatever that time is, what is new is judged so soon.
+const JUDGED_AGAIN: Duration = Duration::from_secs(4);
+
+/// What is known of an image's past.
+struct Past {
+    /// The last instant that it is told by.
+    divided_ns: Option<u64>,
+    /// Whether another instant would tell more of it.
+    is_due: bool,
+}
+
+impl Past {
+    /// Whether it is worth while to judge anew what was judged at an instant. What was looked at since then for the sake of the
+    /// past makes that no less so.
+    fn tells_more(&self, judged_ns: u64, now_ns: u64, settle: Duration) -> bool {
+        let least = nanoseconds((settle / JUDGED_IN_SETTLE).min(JUDGED_AGAIN));
+        let is_more_known = self.divided_ns > Some(judged_ns.saturating_add(least));
+        now_ns.saturating_sub(judged_ns) >= least && (self.is_due || is_more_known)
+    }
+}
 
 impl Watch {
     /// Takes profiles of all processes.
     pub(in crate::cli) fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
         // A past of minutes is told by few instants: what is between them is looked at for its figures.
         let now_ns = now_ns();
-        let images = self.images(|_| pace == Pace::InTurn && !self.coverage.combined);
-        let glanced = images.into_iter().filter(|image| !self.tells_of_past(*image, now_ns)).collect();
-        self.collector.leave_undivided(glanced);
+        let is_glanced = |watched: &Watched| {
+            pace == Pace::InTurn && !self.coverage.combined && !self.is_to_be_judged(watched, now_ns)
+        };
+        let glanced: BTreeSet<_> = self.images(is_glanced).into_iter().collect();
+        self.collector.leave_undivided(glanced.clone());
         let profiles = self.take_but(&BTreeSet::new());
         self.collector.leave_undivided(BTreeSet::new());
         let mut profiles = profiles?;
+        for watched in self.processes.values_mut().filter(|watched| !glanced.contains(&watched.image)) {
+            watched.judged = Some((watched.image, now_ns));
+        }
         let images = self.images(|_| true);
         self.collector.keep_timelines(&images);
         for profile in &mut profiles {
@@ -50,11 +75,16 @@ impl Watch {
         Ok(profiles)
     }
 
-    /// Whether a view's look shall tell apart what an image has allocated since the one before.
-    fn tells_of_past(&self, image: ImageId, now_ns: u64) -> bool {
-        let least = nanoseconds(self.coverage.settle / LOOKS_IN_SETTLE);
-        let before = self.collector.last_divided_ns(image);
-        self.collector.is_due(image, now_ns) && before.is_none_or(|at| now_ns.saturating_sub(at) >= least)
+    /// Whether a view's look shall judge a process anew, for which it tells apart what was allocated since the one before.
+    fn is_to_be_judged(&self, watched: &Watched, now_ns: u64) -> bool {
+        let judged = watched.judged.filter(|(image, _)| *image == watched.image);
+        judged.is_none_or(|(image, judged_ns)| {
+            let past = Past {
+                divided_ns: self.collector.last_divided_ns(image),
+                is_due: self.collector.is_due(image, now_ns),
+            };
+            past.tells_more(judged_ns, now_ns, self.coverage.settle)
+        })
     }
 
     /// Looks at what lives, for the sake of later verdicts, in processes whose past is told apart by that; whether there were
@@ -195,4 +225,41 @@ fn nanoseconds(duration: Duration) -> u64 {
 fn view(coverage: Coverage) -> View {
     let older_ns = nanoseconds(coverage.older);
     View { older_ns, blocks_per_stack: coverage.blocks_per_stack }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest time between judging looks of a view, beside looks for the sake of the past.
+    fn longest_unjudged(interval: Duration, settle: Duration, spacing: Duration) -> Duration {
+        let (mut divided, mut judged, mut longest) = (0, 0, 0);
+        let [interval, of_past, spacing] = [interval, settle / 2, spacing].map(nanoseconds);
+        let mut looks: Vec<_> = (1..200).map(|look| (look * interval, true)).collect();
+        looks.extend((1..).map(|look| (look * of_past, false)).take_while(|(at, _)| *at < 200 * interval));
+        looks.sort_unstable();
+        for (at, is_view) in looks {
+            let is_due = at - divided >= spacing;
+            let past = Past { divided_ns: Some(divided), is_due };
+            if is_view && past.tells_more(judged, at, settle) {
+                longest = longest.max(at - judged);
+                (judged, divided) = (at, at);
+            } else if !is_view && is_due {
+                divided = at;
+            }
+        }
+        Duration::from_nanos(longest)
+    }
+
+    #[test]
+    fn looks_for_the_sake_of_the_past_keep_no_view_from_judging() {
+        let seconds = Duration::from_secs_f64;
+        assert_eq!(longest_unjudged(seconds(1.), seconds(15.), Duration::ZERO), seconds(4.));
+        for interval in [7.6, 8., 15., 30.] {
+            assert_eq!(longest_unjudged(seconds(interval), seconds(15.), Duration::ZERO), seconds(interval));
+            let rare = longest_unjudged(seconds(interval), seconds(15.), seconds(40.));
+            assert!(rare <= seconds(40. + 7.5 + interval), "{rare:?}");
+        }
+        assert_eq!(longest_unjudged(seconds(1.), seconds(600.), Duration::ZERO), seconds(4.));
+    }
 }
