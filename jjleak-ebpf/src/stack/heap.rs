@@ -39,12 +39,6 @@ const MAX_WORDS: u32 = 1 << 27;
 /// in registers, and some to align it.
 const MAX_PASSED: u64 = 16;
 
-/// No thread's stack is larger, in bytes, than the JVM makes those that carry virtual threads, unless somebody has set it so.
-const MAX_STACK_BYTES: u64 = 8 << 20;
-
-/// Neither monitors that are held nor reasons not to be unmounted are so many.
-const MAX_HELD: u64 = 1 << 20;
-
 /// Where a walk is in the heap.
 #[repr(C)]
 pub(super) struct Place {
@@ -144,49 +138,12 @@ fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
         return Err(StackStatus::InHeap);
     }
     walk.heap.entry = walk.stack_pointer.wrapping_add(walk.heap.passed << 3);
-    walk.heap.chunk = 0;
-    if is_entry(scratch) {
-        walk.heap.chunk = first_chunk(slot, walk.heap.entry).unwrap_or(0);
-    }
+    walk.heap.chunk = first_chunk(slot, walk.heap.entry).unwrap_or(0);
     walk.heap.passed += 1;
     if is_chunk(slot, walk.heap.chunk) {
         walk.heap.task = task::OPEN;
     }
     Ok(())
-}
-
-/// Whether what is at the place that is looked at can be a `ContinuationEntry`. A reference to a `Continuation` alone proves nothing:
-/// the first word of an entry is never written, and can be any that was there before. An entry is aligned as frames of compiled code are,
-/// and lies right above what such a frame has been passed (`ContinuationEntry::bottom_sender_sp`).
-#[inline(always)]
-fn is_entry(scratch: *mut Scratch) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let entry = walk.heap.entry;
-    // SAFETY: the buffer is larger, and ours while the scratch is claimed.
-    let (parent, chunk, flags, passed, fast_path, held) = unsafe {
-        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
-        if bpf_probe_read_user(header, Continuations::ENTRY_BYTES, entry as *const c_void) != 0 {
-            return false;
-        }
-        let field = |at: u64| address_at(scratch, (at >> 2) as u32);
-        let two = field(Continuations::FLAGS_AT);
-        (
-            field(Continuations::PARENT_AT),
-            field(Continuations::CHUNK_AT),
-            two & u32::MAX as u64,
-            two >> 32,
-            field(Continuations::FAST_PATH_AT),
-            field(Continuations::HELD_AT),
-        )
-    };
-    // Both are places on this stack, or none: an outer entry, and what was the outermost slow frame before this one.
-    let is_parent = parent == 0 || parent.wrapping_sub(entry) < MAX_STACK_BYTES;
-    let around = fast_path.wrapping_sub(entry).wrapping_add(MAX_STACK_BYTES);
-    let is_fast_path = fast_path == 0 || around < 2 * MAX_STACK_BYTES;
-    let is_held = held & (u32::MAX as u64) < MAX_HELD && held >> 32 < MAX_HELD;
-    let is_right_above = passed == 0 || walk.heap.passed.wrapping_sub(passed) <= 1;
-    entry & 15 == 0 && is_parent && chunk == 0 && flags <= 1 && is_right_above && is_fast_path && is_held
 }
 
 /// Whether there is a chunk at an address.
