@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use object::Object;
 
 use super::headers::Headers;
-use super::modules::MAX_FILE_BYTES;
+use super::module::MAX_FILE_BYTES;
 use super::{Pid, Root};
 
 /// Where distributions put debug files.

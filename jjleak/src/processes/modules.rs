@@ -1,179 +1,16 @@
 //! The files a process maps for execution, remembered while their addresses may need names.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use jjleak_common::unwind::{MAX_FOUND, code_identity};
-use object::ReadCache;
 
-use super::headers::Headers;
+use super::module::{Module, ModuleFiles};
 use super::regions::Regions;
-use super::{FileId, FileVersion, Mapping, Pid, debug_file, exports, is_alive, mapped_file};
-
-/// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
-/// what a hostile target maps can say that it is of any size.
-pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
-
-/// A mapped file.
-#[derive(Debug)]
-pub struct Module {
-    /// Which file it is.
-    pub version: FileVersion,
-    /// Its path, as the process sees it.
-    pub path: PathBuf,
-    /// The open file: it stays readable when the process has ended or the path leads elsewhere.
-    file: File,
-    headers: Headers,
-    /// A process that maps it.
-    mapped_by: Pid,
-    /// Whether it exports the variables that somebody has asked for.
-    exported: RefCell<BTreeMap<&'static str, bool>>,
-}
-
-impl Module {
-    fn open(pid: Pid, file_id: FileId, mapping: &Mapping) -> io::Result<Self> {
-        Self::of(mapped_file::open(pid, file_id, mapping)?, file_id, pid, mapping.path.clone())
-    }
-
-    fn of(file: File, file_id: FileId, pid: Pid, path: PathBuf) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        let changed = (metadata.ctime(), metadata.ctime_nsec());
-        let version = FileVersion { file: file_id, changed };
-        Ok(Self {
-            version,
-            path,
-            headers: Headers::read(&file),
-            file,
-            mapped_by: pid,
-            exported: RefCell::default(),
-        })
-    }
-
-    /// Whether the file is another one now than when it was opened: somebody has written to it.
-    fn has_changed(&self) -> bool {
-        // A file that cannot be asked any more stays what it was.
-        self.file.metadata().is_ok_and(|now| (now.ctime(), now.ctime_nsec()) != self.version.changed)
-    }
-
-    /// A path that leads to the file for as long as this value lives.
-    #[must_use]
-    pub fn stable_path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
-    }
-
-    /// The address that the program headers give to an offset in the file.
-    #[must_use]
-    pub fn address_of(&self, file_offset: u64) -> Option<u64> {
-        self.headers.address_of(file_offset)
-    }
-
-    /// Where mappings of the file's code begin: the offset in the file, and the address that the program headers give to it.
-    pub fn code_places(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.headers.code_offsets().filter_map(|offset| Some((offset, self.address_of(offset)?)))
-    }
-
-    /// Build ID in hex; empty when it has none.
-    #[must_use]
-    pub fn build_id(&self) -> &str {
-        &self.headers.build_id
-    }
-
-    /// Whether it exports a variable of this name that is as large as a pointer. It is looked at once.
-    #[must_use]
-    pub fn exports_word(&self, name: &'static str) -> bool {
-        let look = || self.file().is_ok_and(|file| exports::exports_word(file, name));
-        *self.exported.borrow_mut().entry(name).or_insert_with(look)
-    }
-
-    /// The bytes of the separate debug file that belongs to this file, whose bytes are `elf`.
-    #[must_use]
-    pub fn read_debug_file(&self, elf: &[u8]) -> Option<Vec<u8>> {
-        debug_file::read(self.mapped_by, &self.path, self.build_id(), elf)
-    }
-
-    /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.
-    pub fn read(&self) -> io::Result<Vec<u8>> {
-        let mut file = self.file()?;
-        file.rewind()?;
-        let mut bytes = Vec::new();
-        // It may grow while it is read.
-        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// The file, for those who need little of it: each part is read when it is asked for, and kept.
-    pub fn parts(&self) -> io::Result<ReadCache<&File>> {
-        Ok(ReadCache::new(self.file()?))
-    }
-
-    fn file(&self) -> io::Result<&File> {
-        let length = self.file.metadata()?.len();
-        if length > MAX_FILE_BYTES {
-            let gibibytes = MAX_FILE_BYTES >> 30;
-            let why = format!("it has {length} bytes, and jjleak reads files of up to {gibibytes} GiB");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-        }
-        Ok(&self.file)
-    }
-}
-
-/// The mapped files of all processes, each opened once. While a file is open, no other gets its number.
-#[derive(Debug, Default)]
-pub struct ModuleFiles {
-    open: HashMap<FileId, Weak<Module>>,
-    /// Those that were opened last: the next process that maps them may be over before anybody can open what it maps.
-    recent: VecDeque<Rc<Module>>,
-}
-
-/// Files that stay open when no process maps them any more: the programs and libraries of a build, say.
-const MAX_RECENT: usize = 256;
-
-impl ModuleFiles {
-    /// The file in this version, if it is open.
-    #[must_use]
-    pub fn find(&self, version: FileVersion) -> Option<Rc<Module>> {
-        let module = self.open.get(&version.file).and_then(Weak::upgrade);
-        module.filter(|module| module.version == version)
-    }
-
-    fn open(&mut self, pid: Pid, file: FileId, mapping: &Mapping) -> io::Result<Rc<Module>> {
-        if let Some(module) = self.known(file) {
-            return Ok(module);
-        }
-        Ok(self.keep(Module::open(pid, file, mapping)?))
-    }
-
-    /// Opens a file that a process may map, by its path on this host.
-    pub(super) fn open_path(&mut self, pid: Pid, path: &Path) -> io::Result<Rc<Module>> {
-        let (id, file) = mapped_file::open_path(path)?;
-        if let Some(module) = self.known(id) {
-            return Ok(module);
-        }
-        Ok(self.keep(Module::of(file, id, pid, path.to_path_buf())?))
-    }
-
-    fn known(&self, file: FileId) -> Option<Rc<Module>> {
-        self.open.get(&file).and_then(Weak::upgrade).filter(|module| !module.has_changed())
-    }
-
-    fn keep(&mut self, module: Module) -> Rc<Module> {
-        let (file, module) = (module.version.file, Rc::new(module));
-        self.open.retain(|_, module| module.strong_count() > 0);
-        self.open.insert(file, Rc::downgrade(&module));
-        self.recent.push_back(Rc::clone(&module));
-        if self.recent.len() > MAX_RECENT {
-            self.recent.pop_front();
-        }
-        module
-    }
-}
+use super::{FileId, FileVersion, Mapping, Pid, is_alive};
 
 /// Index of a module in its [`ModuleTable`]; never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -337,6 +174,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
+    use super::super::mapped_file;
     use super::*;
 
     /// A mapping that only its path leads from, for its addresses are not mapped.
