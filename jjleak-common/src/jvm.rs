@@ -105,6 +105,18 @@ impl Continuations {
     /// Bytes from the innermost end of what HotSpot notes of a continuation on the stack to the reference to the `Continuation`:
     /// an empty structure, and a pointer.
     pub const CONTINUATION_AT: u64 = 16;
+    /// To the entry further out on the same stack, if there is one,
+    pub const PARENT_AT: u64 = 8;
+    /// to a chunk, which none of the JDKs from 21 to 25 sets,
+    pub const CHUNK_AT: u64 = 24;
+    /// to whether it is a virtual thread's, and, in the higher half, how many words the last frame on the stack has been passed,
+    pub const FLAGS_AT: u64 = 32;
+    /// to the thread's outermost frame before that is not as compiled code has it,
+    pub const FAST_PATH_AT: u64 = 40;
+    /// to how many monitors are held, and, in JDK 21 in the higher half, how many reasons there are not to unmount it.
+    pub const HELD_AT: u64 = 48;
+    /// Bytes up to the end of these.
+    pub const ENTRY_BYTES: u32 = 56;
 
     /// The address that a word of 8 bytes with a reference in it refers to; 0 when to none.
     #[inline(always)]

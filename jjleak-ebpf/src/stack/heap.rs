@@ -10,7 +10,7 @@
 
 use core::{
     ffi::c_void,
-    ptr::{addr_of, addr_of_mut, read_volatile},
+    ptr::{addr_of, addr_of_mut},
 };
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
@@ -39,6 +39,12 @@ const MAX_WORDS: u32 = 1 << 27;
 /// in registers, and some to align it.
 const MAX_PASSED: u64 = 16;
 
+/// No thread's stack is larger, in bytes, than the JVM makes those that carry virtual threads, unless somebody has set it so.
+const MAX_STACK_BYTES: u64 = 8 << 20;
+
+/// Neither monitors that a carrier holds when it begins with a virtual thread nor reasons not to unmount it are so many.
+const MAX_HELD: u64 = 1 << 12;
+
 /// Where a walk is in the heap.
 #[repr(C)]
 pub(super) struct Place {
@@ -50,6 +56,13 @@ pub(super) struct Place {
     chunk: u64,
     count: u64,
     trace: u64,
+    /// 1 once it goes the way to the chunks again, to see whether it is still the same. Then, what the chunks are now, and how many
+    /// there are still to come.
+    is_again: u64,
+    trace_again: u64,
+    left: u64,
+    /// 1 when the walk has become too long in the heap.
+    is_cut: u64,
     /// Where the chunk's frames end, and where its memory does.
     end: u64,
     limit: u64,
@@ -67,16 +80,19 @@ mod task {
     pub(super) const NONE: u64 = 0;
     /// Find out whether the continuation is noted here.
     pub(super) const SEARCH: u64 = 1;
+    /// Go to the first chunk of the continuation.
+    pub(super) const FIRST: u64 = 2;
     /// Go to the innermost frame of the chunk.
-    pub(super) const OPEN: u64 = 2;
+    pub(super) const OPEN: u64 = 3;
     /// Leave a frame.
-    pub(super) const FRAME: u64 = 3;
-    /// Go to the next chunk, or back to the stack.
-    pub(super) const LEAVE: u64 = 4;
+    pub(super) const FRAME: u64 = 4;
+    /// Go to the next chunk.
+    pub(super) const NEXT: u64 = 5;
 }
 
-/// Steps of a walk that add no frame, and one to find that there are too many.
-pub(super) const MAX_STEPS: u32 = (MAX_PASSED + 2 * MAX_CHUNKS + 1) as u32;
+/// Steps of a walk that add no frame: some for each place that can be what is noted of the continuation, for each chunk, to go that way
+/// again, and one to find that there are too many.
+pub(super) const MAX_STEPS: u32 = (3 * MAX_PASSED + 3 * MAX_CHUNKS + 2) as u32;
 
 impl Place {
     /// Nothing has been looked for in the heap.
@@ -96,6 +112,22 @@ impl Place {
     pub(super) fn is_on_the_way(&self) -> bool {
         self.task != task::NONE && self.task != task::FRAME
     }
+
+    /// The walk has come to the end of the frames: before they count, it goes the way to the chunks again.
+    #[inline(always)]
+    fn look_again(&mut self) {
+        self.is_again = 1;
+        self.trace_again = 0;
+        self.left = self.count;
+        self.task = task::FIRST;
+    }
+
+    /// There are too many frames.
+    #[inline(always)]
+    pub(super) fn cut(&mut self) {
+        self.is_cut = 1;
+        self.look_again();
+    }
 }
 
 /// Goes to the callers of the frame that returned to the barrier.
@@ -108,6 +140,8 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     walk.heap.passed = 0;
     walk.heap.count = 0;
     walk.heap.trace = 0;
+    walk.heap.is_again = 0;
+    walk.heap.is_cut = 0;
     walk.heap.barrier = barrier;
     walk.heap.frame_count = walk.frame_count;
     walk.heap.hash = walk.hash;
@@ -124,7 +158,7 @@ pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
     } else if task == task::OPEN {
         open(scratch)
     } else {
-        leave_chunk(scratch)
+        follow(scratch, task)
     }
 }
 
@@ -133,25 +167,101 @@ pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
 fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let slot = walk.image.slot().0;
     if walk.heap.passed >= MAX_PASSED {
         return Err(StackStatus::InHeap);
     }
     walk.heap.entry = walk.stack_pointer.wrapping_add(walk.heap.passed << 3);
-    walk.heap.chunk = first_chunk(slot, walk.heap.entry).unwrap_or(0);
-    walk.heap.passed += 1;
-    if is_chunk(slot, walk.heap.chunk) {
-        walk.heap.task = task::OPEN;
+    if is_entry(scratch) {
+        walk.heap.task = task::FIRST;
     }
+    walk.heap.passed += 1;
     Ok(())
 }
 
-/// Whether there is a chunk at an address.
+/// Whether what is at the place that is looked at can be a `ContinuationEntry`. A reference to a `Continuation` alone proves nothing:
+/// the first word of an entry is never written, and can be any that was there before. An entry is aligned as frames of compiled code are,
+/// and lies right above what such a frame has been passed (`ContinuationEntry::bottom_sender_sp`).
 #[inline(always)]
-fn is_chunk(slot: u16, chunk: u64) -> bool {
-    let Ok(place) = with(slot, |known| known.klass_at) else { return false };
-    let Some(word) = read_user_word(chunk.wrapping_add((place as u64) << 2)) else { return false };
-    with(slot, |known| word & known.klass_mask == known.klass).unwrap_or(false)
+fn is_entry(scratch: *mut Scratch) -> bool {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let entry = walk.heap.entry;
+    // SAFETY: the buffer is larger, and ours while the scratch is claimed.
+    let (parent, chunk, flags, passed, fast_path, held) = unsafe {
+        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
+        if bpf_probe_read_user(header, Continuations::ENTRY_BYTES, entry as *const c_void) != 0 {
+            return false;
+        }
+        let field = |at: u64| address_at(scratch, (at >> 2) as u32);
+        let two = field(Continuations::FLAGS_AT);
+        (
+            field(Continuations::PARENT_AT),
+            field(Continuations::CHUNK_AT),
+            two & u32::MAX as u64,
+            two >> 32,
+            field(Continuations::FAST_PATH_AT),
+            field(Continuations::HELD_AT),
+        )
+    };
+    // Both are places on this stack, or none: an outer entry, and what was the outermost slow frame before this one.
+    let is_parent = (parent == 0) | (parent.wrapping_sub(entry) < MAX_STACK_BYTES);
+    let around = fast_path.wrapping_sub(entry).wrapping_add(MAX_STACK_BYTES);
+    let is_fast_path = (fast_path == 0) | (around < 2 * MAX_STACK_BYTES);
+    let is_held = (held & (u32::MAX as u64) < MAX_HELD) & (held >> 32 < MAX_HELD);
+    let is_right_above = (passed == 0) | (walk.heap.passed.wrapping_sub(passed) <= 1);
+    let is_plain = (entry & 15 == 0) & (chunk == 0) & (flags <= 1);
+    // Without branches: the verifier follows each.
+    is_plain & is_parent & is_right_above & is_fast_path & is_held
+}
+
+/// Goes to a chunk: to open it, or to see that it is still the same. Where there is none, the frames have ended, or the continuation
+/// was not noted there.
+#[inline(always)]
+fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let chunk = if task == task::FIRST {
+        first_chunk(slot, walk.heap.entry).unwrap_or(0)
+    } else {
+        reference(slot, walk.heap.chunk, with(slot, |known| known.parent)?)?
+    };
+    walk.heap.chunk = chunk;
+    if walk.heap.is_again == 0 {
+        if chunk != 0 {
+            walk.heap.task = task::OPEN;
+        } else if task == task::FIRST {
+            walk.heap.task = task::SEARCH;
+        } else {
+            walk.heap.look_again();
+        }
+        return Ok(());
+    }
+    walk.heap.trace_again = traced(walk.heap.trace_again, chunk);
+    walk.heap.left = walk.heap.left.wrapping_sub(1);
+    if walk.heap.left != 0 {
+        walk.heap.task = task::NEXT;
+        return Ok(());
+    }
+    if walk.heap.trace_again != walk.heap.trace || may_move(slot) {
+        return Err(StackStatus::InHeap);
+    }
+    leave(scratch)
+}
+
+/// The frames count: goes to the frame in which the continuation was entered.
+#[inline(always)]
+fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let return_address = read_user_word(with(walk.image.slot().0, |known| known.return_address)?);
+    walk.instruction_pointer = return_address.ok_or(StackStatus::InHeap)?;
+    walk.stack_pointer = walk.heap.entry;
+    // Of no use there, and nothing that could be taken for one.
+    walk.frame_pointer = 0;
+    walk.after_call = 1;
+    walk.heap.task = task::NONE;
+    if walk.heap.is_cut == 0 { Ok(()) } else { Err(StackStatus::TooDeep) }
 }
 
 /// Whether objects may be on the move: references to them are changed before they are.
@@ -192,20 +302,17 @@ fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
     let walk = unsafe { &mut (*scratch).walk };
     let slot = walk.image.slot().0;
     let chunk = walk.heap.chunk;
-    if chunk == 0 || walk.heap.count >= MAX_CHUNKS {
+    if walk.heap.count >= MAX_CHUNKS {
         return Err(StackStatus::InHeap);
     }
-    walk.heap.count += 1;
-    walk.heap.trace = traced(walk.heap.trace, chunk);
     let known: *const Continuations = with(slot, |known| &raw const *known)?;
     // SAFETY: `known` points into a map value, `scratch` into one that is ours; the size is bounded by that of the buffer.
     let (size, stack_pointer, bottom, begin, is_chunk) = unsafe {
         let header = addr_of_mut!((*scratch).header).cast::<c_void>();
         let places = (*known).stack & (HEADER_WORDS as u32 - 1);
         let bytes = places << 2 & (MAX_HEADER_BYTES as u32 - 1);
-        if bpf_probe_read_user(header, bytes, chunk as *const c_void) != 0 {
-            return Err(StackStatus::InHeap);
-        }
+        // What cannot be read leaves zeros, which are no class.
+        bpf_probe_read_user(header, bytes, chunk as *const c_void);
         let klass = address_at(scratch, (*known).klass_at) & (*known).klass_mask;
         (
             int_at(scratch, (*known).size),
@@ -215,13 +322,19 @@ fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
             klass == (*known).klass,
         )
     };
+    if !is_chunk && walk.heap.count == 0 {
+        walk.heap.task = task::SEARCH;
+        return Ok(());
+    }
+    walk.heap.count += 1;
+    walk.heap.trace = traced(walk.heap.trace, chunk);
     if !is_chunk || size > MAX_WORDS || bottom > size || stack_pointer > bottom || begin & 7 != 0 {
         return Err(StackStatus::InHeap);
     }
     walk.heap.end = begin.wrapping_add((bottom as u64) << 3);
     walk.heap.limit = begin.wrapping_add((size as u64) << 3);
     if stack_pointer == bottom {
-        walk.heap.task = task::LEAVE;
+        walk.heap.task = task::NEXT;
         return Ok(());
     }
     walk.heap.task = task::FRAME;
@@ -249,7 +362,7 @@ pub(super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(), StackSt
     push(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
     let caller = walk.stack_pointer.wrapping_add(row.offset_bytes());
     if caller == walk.heap.end {
-        walk.heap.task = task::LEAVE;
+        walk.heap.task = task::NEXT;
         return Ok(());
     }
     if caller > walk.heap.end || caller <= walk.stack_pointer {
@@ -297,7 +410,7 @@ fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // What a method is called with is the end of its frame, and in the outermost one lies behind the end of the frames.
     let frame_end = frame.wrapping_add(locals << 3).wrapping_add(8);
     if frame_end >= end && frame_end <= walk.heap.limit {
-        walk.heap.task = task::LEAVE;
+        walk.heap.task = task::NEXT;
         return Ok(());
     }
     if frame_end <= frame || frame_end > end || sender <= begin || sender >= end {
@@ -308,62 +421,11 @@ fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
     Ok(())
 }
 
-/// Goes to the next chunk, or to the frame in which the continuation was entered.
+/// The walk has ended in the heap: as if nothing had been looked for there.
 #[inline(always)]
-fn leave_chunk(scratch: *mut Scratch) -> Result<(), StackStatus> {
+pub(super) fn end(scratch: *mut Scratch) -> StackStatus {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let slot = walk.image.slot().0;
-    let place = with(slot, |known| known.parent)?;
-    walk.heap.chunk = reference(slot, walk.heap.chunk, place)?;
-    if walk.heap.chunk != 0 {
-        walk.heap.task = task::OPEN;
-        return Ok(());
-    }
-    if !is_where_it_was(scratch) {
-        return Err(StackStatus::InHeap);
-    }
-    let return_address = read_user_word(with(slot, |known| known.return_address)?);
-    walk.instruction_pointer = return_address.ok_or(StackStatus::InHeap)?;
-    walk.stack_pointer = walk.heap.entry;
-    // Of no use there, and nothing that could be taken for one.
-    walk.frame_pointer = 0;
-    walk.after_call = 1;
-    walk.heap.task = task::NONE;
-    Ok(())
-}
-
-/// Whether the chunks that the walk has passed are where they were.
-#[inline(always)]
-fn is_where_it_was(scratch: *mut Scratch) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let slot = walk.image.slot().0;
-    let Ok(place) = with(slot, |known| known.parent) else { return false };
-    let Ok(mut chunk) = first_chunk(slot, walk.heap.entry) else { return false };
-    // SAFETY: as above. Read anew in each round, for the verifier follows each value that it knows.
-    let count = unsafe { read_volatile(addr_of!((*scratch).walk.heap.count)) };
-    let mut trace = 0;
-    let mut passed = 0;
-    while passed < MAX_CHUNKS {
-        if passed >= count {
-            break;
-        }
-        trace = traced(trace, chunk);
-        chunk = reference(slot, chunk, place).unwrap_or(0);
-        passed += 1;
-    }
-    trace == walk.heap.trace && !may_move(slot)
-}
-
-/// The walk has ended in the heap; how. Its frames there count if it has only become too long.
-#[inline(always)]
-pub(super) fn end(scratch: *mut Scratch, status: StackStatus) -> StackStatus {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    if status as u64 == StackStatus::TooDeep as u64 && is_where_it_was(scratch) {
-        return status;
-    }
     walk.frame_count = walk.heap.frame_count;
     walk.hash = walk.heap.hash;
     push(scratch, walk.heap.barrier);

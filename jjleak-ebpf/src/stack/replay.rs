@@ -10,7 +10,7 @@ use core::ptr::{addr_of, addr_of_mut};
 use jjleak_common::{stack::StackStatus, stage::Stage};
 
 use super::{Scratch, WINDOW_WORDS, Walk, window};
-use crate::{stages, threads};
+use crate::{memory::opaque, stages, threads};
 
 /// Walks that are kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB that a
 /// per-CPU value can have.
@@ -174,12 +174,15 @@ unsafe fn reads_the_same(scratch: *const Scratch, replay: *const Replay) -> bool
 pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
     // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
     unsafe {
-        if (*scratch).walk.reads >= WORDS as u64 {
+        let reads = (*scratch).walk.reads;
+        if reads >= WORDS as u64 {
             spoil(&mut (*scratch).walk);
             return;
         }
         let replay = at(scratch);
-        let index = (*scratch).walk.reads as usize & (WORDS - 1);
+        // Before Linux 6.3, the verifier forgets what a number has been compared with if it has been put on the stack before: the
+        // mask tells it again, where the optimizer would leave it out.
+        let index = opaque(reads) as usize & (WORDS - 1);
         *addr_of_mut!((*replay).words).cast::<u64>().add(index) = word;
         *addr_of_mut!((*replay).places).cast::<u8>().add(index) = place as u8;
         let extent = (place as u64 + 1) << 3;

@@ -160,6 +160,9 @@ fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
     // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
     unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
+    if walk.heap.is_entered() {
+        walk.status = heap::end(scratch) as u64;
+    }
     if !context.tables.are_unchanged() {
         walk.status = StackStatus::Changed as u64;
     }
@@ -236,9 +239,7 @@ extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
         Ok(()) => CONTINUE,
         Err(status) => {
             // SAFETY: `scratch` is a map value that is ours while claimed.
-            let walk = unsafe { &mut (*context.scratch).walk };
-            let in_heap = walk.heap.is_entered();
-            walk.status = if in_heap { heap::end(context.scratch, status) } else { status } as u64;
+            unsafe { (*context.scratch).walk.status = status as u64 };
             STOP
         }
     }
@@ -265,6 +266,10 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         }
     };
     if walk.frame_count >= MAX_FRAMES as u64 {
+        if walk.heap.is_entered() {
+            walk.heap.cut();
+            return Ok(());
+        }
         return Err(StackStatus::TooDeep);
     }
     let row = if row.kind() == RowKind::Generated as u64 {

@@ -10,6 +10,11 @@ use super::{Missing, Scope};
 use crate::allocators::ProbeSite;
 use crate::processes::Pid;
 
+/// How lines of a verifier's log begin that say nothing of why (`print_verification_stats` in `kernel/bpf/verifier.c`).
+const VERIFIER_STATISTICS: [&str; 3] = ["verification time ", "stack depth ", "processed "];
+/// Where the kernel has not asked its verifier, or that gives no reason.
+const NOTHING_SAID: &str = "its verifier gives no reason";
+
 /// Attaching failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -36,11 +41,13 @@ pub enum Error {
     /// There are no more descriptors for what the programs use.
     #[error("keeping the tables of the BPF programs open failed")]
     Descriptors(#[source] std::io::Error),
-    /// The kernel's verifier refused a program. Its log goes to the debug log.
-    #[error("the kernel refused the BPF program {name}")]
+    /// The kernel's verifier refused a program. All of its log goes to the debug log.
+    #[error("the kernel refused the BPF program {name} ({said})")]
     Verify {
         /// Its name.
         name: &'static str,
+        /// The verifier's reason.
+        said: String,
         /// Why.
         #[source]
         source: std::io::Error,
@@ -104,14 +111,18 @@ impl Error {
     }
 
     pub(super) fn verify(name: &'static str, error: ProgramError) -> Self {
-        let source = match error {
+        match error {
             ProgramError::LoadError { io_error, verifier_log } => {
-                tracing::debug!("verifier log of {name}:\n{verifier_log}");
-                io_error
+                Self::refused(name, &verifier_log.to_string(), io_error)
             }
-            other => std::io::Error::other(other),
-        };
-        Self::Verify { name, source }
+            other => Self::refused(name, "", std::io::Error::other(other)),
+        }
+    }
+
+    /// The kernel has refused a program, and its verifier has written this.
+    pub(super) fn refused(name: &'static str, log: &str, source: std::io::Error) -> Self {
+        tracing::debug!("verifier log of {name}:\n{log}");
+        Self::Verify { name, said: last_words(log).to_owned(), source }
     }
 
     pub(super) fn follow(place: &'static str, source: ProgramError) -> Self {
@@ -147,6 +158,13 @@ impl Error {
     }
 }
 
+/// What a verifier's log ends with, but for how much work it was.
+fn last_words(log: &str) -> &str {
+    let is_about_the_work = |line: &&str| VERIFIER_STATISTICS.iter().any(|start| line.starts_with(start));
+    let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_about_the_work(line));
+    lines.next_back().unwrap_or(NOTHING_SAID)
+}
+
 /// Whether a table has no such key (any more): the kernel side may have taken it out just before. Lookups say so in their own
 /// words, removals in the kernel's.
 pub(crate) fn is_missing_key(error: &MapError) -> bool {
@@ -162,6 +180,24 @@ pub(crate) fn is_missing_key(error: &MapError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_refused_with_the_verifiers_reason() {
+        let refused = |log| {
+            let source = std::io::Error::from_raw_os_error(nix::libc::EINVAL);
+            Error::refused("enter", log, source).to_string()
+        };
+        assert_eq!(
+            refused(
+                "10: (0f) r1 += r2\nmath between map_value pointer and register with unbounded min value is not allowed\n\
+                 verification time 9 usec\nstack depth 16+0\n\
+                 processed 11 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n"
+            ),
+            "the kernel refused the BPF program enter \
+             (math between map_value pointer and register with unbounded min value is not allowed)"
+        );
+        assert_eq!(refused(""), "the kernel refused the BPF program enter (its verifier gives no reason)");
+    }
 
     #[test]
     fn a_key_that_somebody_else_has_removed_is_missing_and_no_failure_of_the_kernels_is() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use aya::programs::RawTracePoint;
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jjleak_common::mapping::{Kinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
@@ -124,6 +124,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     let adopt_execs = u8::from(following == Following::Everyone);
     let mut loader = EbpfLoader::new();
     loader
+        .verifier_log_level(verifier_log_level())
         // Task storage is not among the map types aya has a user-side type for; we need none.
         .allow_unsupported_maps()
         .override_global("MIN_SIZE", &sizes.min, true)
@@ -311,6 +312,16 @@ fn return_instance_offsets(btf: Option<&Btf<'_>>) -> Option<ReturnInstanceOffset
         tracing::info!("the kernel's return instances are unknown: stacks end at other tools' return probes");
     }
     offsets
+}
+
+/// How much the verifier writes of a program that it refuses: why. Before Linux 6.4, what does not fit is missing at the end, and
+/// all the instructions that it has followed may not fit.
+fn verifier_log_level() -> VerifierLogLevel {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        VerifierLogLevel::default()
+    } else {
+        VerifierLogLevel::STATS
+    }
 }
 
 /// Attaches a program to a tracepoint of what happens to processes.

@@ -213,7 +213,7 @@ mod tests {
     fn a_program_that_may_not_be_loaded_is_a_missing_privilege_with_a_remedy_of_its_own() {
         let failure = |code| {
             let source = std::io::Error::from_raw_os_error(code);
-            Failure::from(attach::Error::Verify { name: "enter", source })
+            Failure::from(attach::Error::Verify { name: "enter", said: String::new(), source })
         };
         assert_eq!((failure(1).code, failure(1).remedy.as_str()), (PREFLIGHT, allowance()));
         // The verifier says EACCES of a program that it refuses: that is for a report.

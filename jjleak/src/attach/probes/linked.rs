@@ -146,8 +146,7 @@ pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str
 impl Refused {
     /// What is wrong with the program of this name.
     pub(super) fn of(self, name: &'static str) -> Error {
-        tracing::debug!("verifier log of {name}:\n{}", self.log);
-        Error::Verify { name, source: self.error }
+        Error::refused(name, &self.log, self.error)
     }
 }
 
