@@ -1,17 +1,19 @@
 //! Several processes at once: those that were named, their children, and those that begin while jjleak runs. Each has
 //! books of its own.
 
-use std::process::Command;
+use std::fs;
+use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
-use crate::support::bounded::{self, SOON};
+use crate::support::bounded::{self, LONG, SOON};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
+use crate::support::process::Process;
 
 /// The report must equal what a forked child has booked: what it frees of its parent's is inherited.
 fn assert_reported_of_child(books: &Books, report: &Document) {
@@ -44,7 +46,7 @@ fn processes_that_are_named_together_have_books_of_their_own() {
     assert_ne!(of_other, of_other_later);
     assert_eq!(ended.report_on(first).ended.as_deref(), Some("exit status unknown"));
     assert_eq!(ended.files(), ["jjleak.svg"]);
-    let svg = std::fs::read_to_string(ended.file("jjleak.svg")).unwrap();
+    let svg = fs::read_to_string(ended.file("jjleak.svg")).unwrap();
     for pid in [first, second] {
         assert!(svg.contains(&format!("ledger (pid {pid})")), "no frame for process {pid}");
     }
@@ -127,10 +129,10 @@ fn of_children_that_end_text_has_a_line_each_and_their_reports_at_the_end() {
     let mut ledger = Ledger::start();
     let (parent, folder) = (ledger.pid(), tempfile::tempdir().unwrap());
     let text = folder.path().join("stdout");
-    let read = || std::fs::read_to_string(&text).unwrap();
+    let read = || fs::read_to_string(&text).unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["-p", &parent.to_string(), "--follow", "--outstanding", "3600"]);
-    command.stdout(std::fs::File::create(&text).unwrap());
+    command.stdout(fs::File::create(&text).unwrap());
     let jjleak = Jjleak::start(command).until_attached();
 
     let mut lines = Vec::new();
@@ -211,6 +213,37 @@ fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_
     earlier.books().assert_reported(&ended.report_on(earlier.pid()));
     later.books().assert_reported(&ended.report_on(later.pid()));
     assert!(ended.reports().iter().all(|report| report.process.pid != unwanted.pid()));
+}
+
+/// Processes that become a program that is wanted, each a little later than the one before: enough for some to do so in the very
+/// moment in which they are let go of for what they were before.
+const BECOMING: usize = 300;
+
+#[test]
+fn a_process_that_becomes_a_wanted_program_is_never_missed_whatever_it_was_before() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("jjleak-became");
+    fs::copy(fs::canonicalize("/bin/cat").unwrap(), &program).unwrap();
+    let jjleak = Jjleak::attached(["--name", "/jjleak-became$", "--format", "json"]);
+
+    let start = |index: usize| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "i=0; while [ $i -lt $1 ]; do i=$((i+1)); done; exec $0"]);
+        command.arg(&program).arg((index * 10).to_string());
+        Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()))
+    };
+    let processes: Vec<_> = (0..BECOMING).map(start).collect();
+    for process in &processes {
+        let exe = format!("/proc/{}/exe", process.id());
+        bounded::until(LONG, "the program", || fs::read_link(&exe).unwrap() == program);
+    }
+    let ended = jjleak.interrupt().assert_done();
+
+    let reports = ended.reports();
+    let is_missed = |pid: &u32| reports.iter().all(|report| report.process.pid != *pid);
+    let missed: Vec<_> = processes.iter().map(|process| process.id()).filter(is_missed).collect();
+    assert!(missed.is_empty(), "{} of {BECOMING} were missed: {missed:?}", missed.len());
 }
 
 #[test]

@@ -186,17 +186,26 @@ fn a_command_has_no_part_of_the_terminal() {
 }
 
 #[test]
-fn a_view_whose_terminal_is_gone_ends_though_hangups_are_ignored() {
+fn a_view_whose_terminal_is_gone_ends_says_so_and_detaches_though_hangups_are_ignored() {
     require_program!("tmux");
-    let ledger = Ledger::start();
-    let terminal = Terminal::run_ignoring_hangups(&format!("top -p {} 30", ledger.pid()));
+    let _quiet = probes::quiet();
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let mut ledger = Ledger::start();
+    let before = probes::Text::of(&mut ledger);
+    let terminal = Terminal::run_ignoring_hangups(&format!("top -p {} 30", ledger.pid()), &said);
     terminal.until("Counting has begun.");
     let program = terminal.program();
+    // A key that never ends.
+    terminal.press(&["Escape", "["]);
 
     drop(terminal);
 
     let runs = || fs::metadata(format!("/proc/{program}")).is_ok();
     bounded::until(SOON, "its end", || !runs());
+    let said = fs::read_to_string(said).unwrap();
+    assert!(said.contains("the terminal of the view is gone: leaving"), "{said}");
+    before.assert_unchanged(&mut ledger);
 }
 
 #[test]

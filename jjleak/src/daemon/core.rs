@@ -14,6 +14,7 @@ use super::config::Config;
 use super::decide::{State, next};
 use super::handover::{Handover, Left};
 use super::history::{self, Bounds, Entry, History};
+use super::outcome::Outcome;
 use super::profile::{Finding, Job, Message, Order, Profiler};
 use super::watch::Watcher;
 use crate::processes::Pid;
@@ -248,15 +249,17 @@ impl Core {
         }
     }
 
-    /// Notes what was found, for as long as nothing is found that says more.
-    fn enter(&mut self, finding: Finding) {
-        if self.watcher.same(finding.pid, finding.start_time).is_some() {
-            let finding = match self.findings.get(&finding.pid) {
-                Some(before) => finding.after(before),
-                None => finding,
-            };
-            self.findings.insert(finding.pid, finding);
+    /// Notes what was found, for as long as nothing is found that says more. What holds by now.
+    fn enter(&mut self, finding: Finding) -> Finding {
+        if self.watcher.same(finding.pid, finding.start_time).is_none() {
+            return finding;
         }
+        let finding = match self.findings.get(&finding.pid) {
+            Some(before) => finding.after(before),
+            None => finding,
+        };
+        self.findings.insert(finding.pid, finding.clone());
+        finding
     }
 
     /// Profiling of a process has ended.
@@ -290,27 +293,8 @@ impl Core {
                 tracing::warn!("{name} cannot be profiled: {error}");
             }
             Ok(None) => tracing::info!("{name}: nothing is known of it"),
-            Ok(Some(finding)) => {
-                let (leaking, verdict) = (finding.leaking, &finding.verdict);
-                let profile = finding.kept.as_ref().map(ToString::to_string).unwrap_or_default();
-                if leaking > 0 {
-                    tracing::warn!(pid = pid.number(), leaking, profile, "{name} leaks: {verdict}");
-                } else if finding.is_final() && !finding.judged {
-                    tracing::warn!(pid = pid.number(), profile, "{name} cannot be judged: {verdict}");
-                } else if !finding.judged && is_too_dear {
-                    tracing::warn!(
-                        pid = pid.number(),
-                        profile,
-                        "{name} is not judged: profiling it ended early, because it cost more than \
-                         profile.max_overhead allows: {verdict}"
-                    );
-                } else if !finding.judged {
-                    tracing::info!(pid = pid.number(), profile, "{name} is not judged: {verdict}");
-                } else {
-                    tracing::info!(pid = pid.number(), profile, "{name} was not found to leak: {verdict}");
-                }
-                self.enter(finding);
-            }
+            // What is said is what holds: an earlier profile may have told what this one could not.
+            Ok(Some(finding)) => Outcome::of(&self.enter(finding), is_too_dear).log(&name),
         }
     }
 

@@ -22,6 +22,7 @@ mod life;
 pub mod log;
 pub mod memory;
 mod metrics;
+mod outcome;
 mod privileges;
 pub mod profile;
 pub mod pushing;

@@ -56,6 +56,8 @@ pub struct Finding {
     pub start_time: u64,
     /// The verdict on it, in words.
     pub verdict: String,
+    /// The profile that the verdict is of, if it could be kept.
+    pub told_in: Option<Id>,
     /// Call sites that leak.
     pub leaking: usize,
     /// By how many bytes a second, together.
@@ -64,6 +66,8 @@ pub struct Finding {
     pub judged: bool,
     /// Whether the last profile was one that could tell, even if what an earlier one told holds.
     pub is_last_judged: bool,
+    /// What the last profile said, whether or not it could tell.
+    pub last_verdict: String,
     /// Bytes that live of what was allocated since.
     pub live_bytes: u64,
     /// How the figures were estimated; `None` when everything was counted.
@@ -86,10 +90,12 @@ impl Finding {
             pid,
             start_time: entry.start_time,
             verdict: entry.verdict.clone(),
+            told_in: Some(entry.id.clone()),
             leaking: entry.leaking_sites.max(entry.leaking.len()),
             leak_rate: entry.leak_rate,
             judged: entry.judged,
             is_last_judged: entry.judged,
+            last_verdict: entry.verdict.clone(),
             live_bytes: entry.live_bytes,
             estimate: entry.estimate.clone(),
             cost: entry.cost,
@@ -105,8 +111,8 @@ impl Finding {
         if self.judged || !before.judged || self.start_time != before.start_time {
             return self;
         }
-        let Self { verdict, leaking, leak_rate, judged, .. } = before.clone();
-        Self { verdict, leaking, leak_rate, judged, ..self }
+        let Self { verdict, told_in, leaking, leak_rate, judged, .. } = before.clone();
+        Self { verdict, told_in, leaking, leak_rate, judged, is_final: true, ..self }
     }
 
     /// Whether there is nothing to wait for: what leaks is judged, or cannot be.
@@ -121,13 +127,13 @@ impl Finding {
 pub enum Message {
     /// A profile has been taken.
     Found(Finding),
-    /// Profiling has ended: with what was found last, or why it could not be done.
+    /// Profiling has ended: with what was found, or why it could not be done.
     Ended {
         /// Which process.
         pid: Pid,
         /// Its start time.
         start_time: u64,
-        /// What came out.
+        /// What came out: what holds of all that was found.
         outcome: Result<Option<Finding>, String>,
         /// Whether it has ended before its time because it cost more than is allowed.
         is_too_dear: bool,
@@ -189,8 +195,13 @@ impl Job {
                     let entry = Entry::of(Id::of(profile), profile, &why);
                     let entry = entry.of_series(&mut first.lock().unwrap_or_else(PoisonError::into_inner));
                     let finding = keep(profile, order.pid, entry, &kept);
-                    *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(finding.clone());
-                    // Nobody waits for what is found on the way; the last one is told again at the end.
+                    let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+                    *latest = Some(match latest.take() {
+                        Some(before) => finding.clone().after(&before),
+                        None => finding.clone(),
+                    });
+                    drop(latest);
+                    // Nobody waits for what is found on the way; what holds of it is told again at the end.
                     let _ = found.try_send(Message::Found(finding));
                 }
             });
@@ -253,7 +264,7 @@ impl Job {
 
 /// Keeps a profile, and says what is in it.
 fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> Finding {
-    let mut finding = Finding { kept: None, ..Finding::of(pid, &entry) };
+    let mut finding = Finding { kept: None, told_in: None, ..Finding::of(pid, &entry) };
     let lock = || history.lock().unwrap_or_else(PoisonError::into_inner);
     let keep = |sealed: Sealed<'_>| {
         let room = lock().make_room(&sealed)?;
@@ -269,7 +280,7 @@ fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> 
     let sealed = sealed.inspect_err(|why| lock().lose(why.clone()));
     let kept = sealed.and_then(|sealed| keep(sealed).map_err(|error| crate::cli::chain(&error)));
     match kept {
-        Ok(id) => finding.kept = Some(id),
+        Ok(id) => (finding.kept, finding.told_in) = (Some(id.clone()), Some(id)),
         Err(error) => tracing::error!("the profile of {} is not kept: {error}", profile.process),
     }
     finding

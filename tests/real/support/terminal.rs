@@ -29,9 +29,9 @@ impl Terminal {
         Self::open(&command)
     }
 
-    /// Runs jjleak with these arguments where nobody is told that the terminal is gone.
-    pub(crate) fn run_ignoring_hangups(arguments: &str) -> Self {
-        Self::open(&format!("trap '' HUP; {PROGRAM} {arguments}; read keep"))
+    /// Runs jjleak with these arguments where nobody is told that the terminal is gone. What it has to say goes to a file.
+    pub(crate) fn run_ignoring_hangups(arguments: &str, said: &Path) -> Self {
+        Self::open(&format!("trap '' HUP; {PROGRAM} {arguments} 2> {}; read keep", said.display()))
     }
 
     /// Runs jjleak with these arguments in a shell that has jobs, and then says the same.

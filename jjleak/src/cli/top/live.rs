@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crossterm::event::{Event, KeyEvent, KeyEventKind};
+use crossterm::event::KeyEvent;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use nix::sys::signal::{Signal, raise};
@@ -44,6 +44,8 @@ pub(super) struct LiveView {
     keyboard: Keyboard,
     /// Told when jjleak goes on after it was stopped: the shell has written to the terminal.
     resumed: unix::Signal,
+    /// Told when the terminal has another size.
+    resized: unix::Signal,
     meter: Meter,
     interval: Duration,
     noticed: Noticed,
@@ -74,6 +76,15 @@ impl Ways {
     }
 }
 
+/// Why a view ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// Somebody wants it to.
+    IsWanted,
+    /// The terminal is gone, and needs no view.
+    IsGone,
+}
+
 /// The profiles of an instant.
 pub(super) struct Look {
     pub(super) profiles: Vec<Profile>,
@@ -90,15 +101,18 @@ pub(super) fn failed(error: &io::Error) -> Failure {
 impl LiveView {
     /// Takes the terminal over.
     pub(super) fn open(about: About, ways: Ways) -> Result<Self, Failure> {
-        let resumed =
-            unix::signal(SignalKind::from_raw(Signal::SIGCONT as i32)).map_err(|error| failed(&error))?;
+        let told = |signal: Signal| {
+            unix::signal(SignalKind::from_raw(signal as i32)).map_err(|error| failed(&error))
+        };
+        let (resumed, resized) = (told(Signal::SIGCONT)?, told(Signal::SIGWINCH)?);
         let time_zone = about.time_zone.clone();
         let interval = about.interval;
         let mut view = Self {
             top: Top::new(about),
             terminal: Terminal::take().map_err(|error| failed(&error))?,
-            keyboard: Keyboard::new(),
+            keyboard: Keyboard::new().map_err(|error| failed(&error))?,
             resumed,
+            resized,
             meter: Meter::new(),
             interval,
             noticed: Noticed::default(),
@@ -154,23 +168,22 @@ impl LiveView {
         self.show(Look { profiles: Vec::new(), began: None, done: None })
     }
 
-    /// Does what keys say until one of them says to leave. Can be dropped and called again.
-    pub(super) async fn leaving(&mut self) {
+    /// Does what keys say until one of them says to leave, or the terminal is gone. Can be dropped and called again.
+    pub(super) async fn leaving(&mut self) -> Leave {
         loop {
             let goes_on = tokio::select! {
-                event = self.keyboard.next() => match event {
-                    Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => self.press(key),
-                    Some(Ok(Event::Resize(..))) => self.draw().map(|()| true),
-                    Some(Ok(_)) => Ok(true),
-                    Some(Err(error)) => Err(error),
-                    None => Ok(false),
+                key = self.keyboard.next() => match key {
+                    Some(key) => self.press(key),
+                    None => return Leave::IsGone,
                 },
+                _ = self.resized.recv() => self.draw().map(|()| true),
                 _ = self.resumed.recv() => self.take_again().map(|()| true),
                 () = at(self.noticed.leaves_at()) => self.clear_notice().map(|()| true),
             };
-            // A terminal that is gone needs no view.
-            if !goes_on.unwrap_or(false) {
-                return;
+            match goes_on {
+                Ok(true) => {}
+                Ok(false) => return Leave::IsWanted,
+                Err(_) => return Leave::IsGone,
             }
         }
     }

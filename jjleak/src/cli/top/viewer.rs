@@ -12,9 +12,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 
-use super::live::{LiveView, Look, Ways, cpu_seconds, failed};
-use crate::cli::Failure;
+use super::live::{Leave, LiveView, Look, Ways, cpu_seconds, failed};
 use crate::cli::args::Args;
+use crate::cli::{Failure, notices};
 use crate::profile::Profile;
 use crate::top::About;
 
@@ -148,10 +148,10 @@ fn run(
         let mut view = LiveView::open(about, ways)?;
         // Whoever opens the view waits for this.
         let _ = opened.send(Ok(()));
-        loop {
+        let why = loop {
             let shown = tokio::select! {
                 biased;
-                () = view.leaving() => break,
+                why = view.leaving() => break why,
                 told = to_show.recv() => match told {
                     Some(Told::Look(look)) => view.show(look),
                     Some(Told::Ended(profiles)) => {
@@ -159,14 +159,16 @@ fn run(
                         Ok(())
                     }
                     Some(Told::End) => view.end(),
-                    None => break,
+                    None => break Leave::IsWanted,
                 },
             };
             *pause.lock().unwrap_or_else(PoisonError::into_inner) = view.pause();
-            // A terminal that is gone needs no view.
             if shown.is_err() {
-                break;
+                break Leave::IsGone;
             }
+        };
+        if why == Leave::IsGone {
+            notices::tell("the terminal of the view is gone: leaving");
         }
         Ok(())
     })

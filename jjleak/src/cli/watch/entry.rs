@@ -82,12 +82,26 @@ impl Watch {
             && let Some(process) = self.to_attach.pop_front()
         {
             // Its PID can be another's by now, and the kernel side tells of that one.
-            if Process::open(process.pid).is_ok_and(|now| now.start_time == process.start_time)
-                && let Err(failure) = self.attach_to(process.pid)
-                && !failure.is_missing_target()
-            {
-                tracing::warn!("process {} is not profiled: {failure}", process.pid);
+            if Process::open(process.pid).is_ok_and(|now| now.start_time == process.start_time) {
+                self.attach_if_it_runs(process.pid);
             }
+        }
+    }
+
+    fn attach_if_it_runs(&mut self, pid: Pid) {
+        if let Err(failure) = self.attach_to(pid)
+            && !failure.is_missing_target()
+        {
+            tracing::warn!("process {pid} is not profiled: {failure}");
+        }
+    }
+
+    /// Looks once more at a process that was let go of for its name. Until then the kernel side knew it, so that a program which it
+    /// has begun meanwhile was told of in vain, and from then on it is told of as a new one. A program's name changes before
+    /// that is told: what is wanted by now was either taken in by the kernel side, or is attached to here.
+    pub(super) fn look_again(&mut self, pid: Pid) {
+        if Process::open(pid).is_ok_and(|process| self.wanted.is_wanted(&process)) {
+            self.attach_if_it_runs(pid);
         }
     }
 
@@ -202,6 +216,7 @@ impl Watch {
             // Nothing is prepared for it: on a busy host that would take all room and all time.
             self.attachment.processes_mut().disarm(slot)?;
             self.dead.add_process(slot);
+            self.look_again(pid);
             return Ok(());
         }
         let mut watched = Watched::new(process, tracked.image);

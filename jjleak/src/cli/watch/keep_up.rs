@@ -19,10 +19,11 @@ impl Watch {
     pub(super) fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
         let news = self.keep_up_with(&mut watched);
-        let is_wanted = self.wanted.is_wanted(&watched.process);
+        let (is_wanted, pid) = (self.wanted.is_wanted(&watched.process), watched.pid());
         self.processes.insert(slot, watched);
         if !is_wanted {
             self.let_go(slot)?;
+            self.look_again(pid);
         }
         news
     }

@@ -111,7 +111,7 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
         live_bytes: finding.live_bytes,
         estimate: finding.estimate.clone(),
         lost: finding.lost.clone(),
-        profile: finding.kept.as_ref().map(ToString::to_string),
+        profile: finding.told_in.as_ref().map(ToString::to_string),
     });
     let (reason, began) = (case.state().reason(), core.began.as_secs_f64());
     ProcessView {
