@@ -1,7 +1,6 @@
 //! `jjleak top`: the live view at the rim, with the terminal and the clock.
 
 mod args;
-mod key_codes;
 mod keyboard;
 mod live;
 mod terminal;
