@@ -99,6 +99,51 @@ pub struct Continuations {
     pub bottom: u32,
     /// Where that memory begins.
     pub stack: u32,
+    /// How the collector keeps references right: a [`barrier`].
+    pub barrier: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+    /// By what references are known that are up to date, where they have colours.
+    pub colours: Colours,
+}
+
+/// How collectors keep references right. One that moves objects while threads run leaves stale references behind, each of which is mended
+/// when it is used.
+pub mod barrier {
+    /// Objects are moved while threads are stopped, and references are right when they run.
+    pub const NONE: u32 = 0;
+    /// ZGC without generations (until JDK 23): references are addresses, with bits in them that tell of which phase they are, wherever
+    /// they are.
+    pub const COLOURED: u32 = 2;
+    /// Generational ZGC: references in objects are shifted addresses, with such bits below them. Those on a stack are addresses, and
+    /// are of the phase that the thread is in.
+    pub const SHIFTED: u32 = 3;
+}
+
+/// By what it is known whether a reference is up to date (`src/hotspot/share/gc/z/zAddress.hpp` in the JDK). A phase in which objects
+/// are moved begins in a safepoint, with a change of colours. From then on references of the colours before are stale, and those of the new
+/// one lead to where objects are and stay until the next such phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Colours {
+    /// Address of the variable with the bits of which a reference has none unless it is stale.
+    pub stale: u64,
+    /// Address of the variable by which the rest of it becomes an address: bits that belong to it, or how far it is shifted.
+    pub change: u64,
+    /// Address of the variable that counts the beginnings and ends of safepoints.
+    pub safepoints: u64,
+    /// Where the C library keeps the address of the thread-local variables of the JVM's library: bytes from the start of a thread's table.
+    pub module: u32,
+    /// Bytes from there to the pointer to the JVM's thread,
+    pub thread: u32,
+    /// and from that one's start to what it knows of [`stale`](Self::stale): that what is on its stack has been brought up to date,
+    pub thread_stale: u32,
+    /// to the outer end of its stack,
+    pub stack_base: u32,
+    /// and to how many bytes that has.
+    pub stack_size: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
 }
 
 impl Continuations {
@@ -118,7 +163,7 @@ impl Continuations {
     /// Bytes up to the end of these.
     pub const ENTRY_BYTES: u32 = 56;
 
-    /// The address that a word of 8 bytes with a reference in it refers to; 0 when to none.
+    /// The address that a word of 8 bytes with a reference in it refers to, where it has no colour; 0 when to none.
     #[inline(always)]
     #[must_use]
     pub const fn referred(&self, word: u64) -> u64 {
@@ -164,8 +209,9 @@ pub const fn frame_of(compile_id: u32) -> u32 {
 
 const _: () = assert!(
     size_of::<CodeHeap>() == 32
-        && size_of::<Continuations>() == 80
-        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 120
+        && size_of::<Colours>() == 48
+        && size_of::<Continuations>() == 88 + 48
+        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 40 + 88 + 48
 );
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
 

@@ -6,7 +6,8 @@
 //! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
 //! come exactly to the end of each chunk's, and when the way to the chunks is at the end what it was at the beginning: memory
 //! is given to others only after all references to it have been changed. Otherwise the stack ends at the barrier, as if
-//! nothing had been looked for. While the collector may be moving objects, nothing is.
+//! nothing had been looked for. Collectors that stop all threads to move objects may be at it, as far as is known: then nothing is.
+//! Those that do not have phases: see `coloured`.
 
 use core::{
     ffi::c_void,
@@ -15,13 +16,13 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{
-    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES},
+    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES, barrier},
     stack::{InterpretedFrame, StackFrame, StackHash, StackStatus},
     unwind::{Row, RowKind},
 };
 
 use super::{
-    Scratch,
+    Scratch, coloured,
     generated::{address_at, int_at},
     leave::interpreter,
     walk::push,
@@ -72,6 +73,8 @@ pub(super) struct Place {
     barrier: StackFrame,
     frame_count: u64,
     hash: StackHash,
+    /// The phase that the collector is in, if it has such.
+    phase: coloured::Phase,
 }
 
 /// What a walk has to do in the heap. Each is a step of its own, so that the verifier follows it once.
@@ -135,7 +138,7 @@ impl Place {
 pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let is_known = with(walk.image.slot().0, |known| known.klass != 0)? && !may_move(walk.image.slot().0);
+    let slot = walk.image.slot().0;
     walk.heap.task = task::SEARCH;
     walk.heap.passed = 0;
     walk.heap.count = 0;
@@ -145,7 +148,15 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     walk.heap.barrier = barrier;
     walk.heap.frame_count = walk.frame_count;
     walk.heap.hash = walk.hash;
-    if is_known { Ok(()) } else { Err(StackStatus::InHeap) }
+    let known = with(slot, |known| &raw const *known)?;
+    // SAFETY: `known` points into a map value.
+    let known = unsafe { &*known };
+    let is_settled = if known.barrier == barrier::NONE {
+        !may_move(slot)
+    } else {
+        coloured::begin(&mut walk.heap.phase, known, walk.stack_pointer)
+    };
+    if known.klass != 0 && is_settled { Ok(()) } else { Err(StackStatus::InHeap) }
 }
 
 /// Does what is to be done before there is a frame again.
@@ -222,9 +233,9 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
     let walk = unsafe { &mut (*scratch).walk };
     let slot = walk.image.slot().0;
     let chunk = if task == task::FIRST {
-        first_chunk(slot, walk.heap.entry).unwrap_or(0)
+        first_chunk(scratch).unwrap_or(0)
     } else {
-        reference(slot, walk.heap.chunk, with(slot, |known| known.parent)?)?
+        reference(scratch, walk.heap.chunk, with(slot, |known| known.parent)?)?
     };
     walk.heap.chunk = chunk;
     if walk.heap.is_again == 0 {
@@ -243,7 +254,7 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
         walk.heap.task = task::NEXT;
         return Ok(());
     }
-    if walk.heap.trace_again != walk.heap.trace || may_move(slot) {
+    if walk.heap.trace_again != walk.heap.trace || !is_settled(scratch) {
         return Err(StackStatus::InHeap);
     }
     leave(scratch)
@@ -264,6 +275,19 @@ fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
     if walk.heap.is_cut == 0 { Ok(()) } else { Err(StackStatus::TooDeep) }
 }
 
+/// Whether objects are still where they were when the barrier was come to, as far as references say.
+#[inline(always)]
+fn is_settled(scratch: *mut Scratch) -> bool {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &(*scratch).walk };
+    let slot = walk.image.slot().0;
+    let settled = with(slot, |known| match known.barrier {
+        barrier::NONE => !may_move(slot),
+        _ => walk.heap.phase.still_is(known),
+    });
+    settled.unwrap_or(false)
+}
+
 /// Whether objects may be on the move: references to them are changed before they are.
 #[inline(always)]
 fn may_move(slot: u16) -> bool {
@@ -279,20 +303,35 @@ fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, Stack
     Ok(what(unsafe { &*addr_of!((*jvm).continuations) }))
 }
 
-/// The innermost chunk of the continuation that was entered in this frame.
+/// The innermost chunk of the continuation that was entered where the walk takes it to have been.
 #[inline(always)]
-fn first_chunk(slot: u16, entry: u64) -> Result<u64, StackStatus> {
-    let continuation = read_user_word(entry.wrapping_add(Continuations::CONTINUATION_AT));
-    let continuation = continuation.ok_or(StackStatus::InHeap)?;
-    let place = with(slot, |known| known.tail)?;
-    reference(slot, continuation, place)
+fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let word = read_user_word(walk.heap.entry.wrapping_add(Continuations::CONTINUATION_AT));
+    let word = word.ok_or(StackStatus::InHeap)?;
+    let (is_coloured, place) = with(slot, |known| (known.barrier == barrier::COLOURED, known.tail))?;
+    let continuation = if is_coloured { referred(scratch, word)? } else { word };
+    reference(scratch, continuation, place)
 }
 
-/// The object that one refers to; an error when there is none.
+/// The object that one refers to; an error when that is not known, and when the object is none.
 #[inline(always)]
-fn reference(slot: u16, object: u64, place: u32) -> Result<u64, StackStatus> {
+fn reference(scratch: *mut Scratch, object: u64, place: u32) -> Result<u64, StackStatus> {
     let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
-    with(slot, |known| known.referred(word))
+    referred(scratch, word)
+}
+
+/// The address that a word with a reference in it refers to; 0 when to none.
+#[inline(always)]
+fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &(*scratch).walk };
+    with(walk.image.slot().0, |known| match known.barrier {
+        barrier::NONE => Ok(known.referred(word)),
+        _ => walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap),
+    })?
 }
 
 /// Goes to the innermost frame of the chunk.

@@ -5,6 +5,7 @@
 //! - `generated`: the rule for code that a JVM generates.
 //! - `leave`: frames of signals and interpreters.
 //! - `heap`: frames of virtual threads that are in the Java heap.
+//! - `coloured`: the references that lead there, where a collector moves objects meanwhile.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
@@ -12,6 +13,7 @@
 //! - `intern`: the row of a finished stack.
 
 mod code;
+mod coloured;
 mod generated;
 mod heap;
 mod intern;

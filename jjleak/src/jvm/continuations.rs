@@ -4,18 +4,19 @@
 //! Where the fields of Java objects are, HotSpot settles when it starts, and keeps in variables that it does not describe. They
 //! are found by their names in the library's table of symbols, if it has one.
 
-use jjleak_common::jvm::{Continuations, MAX_HEADER_BYTES};
+use jjleak_common::jvm::{Colours, Continuations, MAX_HEADER_BYTES, barrier};
 
 use super::Memory;
 use super::description::flags;
 use super::structs::{Field, Structs};
+use super::zgc::{KnownColours, ZgcLayout};
 
 /// The class of the objects that frames are in.
 const CHUNK: &str = "jdk/internal/vm/StackChunk";
 /// Classes that HotSpot knows by number; the JDKs from 21 to 25 have up to 118.
 const MAX_CLASSES: u64 = 256;
-/// Collectors that change references while threads run, in ways that the kernel side does not follow.
-const MOVING: [&str; 2] = ["UseZGC", "UseShenandoahGC"];
+/// A collector that changes references while threads run, in ways that the kernel side does not follow.
+const MOVING: &str = "UseShenandoahGC";
 /// Where a header of eight bytes begins to be that of the class (`markWord::klass_shift` in JDK 25).
 const COMPACT_SHIFT: u32 = 42;
 const WORD: u64 = 8;
@@ -49,7 +50,11 @@ pub(super) struct ContinuationLayout {
     compressed: u64,
     compressed_classes: u64,
     compact: u64,
-    moving: [u64; 2],
+    moving: u64,
+    zgc: u64,
+    generational: u64,
+    /// `None` where nothing is known of its colours.
+    colours: Option<ZgcLayout>,
 }
 
 /// Addresses of what is to be added to a compressed pointer, and of how far it is to be shifted before.
@@ -84,7 +89,7 @@ impl ContinuationLayout {
         let flags = flags(memory, structs)?;
         let flag = |name: &str| flags.get(name).map_or(0, |(at, _)| *at);
         let [tail, parent, size, stack_pointer, bottom, stack, return_address, classes, safepoint] =
-            variable::ALL.map(symbol);
+            variable::ALL.map(&symbol);
         Some(Self {
             places: [tail?, parent?, size?, stack_pointer?, bottom?, stack?],
             return_address: return_address?,
@@ -96,21 +101,29 @@ impl ContinuationLayout {
             compressed: flag("UseCompressedOops"),
             compressed_classes: flag("UseCompressedClassPointers"),
             compact: flag("UseCompactObjectHeaders"),
-            moving: MOVING.map(flag),
+            moving: flag(MOVING),
+            zgc: flag("UseZGC"),
+            generational: flag("ZGenerational"),
+            colours: ZgcLayout::of(structs, symbol),
         })
     }
 
-    /// What they say once the JVM has its classes; `None` before, and when its collector is one of [`MOVING`]. `class_name`
-    /// tells the name of the class at an address.
+    /// What they say once the JVM has its classes; `None` before, and when its collector is [`MOVING`], or is not known well.
+    /// `class_name` tells the name of the class at an address.
     pub(super) fn read(
         &self,
         memory: &impl Memory,
         class_name: impl Fn(u64) -> Option<String>,
     ) -> Option<Continuations> {
         let is_on = |flag: u64| flag != 0 && memory.number(flag, 1).is_some_and(|value| value != 0);
-        if self.moving.into_iter().any(is_on) {
+        if is_on(self.moving) {
             return None;
         }
+        let colours = if is_on(self.zgc) {
+            self.colours.as_ref()?.read(memory, is_on(self.generational))?
+        } else {
+            KnownColours { mask: u64::MAX, barrier: barrier::NONE, colours: Colours::default() }
+        };
         let classes =
             (0..MAX_CLASSES).filter_map(|index| memory.pointer(self.classes.wrapping_add(WORD * index)));
         let klass = { classes }.find(|class| *class != 0 && class_name(*class).as_deref() == Some(CHUNK))?;
@@ -121,7 +134,7 @@ impl ContinuationLayout {
         });
         let (reference_base, reference_shift) =
             if is_on(self.compressed) { self.reference.read(memory)? } else { (0, 0) };
-        let reference_mask = if is_on(self.compressed) { u64::from(u32::MAX) } else { u64::MAX };
+        let reference_mask = if is_on(self.compressed) { u64::from(u32::MAX) } else { colours.mask };
         let is_compressed = is_on(self.compressed_classes) || is_on(self.compact);
         let (klass_base, klass_shift) = if is_compressed { self.narrow_klass.read(memory)? } else { (0, 0) };
         let narrow = klass.wrapping_sub(klass_base) >> klass_shift;
@@ -146,6 +159,9 @@ impl ContinuationLayout {
             stack_pointer: stack_pointer?,
             bottom: bottom?,
             stack: stack?,
+            barrier: colours.barrier,
+            reserved: 0,
+            colours: colours.colours,
         };
         (klass != 0 && u64::from(known.klass_at) < MAX_HEADER_BYTES as u64 / 4).then_some(known)
     }
@@ -156,8 +172,8 @@ mod tests {
     use super::*;
     use crate::jvm::tests::image::Words;
 
-    /// Addresses of the flags of compressed references, of compressed and compact class pointers, and of ZGC.
-    const FLAGS: [usize; 4] = [200, 201, 202, 203];
+    /// Addresses of the flags of compressed references, of compressed and compact class pointers, of Shenandoah, and of ZGC.
+    const FLAGS: [usize; 5] = [200, 201, 202, 203, 204];
     const CLASSES: usize = 100;
     const CLASS: u64 = 0x8_0000_1000;
 
@@ -171,7 +187,7 @@ mod tests {
             memory[*flag] = 1;
         }
         let at = |index: usize| 8 * index as u64;
-        let [compressed, compressed_classes, compact, moving] = FLAGS.map(at);
+        let [compressed, compressed_classes, compact, moving, zgc] = FLAGS.map(at);
         let layout = ContinuationLayout {
             places: [10, 11, 12, 13, 14, 15].map(at),
             return_address: 0x7777,
@@ -183,7 +199,10 @@ mod tests {
             compressed,
             compressed_classes,
             compact,
-            moving: [moving, 0],
+            moving,
+            zgc,
+            generational: 0,
+            colours: None,
         };
         layout.read(&Words(memory), |at| (at == CLASS).then(|| class.to_owned()))
     }
@@ -210,8 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_there_are_classes_and_with_a_collector_that_moves_objects_meanwhile() {
+    fn nothing_is_known_before_there_are_classes_and_with_a_collector_that_moves_objects_in_ways_that_are_not_known()
+     {
         assert_eq!(read(&FLAGS[..2], "java/lang/Object"), None);
         assert_eq!(read(&[FLAGS[0], FLAGS[1], FLAGS[3]], CHUNK), None);
+        assert_eq!(read(&[FLAGS[1], FLAGS[4]], CHUNK), None);
     }
 }
