@@ -4,9 +4,9 @@
 //! the end of the last one in the frame in which the continuation was entered, on its carrier's stack.
 //!
 //! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
-//! come exactly to the end of each chunk's, and when the way to the chunks is at the end what it was at the beginning: memory
-//! is given to others only after all references to it have been changed. Otherwise the stack ends at the barrier, as if
-//! nothing had been looked for. While the collector may be moving objects, nothing is.
+//! come exactly to the end of each chunk's, when the way to the chunks is at the end what it was at the beginning, and when no safepoint
+//! has done anything meanwhile: memory is given to others only after all references to it have been changed, and not without one.
+//! Otherwise the stack ends at the barrier, as if nothing had been looked for.
 
 use core::{
     ffi::c_void,
@@ -21,9 +21,10 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch,
+    Scratch, forwarded,
     generated::{address_at, int_at},
     leave::interpreter,
+    safepoints,
     walk::push,
     window::word,
 };
@@ -68,6 +69,8 @@ pub(super) struct Place {
     limit: u64,
     /// Where the frame in which the continuation was entered begins on the stack.
     entry: u64,
+    /// How often safepoints had begun and ended before.
+    safepoints: u64,
     /// What the walk was at the barrier.
     barrier: StackFrame,
     frame_count: u64,
@@ -135,7 +138,8 @@ impl Place {
 pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let is_known = with(walk.image.slot().0, |known| known.klass != 0)? && !may_move(walk.image.slot().0);
+    let (is_known, safepoints) =
+        with(walk.image.slot().0, |known| (known.klass != 0, safepoints::count(known)))?;
     walk.heap.task = task::SEARCH;
     walk.heap.passed = 0;
     walk.heap.count = 0;
@@ -145,6 +149,7 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     walk.heap.barrier = barrier;
     walk.heap.frame_count = walk.frame_count;
     walk.heap.hash = walk.hash;
+    walk.heap.safepoints = safepoints.ok_or(StackStatus::InHeap)?;
     if is_known { Ok(()) } else { Err(StackStatus::InHeap) }
 }
 
@@ -243,7 +248,9 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
         walk.heap.task = task::NEXT;
         return Ok(());
     }
-    if walk.heap.trace_again != walk.heap.trace || may_move(slot) {
+    let before = walk.heap.safepoints;
+    let are_still = with(slot, |known| safepoints::are_still(known, before))?;
+    if walk.heap.trace_again != walk.heap.trace || !are_still {
         return Err(StackStatus::InHeap);
     }
     leave(scratch)
@@ -264,13 +271,6 @@ fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
     if walk.heap.is_cut == 0 { Ok(()) } else { Err(StackStatus::TooDeep) }
 }
 
-/// Whether objects may be on the move: references to them are changed before they are.
-#[inline(always)]
-fn may_move(slot: u16) -> bool {
-    let state = with(slot, |known| known.safepoint).ok().and_then(read_user_word);
-    state.is_none_or(|state| state as u32 != 0)
-}
-
 /// What is known of a process's virtual threads.
 #[inline(always)]
 fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, StackStatus> {
@@ -284,15 +284,15 @@ fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, Stack
 fn first_chunk(slot: u16, entry: u64) -> Result<u64, StackStatus> {
     let continuation = read_user_word(entry.wrapping_add(Continuations::CONTINUATION_AT));
     let continuation = continuation.ok_or(StackStatus::InHeap)?;
-    let place = with(slot, |known| known.tail)?;
-    reference(slot, continuation, place)
+    let continuation = with(slot, |known| forwarded::current(known, continuation))??;
+    reference(slot, continuation, with(slot, |known| known.tail)?)
 }
 
 /// The object that one refers to; an error when there is none.
 #[inline(always)]
 fn reference(slot: u16, object: u64, place: u32) -> Result<u64, StackStatus> {
     let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
-    with(slot, |known| known.referred(word))
+    with(slot, |known| forwarded::current(known, known.referred(word)))?
 }
 
 /// Goes to the innermost frame of the chunk.
