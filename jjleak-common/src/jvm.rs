@@ -84,9 +84,11 @@ pub struct Continuations {
     pub reference_base: u64,
     /// Address of the variable that holds the return address into the code that entered the continuation.
     pub return_address: u64,
-    /// Address of the variable that is 0 while no safepoint is coming, in force or going: the collector moves objects in none
-    /// but those, and threads in native code run meanwhile.
+    /// Address of the variable that tells how far a safepoint has come: a [`safepoint`]. Collectors move objects in those that are in
+    /// force, while threads in native code run on; [`barrier`] says whether they do at other times, too.
     pub safepoint: u64,
+    /// Address of the variable that counts the beginnings and the ends of safepoints; it is odd in between.
+    pub safepoints: u64,
     /// In a `Continuation`: reference to its innermost chunk.
     pub tail: u32,
     /// In a chunk: reference to the one further out; none in the last.
@@ -112,12 +114,30 @@ pub struct Continuations {
 pub mod barrier {
     /// Objects are moved while threads are stopped, and references are right when they run.
     pub const NONE: u32 = 0;
+    /// Shenandoah: an object that was moved leads to its copy ([`super::forwarded`]). It stays where it was until all references to it
+    /// have been mended, which a safepoint ends.
+    pub const FORWARDED: u32 = 1;
     /// ZGC without generations (until JDK 23): references are addresses, with bits in them that tell of which phase they are, wherever
     /// they are.
     pub const COLOURED: u32 = 2;
     /// Generational ZGC: references in objects are shifted addresses, with such bits below them. Those on a stack are addresses, and
     /// are of the phase that the thread is in.
     pub const SHIFTED: u32 = 3;
+}
+
+/// How far a safepoint has come (`SafepointSynchronize::SynchronizeState` in the JDK), as far as it matters.
+pub mod safepoint {
+    /// Threads are being stopped for it: nothing has been done in it yet.
+    pub const COMING: u32 = 1;
+}
+
+/// Where an object is whose header begins with this word, if it has been moved (`src/hotspot/share/oops/markWord.hpp` and
+/// `src/hotspot/share/gc/shenandoah/shenandoahForwarding.inline.hpp` in the JDK): the lowest two bits say it. Without an address, the object
+/// is only marked by somebody who goes through the heap.
+#[inline(always)]
+#[must_use]
+pub const fn forwarded(mark: u64) -> Option<u64> {
+    if mark & 3 == 3 && mark != 3 { Some(mark & !3) } else { None }
 }
 
 /// By what it is known whether a reference is up to date (`src/hotspot/share/gc/z/zAddress.hpp` in the JDK). A phase in which objects
@@ -130,8 +150,6 @@ pub struct Colours {
     pub stale: u64,
     /// Address of the variable by which the rest of it becomes an address: bits that belong to it, or how far it is shifted.
     pub change: u64,
-    /// Address of the variable that counts the beginnings and ends of safepoints.
-    pub safepoints: u64,
     /// Where the C library keeps the address of the thread-local variables of the JVM's library: bytes from the start of a thread's table.
     pub module: u32,
     /// Bytes from there to the pointer to the JVM's thread,
@@ -209,15 +227,22 @@ pub const fn frame_of(compile_id: u32) -> u32 {
 
 const _: () = assert!(
     size_of::<CodeHeap>() == 32
-        && size_of::<Colours>() == 48
-        && size_of::<Continuations>() == 88 + 48
-        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 40 + 88 + 48
+        && size_of::<Colours>() == 40
+        && size_of::<Continuations>() == 136
+        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 176
 );
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_leads_to_its_copy_if_there_is_one() {
+        assert_eq!(forwarded(0x7f00_1238 | 3), Some(0x7f00_1238));
+        // Unlocked, with a monitor, locked on the stack, marked, and such that stay for want of memory.
+        assert!([1, 0x7f00_1238 | 2, 0x7f00_1238, 3, 5].iter().all(|mark| forwarded(*mark).is_none()));
+    }
 
     #[test]
     fn compilations_are_told_apart_by_29_bits_of_their_numbers() {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jjleak::render::json::StackDocument;
 
-use crate::java_ways::{FOLLOWED, assert_led, common_frames, is_complete};
+use crate::java_ways::{ZGC, assert_led, common_frames, is_complete};
 use crate::support::books::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, TURNS, jdks_from};
@@ -14,8 +14,13 @@ use crate::support::privilege::{is_long, require, require_program};
 /// A small heap, and collections as often as they can be.
 const OPTIONS: [&str; 2] = ["-Xmx96m", "-XX:ZFragmentationLimit=1"];
 
-/// Collectors that stop all threads.
-const STOPPING: [&[&str]; 3] = [&["-XX:+UseG1GC"], &["-XX:+UseSerialGC"], &["-XX:+UseParallelGC"]];
+/// Shenandoah, as it moves objects most, and collectors that stop all threads.
+const OTHERS: [&[&str]; 4] = [
+    &["-XX:+UseShenandoahGC", "-XX:+UnlockDiagnosticVMOptions", "-XX:ShenandoahGCHeuristics=aggressive"],
+    &["-XX:+UseG1GC"],
+    &["-XX:+UseSerialGC"],
+    &["-XX:+UseParallelGC"],
+];
 
 /// Lets them go on for so long.
 fn assert_never_led_astray(java: &Path, options: &[&str], milliseconds: u32) {
@@ -63,9 +68,9 @@ fn a_virtual_thread_s_stack_is_never_another_one_s_however_often_objects_are_mov
     let milliseconds = std::env::var("JJLEAK_TURNS").ok().map(|value| value.parse().unwrap());
     let milliseconds = milliseconds.unwrap_or(if is_long() { 60_000 } else { 2_000 });
     for jdk in jdks {
-        let (followed, others) = if is_long() { (2, &STOPPING[..]) } else { (1, &[][..]) };
-        let moving = FOLLOWED.iter().filter(|collector| jdk.takes(collector)).take(followed);
-        for collector in moving.chain(others) {
+        let (followed, others) = if is_long() { (2, &OTHERS[..]) } else { (1, &[][..]) };
+        let moving = ZGC.iter().filter(|collector| jdk.takes(collector)).take(followed);
+        for collector in moving.chain(others.iter().filter(|collector| jdk.takes(collector))) {
             assert_never_led_astray(&jdk.java(), collector, milliseconds);
         }
     }

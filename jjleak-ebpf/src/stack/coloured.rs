@@ -2,8 +2,8 @@
 //!
 //! A reference of the colour of the phase that the collector is in leads to where the object is, and stays right until the next phase in
 //! which objects are moved. What has another colour can lead to memory that has been given to others, and is not followed. The phase is
-//! looked at before the first reference is read, and after the last one: both times it must be the same, and no safepoint may have begun
-//! or ended in between, so that it cannot have come round.
+//! looked at before the first reference is read, and after the last one, and must be the same. Since it is changed in safepoints only, of
+//! which none may have done anything in between, it cannot have come round.
 //!
 //! Generational ZGC has no colours on stacks. What is on a thread's stack outside of its frames, as the references to the continuations that
 //! are entered, is brought up to date before the thread takes notice of the new phase
@@ -30,32 +30,42 @@ pub(super) struct Phase {
     /// Bits of stale references, and what makes the others addresses.
     stale: u64,
     change: u64,
-    safepoints: u64,
     /// The JVM's thread that is looked at, where that matters.
     thread: u64,
 }
 
-/// Notes the phase. Whether it is known, and what is on this thread's stack is right in it.
+/// Whether a process's references have colours.
+#[inline(always)]
+pub(super) fn are_coloured(known: &Continuations) -> bool {
+    known.barrier >= barrier::COLOURED
+}
+
+/// Notes the phase, if there are such. Whether it is known then, and what is on this thread's stack is right in it.
 #[inline(always)]
 pub(super) fn begin(phase: &mut Phase, known: &Continuations, stack_pointer: u64) -> bool {
+    if !are_coloured(known) {
+        return true;
+    }
     phase.thread = 0;
     if known.barrier == barrier::SHIFTED {
         let Some(thread) = current_thread(known, stack_pointer) else { return false };
         phase.thread = thread;
     }
-    let Some((stale, change, safepoints)) = now(known) else { return false };
+    let Some((stale, change)) = now(known) else { return false };
     phase.stale = stale;
     phase.change = change;
-    phase.safepoints = safepoints;
     phase.thread == 0 || phase.is_noticed(known)
 }
 
 impl Phase {
-    /// Whether it is the one that the collector is in now, and has been in since it was noted.
+    /// Whether it is the one that the collector is in now, if it has such.
     #[inline(always)]
     pub(super) fn still_is(&self, known: &Continuations) -> bool {
-        let Some((stale, change, safepoints)) = now(known) else { return false };
-        let is_same = stale == self.stale && change == self.change && safepoints == self.safepoints;
+        if !are_coloured(known) {
+            return true;
+        }
+        let Some((stale, change)) = now(known) else { return false };
+        let is_same = stale == self.stale && change == self.change;
         is_same && (self.thread == 0 || self.is_noticed(known))
     }
 
@@ -84,10 +94,9 @@ impl Phase {
 /// What tells the phase. Whoever changes it writes the bits of stale references before a shift, and after bits that belong to an address,
 /// which are of no account: addresses with any of them lead to the same memory.
 #[inline(always)]
-fn now(known: &Continuations) -> Option<(u64, u64, u64)> {
-    let safepoints = read_user_word(known.colours.safepoints)?;
+fn now(known: &Continuations) -> Option<(u64, u64)> {
     let change = read_user_word(known.colours.change)?;
-    Some((read_user_word(known.colours.stale)?, change, safepoints))
+    Some((read_user_word(known.colours.stale)?, change))
 }
 
 /// The JVM's own description of the current thread, whose stack this is.

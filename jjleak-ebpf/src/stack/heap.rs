@@ -4,10 +4,9 @@
 //! the end of the last one in the frame in which the continuation was entered, on its carrier's stack.
 //!
 //! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
-//! come exactly to the end of each chunk's, and when the way to the chunks is at the end what it was at the beginning: memory
-//! is given to others only after all references to it have been changed. Otherwise the stack ends at the barrier, as if
-//! nothing had been looked for. Collectors that stop all threads to move objects may be at it, as far as is known: then nothing is.
-//! Those that do not have phases: see `coloured`.
+//! come exactly to the end of each chunk's, when the way to the chunks is at the end what it was at the beginning, and when no safepoint
+//! has done anything meanwhile: memory is given to others only after all references to it have been changed, and not without one.
+//! Otherwise the stack ends at the barrier, as if nothing had been looked for.
 
 use core::{
     ffi::c_void,
@@ -22,9 +21,10 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, coloured,
+    Scratch, coloured, forwarded,
     generated::{address_at, int_at},
     leave::interpreter,
+    safepoints,
     walk::push,
     window::word,
 };
@@ -69,6 +69,8 @@ pub(super) struct Place {
     limit: u64,
     /// Where the frame in which the continuation was entered begins on the stack.
     entry: u64,
+    /// How often safepoints had begun and ended before.
+    safepoints: u64,
     /// What the walk was at the barrier.
     barrier: StackFrame,
     frame_count: u64,
@@ -151,12 +153,9 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     let known = with(slot, |known| &raw const *known)?;
     // SAFETY: `known` points into a map value.
     let known = unsafe { &*known };
-    let is_settled = if known.barrier == barrier::NONE {
-        !may_move(slot)
-    } else {
-        coloured::begin(&mut walk.heap.phase, known, walk.stack_pointer)
-    };
-    if known.klass != 0 && is_settled { Ok(()) } else { Err(StackStatus::InHeap) }
+    walk.heap.safepoints = safepoints::count(known).ok_or(StackStatus::InHeap)?;
+    let is_known = known.klass != 0 && coloured::begin(&mut walk.heap.phase, known, walk.stack_pointer);
+    if is_known { Ok(()) } else { Err(StackStatus::InHeap) }
 }
 
 /// Does what is to be done before there is a frame again.
@@ -254,7 +253,10 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
         walk.heap.task = task::NEXT;
         return Ok(());
     }
-    if walk.heap.trace_again != walk.heap.trace || !is_settled(scratch) {
+    let before = walk.heap.safepoints;
+    let is_settled =
+        with(slot, |known| walk.heap.phase.still_is(known) && safepoints::are_still(known, before))?;
+    if walk.heap.trace_again != walk.heap.trace || !is_settled {
         return Err(StackStatus::InHeap);
     }
     leave(scratch)
@@ -275,26 +277,6 @@ fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
     if walk.heap.is_cut == 0 { Ok(()) } else { Err(StackStatus::TooDeep) }
 }
 
-/// Whether objects are still where they were when the barrier was come to, as far as references say.
-#[inline(always)]
-fn is_settled(scratch: *mut Scratch) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &(*scratch).walk };
-    let slot = walk.image.slot().0;
-    let settled = with(slot, |known| match known.barrier {
-        barrier::NONE => !may_move(slot),
-        _ => walk.heap.phase.still_is(known),
-    });
-    settled.unwrap_or(false)
-}
-
-/// Whether objects may be on the move: references to them are changed before they are.
-#[inline(always)]
-fn may_move(slot: u16) -> bool {
-    let state = with(slot, |known| known.safepoint).ok().and_then(read_user_word);
-    state.is_none_or(|state| state as u32 != 0)
-}
-
 /// What is known of a process's virtual threads.
 #[inline(always)]
 fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, StackStatus> {
@@ -312,7 +294,11 @@ fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
     let word = read_user_word(walk.heap.entry.wrapping_add(Continuations::CONTINUATION_AT));
     let word = word.ok_or(StackStatus::InHeap)?;
     let (is_coloured, place) = with(slot, |known| (known.barrier == barrier::COLOURED, known.tail))?;
-    let continuation = if is_coloured { referred(scratch, word)? } else { word };
+    let continuation = if is_coloured {
+        referred(scratch, word)?
+    } else {
+        with(slot, |known| forwarded::current(known, word))??
+    };
     reference(scratch, continuation, place)
 }
 
@@ -328,9 +314,12 @@ fn reference(scratch: *mut Scratch, object: u64, place: u32) -> Result<u64, Stac
 fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &(*scratch).walk };
-    with(walk.image.slot().0, |known| match known.barrier {
-        barrier::NONE => Ok(known.referred(word)),
-        _ => walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap),
+    with(walk.image.slot().0, |known| {
+        if coloured::are_coloured(known) {
+            walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap)
+        } else {
+            forwarded::current(known, known.referred(word))
+        }
     })?
 }
 

@@ -163,7 +163,7 @@ impl Symbols {
         let exported = elf
             .dynamic_symbols()
             .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
-        let known = || variable::ALL.into_iter().chain(zgc::variable::SYMBOLS);
+        let known = || variable::ALL.into_iter().chain([zgc::variable::THREAD]);
         let hidden = elf.symbols().filter(|symbol| {
             symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
         });

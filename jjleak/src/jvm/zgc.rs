@@ -20,20 +20,17 @@ const WORD: u64 = 8;
 
 /// Variables that are found by their symbols, or by other means, under such names.
 pub(super) mod variable {
-    pub(crate) const SAFEPOINTS: &str = "_ZN20SafepointSynchronize18_safepoint_counterE";
     /// The thread-local pointer to the JVM's own description of the thread: how far from the start of the library's.
     pub(crate) const THREAD: &str = "_ZN6Thread12_thr_currentE";
     /// The word in which the loader keeps the number of the library's thread-local variables: a relocation.
     pub(crate) const MODULE: &str = "R_X86_64_DTPMOD64";
     /// The library's first byte.
     pub(crate) const START: &str = "__ehdr_start";
-    pub(crate) const SYMBOLS: [&str; 2] = [SAFEPOINTS, THREAD];
 }
 
 /// Where ZGC's colours are told.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ZgcLayout {
-    safepoints: u64,
     /// As JDKs up to 23 have it without generations.
     coloured: Option<Globals<3>>,
     generational: Option<Generational>,
@@ -87,29 +84,25 @@ impl<const COUNT: usize> Globals<COUNT> {
 }
 
 impl ZgcLayout {
-    /// `None` where the library has no symbols.
-    pub(super) fn of(structs: &Structs, symbol: impl Fn(&str) -> Option<u64>) -> Option<Self> {
+    pub(super) fn of(structs: &Structs, symbol: impl Fn(&str) -> Option<u64>) -> Self {
         let coloured = ["_XAddressWeakBadMask", "_XAddressGoodMask", "_XAddressOffsetMask"];
-        Some(Self {
-            safepoints: symbol(variable::SAFEPOINTS)?,
+        Self {
             coloured: Globals::of(structs, "XGlobalsForVMStructs", coloured),
             generational: Generational::of(structs, symbol),
-        })
+        }
     }
 
     /// What there is to know where this collector is at work, with generations or without.
     pub(super) fn read(&self, memory: &impl Memory, has_generations: bool) -> Option<KnownColours> {
-        let safepoints = self.safepoints;
         match &self.coloured {
             Some(globals) if !has_generations => {
                 let [stale, change, mask] = globals.read(memory)?;
                 let mask = memory.pointer(mask)?;
-                let colours = Colours { stale, change, safepoints, ..Colours::default() };
+                let colours = Colours { stale, change, ..Colours::default() };
                 Some(KnownColours { mask, barrier: barrier::COLOURED, colours })
             }
             _ => {
                 let colours = self.generational.as_ref()?.read(memory)?;
-                let colours = Colours { safepoints, ..colours };
                 Some(KnownColours { mask: u64::MAX, barrier: barrier::SHIFTED, colours })
             }
         }
@@ -140,7 +133,6 @@ impl Generational {
         })
     }
 
-    /// All but the counter of safepoints.
     fn read(&self, memory: &impl Memory) -> Option<Colours> {
         let addresses = self.globals.read(memory)?;
         let [change, _, stale, ..] = addresses;
@@ -160,7 +152,6 @@ impl Generational {
         Some(Colours {
             stale,
             change,
-            safepoints: 0,
             module: small(module * MODULE_BYTES)?,
             thread: small(self.thread)?,
             // The second of those.
@@ -257,10 +248,10 @@ mod tests {
         memory[10..13].copy_from_slice(&[at(20), at(21), at(22)]);
         memory[22] = 0xfff;
         let globals = Globals { instance: at(1), fields: [0, 1, 2].map(field) };
-        let layout = ZgcLayout { safepoints: 0x77, coloured: Some(globals), generational: None };
+        let layout = ZgcLayout { coloured: Some(globals), generational: None };
         let memory = Words(memory);
         let known = layout.read(&memory, false).unwrap();
-        let colours = Colours { stale: at(20), change: at(21), safepoints: 0x77, ..Colours::default() };
+        let colours = Colours { stale: at(20), change: at(21), ..Colours::default() };
         assert_eq!(known, KnownColours { mask: 0xfff, barrier: barrier::COLOURED, colours });
         assert_eq!(layout.read(&memory, true), None);
     }
