@@ -84,9 +84,11 @@ pub struct Continuations {
     pub reference_base: u64,
     /// Address of the variable that holds the return address into the code that entered the continuation.
     pub return_address: u64,
-    /// Address of the variable that is 0 while no safepoint is coming, in force or going: the collector moves objects in none
-    /// but those, and threads in native code run meanwhile.
+    /// Address of the variable that tells how far a safepoint has come: a [`safepoint`]. Collectors move objects in those that are in
+    /// force, while threads in native code run on; [`barrier`] says whether they do at other times, too.
     pub safepoint: u64,
+    /// Address of the variable that counts the beginnings and the ends of safepoints; it is odd in between.
+    pub safepoints: u64,
     /// In a `Continuation`: reference to its innermost chunk.
     pub tail: u32,
     /// In a chunk: reference to the one further out; none in the last.
@@ -99,6 +101,67 @@ pub struct Continuations {
     pub bottom: u32,
     /// Where that memory begins.
     pub stack: u32,
+    /// How the collector keeps references right: a [`barrier`].
+    pub barrier: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
+    /// By what references are known that are up to date, where they have colours.
+    pub colours: Colours,
+}
+
+/// How collectors keep references right. One that moves objects while threads run leaves stale references behind, each of which is mended
+/// when it is used.
+pub mod barrier {
+    /// Objects are moved while threads are stopped, and references are right when they run.
+    pub const NONE: u32 = 0;
+    /// Shenandoah: an object that was moved leads to its copy ([`super::forwarded`]). It stays where it was until all references to it
+    /// have been mended, which a safepoint ends.
+    pub const FORWARDED: u32 = 1;
+    /// ZGC without generations (until JDK 23): references are addresses, with bits in them that tell of which phase they are, wherever
+    /// they are.
+    pub const COLOURED: u32 = 2;
+    /// Generational ZGC: references in objects are shifted addresses, with such bits below them. Those on a stack are addresses, and
+    /// are of the phase that the thread is in.
+    pub const SHIFTED: u32 = 3;
+}
+
+/// How far a safepoint has come (`SafepointSynchronize::SynchronizeState` in the JDK), as far as it matters.
+pub mod safepoint {
+    /// Threads are being stopped for it: nothing has been done in it yet.
+    pub const COMING: u32 = 1;
+}
+
+/// Where an object is whose header begins with this word, if it has been moved (`src/hotspot/share/oops/markWord.hpp` and
+/// `src/hotspot/share/gc/shenandoah/shenandoahForwarding.inline.hpp` in the JDK): the lowest two bits say it. Without an address, the object
+/// is only marked by somebody who goes through the heap.
+#[inline(always)]
+#[must_use]
+pub const fn forwarded(mark: u64) -> Option<u64> {
+    if mark & 3 == 3 && mark != 3 { Some(mark & !3) } else { None }
+}
+
+/// By what it is known whether a reference is up to date (`src/hotspot/share/gc/z/zAddress.hpp` in the JDK). A phase in which objects
+/// are moved begins in a safepoint, with a change of colours. From then on references of the colours before are stale, and those of the new
+/// one lead to where objects are and stay until the next such phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Colours {
+    /// Address of the variable with the bits of which a reference has none unless it is stale.
+    pub stale: u64,
+    /// Address of the variable by which the rest of it becomes an address: bits that belong to it, or how far it is shifted.
+    pub change: u64,
+    /// Where the C library keeps the address of the thread-local variables of the JVM's library: bytes from the start of a thread's table.
+    pub module: u32,
+    /// Bytes from there to the pointer to the JVM's thread,
+    pub thread: u32,
+    /// and from that one's start to what it knows of [`stale`](Self::stale): that what is on its stack has been brought up to date,
+    pub thread_stale: u32,
+    /// to the outer end of its stack,
+    pub stack_base: u32,
+    /// and to how many bytes that has.
+    pub stack_size: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
 }
 
 impl Continuations {
@@ -118,7 +181,7 @@ impl Continuations {
     /// Bytes up to the end of these.
     pub const ENTRY_BYTES: u32 = 56;
 
-    /// The address that a word of 8 bytes with a reference in it refers to; 0 when to none.
+    /// The address that a word of 8 bytes with a reference in it refers to, where it has no colour; 0 when to none.
     #[inline(always)]
     #[must_use]
     pub const fn referred(&self, word: u64) -> u64 {
@@ -164,14 +227,22 @@ pub const fn frame_of(compile_id: u32) -> u32 {
 
 const _: () = assert!(
     size_of::<CodeHeap>() == 32
-        && size_of::<Continuations>() == 80
-        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 120
+        && size_of::<Colours>() == 40
+        && size_of::<Continuations>() == 136
+        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 176
 );
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_leads_to_its_copy_if_there_is_one() {
+        assert_eq!(forwarded(0x7f00_1238 | 3), Some(0x7f00_1238));
+        // Unlocked, with a monitor, locked on the stack, marked, and such that stay for want of memory.
+        assert!([1, 0x7f00_1238 | 2, 0x7f00_1238, 3, 5].iter().all(|mark| forwarded(*mark).is_none()));
+    }
 
     #[test]
     fn compilations_are_told_apart_by_29_bits_of_their_numbers() {

@@ -9,7 +9,7 @@ use std::thread;
 
 use jjleak::render::json::Document;
 
-use crate::java_ways::assert_ways;
+use crate::java_ways::{assert_virtual, assert_ways};
 use crate::jvm::assert_as_the_jvm_says;
 use crate::support::java::{Jdk, jdks};
 use crate::support::privilege::{is_long, require, require_program};
@@ -41,11 +41,17 @@ const AT_ONCE: usize = 2;
 /// What is kept in the repository.
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/jdks.md");
 
+/// The same of virtual threads.
+const VIRTUAL_TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/virtual-threads.md");
+
+/// The oldest version that has them.
+const VIRTUAL: u32 = 21;
+
 /// Allocations, and those of them with a complete stack.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counted {
-    all: u64,
-    complete: u64,
+pub(crate) struct Counted {
+    pub(crate) all: u64,
+    pub(crate) complete: u64,
 }
 
 impl Counted {
@@ -83,7 +89,20 @@ fn measure(jdk: &Jdk, options: &[&str]) -> Counted {
     counted
 }
 
-fn cell(jdk: &Jdk, mode: (&'static str, &[&str]), collector: (&'static str, &[&str])) -> Cell {
+/// Runs virtual threads, and fails unless every stack is right as far as it goes.
+fn measure_virtual(jdk: &Jdk, options: &[&str]) -> Counted {
+    assert_virtual(&jdk.java(), options)
+}
+
+/// How a JVM is measured.
+type Measure = fn(&Jdk, &[&str]) -> Counted;
+
+fn cell(
+    jdk: &Jdk,
+    mode: (&'static str, &[&str]),
+    collector: (&'static str, &[&str]),
+    measure: Measure,
+) -> Cell {
     let options = [mode.1, collector.1].concat();
     let outcome = catch_unwind(AssertUnwindSafe(|| measure(jdk, &options)));
     let outcome = outcome.map_err(|panic| {
@@ -95,18 +114,18 @@ fn cell(jdk: &Jdk, mode: (&'static str, &[&str]), collector: (&'static str, &[&s
 }
 
 /// All of a JDK's cells, or one that stands for them.
-fn cells(jdk: &Jdk) -> Vec<Cell> {
+fn cells(jdk: &Jdk, measure: Measure) -> Vec<Cell> {
     if !is_long() {
-        return vec![cell(jdk, MODES[3], COLLECTORS[0])];
+        return vec![cell(jdk, MODES[3], COLLECTORS[0], measure)];
     }
     let collectors: Vec<_> = COLLECTORS.into_iter().filter(|(_, options)| jdk.takes(options)).collect();
     let ways = MODES.iter().flat_map(|mode| collectors.iter().map(move |collector| (*mode, *collector)));
-    ways.map(|(mode, collector)| cell(jdk, mode, collector)).collect()
+    ways.map(|(mode, collector)| cell(jdk, mode, collector, measure)).collect()
 }
 
 /// The page that is kept, of what every cell counted.
-fn page(measured: &[(Jdk, Vec<Cell>)]) -> String {
-    let mut page = HEAD.to_owned();
+fn page(head: &str, measured: &[(Jdk, Vec<Cell>)]) -> String {
+    let mut page = head.to_owned();
     let names = COLLECTORS.map(|(name, _)| name);
     writeln!(page, "\n| JDK | mode | {} |\n|---|---|{}", names.join(" | "), "---|".repeat(names.len()))
         .unwrap();
@@ -134,15 +153,27 @@ Of each call site: whether its methods, inlined ones included, and their lines a
 names, and whether bytes and objects are the ones that the program has booked. A cell says how many of the allocations have a
 complete stack; it stands here only if all the rest is equal. `-`: this JDK has no such collector.
 
+Stacks of virtual threads have [a page of their own](virtual-threads.md).
+
 `cargo xtask jdks` fetches the JDKs, and writes this page anew. It takes half an hour.
 ";
 
-#[test]
-fn every_jdk_says_the_same_in_every_mode_and_with_every_collector() {
-    require_program!("javac");
+const VIRTUAL_HEAD: &str = "\
+# Stacks of virtual threads, by JDK
+
+Of a program whose virtual threads wait, while garbage is collected all the time, and allocate before and after: how many of the
+allocations have a complete stack. Of all of them, methods and lines are the ones that the JVM's own `StackWalker` names, as far as
+the stack goes: those that are not complete end where the next frame is in the Java heap, and say so ([Java](../jvm.md)). `-`: this JDK
+has no such collector.
+
+`cargo xtask jdks` fetches the JDKs, and writes this page anew.
+";
+
+/// Measures all JDKs from this version on, and writes the page if it is asked for.
+fn measure_all(oldest: u32, measure: Measure, head: &str, table: &str) {
     // One version takes minutes, too: they can be run one by one.
     let only: Option<u32> = std::env::var("JJLEAK_JDK").ok().map(|version| version.parse().unwrap());
-    let is_wanted = |version: u32| only.is_none_or(|only| only == version);
+    let is_wanted = |version: u32| version >= oldest && only.is_none_or(|only| only == version);
     let jdks: Vec<_> = jdks().into_iter().filter(|jdk| is_wanted(jdk.version)).collect();
     let is_there = |version| jdks.iter().any(|jdk| jdk.version == version);
     let lacking = VERSIONS.into_iter().find(|version| is_wanted(*version) && !is_there(*version));
@@ -152,7 +183,8 @@ fn every_jdk_says_the_same_in_every_mode_and_with_every_collector() {
     let mut measured = Vec::new();
     for jdks in jdks.chunks(AT_ONCE) {
         thread::scope(|scope| {
-            let threads: Vec<_> = jdks.iter().map(|jdk| scope.spawn(|| (jdk.clone(), cells(jdk)))).collect();
+            let cells_of = |jdk: &Jdk| (jdk.clone(), cells(jdk, measure));
+            let threads: Vec<_> = jdks.iter().map(|jdk| scope.spawn(move || cells_of(jdk))).collect();
             measured.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
         });
     }
@@ -165,6 +197,18 @@ fn every_jdk_says_the_same_in_every_mode_and_with_every_collector() {
         .collect();
     assert!(failed.is_empty(), "{failed:#?}");
     if only.is_none() && is_long() && std::env::var("JJLEAK_KEEP_JDKS").is_ok_and(|value| value == "1") {
-        fs::write(Path::new(TABLE), page(&measured)).unwrap();
+        fs::write(Path::new(table), page(head, &measured)).unwrap();
     }
+}
+
+#[test]
+fn every_jdk_says_the_same_in_every_mode_and_with_every_collector() {
+    require_program!("javac");
+    measure_all(VERSIONS[0], measure, HEAD, TABLE);
+}
+
+#[test]
+fn virtual_threads_have_right_callers_or_none_with_every_collector() {
+    require_program!("javac");
+    measure_all(VIRTUAL, measure_virtual, VIRTUAL_HEAD, VIRTUAL_TABLE);
 }

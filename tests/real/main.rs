@@ -36,6 +36,7 @@ mod fleet;
 mod following;
 mod formats;
 mod generated;
+mod java_turns;
 mod java_ways;
 mod javac;
 mod jdks;

@@ -4,9 +4,9 @@
 //! the end of the last one in the frame in which the continuation was entered, on its carrier's stack.
 //!
 //! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
-//! come exactly to the end of each chunk's, and when the way to the chunks is at the end what it was at the beginning: memory
-//! is given to others only after all references to it have been changed. Otherwise the stack ends at the barrier, as if
-//! nothing had been looked for. While the collector may be moving objects, nothing is.
+//! come exactly to the end of each chunk's, when the way to the chunks is at the end what it was at the beginning, and when no safepoint
+//! has done anything meanwhile: memory is given to others only after all references to it have been changed, and not without one.
+//! Otherwise the stack ends at the barrier, as if nothing had been looked for.
 
 use core::{
     ffi::c_void,
@@ -15,15 +15,16 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{
-    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES},
+    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES, barrier},
     stack::{InterpretedFrame, StackFrame, StackHash, StackStatus},
     unwind::{Row, RowKind},
 };
 
 use super::{
-    Scratch,
+    Scratch, coloured, forwarded,
     generated::{address_at, int_at},
     leave::interpreter,
+    safepoints,
     walk::push,
     window::word,
 };
@@ -68,10 +69,14 @@ pub(super) struct Place {
     limit: u64,
     /// Where the frame in which the continuation was entered begins on the stack.
     entry: u64,
+    /// How often safepoints had begun and ended before.
+    safepoints: u64,
     /// What the walk was at the barrier.
     barrier: StackFrame,
     frame_count: u64,
     hash: StackHash,
+    /// The phase that the collector is in, if it has such.
+    phase: coloured::Phase,
 }
 
 /// What a walk has to do in the heap. Each is a step of its own, so that the verifier follows it once.
@@ -135,7 +140,7 @@ impl Place {
 pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    let is_known = with(walk.image.slot().0, |known| known.klass != 0)? && !may_move(walk.image.slot().0);
+    let slot = walk.image.slot().0;
     walk.heap.task = task::SEARCH;
     walk.heap.passed = 0;
     walk.heap.count = 0;
@@ -145,6 +150,11 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     walk.heap.barrier = barrier;
     walk.heap.frame_count = walk.frame_count;
     walk.heap.hash = walk.hash;
+    let known = with(slot, |known| &raw const *known)?;
+    // SAFETY: `known` points into a map value.
+    let known = unsafe { &*known };
+    walk.heap.safepoints = safepoints::count(known).ok_or(StackStatus::InHeap)?;
+    let is_known = known.klass != 0 && coloured::begin(&mut walk.heap.phase, known, walk.stack_pointer);
     if is_known { Ok(()) } else { Err(StackStatus::InHeap) }
 }
 
@@ -222,9 +232,9 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
     let walk = unsafe { &mut (*scratch).walk };
     let slot = walk.image.slot().0;
     let chunk = if task == task::FIRST {
-        first_chunk(slot, walk.heap.entry).unwrap_or(0)
+        first_chunk(scratch).unwrap_or(0)
     } else {
-        reference(slot, walk.heap.chunk, with(slot, |known| known.parent)?)?
+        reference(scratch, walk.heap.chunk, with(slot, |known| known.parent)?)?
     };
     walk.heap.chunk = chunk;
     if walk.heap.is_again == 0 {
@@ -243,7 +253,10 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
         walk.heap.task = task::NEXT;
         return Ok(());
     }
-    if walk.heap.trace_again != walk.heap.trace || may_move(slot) {
+    let before = walk.heap.safepoints;
+    let is_settled =
+        with(slot, |known| walk.heap.phase.still_is(known) && safepoints::are_still(known, before))?;
+    if walk.heap.trace_again != walk.heap.trace || !is_settled {
         return Err(StackStatus::InHeap);
     }
     leave(scratch)
@@ -264,13 +277,6 @@ fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
     if walk.heap.is_cut == 0 { Ok(()) } else { Err(StackStatus::TooDeep) }
 }
 
-/// Whether objects may be on the move: references to them are changed before they are.
-#[inline(always)]
-fn may_move(slot: u16) -> bool {
-    let state = with(slot, |known| known.safepoint).ok().and_then(read_user_word);
-    state.is_none_or(|state| state as u32 != 0)
-}
-
 /// What is known of a process's virtual threads.
 #[inline(always)]
 fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, StackStatus> {
@@ -279,20 +285,42 @@ fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, Stack
     Ok(what(unsafe { &*addr_of!((*jvm).continuations) }))
 }
 
-/// The innermost chunk of the continuation that was entered in this frame.
+/// The innermost chunk of the continuation that was entered where the walk takes it to have been.
 #[inline(always)]
-fn first_chunk(slot: u16, entry: u64) -> Result<u64, StackStatus> {
-    let continuation = read_user_word(entry.wrapping_add(Continuations::CONTINUATION_AT));
-    let continuation = continuation.ok_or(StackStatus::InHeap)?;
-    let place = with(slot, |known| known.tail)?;
-    reference(slot, continuation, place)
+fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let word = read_user_word(walk.heap.entry.wrapping_add(Continuations::CONTINUATION_AT));
+    let word = word.ok_or(StackStatus::InHeap)?;
+    let (is_coloured, place) = with(slot, |known| (known.barrier == barrier::COLOURED, known.tail))?;
+    let continuation = if is_coloured {
+        referred(scratch, word)?
+    } else {
+        with(slot, |known| forwarded::current(known, word))??
+    };
+    reference(scratch, continuation, place)
 }
 
-/// The object that one refers to; an error when there is none.
+/// The object that one refers to; an error when that is not known, and when the object is none.
 #[inline(always)]
-fn reference(slot: u16, object: u64, place: u32) -> Result<u64, StackStatus> {
+fn reference(scratch: *mut Scratch, object: u64, place: u32) -> Result<u64, StackStatus> {
     let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
-    with(slot, |known| known.referred(word))
+    referred(scratch, word)
+}
+
+/// The address that a word with a reference in it refers to; 0 when to none.
+#[inline(always)]
+fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &(*scratch).walk };
+    with(walk.image.slot().0, |known| {
+        if coloured::are_coloured(known) {
+            walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap)
+        } else {
+            forwarded::current(known, known.referred(word))
+        }
+    })?
 }
 
 /// Goes to the innermost frame of the chunk.

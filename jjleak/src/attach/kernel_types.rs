@@ -77,6 +77,12 @@ impl ReturnInstanceOffsets {
     }
 }
 
+/// Offset in a task of the register that points to the thread's own data; `None` when the kernel's structures look otherwise, as on
+/// processors other than x86-64.
+pub(super) fn thread_pointer_offset(btf: &Btf<'_>) -> Option<u64> {
+    Some(btf.offset("task_struct", "thread")? + btf.offset("thread_struct", "fsbase")?)
+}
+
 /// Offsets of the fields that tell one process from another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TaskOffsets {

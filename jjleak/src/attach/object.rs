@@ -15,6 +15,7 @@ use jjleak_common::{live, names, stack};
 
 use super::kernel_types::{
     BreakOffsets, Btf, KernelTypes, MappingOffsets, ReturnInstanceOffsets, Structures, TaskOffsets,
+    thread_pointer_offset,
 };
 use super::probes::Probes;
 use super::{Error, Missing, Programs, SizeFilter, mapping_events};
@@ -153,6 +154,8 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
+    let thread_pointer = structures.known().and_then(thread_pointer_offset).unwrap_or_default();
+    loader.override_global("TASK_THREAD_POINTER", &thread_pointer, true);
     let offsets = mapping_offsets(structures.known());
     loader
         .override_global("VMA_START", &offsets.vma_start, true)

@@ -4,18 +4,19 @@
 //! Where the fields of Java objects are, HotSpot settles when it starts, and keeps in variables that it does not describe. They
 //! are found by their names in the library's table of symbols, if it has one.
 
-use jjleak_common::jvm::{Continuations, MAX_HEADER_BYTES};
+use jjleak_common::jvm::{Colours, Continuations, MAX_HEADER_BYTES, barrier};
 
 use super::Memory;
 use super::description::flags;
 use super::structs::{Field, Structs};
+use super::zgc::{KnownColours, ZgcLayout};
 
 /// The class of the objects that frames are in.
 const CHUNK: &str = "jdk/internal/vm/StackChunk";
 /// Classes that HotSpot knows by number; the JDKs from 21 to 25 have up to 118.
 const MAX_CLASSES: u64 = 256;
-/// Collectors that change references while threads run, in ways that the kernel side does not follow.
-const MOVING: [&str; 2] = ["UseZGC", "UseShenandoahGC"];
+/// Collectors that move objects while threads run, and how they keep references right, if that is known by their name.
+const MOVING: [(&str, Option<u32>); 2] = [("UseZGC", None), ("UseShenandoahGC", Some(barrier::FORWARDED))];
 /// Where a header of eight bytes begins to be that of the class (`markWord::klass_shift` in JDK 25).
 const COMPACT_SHIFT: u32 = 42;
 const WORD: u64 = 8;
@@ -31,8 +32,9 @@ pub(super) mod variable {
     pub(crate) const RETURN_ADDRESS: &str = "_ZN17ContinuationEntry10_return_pcE";
     pub(crate) const CLASSES: &str = "_ZN9vmClasses8_klassesE";
     pub(crate) const SAFEPOINT: &str = "_ZN20SafepointSynchronize6_stateE";
-    pub(crate) const ALL: [&str; 9] =
-        [TAIL, PARENT, SIZE, STACK_POINTER, BOTTOM, STACK, RETURN_ADDRESS, CLASSES, SAFEPOINT];
+    pub(crate) const SAFEPOINTS: &str = "_ZN20SafepointSynchronize18_safepoint_counterE";
+    pub(crate) const ALL: [&str; 10] =
+        [TAIL, PARENT, SIZE, STACK_POINTER, BOTTOM, STACK, RETURN_ADDRESS, CLASSES, SAFEPOINT, SAFEPOINTS];
 }
 
 /// Addresses of the variables that tell.
@@ -42,6 +44,7 @@ pub(super) struct ContinuationLayout {
     return_address: u64,
     classes: u64,
     safepoint: u64,
+    safepoints: u64,
     klass: Field,
     reference: Shifted,
     narrow_klass: Shifted,
@@ -50,6 +53,8 @@ pub(super) struct ContinuationLayout {
     compressed_classes: u64,
     compact: u64,
     moving: [u64; 2],
+    generational: u64,
+    colours: ZgcLayout,
 }
 
 /// Addresses of what is to be added to a compressed pointer, and of how far it is to be shifted before.
@@ -83,34 +88,53 @@ impl ContinuationLayout {
     ) -> Option<Self> {
         let flags = flags(memory, structs)?;
         let flag = |name: &str| flags.get(name).map_or(0, |(at, _)| *at);
-        let [tail, parent, size, stack_pointer, bottom, stack, return_address, classes, safepoint] =
-            variable::ALL.map(symbol);
+        let [
+            tail,
+            parent,
+            size,
+            stack_pointer,
+            bottom,
+            stack,
+            return_address,
+            classes,
+            safepoint,
+            safepoints,
+        ] = variable::ALL.map(&symbol);
         Some(Self {
             places: [tail?, parent?, size?, stack_pointer?, bottom?, stack?],
             return_address: return_address?,
             classes: classes?,
             safepoint: safepoint?,
+            safepoints: safepoints?,
             klass: structs.field(&[("oopDesc", "_metadata._klass")]).ok()?,
             reference: Shifted::of(structs, "CompressedOops", "_narrow_oop")?,
             narrow_klass: Shifted::of(structs, "CompressedKlassPointers", "_narrow_klass")?,
             compressed: flag("UseCompressedOops"),
             compressed_classes: flag("UseCompressedClassPointers"),
             compact: flag("UseCompactObjectHeaders"),
-            moving: MOVING.map(flag),
+            moving: MOVING.map(|(name, _)| flag(name)),
+            generational: flag("ZGenerational"),
+            colours: ZgcLayout::of(structs, symbol),
         })
     }
 
-    /// What they say once the JVM has its classes; `None` before, and when its collector is one of [`MOVING`]. `class_name`
-    /// tells the name of the class at an address.
+    /// What they say once the JVM has its classes; `None` before, and when its collector is one that moves objects in ways that are
+    /// not known. `class_name` tells the name of the class at an address.
     pub(super) fn read(
         &self,
         memory: &impl Memory,
         class_name: impl Fn(u64) -> Option<String>,
     ) -> Option<Continuations> {
         let is_on = |flag: u64| flag != 0 && memory.number(flag, 1).is_some_and(|value| value != 0);
-        if self.moving.into_iter().any(is_on) {
-            return None;
-        }
+        let moving = MOVING.iter().zip(self.moving).find(|(_, flag)| is_on(*flag));
+        let colours = match moving.map(|((_, barrier), _)| *barrier) {
+            Some(None) => self.colours.read(memory, is_on(self.generational))?,
+            known => KnownColours {
+                mask: u64::MAX,
+                barrier: known.flatten().unwrap_or(barrier::NONE),
+                colours: Colours::default(),
+            },
+        };
         let classes =
             (0..MAX_CLASSES).filter_map(|index| memory.pointer(self.classes.wrapping_add(WORD * index)));
         let klass = { classes }.find(|class| *class != 0 && class_name(*class).as_deref() == Some(CHUNK))?;
@@ -121,7 +145,7 @@ impl ContinuationLayout {
         });
         let (reference_base, reference_shift) =
             if is_on(self.compressed) { self.reference.read(memory)? } else { (0, 0) };
-        let reference_mask = if is_on(self.compressed) { u64::from(u32::MAX) } else { u64::MAX };
+        let reference_mask = if is_on(self.compressed) { u64::from(u32::MAX) } else { colours.mask };
         let is_compressed = is_on(self.compressed_classes) || is_on(self.compact);
         let (klass_base, klass_shift) = if is_compressed { self.narrow_klass.read(memory)? } else { (0, 0) };
         let narrow = klass.wrapping_sub(klass_base) >> klass_shift;
@@ -140,12 +164,16 @@ impl ContinuationLayout {
             reference_base,
             return_address: self.return_address,
             safepoint: self.safepoint,
+            safepoints: self.safepoints,
             tail: tail?,
             parent: parent?,
             size: size?,
             stack_pointer: stack_pointer?,
             bottom: bottom?,
             stack: stack?,
+            barrier: colours.barrier,
+            reserved: 0,
+            colours: colours.colours,
         };
         (klass != 0 && u64::from(known.klass_at) < MAX_HEADER_BYTES as u64 / 4).then_some(known)
     }
@@ -156,8 +184,8 @@ mod tests {
     use super::*;
     use crate::jvm::tests::image::Words;
 
-    /// Addresses of the flags of compressed references, of compressed and compact class pointers, and of ZGC.
-    const FLAGS: [usize; 4] = [200, 201, 202, 203];
+    /// Addresses of the flags of compressed references, of compressed and compact class pointers, of ZGC, and of Shenandoah.
+    const FLAGS: [usize; 5] = [200, 201, 202, 203, 204];
     const CLASSES: usize = 100;
     const CLASS: u64 = 0x8_0000_1000;
 
@@ -171,19 +199,22 @@ mod tests {
             memory[*flag] = 1;
         }
         let at = |index: usize| 8 * index as u64;
-        let [compressed, compressed_classes, compact, moving] = FLAGS.map(at);
+        let [compressed, compressed_classes, compact, zgc, shenandoah] = FLAGS.map(at);
         let layout = ContinuationLayout {
             places: [10, 11, 12, 13, 14, 15].map(at),
             return_address: 0x7777,
             classes: at(CLASSES),
             safepoint: 0x8888,
+            safepoints: 0x9999,
             klass: Field { offset: 8, width: 8 },
             reference: Shifted { base: at(20), shift: at(21) },
             narrow_klass: Shifted { base: at(22), shift: at(23) },
             compressed,
             compressed_classes,
             compact,
-            moving: [moving, 0],
+            moving: [zgc, shenandoah],
+            generational: 0,
+            colours: ZgcLayout::default(),
         };
         layout.read(&Words(memory), |at| (at == CLASS).then(|| class.to_owned()))
     }
@@ -193,7 +224,8 @@ mod tests {
         let known = read(&FLAGS[..2], CHUNK).unwrap();
         assert_eq!((known.tail, known.parent, known.size), (2, 3, 4));
         assert_eq!((known.stack_pointer, known.bottom, known.stack), (5, 6, 12));
-        assert_eq!((known.klass_at, known.return_address, known.safepoint), (2, 0x7777, 0x8888));
+        assert_eq!((known.klass_at, known.return_address), (2, 0x7777));
+        assert_eq!((known.safepoint, known.safepoints), (0x8888, 0x9999));
     }
 
     #[test]
@@ -210,7 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_there_are_classes_and_with_a_collector_that_moves_objects_meanwhile() {
+    fn how_references_are_kept_right_is_known_by_the_collector() {
+        assert_eq!(read(&FLAGS[..2], CHUNK).unwrap().barrier, barrier::NONE);
+        assert_eq!(read(&[FLAGS[0], FLAGS[1], FLAGS[4]], CHUNK).unwrap().barrier, barrier::FORWARDED);
+    }
+
+    #[test]
+    fn nothing_is_known_before_there_are_classes_and_with_a_collector_that_moves_objects_in_unknown_ways() {
         assert_eq!(read(&FLAGS[..2], "java/lang/Object"), None);
         assert_eq!(read(&[FLAGS[0], FLAGS[1], FLAGS[3]], CHUNK), None);
     }

@@ -19,12 +19,13 @@ mod structs;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unsigned5;
+mod zgc;
 
 use std::collections::HashMap;
 
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
-use object::{Endianness, Object, ObjectSymbol};
+use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
 
 use codecache::CodeCacheLayout;
 use continuations::{ContinuationLayout, variable};
@@ -162,18 +163,43 @@ impl Symbols {
         let exported = elf
             .dynamic_symbols()
             .filter(|symbol| symbol.name_bytes().is_ok_and(|name| name.starts_with(b"gHotSpotVM")));
+        let known = || variable::ALL.into_iter().chain([zgc::variable::THREAD]);
         let hidden = elf.symbols().filter(|symbol| {
-            symbol.name_bytes().is_ok_and(|name| variable::ALL.iter().any(|known| known.as_bytes() == name))
+            symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
         });
-        let symbols: HashMap<_, _> = exported
+        let mut symbols: HashMap<_, _> = exported
             .chain(hidden)
             .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
             .collect();
-        if symbols.is_empty() { Err(Error::NoStructs) } else { Ok(Self(symbols)) }
+        if symbols.is_empty() {
+            return Err(Error::NoStructs);
+        }
+        symbols.insert(zgc::variable::START.to_owned(), 0);
+        symbols.extend(module_of(&elf).map(|at| (zgc::variable::MODULE.to_owned(), at)));
+        Ok(Self(symbols))
     }
 
     /// Where they are in a process that maps the library `bias` bytes above the addresses in it.
     pub fn above(&self, bias: u64) -> impl Fn(&str) -> Option<u64> {
         move |name: &str| Some(self.0.get(name)?.wrapping_add(bias))
     }
+}
+
+/// Where the loader puts the number by which the library's thread-local variables are found (System V ABI, x86-64), if it does.
+fn module_of(elf: &ElfFile<'_, FileHeader64<Endianness>>) -> Option<u64> {
+    let is_own = |target| match target {
+        RelocationTarget::Absolute => true,
+        RelocationTarget::Symbol(index) => elf
+            .dynamic_symbol_table()
+            .and_then(|table| table.symbol_by_index(index).ok())
+            .is_some_and(|symbol| symbol.is_local() && !symbol.is_undefined()),
+        _ => false,
+    };
+    let is_module =
+        |flags| matches!(flags, RelocationFlags::Elf { r_type } if r_type == object::elf::R_X86_64_DTPMOD64);
+    let mut relocations =
+        elf.dynamic_relocations().filter(|_| elf.architecture() == object::Architecture::X86_64)?;
+    let found =
+        relocations.find(|(_, relocation)| is_module(relocation.flags()) && is_own(relocation.target()));
+    found.map(|(at, _)| at)
 }

@@ -13,7 +13,7 @@ const MAX_STRIDE: usize = 256;
 const HOTSPOT_25: u64 = 25;
 
 /// A field: its distance from the start of its structure, and its width in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) offset: u64,
     pub(super) width: usize,

@@ -36,6 +36,9 @@ const SIZES: [u64; 2] = [4008, 4080];
 /// Those of the program that takes memory in many ways. The JVM has a few blocks between them for itself.
 pub(crate) const WAYS: [u64; 2] = [5000, 5096];
 
+/// Those of the program whose virtual threads wait and compute in turns.
+pub(crate) const TURNS: [u64; 2] = [20_000, 25_199];
+
 /// Sites by the size of their blocks.
 pub(crate) type Sites = BTreeMap<u64, Site>;
 
@@ -58,6 +61,11 @@ impl Java {
         let mut command = Command::new(java);
         let words = [bytes.to_string(), pause_ms.to_string(), what.to_owned()];
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Pace").args(words))
+    }
+
+    /// Starts the program whose virtual threads wait and compute in turns.
+    pub(crate) fn start_turns(java: &Path, options: &[&str]) -> Self {
+        Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Turns"))
     }
 
     /// Starts a program by a command, and waits until it listens.
@@ -248,7 +256,7 @@ pub(crate) fn classes() -> &'static Path {
             .args(["-g", "-nowarn", "-source", "11", "-target", "11", "-d"])
             .arg(&folder)
             .args(
-                ["Compile", "Leak", "LeakUnsafe", "Pace", "Ways"]
+                ["Compile", "Leak", "LeakUnsafe", "Pace", "Turns", "Ways"]
                     .map(|name| fixtures.join(name).with_extension("java")),
             )
             .output()

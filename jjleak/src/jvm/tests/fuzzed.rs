@@ -49,6 +49,7 @@ fn whole() -> Image {
         image.symbol(name, value);
     }
     image.symbol(variable::SAFEPOINT, 0);
+    image.symbol(variable::SAFEPOINTS, 0);
     image.symbols.insert(variable::CLASSES.to_owned(), CLASSES);
     let (class, symbol) = (CLASSES + 0x100, CLASSES + 0x200);
     image.word(CLASSES + 8, class);
