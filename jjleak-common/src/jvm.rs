@@ -58,6 +58,13 @@ pub struct CodeCache {
     pub is_relative: u32,
     /// Number of the compilation.
     pub compile_id: u32,
+    /// Where compiled code has its ways out to the interpreter, for calls and for calls by method handles: a frame whose code was
+    /// thrown away under it (*deoptimized*) returns there. Addresses or distances, as the code; both 0 where that is not known.
+    pub ways_out: [u32; 2],
+    /// How many bytes from a frame's inner end such a frame keeps the address that it would have returned to.
+    pub original: u32,
+    /// Explicit padding, always 0.
+    pub reserved: u32,
     /// Where the frames of virtual threads are that are on no stack.
     pub continuations: Continuations,
 }
@@ -229,7 +236,7 @@ const _: () = assert!(
     size_of::<CodeHeap>() == 32
         && size_of::<Colours>() == 40
         && size_of::<Continuations>() == 136
-        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 176
+        && size_of::<CodeCache>() == 32 * MAX_HEAPS + 192
 );
 const _: () = assert!(MAX_HEAPS.is_power_of_two() && HEADER_WORDS.is_power_of_two());
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::compile;
-use crate::support::java::{Java, classes};
+use crate::support::java::{Java, classes, jdks};
 use crate::support::jit::Jit;
 use crate::support::jjleak::PROGRAM;
 use crate::support::privilege::{require_bpf, require_program};
@@ -91,13 +91,34 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     said("KiB of generated code: the JVM's, see below\n");
 }
 
+/// Some of them were made by `jlink`, and have no file that would tell their vendor.
+#[test]
+fn every_jdk_is_told_with_its_vendor_and_its_collector() {
+    require_program!("javac");
+    for jdk in jdks() {
+        let java = Java::start(&jdk.java(), &["-XX:+UseParallelGC"]);
+
+        let text = text(&doctor(&["-p", &java.pid().to_string()]));
+
+        let release = format!("  yes  JDK {}", jdk.release);
+        let told = text.lines().find(|line| line.starts_with(&release));
+        let is_whole = |line: &str| line.contains(" by ") && line.ends_with(", Parallel collector");
+        assert!(told.is_some_and(is_whole), "{}: {text}", jdk.home.display());
+        assert!(
+            text.contains("  yes  methods, inlined ones and lines: from the JVM's own structures"),
+            "{text}"
+        );
+    }
+}
+
 /// All files of this host are there, below another root.
 #[test]
 fn a_jvm_in_a_root_of_its_own_is_told_who_has_made_it() {
     require_program!("javac");
     require_program!("unshare");
     let root = tempfile::tempdir().unwrap();
-    let script = "mount --rbind / \"$0\" && exec chroot \"$0\" java -cp \"$1\" Leak";
+    // It tells nobody itself: what lies beside it does.
+    let script = "mount --rbind / \"$0\" && exec chroot \"$0\" java -XX:-UsePerfData -cp \"$1\" Leak";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(root.path()).arg(classes());
     let inside = Java::spawn(&mut command);

@@ -264,6 +264,25 @@ pub(crate) fn assert_led(stack: &StackDocument, path: &[String]) {
     assert_eq!(common_frames(stack, path), expected, "{path:#?}\n{stack:#?}");
 }
 
+/// The methods that are inlined into such code stand in its frame's stead, with their lines.
+#[test]
+fn a_frame_whose_code_is_thrown_away_under_it_is_what_it_was() {
+    require_program!("javac");
+    for (java, options) in ways_to_run() {
+        let options = [&["-Xbatch"], options].concat();
+        println!("{} {options:?}", java.display());
+        let mut java = Java::start_ways(&java, &options);
+        let jjleak = java.attach_to(WAYS);
+        java.ask("discard 100000");
+        let sites = java.books();
+        let report = jjleak.interrupt().assert_done().report();
+
+        assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [1]);
+        assert_books(&report, &sites);
+        assert_whole(&report, &sites);
+    }
+}
+
 /// Runs virtual threads that wait several times while garbage is collected, and compares how their stacks end, and with which
 /// frames, with what the program says. How many stacks there were, and how many of them are whole.
 pub(crate) fn assert_virtual(java: &Path, options: &[&str]) -> Counted {

@@ -8,9 +8,9 @@ use std::process::Command;
 use jjleak::render::json::{Document, StackDocument, TotalsDocument};
 
 use crate::support::books::assert_nothing_lost;
-use crate::support::java::{Java, Sites, classes, java_frames, live_by_size, size_of};
+use crate::support::java::{Java, Jdk, Sites, classes, java_frames, jdks, live_by_size, size_of};
 use crate::support::jjleak::Jjleak;
-use crate::support::privilege::require_program;
+use crate::support::privilege::{is_long, require_program};
 
 fn installed() -> &'static Path {
     Path::new("java")
@@ -117,6 +117,37 @@ fn frames_are_the_same_with_each_collector() {
     for collector in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseZGC"] {
         assert_as_the_jvm_says(installed(), &[collector]);
     }
+}
+
+/// Options by which code, objects and frames are laid out otherwise than usual.
+const LAYOUTS: [&[&str]; 9] = [
+    &["-XX:-SegmentedCodeCache"],
+    &["-XX:+SegmentedCodeCache", "-XX:ReservedCodeCacheSize=20m"],
+    &["-XX:-UseCompressedOops"],
+    &["-XX:-UseCompressedClassPointers"],
+    &["-XX:+UseCompactObjectHeaders"],
+    &["-XX:+PreserveFramePointer"],
+    &["-XX:+UseTransparentHugePages"],
+    &["-Xshare:off"],
+    &["-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"],
+];
+
+#[test]
+fn frames_are_the_same_however_code_and_objects_are_laid_out() {
+    require_program!("javac");
+    for jdk in newest_or_all() {
+        for options in LAYOUTS.into_iter().filter(|options| jdk.takes(options)) {
+            println!("{} {options:?}", jdk.release);
+            assert_as_the_jvm_says(&jdk.java(), options);
+        }
+    }
+}
+
+/// All JDKs if there is time, and else the newest one that is installed, which knows most of the options.
+fn newest_or_all() -> Vec<Jdk> {
+    let jdks = jdks();
+    let first = if is_long() { 0 } else { jdks.len().saturating_sub(1) };
+    jdks.into_iter().skip(first).collect()
 }
 
 #[test]

@@ -107,6 +107,9 @@ pub(super) fn row(scratch: *mut Scratch, place: Row, scope: u64, address: u64) -
             write_volatile(addr_of_mut!((*entry).name), name);
             write_volatile(addr_of_mut!((*entry).key), key(address, scope, known.block, name));
         }
+        if known.block & kind::MASK == kind::COMPILED {
+            return_as_before(scratch, jvm, known.block & !kind::MASK);
+        }
         Ok(rule(scratch, jvm, known.block & kind::MASK))
     }
 }
@@ -146,6 +149,48 @@ unsafe fn rule(scratch: *mut Scratch, jvm: *const CodeCache, kind: u64) -> Row {
         (RowKind::Sp, frame_words as u64, SavedFp::AtCfa, SAVED_FP)
     };
     Row::new(frame, by, offset, saved, saved_at).unwrap_or(Row::plain(frame, RowKind::Unsupported))
+}
+
+/// A frame whose code was thrown away under it returns to where that code leads to the interpreter, and keeps the address that
+/// it would have returned to: that one tells which methods are inlined there, and their lines.
+///
+/// # Safety
+/// All point into map values, and the header has been read.
+#[inline(always)]
+unsafe fn return_as_before(scratch: *mut Scratch, jvm: *const CodeCache, block: u64) {
+    // SAFETY: as promised by the caller; the scratch is ours while claimed.
+    unsafe {
+        let walk = &mut (*scratch).walk;
+        let returns_to = walk.instruction_pointer;
+        let [call, by_handle] = [(*jvm).ways_out[0], (*jvm).ways_out[1]];
+        if call == 0 || returns_to != way_out(scratch, jvm, block, call) {
+            if by_handle == 0 || returns_to != way_out(scratch, jvm, block, by_handle) {
+                return;
+            }
+        }
+        let at = walk.stack_pointer.wrapping_add(int_at(scratch, (*jvm).original) as u64);
+        if let Some(before) = read_user_word(at)
+            && before.wrapping_sub(block) < returns_to.wrapping_sub(block)
+        {
+            walk.instruction_pointer = before;
+        }
+    }
+}
+
+/// The address that a way out is said to be at.
+///
+/// # Safety
+/// All point into map values, and the header has been read.
+#[inline(always)]
+unsafe fn way_out(scratch: *mut Scratch, jvm: *const CodeCache, block: u64, place: u32) -> u64 {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if (*jvm).is_relative != 0 {
+            block.wrapping_add(((*jvm).blob as u64) << 2).wrapping_add(int_at(scratch, place) as u64)
+        } else {
+            address_at(scratch, place)
+        }
+    }
 }
 
 /// Whether the frame pointer is that of the current frame, of this size. Wrappers of native methods may have moved the stack

@@ -49,7 +49,7 @@ pub enum Error {
 }
 
 /// The allocators that a file holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModuleAllocators {
     /// Those of known families.
     pub profiled: Vec<ProfiledAllocator>,

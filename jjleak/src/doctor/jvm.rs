@@ -85,7 +85,7 @@ impl ExaminedJvm {
         let home = home(pid, &library.path);
         Some(Self {
             release: described.as_ref().map(|known| known.release().to_owned()).map_err(Clone::clone),
-            vendor: home.as_ref().and_then(|(_, release)| vendor(release)).unwrap_or_default(),
+            vendor: known.and_then(told_vendor).or_else(|| vendor(&home.as_ref()?.1)).unwrap_or_default(),
             collector: known.map(collector).unwrap_or_default(),
             names: names(pid, library, bias),
             flags: known.map(flags).unwrap_or_default(),
@@ -111,6 +111,11 @@ fn names(pid: Pid, library: &Module, bias: u64) -> Names {
         Ok(jvm) => jvm.lacks().map_or(Names::All, Names::Without),
         Err(error) => Names::Unreadable(error),
     }
+}
+
+/// Who has made a JVM, as it says itself: runtimes made by `jlink` have no file that would.
+fn told_vendor(known: &Description<ProcessMemory>) -> Option<String> {
+    Some(known.vendor().to_owned()).filter(|vendor| !vendor.is_empty())
 }
 
 fn collector(known: &Description<ProcessMemory>) -> &'static str {

@@ -58,10 +58,47 @@ pub(super) struct BlobLayout {
     code: CodeRange,
     method: Field,
     compile_id: Field,
+    ways_out: Option<WaysOut>,
     /// Bytes of a blob that all of these are in.
     bytes: usize,
     /// Bytes that those are in that every blob has.
     plain_bytes: u64,
+}
+
+/// Where compiled code leads to the interpreter when it is thrown away, said as its code is, and where a frame keeps its return
+/// address then.
+#[derive(Debug)]
+struct WaysOut {
+    of_calls: Field,
+    /// There is no other one since JDK 26.
+    of_method_handles: Option<Field>,
+    original: Field,
+}
+
+impl WaysOut {
+    fn of(structs: &Structs, is_relative: bool) -> Option<Self> {
+        let [call, by_handle]: [&[(&str, &str)]; 2] = if is_relative {
+            [
+                &[("nmethod", "_deopt_handler_offset"), ("nmethod", "_deopt_handler_entry_offset")],
+                &[("nmethod", "_deopt_mh_handler_offset")],
+            ]
+        } else {
+            [
+                &[("CompiledMethod", "_deopt_handler_begin"), ("nmethod", "_deopt_handler_begin")],
+                &[("CompiledMethod", "_deopt_mh_handler_begin"), ("nmethod", "_deopt_mh_handler_begin")],
+            ]
+        };
+        Some(Self {
+            of_calls: structs.field(call).ok()?,
+            of_method_handles: structs.field(by_handle).ok(),
+            original: structs.field(&[("nmethod", "_orig_pc_offset")]).ok()?,
+        })
+    }
+
+    fn end(&self) -> u64 {
+        let last = self.of_calls.end().max(self.original.end());
+        self.of_method_handles.map_or(last, |field| last.max(field.end()))
+    }
 }
 
 /// How a blob says where its code is.
@@ -128,6 +165,7 @@ impl BlobLayout {
             (Ok(begin), Ok(end)) => CodeRange::Addresses { begin, end },
             _ => CodeRange::Offsets { begin: field("_code_offset")?, end: field("_data_offset")? },
         };
+        let ways_out = WaysOut::of(structs, matches!(code, CodeRange::Offsets { .. }));
         let mut layout = Self {
             name: field("_name")?,
             size: field("_size")?,
@@ -135,13 +173,15 @@ impl BlobLayout {
             code,
             method: structs.field(&[("CompiledMethod", "_method"), ("nmethod", "_method")])?,
             compile_id: structs.field(&[("nmethod", "_compile_id")])?,
+            ways_out,
             bytes: 0,
             plain_bytes: 0,
         };
         let (CodeRange::Addresses { begin, end } | CodeRange::Offsets { begin, end }) = layout.code;
         let last = |fields: &[Field]| fields.iter().map(|field| field.end()).max().unwrap_or_default();
         layout.plain_bytes = last(&[layout.name, layout.size, layout.frame_size, begin, end]);
-        let end = layout.plain_bytes.max(last(&[layout.method, layout.compile_id]));
+        let ways_out = layout.ways_out.as_ref().map_or(0, WaysOut::end);
+        let end = layout.plain_bytes.max(last(&[layout.method, layout.compile_id])).max(ways_out);
         let fits = |end: &usize| *end < MAX_HEADER_BYTES;
         layout.bytes = usize::try_from(end).ok().filter(fits).ok_or_else(too_large)?;
         Ok(layout)
@@ -294,6 +334,12 @@ impl CodeCacheLayout {
             CodeRange::Addresses { begin, end } => (0, sized(begin, 8)?, sized(end, 8)?),
             CodeRange::Offsets { begin, end } => (1, sized(begin, 4)?, sized(end, 4)?),
         };
+        let width = if is_relative == 0 { 8 } else { 4 };
+        let known_ways = self.blob.ways_out.as_ref().and_then(|ways| {
+            let by_handle = ways.of_method_handles.and_then(|field| sized(field, width)).unwrap_or_default();
+            Some(([sized(ways.of_calls, width)?, by_handle], sized(ways.original, 4)?))
+        });
+        let (ways_out, original) = known_ways.unwrap_or_default();
         let mut known = CodeCache {
             heaps: [CodeHeap::default(); MAX_HEAPS],
             header_bytes: end(self.blob.bytes as u64)?,
@@ -306,6 +352,9 @@ impl CodeCacheLayout {
             code_end,
             is_relative,
             compile_id: sized(self.blob.compile_id, 4)?,
+            ways_out,
+            original,
+            reserved: 0,
             continuations: Continuations::default(),
         };
         known.heaps.iter_mut().zip(heaps).for_each(|(to, heap)| *to = *heap);

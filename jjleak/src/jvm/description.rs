@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::memory::Paged;
 use super::structs::{Field, Structs};
-use super::{Error, Memory, Symbols};
+use super::{Error, Memory, Symbols, counters};
 
 /// Most flags that are read; the JDKs from 11 to 25 have up to 1,426.
 const MAX_FLAGS: u64 = 4096;
@@ -32,6 +32,7 @@ pub struct Description<M> {
     version: u64,
     release: String,
     build: String,
+    vendor: String,
     /// Where each flag's value is, and who has set it.
     flags: HashMap<String, (u64, Origin)>,
 }
@@ -62,6 +63,7 @@ impl<M: Memory> Description<M> {
                 release
             },
             build: text("_s_internal_vm_info_string").unwrap_or_default(),
+            vendor: counters::text(&memory, &structs, counters::VENDOR).unwrap_or_default(),
             flags,
             memory,
         })
@@ -83,6 +85,12 @@ impl<M: Memory> Description<M> {
     #[must_use]
     pub fn build(&self) -> &str {
         &self.build
+    }
+
+    /// Who has made it; empty when it does not tell.
+    #[must_use]
+    pub fn vendor(&self) -> &str {
+        &self.vendor
     }
 
     /// Whether a flag that can be on or off is on; `None` when there is no such flag.

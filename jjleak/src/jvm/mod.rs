@@ -8,6 +8,7 @@
 
 mod codecache;
 mod continuations;
+mod counters;
 mod description;
 mod library;
 mod lines;

@@ -16,9 +16,15 @@ const METHOD_BYTES: u64 = 0x1000;
 /// Bytes of one change: which word, how, and a number.
 const CHANGE_BYTES: usize = 11;
 
-/// How far apart the addresses are at which code is looked for, and in how many places of a heap.
-const STEP: u64 = 0x240;
-const STEPS: u64 = 64;
+/// Its blobs are so far apart, and their code begins so far from there.
+const BLOB_BYTES: u64 = 0x1000;
+const BLOBS: u64 = 16;
+const CODE: u64 = 0x90;
+/// Places in each blob's code that are looked at: those that a method describes, and others.
+const PLACES: [u64; 5] = [1, 0x20, 0x21, 0x40, 0x100];
+
+/// Methods that a place stands for as long as nothing is changed: one is inlined into another.
+const INLINED: usize = 2;
 
 struct Small {
     bytes: Vec<u8>,
@@ -109,8 +115,12 @@ impl Small {
 
 /// Reads all that can be read of a JVM.
 pub(crate) fn structures(data: &[u8]) {
-    thread_local!(static SMALL: Rc<RefCell<Small>> = Rc::new(RefCell::new(Small::new())));
-    let memory = Shared(SMALL.with(Rc::clone));
+    thread_local!(static SMALL: Shared = {
+        let small = Shared(Rc::new(RefCell::new(Small::new())));
+        assert_eq!(exhaust(&small), INLINED, "not all of the JVM is looked at");
+        small
+    });
+    let memory = SMALL.with(Shared::clone);
     let Some((first, changes)) = data.split_first() else { return };
     memory.0.borrow_mut().elsewhere = if first % 2 == 1 { changes.to_vec() } else { Vec::new() };
     let before = memory.0.borrow_mut().change(changes);
@@ -119,17 +129,18 @@ pub(crate) fn structures(data: &[u8]) {
     before.into_iter().rev().for_each(|(address, word)| small.set(address, word));
 }
 
-fn exhaust(memory: &Shared) {
+/// How many methods a place stands for, at most.
+fn exhaust(memory: &Shared) -> usize {
     let symbols = memory.0.borrow().symbols.clone();
     let symbol = |name: &str| symbols.get(name).copied();
     if let Ok(described) = Description::described(memory.clone(), symbol) {
-        let _ = (described.version(), described.release(), described.build());
+        let _ = (described.version(), described.release(), described.build(), described.vendor());
         for flag in ["UseCompressedOops", "UseG1GC"] {
             let _ = (described.is_on(flag), described.number(flag));
             let _ = (described.text(flag), described.origin(flag));
         }
     }
-    let Ok(jvm) = Jvm::described(memory.clone(), symbol) else { return };
+    let Ok(jvm) = Jvm::described(memory.clone(), symbol) else { return 0 };
     let _ = (jvm.lacks(), jvm.continuations());
     let mut known = KnownMethods::default();
     for method in [METHODS, METHODS + METHOD_BYTES] {
@@ -137,15 +148,18 @@ fn exhaust(memory: &Shared) {
             jvm.methods(&mut known).interpreted(method, bytecode);
         }
     }
-    let Ok(heaps) = jvm.heaps() else { return };
+    let Ok(heaps) = jvm.heaps() else { return 0 };
     let _ = jvm.code_cache(&heaps);
+    let mut longest = 0;
     for heap in heaps.iter().take(2) {
         let ends = [heap.begin, heap.end, heap.end.wrapping_sub(1)];
-        let inside = (0..STEPS).map(|step| heap.begin.wrapping_add(step * STEP));
+        let code = (0..BLOBS).map(|blob| heap.begin.wrapping_add(blob * BLOB_BYTES + CODE));
+        let inside = code.flat_map(|code| PLACES.map(|place| code.wrapping_add(place)));
         for address in inside.chain(ends) {
             if let Some(blob) = jvm.find(&heaps, address) {
-                jvm.methods(&mut known).compiled(&blob, address);
+                longest = longest.max(jvm.methods(&mut known).compiled(&blob, address).len());
             }
         }
     }
+    longest
 }

@@ -30,6 +30,10 @@ const FRAMES: usize = 1000;
 const TURNS: usize = 5;
 /// What attaching and detaching may take.
 const WANTED_MS: f64 = 500.;
+/// What it may take to know a JVM with all this code.
+const KNOWN_MS: f64 = 150.;
+/// What it may take to know so many methods that are new.
+const NEW_MS: f64 = 20.;
 /// Distance of addresses that are tried: the size of a segment.
 const SEGMENT: u64 = 128;
 /// Segments without code after which a heap counts as empty from there on.
@@ -77,8 +81,8 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
             frames.len()
         ),
         facts: vec![
-            Fact::new("the description of its structures is read", "ms", open),
-            Fact::new(naming, "ms", named),
+            Fact::new("the description of its structures is read", "ms", open).at_most(KNOWN_MS),
+            Fact::new(naming, "ms", named).at_most(NEW_MS),
             Fact::new("from the start of `jjleak -p` until it counts", "ms", attach.figure())
                 .at_most(WANTED_MS),
             Fact::new("from Ctrl-C until it has ended", "ms", detach.figure()).at_most(WANTED_MS),

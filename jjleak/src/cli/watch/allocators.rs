@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::stack::StackFrame;
+use object::elf::ELFMAG;
 
 use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator};
 use crate::attach::{self, Attachment, Scope, Target};
@@ -205,6 +206,10 @@ pub(super) fn find_in_content(
     elf: &[u8],
     choice: &Choice,
 ) -> Result<ModuleAllocators, String> {
+    // .NET maps programs of another system as its libraries, by the dozen.
+    if !elf.starts_with(&ELFMAG) {
+        return Ok(ModuleAllocators::default());
+    }
     let find = |debug_file: Option<&[u8]>| {
         choice.find_in(&module.path, elf, debug_file).map_err(|error| error.to_string())
     };
@@ -257,5 +262,16 @@ mod tests {
         allocators.know(found.into_iter().map(|file| (file, nothing())).collect());
         assert!(modules.iter().all(|(_, module)| allocators.find(module).is_empty()));
         assert!(allocators.ahead.is_empty(), "each is asked for once");
+    }
+
+    #[test]
+    fn what_is_no_program_of_this_system_has_no_allocator_and_that_is_no_failure() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let (_, module) = modules.iter().next().unwrap();
+        let found = |content: &[u8]| find_in_content(module, content, &Choice::default());
+        assert_eq!(found(b"MZ\x90\0\x03"), Ok(ModuleAllocators::default()));
+        assert!(found(b"\x7fELF\x02").is_err(), "a damaged one is");
     }
 }

@@ -5,6 +5,7 @@ use std::{env, fs};
 
 use super::super::Description;
 use super::super::continuations::variable;
+use super::super::counters::VENDOR;
 use super::image::{CODE, FIELDS, HEAPS, Image, image_of, open};
 use super::names;
 
@@ -15,14 +16,23 @@ const WRITE: &str = "JJLEAK_WRITE_JVM_MEMORY";
 const FLAGS: u64 = HEAPS + 0x1000;
 const CLASSES: u64 = HEAPS + 0x2000;
 const SHIFTS: u64 = HEAPS + 0x3000;
+const COUNTERS: u64 = HEAPS + 0x4000;
+/// Where the second of them is, and its parts.
+const COUNTER: u64 = COUNTERS + 0x80;
 
-/// The small JVM, with a flag and virtual threads.
+/// The small JVM, with a flag, virtual threads, and what it tells of its vendor.
 fn whole() -> Image {
     let more = [
         ("JVMFlag", "_addr", "void*", 0),
         ("JVMFlag", "_name", "const char*", 8),
         ("JVMFlag", "_flags", "int", 16),
         ("oopDesc", "_metadata._klass", "Klass*", 8),
+        ("PerfDataPrologue", "entry_offset", "int", 4),
+        ("PerfDataPrologue", "num_entries", "int", 8),
+        ("PerfDataEntry", "entry_length", "int", 0),
+        ("PerfDataEntry", "name_offset", "int", 4),
+        ("PerfDataEntry", "vector_length", "int", 8),
+        ("PerfDataEntry", "data_offset", "int", 12),
     ];
     let mut image = image_of(
         17,
@@ -35,6 +45,8 @@ fn whole() -> Image {
             ("CompressedOops", "_narrow_oop._shift", SHIFTS + 8),
             ("CompressedKlassPointers", "_narrow_klass._base", SHIFTS + 16),
             ("CompressedKlassPointers", "_narrow_klass._shift", SHIFTS + 24),
+            ("PerfMemory", "_start", COUNTERS - 16),
+            ("PerfMemory", "_top", COUNTERS - 8),
         ],
     );
     image.word(FLAGS, FLAGS + 0x20);
@@ -57,7 +69,28 @@ fn whole() -> Image {
     let chunk = "jdk/internal/vm/StackChunk";
     image.half(symbol, u16::try_from(chunk.len()).unwrap());
     image.put(symbol + 2, chunk.as_bytes());
+    counters(&mut image);
     image
+}
+
+/// A number and a text with their names, as a JVM has them for its monitoring tools.
+fn counters(image: &mut Image) {
+    image.word(COUNTERS - 16, COUNTERS);
+    image.word(COUNTERS - 8, COUNTER + 0x80);
+    image.int(COUNTERS + 4, 0x40);
+    image.int(COUNTERS + 8, 2);
+    let entries = [(COUNTERS + 0x40, 0x40, "a.number", 0, ""), (COUNTER, 0x80, VENDOR, 16, "Somebody")];
+    for (at, length, name, value_length, value) in entries {
+        for (field, number) in [(0, length), (4, 16), (8, value_length), (12, length - 16)] {
+            image.int(at + field, number);
+        }
+        image.put(at + 16, name.as_bytes());
+        image.put(at + u64::from(length - 16), value.as_bytes());
+    }
+}
+
+fn described(image: &Image) -> Description<Image> {
+    Description::described(image.clone(), |name| image.symbols.get(name).copied()).unwrap()
 }
 
 /// Where symbols are, and the words that are not 0.
@@ -78,8 +111,8 @@ fn text(image: &Image) -> String {
 #[test]
 fn the_jvm_that_is_fuzzed_is_whole() {
     let image = whole();
-    let known = Description::described(image.clone(), |name| image.symbols.get(name).copied()).unwrap();
-    assert_eq!(known.is_on("UseCompressedOops"), Some(true));
+    let known = described(&image);
+    assert_eq!((known.is_on("UseCompressedOops"), known.vendor()), (Some(true), "Somebody"));
     let text = text(&image);
     let jvm = open(image);
     assert_eq!((jvm.version(), jvm.lacks()), (17, None));
@@ -90,6 +123,26 @@ fn the_jvm_that_is_fuzzed_is_whole() {
     }
     let kept = fs::read_to_string(FILE).unwrap_or_default();
     assert!(kept == text, "{FILE} is another one: {WRITE}=1 writes it anew");
+}
+
+#[test]
+fn a_jvm_that_tells_damaged_counters_tells_no_vendor() {
+    let damages = [
+        ("more entries lie before the first", COUNTERS + 4, u32::MAX),
+        ("there are none", COUNTERS + 8, 0),
+        ("one has no length", COUNTERS + 0x40, 0),
+        ("one is longer than all", COUNTERS + 0x40, u32::MAX),
+        ("the name is outside", COUNTER + 4, 0x81),
+        ("the value is outside", COUNTER + 12, u32::MAX),
+        ("the value is too long", COUNTER + 8, 17),
+        ("all of it is elsewhere", COUNTERS - 16, u32::MAX),
+        ("the end is before the start", COUNTERS - 8, 1),
+    ];
+    for (what, at, number) in damages {
+        let mut image = whole();
+        image.int(at, number);
+        assert_eq!(described(&image).vendor(), "", "{what}");
+    }
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! What a JVM tells its own monitoring tools: names and their values (`src/hotspot/share/runtime/perfMemory.hpp` in the JDK).
+
+use super::Memory;
+use super::structs::{Field, Structs};
+
+/// Who has made the JVM.
+pub(super) const VENDOR: &str = "java.property.java.vm.vendor";
+/// Most bytes that are read; there are 32 KiB unless somebody asks for more (`-XX:PerfDataMemorySize`).
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Where things are in the memory of these names.
+struct Layout {
+    first: Field,
+    count: Field,
+    length: Field,
+    name: Field,
+    value: Field,
+    value_length: Field,
+}
+
+impl Layout {
+    fn of(structs: &Structs) -> Option<Self> {
+        let all = |name| structs.field(&[("PerfDataPrologue", name)]).ok();
+        let entry = |name| structs.field(&[("PerfDataEntry", name)]).ok();
+        Some(Self {
+            first: all("entry_offset")?,
+            count: all("num_entries")?,
+            length: entry("entry_length")?,
+            name: entry("name_offset")?,
+            value: entry("data_offset")?,
+            value_length: entry("vector_length")?,
+        })
+    }
+
+    /// The name and the value of an entry, if it is a text.
+    fn parse<'a>(&self, entry: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let behind = |start: Field| entry.get(usize::try_from(start.of(entry)?).ok()?..);
+        let value = behind(self.value)?.get(..usize::try_from(self.value_length.of(entry)?).ok()?)?;
+        Some((until_zero(behind(self.name)?), until_zero(value)))
+    }
+}
+
+/// The text with this name. `None` when there is none, or the JVM tells nothing (`-XX:-UsePerfData`).
+pub(super) fn text(memory: &impl Memory, structs: &Structs, wanted: &str) -> Option<String> {
+    let layout = Layout::of(structs)?;
+    let pointer = |name| memory.pointer(structs.address(&[("PerfMemory", name)]).ok()?);
+    let (start, top) = (pointer("_start")?, pointer("_top")?);
+    let length = usize::try_from(top.checked_sub(start)?.min(MAX_BYTES)).ok()?;
+    let copy = memory.bytes(start, length)?;
+    let mut rest = copy.get(usize::try_from(layout.first.of(&copy)?).ok()?..)?;
+    for _ in 0..layout.count.of(&copy)? {
+        let length = usize::try_from(layout.length.of(rest)?).ok().filter(|length| *length > 0)?;
+        let (entry, others) = rest.split_at_checked(length)?;
+        match layout.parse(entry) {
+            Some((name, value)) if name == wanted.as_bytes() => {
+                return String::from_utf8(value.to_vec()).ok();
+            }
+            _ => rest = others,
+        }
+    }
+    None
+}
+
+fn until_zero(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
