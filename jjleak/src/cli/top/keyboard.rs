@@ -130,14 +130,15 @@ mod tests {
         unsafe { (File::from_raw_fd(front), File::from_raw_fd(inside)) }
     }
 
-    /// Listens to a terminal for as long as there is one; what was typed. Fails if that does not end.
-    fn listen(inside: File, begin: impl FnOnce() + Send + 'static) -> Vec<KeyCode> {
+    /// Listens to a terminal for as long as there is one, whose end can be waited for or is only seen by reading; what was typed.
+    /// Fails if that does not end.
+    fn listen(inside: File, is_waited_for: bool, begin: impl FnOnce() + Send + 'static) -> Vec<KeyCode> {
         let (done, is_done) = mpsc::channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let output = inside.try_clone().unwrap();
-                let mut keyboard = Keyboard::of(inside, Some(output)).unwrap();
+                let output = is_waited_for.then(|| inside.try_clone().unwrap());
+                let mut keyboard = Keyboard::of(inside, output).unwrap();
                 begin();
                 let mut typed = Vec::new();
                 while let Some(key) = keyboard.next().await {
@@ -151,16 +152,18 @@ mod tests {
 
     #[test]
     fn a_terminal_that_goes_in_whatever_moment_is_listened_to_no_longer() {
-        // Before anything is waited for.
-        let (front, inside) = terminal();
-        assert_eq!(listen(inside, || drop(front)), []);
-        // In the middle of a key.
-        let (mut front, inside) = terminal();
-        let begin = move || {
-            front.write_all(b"\x1b[").unwrap();
-            drop(front);
-        };
-        assert_eq!(listen(inside, begin), []);
+        for is_waited_for in [false, true] {
+            // Before anything is waited for.
+            let (front, inside) = terminal();
+            assert_eq!(listen(inside, is_waited_for, || drop(front)), []);
+            // In the middle of a key.
+            let (mut front, inside) = terminal();
+            let begin = move || {
+                front.write_all(b"\x1b[").unwrap();
+                drop(front);
+            };
+            assert_eq!(listen(inside, is_waited_for, begin), []);
+        }
         // While much comes that is no key, such as where the focus is: nothing is drawn for it, which would fail.
         for round in 0..200 {
             let (mut front, inside) = terminal();
@@ -171,7 +174,7 @@ mod tests {
                 });
             };
             // In which pieces it comes is not known.
-            listen(inside, flood);
+            listen(inside, round % 2 == 0, flood);
         }
     }
 
