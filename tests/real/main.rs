@@ -71,6 +71,7 @@ mod threads;
 mod top;
 mod turnover;
 mod units;
+mod unmapped;
 mod verdicts;
 mod verifier;
 mod views;

@@ -35,13 +35,21 @@ pub(crate) fn readable(pipe: &impl AsFd, limit: Duration, what: &str) {
 }
 
 /// Waits until something that can only be looked at is as it should be.
-pub(crate) fn until(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(limit: Duration, what: &str, is_so: impl FnMut() -> bool) {
+    assert!(comes(limit, is_so), "{what} did not come within {limit:?}");
+}
+
+/// The same for who has more to say when it does not come: whether it has.
+pub(crate) fn comes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < limit, "{what} did not come within {limit:?}");
+        if begin.elapsed() >= limit {
+            return false;
+        }
         std::thread::sleep(BETWEEN_LOOKS);
     }
+    true
 }
 
 fn ready(descriptor: &impl AsFd, limit: Duration) -> bool {

@@ -10,6 +10,7 @@ use jjleak::render::json::{Document, StackDocument};
 
 use super::bounded::LONG;
 use super::lines::Lines;
+use super::probes;
 use super::process::Process;
 
 /// The script that gdb runs.
@@ -45,8 +46,9 @@ pub(crate) struct Allocated {
 /// Stacks, and what each allocated.
 pub(crate) type Stacks = BTreeMap<Stack, Allocated>;
 
-/// Runs a program under gdb.
+/// Runs a program under gdb. The kernel takes a breakpoint of gdb's for its own where there is a probe.
 pub(crate) fn by_gdb(program: &Path, arguments: &[&OsStr]) -> Stacks {
+    let _quiet = probes::quiet();
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("stacks");
     let mut gdb = Command::new("gdb");

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
 
-use super::bounded::LONG;
+use super::bounded::{self, LONG};
 use super::ledger::Ledger;
 
 /// Some runs of jjleak put probes into every process of the host. Tests that look for probes wait for them.
@@ -143,11 +142,12 @@ impl Code {
 
     /// Waits until nothing is in a process that is not in its files, nor in all processes.
     pub(crate) fn await_again(&self, pid: u32) {
-        let begin = Instant::now();
-        while !self.left(pid).is_empty() {
-            assert!(begin.elapsed() < LONG, "left in the program after {LONG:?}: {:?}", self.left(pid));
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut left = BTreeSet::new();
+        let is_as_before = bounded::comes(LONG, || {
+            left = self.left(pid);
+            left.is_empty()
+        });
+        assert!(is_as_before, "left in the program after {LONG:?}: {left:?}");
     }
 
     /// What is in a process for itself: what this process has there, too, somebody has put into every one.

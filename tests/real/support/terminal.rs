@@ -87,13 +87,11 @@ impl Terminal {
 
     fn until_within(&self, limit: Duration, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let mut screen = String::new();
-        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            bounded::until(limit, what, || {
-                screen = self.screen();
-                is_so(&screen)
-            });
-        }));
-        assert!(seen.is_ok(), "{what} did not show, but\n{}", self.screen());
+        let is_seen = bounded::comes(limit, || {
+            screen = self.screen();
+            is_so(&screen)
+        });
+        assert!(is_seen, "{what} did not show within {limit:?}, but\n{screen}");
         screen
     }
 

@@ -74,7 +74,9 @@ fn nothing_else_is_said_of_a_process_than_what_is_known_of_it() {
     ] {
         let mut core = fixture.shared.core();
         core.findings.clear();
-        before.into_iter().for_each(|before| core.hear(Message::Found(before.clone())));
+        if let Some(before) = before {
+            core.hear(Message::Found(before.clone()));
+        }
         let mut last = last.clone();
         last.told_in = format!("1600000000000-{pid}").parse().ok();
         let outcome = Ok(Some(last.clone()));
