@@ -283,10 +283,11 @@ fn assert_virtual(java: &Path, options: &[&str]) -> (u64, u64) {
     (all, in_heap)
 }
 
-/// Fails if more stacks end in the heap than can be taken in the moment in which objects are moved.
+/// Fails if more stacks end in the heap than can be taken in native code while everything else is stopped: half of them would, if
+/// frames in the heap were not followed.
 fn assert_virtual_is_whole(java: &Path, options: &[&str]) {
     let (all, in_heap) = assert_virtual(java, options);
-    assert!(100 * in_heap <= all, "{in_heap} of {all} in the heap");
+    assert!(4 * in_heap <= all, "{in_heap} of {all} in the heap");
 }
 
 fn with_virtual_threads() -> Vec<PathBuf> {
