@@ -313,10 +313,11 @@ pub(crate) fn assert_virtual(java: &Path, options: &[&str]) -> Counted {
     Counted { all, complete: all - in_heap }
 }
 
-/// Fails if more stacks end in the heap than can be taken in the moment in which objects are moved.
+/// Fails if more stacks end in the heap than can be taken in native code while everything else is stopped: half of them would, if
+/// frames in the heap were not followed.
 fn assert_virtual_is_whole(java: &Path, options: &[&str]) {
     let Counted { all, complete } = assert_virtual(java, options);
-    assert!(100 * (all - complete) <= all, "{complete} of {all} are complete");
+    assert!(4 * (all - complete) <= all, "{complete} of {all} are complete");
 }
 
 fn with_virtual_threads() -> Vec<PathBuf> {
