@@ -5,8 +5,6 @@
 //! - `generated`: the rule for code that a JVM generates.
 //! - `leave`: frames of signals and interpreters.
 //! - `heap`: frames of virtual threads that are in the Java heap.
-//! - `safepoints`: whether objects there may have been moved.
-//! - `forwarded`, `coloured`: where they are then, if that is done while threads run.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
 //! - `trampoline`: return addresses that return probes have replaced.
@@ -14,15 +12,12 @@
 //! - `intern`: the row of a finished stack.
 
 mod code;
-mod coloured;
-mod forwarded;
 mod generated;
 mod heap;
 mod intern;
 mod leave;
 mod replay;
 mod rows;
-mod safepoints;
 mod trampoline;
 mod walk;
 mod window;

@@ -7,6 +7,18 @@
 //! come exactly to the end of each chunk's, when the way to the chunks is at the end what it was at the beginning, and when no safepoint
 //! has done anything meanwhile: memory is given to others only after all references to it have been changed, and not without one.
 //! Otherwise the stack ends at the barrier, as if nothing had been looked for.
+//!
+//! - `entry`: where the continuation was entered.
+//! - `frames`: those in a chunk.
+//! - `references`: from object to object; `forwarded`, `coloured`: where objects are if they are moved while threads run.
+//! - `safepoints`: whether objects may have been moved otherwise.
+
+mod coloured;
+mod entry;
+mod forwarded;
+mod frames;
+mod references;
+mod safepoints;
 
 use core::{
     ffi::c_void,
@@ -15,36 +27,26 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{
-    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES, barrier},
-    stack::{InterpretedFrame, StackFrame, StackHash, StackStatus},
-    unwind::{Row, RowKind},
+    jvm::{CodeCache, Continuations, HEADER_WORDS, MAX_HEADER_BYTES},
+    stack::{StackFrame, StackHash, StackStatus},
 };
 
 use super::{
-    Scratch, coloured, forwarded,
+    Scratch,
     generated::{address_at, int_at},
-    leave::interpreter,
-    safepoints,
     walk::push,
-    window::word,
 };
 use crate::{maps::JVMS, memory::read_user_word};
+use entry::{MAX_PASSED, search};
+use frames::arrive;
+pub(super) use frames::leave_frame;
+use references::{first_chunk, reference};
 
 /// Most chunks of a continuation that are followed: a new one is made when the old one is too small, or too old.
 const MAX_CHUNKS: u64 = 4;
 
 /// The largest chunk, in words. A virtual thread's stack is as large as another's at most.
 const MAX_WORDS: u32 = 1 << 27;
-
-/// Words between the last frame on the stack and what is noted of the continuation: those arguments of the frame that are not
-/// in registers, and some to align it.
-const MAX_PASSED: u64 = 16;
-
-/// No thread's stack is larger, in bytes, than the JVM makes those that carry virtual threads, unless somebody has set it so.
-const MAX_STACK_BYTES: u64 = 8 << 20;
-
-/// Neither monitors that a carrier holds when it begins with a virtual thread nor reasons not to unmount it are so many.
-const MAX_HELD: u64 = 1 << 12;
 
 /// Where a walk is in the heap.
 #[repr(C)]
@@ -172,58 +174,6 @@ pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
     }
 }
 
-/// Looks whether the continuation is noted so many words above the last frame.
-#[inline(always)]
-fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    if walk.heap.passed >= MAX_PASSED {
-        return Err(StackStatus::InHeap);
-    }
-    walk.heap.entry = walk.stack_pointer.wrapping_add(walk.heap.passed << 3);
-    if is_entry(scratch) {
-        walk.heap.task = task::FIRST;
-    }
-    walk.heap.passed += 1;
-    Ok(())
-}
-
-/// Whether what is at the place that is looked at can be a `ContinuationEntry`. A reference to a `Continuation` alone proves nothing:
-/// the first word of an entry is never written, and can be any that was there before. An entry is aligned as frames of compiled code are,
-/// and lies right above what such a frame has been passed (`ContinuationEntry::bottom_sender_sp`).
-#[inline(always)]
-fn is_entry(scratch: *mut Scratch) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let entry = walk.heap.entry;
-    // SAFETY: the buffer is larger, and ours while the scratch is claimed.
-    let (parent, chunk, flags, passed, fast_path, held) = unsafe {
-        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
-        if bpf_probe_read_user(header, Continuations::ENTRY_BYTES, entry as *const c_void) != 0 {
-            return false;
-        }
-        let field = |at: u64| address_at(scratch, (at >> 2) as u32);
-        let two = field(Continuations::FLAGS_AT);
-        (
-            field(Continuations::PARENT_AT),
-            field(Continuations::CHUNK_AT),
-            two & u32::MAX as u64,
-            two >> 32,
-            field(Continuations::FAST_PATH_AT),
-            field(Continuations::HELD_AT),
-        )
-    };
-    // Both are places on this stack, or none: an outer entry, and what was the outermost slow frame before this one.
-    let is_parent = (parent == 0) | (parent.wrapping_sub(entry) < MAX_STACK_BYTES);
-    let around = fast_path.wrapping_sub(entry).wrapping_add(MAX_STACK_BYTES);
-    let is_fast_path = (fast_path == 0) | (around < 2 * MAX_STACK_BYTES);
-    let is_held = (held & (u32::MAX as u64) < MAX_HELD) & (held >> 32 < MAX_HELD);
-    let is_right_above = (passed == 0) | (walk.heap.passed.wrapping_sub(passed) <= 1);
-    let is_plain = (entry & 15 == 0) & (chunk == 0) & (flags <= 1);
-    // Without branches: the verifier follows each.
-    is_plain & is_parent & is_right_above & is_fast_path & is_held
-}
-
 /// Goes to a chunk: to open it, or to see that it is still the same. Where there is none, the frames have ended, or the continuation
 /// was not noted there.
 #[inline(always)]
@@ -285,44 +235,6 @@ fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, Stack
     Ok(what(unsafe { &*addr_of!((*jvm).continuations) }))
 }
 
-/// The innermost chunk of the continuation that was entered where the walk takes it to have been.
-#[inline(always)]
-fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let slot = walk.image.slot().0;
-    let word = read_user_word(walk.heap.entry.wrapping_add(Continuations::CONTINUATION_AT));
-    let word = word.ok_or(StackStatus::InHeap)?;
-    let (is_coloured, place) = with(slot, |known| (known.barrier == barrier::COLOURED, known.tail))?;
-    let continuation = if is_coloured {
-        referred(scratch, word)?
-    } else {
-        with(slot, |known| forwarded::current(known, word))??
-    };
-    reference(scratch, continuation, place)
-}
-
-/// The object that one refers to; an error when that is not known, and when the object is none.
-#[inline(always)]
-fn reference(scratch: *mut Scratch, object: u64, place: u32) -> Result<u64, StackStatus> {
-    let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
-    referred(scratch, word)
-}
-
-/// The address that a word with a reference in it refers to; 0 when to none.
-#[inline(always)]
-fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &(*scratch).walk };
-    with(walk.image.slot().0, |known| {
-        if coloured::are_coloured(known) {
-            walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap)
-        } else {
-            forwarded::current(known, known.referred(word))
-        }
-    })?
-}
-
 /// Goes to the innermost frame of the chunk.
 #[inline(always)]
 fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
@@ -373,80 +285,6 @@ fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
 #[inline(always)]
 fn traced(trace: u64, chunk: u64) -> u64 {
     (trace ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-}
-
-/// Adds the current frame, whose code has this row, and goes to its caller's.
-#[inline(always)]
-pub(super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    if row.kind() == RowKind::Interpreter as u64 {
-        return leave_interpreted_frame(scratch);
-    }
-    // All others have given back the way to their callers before they were put here.
-    if row.kind() != RowKind::Sp as u64 {
-        return Err(StackStatus::InHeap);
-    }
-    push(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
-    let caller = walk.stack_pointer.wrapping_add(row.offset_bytes());
-    if caller == walk.heap.end {
-        walk.heap.task = task::NEXT;
-        return Ok(());
-    }
-    if caller > walk.heap.end || caller <= walk.stack_pointer {
-        return Err(StackStatus::InHeap);
-    }
-    arrive(scratch, caller)
-}
-
-/// Goes to the frame of this stack pointer, to which the one below it returns. If it is the interpreter's, its frame pointer is
-/// kept there as a distance from the place where it is kept.
-#[inline(always)]
-fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let link = stack_pointer.wrapping_sub(16);
-    let distance = word(scratch, link).ok_or(StackStatus::InHeap)?;
-    walk.frame_pointer = link.wrapping_add(distance << 3);
-    walk.instruction_pointer = word(scratch, link.wrapping_add(8)).ok_or(StackStatus::InHeap)?;
-    walk.stack_pointer = stack_pointer;
-    walk.after_call = 1;
-    walk.by_frame_pointer = 0;
-    walk.base_saved = 0;
-    Ok(())
-}
-
-/// Adds a frame of the interpreter and goes to its caller's.
-#[inline(always)]
-fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
-    let frame = walk.frame_pointer;
-    let (begin, end) = (walk.stack_pointer, walk.heap.end);
-    if frame < begin || frame >= end {
-        return Err(StackStatus::InHeap);
-    }
-    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::InHeap)?;
-    let locals = word(scratch, frame.wrapping_sub(interpreter::LOCALS)).ok_or(StackStatus::InHeap)?;
-    let method = word(scratch, frame.wrapping_sub(interpreter::METHOD)).ok_or(StackStatus::InHeap)?;
-    let sender = word(scratch, frame.wrapping_sub(interpreter::SENDER_STACK_POINTER));
-    let sender = frame.wrapping_add(sender.ok_or(StackStatus::InHeap)? << 3);
-    if !InterpretedFrame::can_be(method) {
-        return Err(StackStatus::InHeap);
-    }
-    push(scratch, InterpretedFrame::pack(method, bytecode));
-    // What a method is called with is the end of its frame, and in the outermost one lies behind the end of the frames.
-    let frame_end = frame.wrapping_add(locals << 3).wrapping_add(8);
-    if frame_end >= end && frame_end <= walk.heap.limit {
-        walk.heap.task = task::NEXT;
-        return Ok(());
-    }
-    if frame_end <= frame || frame_end > end || sender <= begin || sender >= end {
-        return Err(StackStatus::InHeap);
-    }
-    arrive(scratch, frame.wrapping_add(16))?;
-    walk.stack_pointer = sender;
-    Ok(())
 }
 
 /// The walk has ended in the heap: as if nothing had been looked for there.

@@ -1,0 +1,74 @@
+//! What HotSpot notes of a continuation on the stack: where the continuation was entered, and what is known of it
+//! (`ContinuationEntry` in the JDK).
+
+use core::{ffi::c_void, ptr::addr_of_mut};
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use jjleak_common::{jvm::Continuations, stack::StackStatus};
+
+use super::{
+    super::{Scratch, generated::address_at},
+    task,
+};
+
+/// Words between the last frame on the stack and what is noted of the continuation: those arguments of the frame that are not
+/// in registers, and some to align it.
+pub(super) const MAX_PASSED: u64 = 16;
+
+/// No thread's stack is larger, in bytes, than the JVM makes those that carry virtual threads, unless somebody has set it so.
+const MAX_STACK_BYTES: u64 = 8 << 20;
+
+/// Neither monitors that a carrier holds when it begins with a virtual thread nor reasons not to unmount it are so many.
+const MAX_HELD: u64 = 1 << 12;
+
+/// Looks whether the continuation is noted so many words above the last frame.
+#[inline(always)]
+pub(super) fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if walk.heap.passed >= MAX_PASSED {
+        return Err(StackStatus::InHeap);
+    }
+    walk.heap.entry = walk.stack_pointer.wrapping_add(walk.heap.passed << 3);
+    if is_entry(scratch) {
+        walk.heap.task = task::FIRST;
+    }
+    walk.heap.passed += 1;
+    Ok(())
+}
+
+/// Whether what is at the place that is looked at can be a `ContinuationEntry`. A reference to a `Continuation` alone proves nothing:
+/// the first word of an entry is never written, and can be any that was there before. An entry is aligned as frames of compiled code are,
+/// and lies right above what such a frame has been passed (`ContinuationEntry::bottom_sender_sp`).
+#[inline(always)]
+fn is_entry(scratch: *mut Scratch) -> bool {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let entry = walk.heap.entry;
+    // SAFETY: the buffer is larger, and ours while the scratch is claimed.
+    let (parent, chunk, flags, passed, fast_path, held) = unsafe {
+        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
+        if bpf_probe_read_user(header, Continuations::ENTRY_BYTES, entry as *const c_void) != 0 {
+            return false;
+        }
+        let field = |at: u64| address_at(scratch, (at >> 2) as u32);
+        let two = field(Continuations::FLAGS_AT);
+        (
+            field(Continuations::PARENT_AT),
+            field(Continuations::CHUNK_AT),
+            two & u32::MAX as u64,
+            two >> 32,
+            field(Continuations::FAST_PATH_AT),
+            field(Continuations::HELD_AT),
+        )
+    };
+    // Both are places on this stack, or none: an outer entry, and what was the outermost slow frame before this one.
+    let is_parent = (parent == 0) | (parent.wrapping_sub(entry) < MAX_STACK_BYTES);
+    let around = fast_path.wrapping_sub(entry).wrapping_add(MAX_STACK_BYTES);
+    let is_fast_path = (fast_path == 0) | (around < 2 * MAX_STACK_BYTES);
+    let is_held = (held & (u32::MAX as u64) < MAX_HELD) & (held >> 32 < MAX_HELD);
+    let is_right_above = (passed == 0) | (walk.heap.passed.wrapping_sub(passed) <= 1);
+    let is_plain = (entry & 15 == 0) & (chunk == 0) & (flags <= 1);
+    // Without branches: the verifier follows each.
+    is_plain & is_parent & is_right_above & is_fast_path & is_held
+}

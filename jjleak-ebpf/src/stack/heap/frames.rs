@@ -1,0 +1,85 @@
+//! The frames in a chunk, each as it would be on a stack, but that pointers into the frames are distances.
+
+use jjleak_common::{
+    stack::{InterpretedFrame, StackFrame, StackStatus},
+    unwind::{Row, RowKind},
+};
+
+use super::{
+    super::{Scratch, leave::interpreter, walk::push, window::word},
+    task,
+};
+
+/// Adds the current frame, whose code has this row, and goes to its caller's.
+#[inline(always)]
+pub(in super::super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    if row.kind() == RowKind::Interpreter as u64 {
+        return leave_interpreted_frame(scratch);
+    }
+    // All others have given back the way to their callers before they were put here.
+    if row.kind() != RowKind::Sp as u64 {
+        return Err(StackStatus::InHeap);
+    }
+    push(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
+    let caller = walk.stack_pointer.wrapping_add(row.offset_bytes());
+    if caller == walk.heap.end {
+        walk.heap.task = task::NEXT;
+        return Ok(());
+    }
+    if caller > walk.heap.end || caller <= walk.stack_pointer {
+        return Err(StackStatus::InHeap);
+    }
+    arrive(scratch, caller)
+}
+
+/// Goes to the frame of this stack pointer, to which the one below it returns. If it is the interpreter's, its frame pointer is
+/// kept there as a distance from the place where it is kept.
+#[inline(always)]
+pub(super) fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let link = stack_pointer.wrapping_sub(16);
+    let distance = word(scratch, link).ok_or(StackStatus::InHeap)?;
+    walk.frame_pointer = link.wrapping_add(distance << 3);
+    walk.instruction_pointer = word(scratch, link.wrapping_add(8)).ok_or(StackStatus::InHeap)?;
+    walk.stack_pointer = stack_pointer;
+    walk.after_call = 1;
+    walk.by_frame_pointer = 0;
+    walk.base_saved = 0;
+    Ok(())
+}
+
+/// Adds a frame of the interpreter and goes to its caller's.
+#[inline(always)]
+fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let frame = walk.frame_pointer;
+    let (begin, end) = (walk.stack_pointer, walk.heap.end);
+    if frame < begin || frame >= end {
+        return Err(StackStatus::InHeap);
+    }
+    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::InHeap)?;
+    let locals = word(scratch, frame.wrapping_sub(interpreter::LOCALS)).ok_or(StackStatus::InHeap)?;
+    let method = word(scratch, frame.wrapping_sub(interpreter::METHOD)).ok_or(StackStatus::InHeap)?;
+    let sender = word(scratch, frame.wrapping_sub(interpreter::SENDER_STACK_POINTER));
+    let sender = frame.wrapping_add(sender.ok_or(StackStatus::InHeap)? << 3);
+    if !InterpretedFrame::can_be(method) {
+        return Err(StackStatus::InHeap);
+    }
+    push(scratch, InterpretedFrame::pack(method, bytecode));
+    // What a method is called with is the end of its frame, and in the outermost one lies behind the end of the frames.
+    let frame_end = frame.wrapping_add(locals << 3).wrapping_add(8);
+    if frame_end >= end && frame_end <= walk.heap.limit {
+        walk.heap.task = task::NEXT;
+        return Ok(());
+    }
+    if frame_end <= frame || frame_end > end || sender <= begin || sender >= end {
+        return Err(StackStatus::InHeap);
+    }
+    arrive(scratch, frame.wrapping_add(16))?;
+    walk.stack_pointer = sender;
+    Ok(())
+}

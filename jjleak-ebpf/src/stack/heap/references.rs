@@ -1,0 +1,47 @@
+//! References between objects in the Java heap, whatever the collector makes of them.
+
+use jjleak_common::{
+    jvm::{Continuations, barrier},
+    stack::StackStatus,
+};
+
+use super::{super::Scratch, coloured, forwarded, with};
+use crate::memory::read_user_word;
+
+/// The innermost chunk of the continuation that was entered where the walk takes it to have been.
+#[inline(always)]
+pub(super) fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let slot = walk.image.slot().0;
+    let word = read_user_word(walk.heap.entry.wrapping_add(Continuations::CONTINUATION_AT));
+    let word = word.ok_or(StackStatus::InHeap)?;
+    let (is_coloured, place) = with(slot, |known| (known.barrier == barrier::COLOURED, known.tail))?;
+    let continuation = if is_coloured {
+        referred(scratch, word)?
+    } else {
+        with(slot, |known| forwarded::current(known, word))??
+    };
+    reference(scratch, continuation, place)
+}
+
+/// The object that one refers to; an error when that is not known, and when the object is none.
+#[inline(always)]
+pub(super) fn reference(scratch: *mut Scratch, object: u64, place: u32) -> Result<u64, StackStatus> {
+    let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
+    referred(scratch, word)
+}
+
+/// The address that a word with a reference in it refers to; 0 when to none.
+#[inline(always)]
+fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &(*scratch).walk };
+    with(walk.image.slot().0, |known| {
+        if coloured::are_coloured(known) {
+            walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap)
+        } else {
+            forwarded::current(known, known.referred(word))
+        }
+    })?
+}
