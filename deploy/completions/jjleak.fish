@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= unwind-rows= settle= outstanding verdicts T/top= sort= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -42,7 +42,6 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l sample-bytes -d 'Take one
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-live -d 'Live blocks that find room, 40 to 70 bytes each' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-stacks -d 'Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed, or threads told apart]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l frame-buffer -d 'Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default: 4194304; four times that where processes are followed, or threads told apart]' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -l unwind-rows -d 'Rows of call frame information that find room, 8 bytes each: fewer than usual, to see what becomes of those that do not' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l settle -d 'Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a while. A process is judged when it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks, or of verdicts, in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
@@ -92,7 +91,6 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sample-bytes -d 'T
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-live -d 'Live blocks that find room, 40 to 70 bytes each' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-stacks -d 'Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are followed, or threads told apart]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default: 4194304; four times that where processes are followed, or threads told apart]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l unwind-rows -d 'Rows of call frame information that find room, 8 bytes each: fewer than usual, to see what becomes of those that do not' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l settle -d 'Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a while. A process is judged when it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks, or of verdicts, in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
