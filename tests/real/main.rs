@@ -71,7 +71,6 @@ mod threads;
 mod top;
 mod turnover;
 mod units;
-mod unmapped;
 mod verdicts;
 mod verifier;
 mod views;

@@ -1,7 +1,5 @@
 //! Programs attached without the command line in between.
 
-use std::collections::HashSet;
-
 use jjleak::allocators::{CallFollowing, Hints, Placement, Stepping, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Programs, Scope, Settings, Target};
 use jjleak::collect::{Collector, Snapshot, View};
@@ -66,7 +64,7 @@ impl Attached {
         for (_, module) in modules.iter() {
             // What has no rows is unwound by frame pointers.
             if let Ok(rows) = unwind::compile(&*module.read()?) {
-                attachment.add_rows(module.version, &rows, &HashSet::new())?;
+                attachment.add_rows(module.version, &rows)?;
             }
         }
         let code: Vec<_> = Mapping::all(pid)?

@@ -17,7 +17,7 @@ mod probes;
 mod process_table;
 mod unwind_tables;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
@@ -143,7 +143,7 @@ impl Attachment {
             kernel_log::forward(&mut ebpf);
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
-        let tables = UnwindTables::new(&mut ebpf, settings.capacity.rows)?;
+        let tables = UnwindTables::new(&mut ebpf)?;
         Ok(Self { probes, ebpf, processes, tables, settings })
     }
 
@@ -248,15 +248,9 @@ impl Attachment {
         self.tables.has(file)
     }
 
-    /// Adds the unwind rows of a file. Those of files that nobody maps any more make room for them if they must, but for those that are to
-    /// be kept: the process that is being looked at maps them.
-    pub fn add_rows(
-        &mut self,
-        file: FileVersion,
-        rows: &ModuleRows,
-        kept: &HashSet<FileVersion>,
-    ) -> Result<(), TablesFull> {
-        self.tables.add(file, rows, kept, &self.processes)
+    /// Adds the unwind rows of a file.
+    pub fn add_rows(&mut self, file: FileVersion, rows: &ModuleRows) -> Result<(), TablesFull> {
+        self.tables.add(file, rows)
     }
 
     /// Adds the unwind rows of a file that is likely to be mapped, if that leaves room for those that are. `code` is where

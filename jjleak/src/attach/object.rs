@@ -10,7 +10,7 @@ use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
 use jjleak_common::stage::{Stage, Step};
 use jjleak_common::trace::RING_BYTES;
-use jjleak_common::unwind::{ROWS, TABLES_PER_PROCESS};
+use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
 use super::kernel_types::{
@@ -35,8 +35,6 @@ pub struct Capacity {
     pub stacks: u32,
     /// Bytes of new stacks' frames that can wait for the user side, up to [`stack::MAX_FRAME_BYTES`].
     pub frame_bytes: u32,
-    /// Rows of call frame information, up to [`ROWS`].
-    pub rows: u32,
     /// Processes at a time, up to [`jjleak_common::process::MAX_PROCESSES`].
     pub processes: u32,
 }
@@ -110,7 +108,6 @@ impl Default for Capacity {
             blocks: live::DEFAULT_BLOCKS,
             stacks: stack::DEFAULT_STACKS,
             frame_bytes: stack::DEFAULT_FRAME_BYTES,
-            rows: u32::try_from(ROWS).unwrap_or(u32::MAX),
             processes: 1,
         }
     }

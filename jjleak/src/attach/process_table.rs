@@ -1,6 +1,5 @@
 //! The table of profiled processes, which both sides write: see `jjleak_common::process`.
 
-use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
@@ -300,17 +299,6 @@ impl ProcessTable {
         // SAFETY: the row is mapped for reading.
         let mappings = unsafe { read_volatile(addr_of!((*row).mappings)) };
         Ok(u32::try_from(mappings).ok().filter(|table| *table != NO_MAPPINGS))
-    }
-
-    /// The tables of mappings that processes use.
-    pub(super) fn tables_in_use(&self) -> HashSet<u32> {
-        let of_row = |row: *mut ProcessRow| {
-            // SAFETY: the row is mapped for reading.
-            let (state, table) =
-                unsafe { (read_volatile(addr_of!((*row).state)), read_volatile(addr_of!((*row).mappings))) };
-            (state != ProcessState::Free as u32).then(|| u32::try_from(table).ok()).flatten()
-        };
-        (0..self.rows.len()).filter_map(|index| self.rows.get(index)).filter_map(of_row).collect()
     }
 
     /// Lets an image use a table of mappings, which is whole.

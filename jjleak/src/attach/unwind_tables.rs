@@ -1,9 +1,6 @@
 //! The kernel side's unwind tables: rows of all modules, and where each process maps them.
 
-mod room;
-mod space;
-
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
@@ -14,16 +11,13 @@ use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
-    CodeFile, CodeRows, CodeSeen, MAX_CODE_FILES, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES,
-    ROWS, Row, TABLES_PER_PROCESS, layer,
+    CodeFile, CodeRows, CodeSeen, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
+    TABLES_PER_PROCESS, layer,
 };
 
-use super::probes::Grace;
-use super::{Error, Mapped, ProcessTable, is_missing_key};
+use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
 use crate::unwind::ModuleRows;
-use room::{Extent, Size};
-use space::Space;
 
 /// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
 /// addresses by the sign of their difference, which is right below.
@@ -32,11 +26,11 @@ const USER_SPACE_END: u64 = 1 << 47;
 /// Bits of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
 pub(super) const MINOR_BITS: u32 = 20;
 
-/// Rows of files that nobody maps yet have their place up to this part of the tables.
-const EXPECTED: usize = 2;
+/// Rows of files that nobody maps yet have their place up to here.
+const MAX_EXPECTED_ROWS: usize = ROWS / 2;
 
-/// The tables, memory-mapped for writing. A module's rows stay right for as long as the file exists, wherever and whenever it is
-/// mapped. So they stay there until others need their place and no process maps the file any more.
+/// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
+/// the file exists, wherever and whenever it is mapped.
 pub(super) struct UnwindTables {
     rows: Mapped<[Row; ROWS]>,
     pages: Mapped<[u32; PAGES]>,
@@ -44,15 +38,8 @@ pub(super) struct UnwindTables {
     modules: HashMap<FileVersion, Loaded>,
     /// What the kernel side finds by itself when a file is mapped anew.
     code: BpfHashMap<MapData, CodeFile, CodeRows>,
-    capacity: Size,
-    rows_free: Space,
-    pages_free: Space,
-    /// What tables of mappings lead to, in use or not.
-    leads_to: HashMap<u32, HashSet<FileVersion>>,
-    /// None where the kernel does not give us one: nothing is given back then.
-    grace: Option<Grace>,
-    /// How often a table of mappings has been written.
-    writes: u64,
+    used_rows: usize,
+    used_pages: usize,
     /// What the kernel side reads JVMs' code by, and where that is.
     jvms: Mapped<CodeCache>,
     generated: HashMap<ProcessSlot, Vec<Range<u64>>>,
@@ -67,25 +54,12 @@ struct Place {
 }
 
 /// A module's place in the index.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Loaded {
     place: Place,
-    /// What it takes.
-    rows: Range<usize>,
-    pages: Range<usize>,
     text_start: u64,
     /// See [`CodeRows::text`]; `None` before the first mapping of the file.
     text: Option<u64>,
-    /// Whether the kernel side finds it by itself.
-    is_published: bool,
-    /// Which write of a table of mappings led to it last.
-    used: u64,
-}
-
-impl Loaded {
-    const fn size(&self) -> Size {
-        Size { rows: self.rows.end - self.rows.start, pages: self.pages.end - self.pages.start, files: 1 }
-    }
 }
 
 /// Where a process maps code.
@@ -119,29 +93,18 @@ impl CodeMapping {
 }
 
 impl UnwindTables {
-    /// The tables of a loaded object, of which so many rows are used.
-    pub(super) fn new(ebpf: &mut Ebpf, rows: u32) -> Result<Self, Error> {
+    pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, Error> {
         let name = names::CODE;
         let code = ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
         let map = |name| ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name });
-        let files = MAX_CODE_FILES as usize;
-        let capacity = Size { rows: ROWS.min(rows as usize), pages: PAGES, files };
-        let grace = Grace::new();
-        if let Err(error) = &grace {
-            tracing::debug!(%error, "no room in the unwind tables will be given back");
-        }
         Ok(Self {
             rows: Mapped::writable(map(names::ROWS)?)?,
             pages: Mapped::writable(map(names::PAGES)?)?,
             mappings: Mapped::writable(map(names::MAPPINGS)?)?,
             modules: HashMap::new(),
             code: BpfHashMap::try_from(code).map_err(Error::table)?,
-            capacity,
-            rows_free: Space::new(capacity.rows),
-            pages_free: Space::new(capacity.pages),
-            leads_to: HashMap::new(),
-            grace: grace.ok(),
-            writes: 0,
+            used_rows: 0,
+            used_pages: 0,
             jvms: Mapped::writable(map(names::JVMS)?)?,
             generated: HashMap::new(),
             generation: 0,
@@ -160,33 +123,12 @@ impl UnwindTables {
         self.modules.contains_key(&file)
     }
 
-    /// Adds a module's rows, in the place of those of files that no process maps any more if there is no other. Nor are those given
-    /// up that are to be kept. `Err` when there is no room for them: its code is then unwound by frame pointers.
-    pub(super) fn add(
-        &mut self,
-        file: FileVersion,
-        module: &ModuleRows,
-        kept: &HashSet<FileVersion>,
-        processes: &ProcessTable,
-    ) -> Result<(), TablesFull> {
-        let needed = Size { rows: module.rows().len(), pages: module.pages().len(), files: 1 };
-        let full = TablesFull { rows: needed.rows };
-        if needed.rows > self.capacity.rows || needed.pages > self.capacity.pages {
-            return Err(full);
-        }
-        if self.modules.len() >= self.capacity.files {
-            // Where all are mapped, the kernel side does not find the next one by itself.
-            self.make_room(needed, Extent::Enough, kept, processes);
-        }
-        for extent in [Extent::Enough, Extent::All] {
-            if self.place(file, module) {
-                return Ok(());
-            }
-            if !self.make_room(needed, extent, kept, processes) {
-                break;
-            }
-        }
-        if self.place(file, module) { Ok(()) } else { Err(full) }
+    /// Adds a module's rows. `Err` when there is no room for them: its code is then unwound by frame pointers.
+    pub(super) fn add(&mut self, file: FileVersion, module: &ModuleRows) -> Result<(), TablesFull> {
+        let full = TablesFull { rows: module.rows().len() };
+        let place = self.append(module.rows(), module.pages()).ok_or(full)?;
+        self.modules.insert(file, Loaded { place, text_start: module.text_start(), text: None });
+        Ok(())
     }
 
     /// Adds the rows of a file that may be mapped one day, so that whoever does has whole stacks at once.
@@ -197,44 +139,33 @@ impl UnwindTables {
         code: impl Iterator<Item = (u64, u64)>,
     ) -> Result<(), TablesFull> {
         let rows = module.rows().len();
-        if self.rows_free.taken() + rows > self.capacity.rows / EXPECTED
-            || self.pages_free.taken() + module.pages().len() > self.capacity.pages / EXPECTED
-            || !self.place(file, module)
-        {
+        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + module.pages().len() > PAGES / 2 {
             return Err(TablesFull { rows });
         }
+        self.add(file, module)?;
         code.for_each(|(file_offset, address)| self.publish(file, file_offset, address));
         Ok(())
     }
 
-    /// Finds a place for a module's rows; whether there is one.
-    fn place(&mut self, file: FileVersion, module: &ModuleRows) -> bool {
-        let Some(rows) = self.rows_free.take(module.rows().len()) else { return false };
-        let Some(pages) = self.pages_free.take(module.pages().len()) else {
-            self.rows_free.give_back(rows);
-            return false;
-        };
-        let Some(place) = self.fill(&rows, &pages, module) else { return false };
-        let (text_start, used) = (module.text_start(), self.writes);
-        let loaded = Loaded { place, rows, pages, text_start, text: None, is_published: false, used };
-        self.modules.insert(file, loaded);
-        true
-    }
-
-    /// Writes rows and their index to where nobody reads.
-    fn fill(&self, rows: &Range<usize>, pages: &Range<usize>, module: &ModuleRows) -> Option<Place> {
+    /// Writes rows and their index to where nobody has read yet.
+    fn append(&mut self, rows: &[Row], pages: &[u32]) -> Option<Place> {
+        let (first_row, first_page) = (self.used_rows, self.used_pages);
+        let (end_row, end_page) = (first_row + rows.len(), first_page + pages.len());
+        if end_row > ROWS || end_page > PAGES {
+            return None;
+        }
         let (row_table, page_table) = (self.rows.get(0)?, self.pages.get(0)?);
-        // SAFETY: both are mapped for writing, and the ranges are in bounds and as long as what is written.
+        // SAFETY: both are mapped for writing, and what is written is in bounds.
         unsafe {
-            let to = row_table.cast::<Row>().add(rows.start);
-            std::ptr::copy_nonoverlapping(module.rows().as_ptr(), to, rows.len());
-            let to = page_table.cast::<u32>().add(pages.start);
-            for (index, page) in module.pages().iter().enumerate() {
-                write_volatile(to.add(index), as_u32(rows.start) + page);
+            let to = row_table.cast::<Row>().add(first_row);
+            std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
+            let to = page_table.cast::<u32>().add(first_page);
+            for (index, page) in pages.iter().enumerate() {
+                write_volatile(to.add(index), as_u32(first_row) + page);
             }
         }
-        fence(Ordering::Release);
-        Some(Place { first_page: as_u32(pages.start), pages: as_u32(pages.len().saturating_sub(1)) })
+        (self.used_rows, self.used_pages) = (end_row, end_page);
+        Some(Place { first_page: as_u32(first_page), pages: as_u32(pages.len().saturating_sub(1)) })
     }
 
     /// Says where a process generates code. It counts from the next [`Self::write`] on.
@@ -279,16 +210,12 @@ impl UnwindTables {
         let index = not_in_use(slot, in_use);
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
-        self.writes += 1;
         for code in code {
             if let Some((file, address)) = code.module {
                 self.publish(file, code.file_offset, address);
-                self.modules.entry(file).and_modify(|loaded| loaded.used = self.writes);
             }
         }
         self.mark(index);
-        let files = code.iter().filter_map(|code| code.module).map(|(file, _)| file);
-        self.leads_to.insert(index, files.collect());
         let mut mappings = self.mappings_of(slot, code);
         mappings.sort_by_key(|mapping| mapping.begin);
         let left_out = mappings.len().saturating_sub(MAX_MAPPINGS);
@@ -336,36 +263,17 @@ impl UnwindTables {
     fn publish(&mut self, file: FileVersion, file_offset: u64, address: u64) {
         let Some(loaded) = self.modules.get_mut(&file) else { return };
         let text = loaded.text_start.wrapping_sub(address).wrapping_add(file_offset);
-        match loaded.text {
+        let outcome = match loaded.text {
             None => {
                 loaded.text = Some(text);
-                self.publish_at(file, text);
+                let rows = CodeRows { first_page: loaded.place.first_page, pages: loaded.place.pages, text };
+                self.code.insert(as_kernel_knows(file), rows, 0)
             }
-            Some(known) if known != text && loaded.is_published => {
-                let is_known = !self.unpublish(file);
-                self.modules.entry(file).and_modify(|loaded| loaded.is_published = is_known);
-            }
-            Some(_) => {}
-        }
-    }
-
-    fn publish_at(&mut self, file: FileVersion, text: u64) {
-        let Some(loaded) = self.modules.get_mut(&file) else { return };
-        let rows = CodeRows { first_page: loaded.place.first_page, pages: loaded.place.pages, text };
-        loaded.is_published = true;
-        if let Err(error) = self.code.insert(as_kernel_knows(file), rows, 0) {
+            Some(known) if known != text => self.code.remove(&as_kernel_knows(file)),
+            Some(_) => return,
+        };
+        if let Err(error) = outcome {
             tracing::debug!(%error, ?file, "the kernel side is not told of it");
-        }
-    }
-
-    /// Whether the kernel side finds the file no longer.
-    fn unpublish(&mut self, file: FileVersion) -> bool {
-        match self.code.remove(&as_kernel_knows(file)) {
-            Err(error) if !is_missing_key(&error) => {
-                tracing::debug!(%error, ?file, "the kernel side still knows of it");
-                false
-            }
-            Ok(()) | Err(_) => true,
         }
     }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, ArgGroup};
 use jjleak_common::mapping::Kinds;
-use jjleak_common::unwind::ROWS;
 use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
@@ -162,11 +161,6 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
     pub(super) frame_buffer: Option<u32>,
 
-    /// Rows of call frame information that find room, 8 bytes each: fewer than usual, to see what becomes of those that do not
-    #[arg(long, value_name = "N", hide = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::try_from(ROWS).unwrap_or(i64::MAX)))]
-    pub(super) unwind_rows: Option<u32>,
-
     /// Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a
     /// while. A process is judged when it has been watched for four times as long
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_interval)]
@@ -310,7 +304,6 @@ impl Args {
             blocks: self.max_live,
             stacks: self.max_stacks.unwrap_or(stack::DEFAULT_STACKS * processes),
             frame_bytes: self.frame_buffer.unwrap_or(stack::DEFAULT_FRAME_BYTES * processes),
-            rows: self.unwind_rows.unwrap_or(settings.capacity.rows),
             ..settings.capacity
         };
         settings.sampling = self.sampling();

@@ -1,7 +1,5 @@
 //! The accounting of a running process, read without the command line in between.
 
-use std::collections::HashSet;
-
 use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
 use jjleak::collect::{Collector, Snapshot, View};
@@ -37,7 +35,7 @@ impl Attached {
         }
         for (_, module) in modules.iter() {
             if let Ok(rows) = unwind::compile(&*module.read().unwrap()) {
-                attachment.add_rows(module.version, &rows, &HashSet::new()).unwrap();
+                attachment.add_rows(module.version, &rows).unwrap();
             }
         }
         let executable = mappings.iter().filter(|mapping| mapping.executable && mapping.file.is_some());

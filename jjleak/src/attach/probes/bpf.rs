@@ -5,11 +5,11 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::{from_mut, from_ref};
+use std::ptr::from_mut;
 
 use aya_obj::generated::bpf_attach_type::BPF_TRACE_UPROBE_MULTI;
 use aya_obj::generated::{
-    BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_map_type, bpf_prog_info, bpf_prog_type, bpf_stats_type,
+    BPF_F_UPROBE_MULTI_RETURN, bpf_attr, bpf_cmd, bpf_prog_info, bpf_prog_type, bpf_stats_type,
 };
 use aya_obj::{Function, Program};
 use nix::libc;
@@ -20,8 +20,6 @@ use super::undisturbed::undisturbed;
 const LOG_BYTES: u32 = 1 << 16;
 /// What the verifier writes: the instructions that it follows (`BPF_LOG_LEVEL1` in `include/linux/bpf_verifier.h`).
 const LOG_INSTRUCTIONS: u32 = 1;
-/// An index, and a map's descriptor.
-const NUMBER_BYTES: u32 = 4;
 
 /// A program that the kernel has refused.
 pub(super) struct Refused {
@@ -53,31 +51,6 @@ pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
     load.btf = types.as_ptr() as u64;
     load.btf_size = small(types.len())?;
     descriptor(bpf_cmd::BPF_BTF_LOAD, &mut attr)
-}
-
-/// Makes an array of one number, or of one map.
-pub(super) fn create_map(kind: bpf_map_type, inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
-    let mut attr = empty();
-    // SAFETY: all of the union is zero, and this variant consists of integers.
-    let create = unsafe { &mut attr.__bindgen_anon_1 };
-    create.map_type = kind as u32;
-    (create.key_size, create.value_size, create.max_entries) = (NUMBER_BYTES, NUMBER_BYTES, 1);
-    if let Some(inner) = inner {
-        create.inner_map_fd = inner.as_raw_fd().cast_unsigned();
-    }
-    descriptor(bpf_cmd::BPF_MAP_CREATE, &mut attr)
-}
-
-/// Puts a map into an array of one.
-pub(super) fn put_map(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result<()> {
-    let (index, number) = (0_u32, inner.as_raw_fd().cast_unsigned());
-    let mut attr = empty();
-    // SAFETY: all of the union is zero, and this variant consists of integers.
-    let element = unsafe { &mut attr.__bindgen_anon_2 };
-    element.map_fd = outer.as_raw_fd().cast_unsigned();
-    element.key = from_ref(&index) as u64;
-    element.__bindgen_anon_1.value = from_ref(&number) as u64;
-    call(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut attr).map(|_| ())
 }
 
 /// Loads a program for links of many probes.

@@ -2,7 +2,6 @@
 //! elsewhere, and for processes whose main thread has ended, by which a link knows them.
 
 mod bpf;
-mod grace;
 mod groups;
 mod linked;
 mod multi;
@@ -28,7 +27,6 @@ use crate::allocators::{Placement, ProbeSite};
 use groups::Group;
 use multi::MultiPrograms;
 
-pub(in crate::attach) use grace::Grace;
 pub use groups::Part;
 pub(super) use multi::close as close_links;
 pub use runs::{Exits, Measuring, Runs, RunsByPart, Steppings};

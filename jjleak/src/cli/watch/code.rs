@@ -4,9 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::env;
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use jjleak_common::process::ProcessSlot;
 use nix::unistd::Uid;
 
 use super::Look;
@@ -16,30 +14,6 @@ use crate::kept::KeptFiles;
 use crate::processes::{FileVersion, Mapping, Module, Pid};
 use crate::unwind::{ModuleRows, RowCache};
 
-/// A file that has found no room for its rows is tried again: others may be mapped no more. At first after so long, by when the
-/// places of processes are free that have ended just now, and after twice as long each time.
-const FIRST_TRY: Duration = Duration::from_secs(2);
-const LONGEST_BETWEEN_TRIES: Duration = Duration::from_secs(300);
-
-/// A file that has found no room for its rows.
-#[derive(Debug, Clone, Copy)]
-struct WithoutRoom {
-    since: Instant,
-    pause: Duration,
-}
-
-impl WithoutRoom {
-    /// It has found none again, if it had none `before`.
-    fn after(before: Option<Self>) -> Self {
-        let pause = before.map_or(FIRST_TRY, |before| LONGEST_BETWEEN_TRIES.min(before.pause * 2));
-        Self { since: Instant::now(), pause }
-    }
-
-    fn is_due(&self) -> bool {
-        self.since.elapsed() >= self.pause
-    }
-}
-
 /// Follows the processes' code.
 pub(super) struct CodeFollower {
     cache: RowCache,
@@ -47,10 +21,6 @@ pub(super) struct CodeFollower {
     ahead: HashMap<FileVersion, Result<ModuleRows, String>>,
     /// Files without rows, so that they are tried once.
     without_rows: HashSet<FileVersion>,
-    /// Files that have found no room for theirs.
-    without_room: HashMap<FileVersion, WithoutRoom>,
-    /// Which of them processes map.
-    lacking: HashMap<ProcessSlot, Vec<FileVersion>>,
     /// Files that are mapped and have rows, of which the log knows.
     told: HashSet<FileVersion>,
     /// Whether the user knows that there is no room for rows any more.
@@ -63,8 +33,6 @@ impl CodeFollower {
             cache: RowCache::new(files),
             ahead: HashMap::new(),
             without_rows: HashSet::new(),
-            without_room: HashMap::new(),
-            lacking: HashMap::new(),
             told: HashSet::new(),
             has_told_full: false,
         }
@@ -86,13 +54,9 @@ impl CodeFollower {
         let Watched { image, modules, jvm, .. } = watched;
         let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
-        let kept = modules.iter().map(|(_, module)| module.version).chain([FileVersion::VDSO]).collect();
         for (_, module) in modules.iter() {
-            let file = (module.version, module.path.as_path());
-            let is_new = self.add(attachment, file, &kept, |follower| follower.rows(module));
-            let has_rows = is_new || attachment.has_rows(module.version);
-            // Rows that were given up for others may have come again.
-            if has_rows && (self.told.insert(module.version) || is_new) {
+            let is_new = self.add(attachment, module.version, &module.path, |follower| follower.rows(module));
+            if (is_new || attachment.has_rows(module.version)) && self.told.insert(module.version) {
                 added.push(&module.path);
             }
         }
@@ -101,14 +65,7 @@ impl CodeFollower {
                 let elf = vdso.read(thread).map_err(|error| error.to_string())?;
                 follower.cache.rows("", &*elf).map_err(|error| error.to_string())
             };
-            self.add(attachment, (FileVersion::VDSO, &vdso.path), &kept, rows);
-        }
-        let lacks = |file: &FileVersion| self.without_room.contains_key(file);
-        let lacking: Vec<_> = modules.iter().map(|(_, module)| module.version).filter(lacks).collect();
-        if lacking.is_empty() {
-            self.lacking.remove(&image.slot());
-        } else {
-            self.lacking.insert(image.slot(), lacking);
+            self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
         // How to unwind through what a JVM generates, it has to tell. Until then a walk ends there, and tells us.
         let is_unknown = |mapping: &Mapping| jvm.is_awaited() && mapping.is_generated();
@@ -126,15 +83,6 @@ impl CodeFollower {
             tracing::info!("stacks lead through {}", path.display());
         }
         Ok(())
-    }
-
-    /// Whether a process's code is to be looked at again because files had found no room for their rows, and have it now, or are to be
-    /// tried once more.
-    pub(super) fn is_due(&self, slot: ProcessSlot, attachment: &Attachment) -> bool {
-        let is_due = |file: &FileVersion| {
-            attachment.has_rows(*file) || self.without_room.get(file).is_none_or(WithoutRoom::is_due)
-        };
-        self.lacking.get(&slot).is_some_and(|files| files.iter().any(is_due))
     }
 
     /// Adds the rows of a file that is likely to be mapped.
@@ -155,24 +103,20 @@ impl CodeFollower {
         self.ahead.remove(&module.version).unwrap_or_else(|| rows_of(module, &self.cache))
     }
 
-    /// Compiles and adds the rows of a file, once, where those of the files that are to be kept stay; whether it has done so now.
+    /// Compiles and adds the rows of a file, once; whether it has done so now.
     fn add(
         &mut self,
         attachment: &mut Attachment,
-        (file, path): (FileVersion, &Path),
-        kept: &HashSet<FileVersion>,
+        file: FileVersion,
+        path: &Path,
         rows: impl FnOnce(&mut Self) -> Result<ModuleRows, String>,
     ) -> bool {
-        if attachment.has_rows(file)
-            || self.without_rows.contains(&file)
-            || self.without_room.get(&file).is_some_and(|file| !file.is_due())
-        {
+        if attachment.has_rows(file) || self.without_rows.contains(&file) {
             return false;
         }
-        let before = self.without_room.remove(&file);
         let mut is_full = false;
         let outcome = rows(self).and_then(|rows| {
-            attachment.add_rows(file, &rows, kept).map_err(|full| {
+            attachment.add_rows(file, &rows).map_err(|full| {
                 is_full = true;
                 full.to_string()
             })
@@ -188,11 +132,7 @@ impl CodeFollower {
                     "{path}: its code is unwound by frame pointers, and so may be others' from now on (-v lists them): {error}"
                 );
             }
-            if is_full {
-                self.without_room.insert(file, WithoutRoom::after(before));
-            } else {
-                self.without_rows.insert(file);
-            }
+            self.without_rows.insert(file);
             return false;
         }
         true

@@ -78,8 +78,7 @@ impl Watch {
             // What another thread's program allocates from its start on is missed until then.
             self.keep_bound(watched);
         }
-        let is_same = executable(&look.mappings).eq(&watched.code)
-            && !self.code.is_due(watched.slot(), &self.attachment);
+        let is_same = executable(&look.mappings).eq(&watched.code);
         let news = if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
             self.keep_generated(watched, thread, &look)?
         } else {
