@@ -280,6 +280,14 @@ fn a_frame_whose_code_is_thrown_away_under_it_is_what_it_was() {
         assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [1]);
         assert_books(&report, &sites);
         assert_whole(&report, &sites);
+        // Where code is compiled, there was something inlined into it.
+        let is_inlined = |stack: &StackDocument| {
+            stack
+                .frames
+                .iter()
+                .any(|frame| frame.kind == "java_inlined" && frame.symbol.starts_with("Ways$Plain.run"))
+        };
+        assert_eq!(of_sites(&report, &sites).any(is_inlined), !options.contains(&"-Xint"));
     }
 }
 
@@ -313,19 +321,16 @@ pub(crate) fn assert_virtual(java: &Path, options: &[&str]) -> Counted {
     Counted { all, complete: all - in_heap }
 }
 
-/// Fails if more stacks end in the heap than can be taken in native code while everything else is stopped: half of them would, if
-/// frames in the heap were not followed.
-fn assert_virtual_is_whole(java: &Path, options: &[&str]) {
-    let Counted { all, complete } = assert_virtual(java, options);
-    assert!(4 * (all - complete) <= all, "{complete} of {all} are complete");
-}
-
-fn with_virtual_threads() -> Vec<PathBuf> {
-    jdks_from(21).iter().map(Jdk::java).collect()
+/// Fails if more stacks end in the heap than can: half of them would, if frames in the heap were not followed.
+fn assert_virtual_is_whole(jdk: &Jdk, options: &[&str]) {
+    let Counted { all, complete } = assert_virtual(&jdk.java(), options);
+    // Older ones allocate native memory where a thread cannot be stopped, newer ones also while everything else is.
+    let at_least = if jdk.version < 25 { 99 } else { 90 };
+    assert!(100 * complete >= at_least * all, "{complete} of {all} are complete");
 }
 
 fn lack_of_virtual_threads() -> Option<String> {
-    with_virtual_threads().is_empty().then(|| "no JDK with virtual threads is installed".to_owned())
+    jdks_from(21).is_empty().then(|| "no JDK with virtual threads is installed".to_owned())
 }
 
 #[test]
@@ -334,10 +339,10 @@ fn a_stack_of_a_virtual_thread_is_whole_wherever_its_frames_are() {
     require!(lack_of_virtual_threads());
     let collectors: [&[&str]; 4] =
         [&[], &["-XX:+UseSerialGC"], &["-XX:+UseParallelGC"], &["-XX:-UseCompressedOops"]];
-    for java in with_virtual_threads() {
+    for jdk in jdks_from(21) {
         for mode in MODES {
             for collector in if is_long() { &collectors[..] } else { &collectors[..1] } {
-                assert_virtual_is_whole(&java, &[mode, collector].concat());
+                assert_virtual_is_whole(&jdk, &[mode, collector].concat());
             }
         }
     }
@@ -362,7 +367,7 @@ fn a_stack_of_a_virtual_thread_is_whole_while_shenandoah_moves_objects() {
     for jdk in jdks_from(21) {
         for collector in collectors.iter().filter(|collector| jdk.takes(collector)) {
             for mode in modes {
-                assert_virtual_is_whole(&jdk.java(), &[mode, *collector].concat());
+                assert_virtual_is_whole(&jdk, &[mode, *collector].concat());
             }
         }
     }
@@ -381,7 +386,7 @@ fn a_stack_of_a_virtual_thread_is_whole_while_zgc_moves_objects_or_ends_in_the_h
             for mode in modes {
                 let Counted { all, complete } = assert_virtual(&jdk.java(), &[mode, collector].concat());
                 // How many chunks have references of an older phase depends on when objects are moved.
-                assert!(4 * (all - complete) <= all, "{complete} of {all} are complete");
+                assert!(4 * (all - complete) < all, "{complete} of {all} are complete");
             }
         }
     }

@@ -33,7 +33,17 @@ pub(crate) fn jdks() -> Result<ExitCode> {
     let mut cargo = host_cargo();
     cargo
         .current_dir(workspace::root())
-        .args(["test", "--package", "jjleak", "--test", "real", "--", "jdks::", "--nocapture"])
+        .args([
+            "test",
+            "--package",
+            "jjleak",
+            "--test",
+            "real",
+            "--",
+            "jdks::",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(OBJECT_VARIABLE, object)
         .env(HOMES, homes()?)
         .envs([(LONG, "1"), (KEEP, "1")]);

@@ -143,6 +143,10 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     let slot = walk.image.slot().0;
+    // Frames in the heap have given back the way to it: what leads here again is no frame, and must not become where they are taken back to.
+    if walk.heap.is_entered() {
+        return Err(StackStatus::InHeap);
+    }
     walk.heap.task = task::SEARCH;
     walk.heap.passed = 0;
     walk.heap.count = 0;
