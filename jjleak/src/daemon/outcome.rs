@@ -21,7 +21,8 @@ impl Outcome {
     pub(super) fn of(finding: &Finding, was_too_dear: bool) -> Self {
         let (is_warning, what) = match finding {
             Finding { leaking: 1.., .. } => (true, "leaks"),
-            Finding { judged: true, .. } => (false, "was not found to leak"),
+            // It was profiled because it grows: that nothing could be told this time is for somebody to know.
+            Finding { judged: true, .. } => (finding.is_last_in_vain(), "was not found to leak"),
             _ if finding.is_final() => (true, "cannot be judged"),
             _ if was_too_dear => (
                 true,

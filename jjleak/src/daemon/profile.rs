@@ -74,8 +74,8 @@ pub struct Finding {
     pub estimate: Option<Estimate>,
     /// What being profiled costs it; `None` when that is not known.
     pub cost: Option<Costs>,
-    /// Whether another look of this profile can bring no verdict that is not there.
-    is_final: bool,
+    /// Whether another look of the last profile can bring no verdict that it has not brought.
+    is_last_final: bool,
     /// What was lost, by name.
     pub lost: Vec<(String, u64)>,
     /// The profile, if it could be kept.
@@ -99,7 +99,7 @@ impl Finding {
             live_bytes: entry.live_bytes,
             estimate: entry.estimate.clone(),
             cost: entry.cost,
-            is_final: entry.is_final(),
+            is_last_final: entry.is_final(),
             lost: entry.lost.clone().into_iter().collect(),
             kept: Some(entry.id.clone()),
         }
@@ -112,13 +112,23 @@ impl Finding {
             return self;
         }
         let Self { verdict, told_in, leaking, leak_rate, judged, .. } = before.clone();
-        Self { verdict, told_in, leaking, leak_rate, judged, is_final: true, ..self }
+        Self { verdict, told_in, leaking, leak_rate, judged, ..self }
+    }
+
+    /// Whether the last profile could not tell, and a longer one of its kind could not either.
+    pub(super) const fn is_last_in_vain(&self) -> bool {
+        self.is_last_final && !self.is_last_judged
+    }
+
+    /// The profile to look at: the one that the verdict is of for as long as the history has it, then the last one.
+    pub(super) fn shown(&self, history: &History) -> Option<&Id> {
+        self.told_in.as_ref().filter(|id| history.get(id).is_some()).or(self.kept.as_ref())
     }
 
     /// Whether there is nothing to wait for: what leaks is judged, or cannot be.
     #[must_use]
     pub const fn is_final(&self) -> bool {
-        self.is_final
+        self.is_last_final || self.judged && !self.is_last_judged
     }
 }
 

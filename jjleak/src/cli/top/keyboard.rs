@@ -9,11 +9,14 @@ use std::thread;
 use crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Keys that wait while something is drawn. Further ones wait in the terminal.
+const MAX_WAITING: usize = 64;
 
 /// The keyboard.
 pub(super) struct Keyboard {
-    keys: UnboundedReceiver<KeyEvent>,
+    keys: Receiver<KeyEvent>,
     /// Where keys come from, and where the view is: of a terminal's end, nothing is read. None where it cannot be waited for.
     terminals: [Option<AsyncFd<File>>; 2],
 }
@@ -22,7 +25,7 @@ impl Keyboard {
     /// Begins to listen. Needs a running tokio runtime. What is typed is read in a thread of its own, which ends with the process: from a
     /// terminal that is gone, crossterm reads nothing again and again, and does not come back.
     pub(super) fn new() -> io::Result<Self> {
-        let (keys, typed) = unbounded_channel();
+        let (keys, typed) = channel(MAX_WAITING);
         thread::Builder::new().name("keys".to_owned()).spawn(move || read(&keys))?;
         let terminals = [watch(io::stdin().as_fd()), watch(io::stdout().as_fd())];
         Ok(Self { keys: typed, terminals })
@@ -41,11 +44,11 @@ impl Keyboard {
 }
 
 /// Hands over what is typed, until nothing can be read or nobody wants it.
-fn read(keys: &UnboundedSender<KeyEvent>) {
+fn read(keys: &Sender<KeyEvent>) {
     while let Ok(event) = event::read() {
         if let Event::Key(key) = event
             && key.kind != KeyEventKind::Release
-            && keys.send(key).is_err()
+            && keys.blocking_send(key).is_err()
         {
             return;
         }

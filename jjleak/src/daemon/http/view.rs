@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::daemon::core::{Core, Shared, since_boot};
-use crate::daemon::history::Estimate;
+use crate::daemon::history::{Estimate, History};
 use crate::daemon::metrics::limit_of;
 use crate::daemon::watch::Watched;
 use crate::processes::Pid;
@@ -68,8 +68,8 @@ pub(super) struct FindingView {
 /// All processes, those that leak first and then the largest.
 pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
     let (mut views, shows_command_lines, began) = {
-        let core = shared.core();
-        let views: Vec<_> = core.watcher.iter().map(|watched| process(&core, watched)).collect();
+        let (core, history) = (shared.core(), shared.history());
+        let views: Vec<_> = core.watcher.iter().map(|watched| process(&core, &history, watched)).collect();
         (views, core.config.http.show_command_lines, core.began)
     };
     add_live(&mut views, shared, began);
@@ -101,7 +101,7 @@ fn add_live(views: &mut [ProcessView], shared: &Shared, began: Duration) {
     }
 }
 
-fn process(core: &Core, watched: &Watched) -> ProcessView {
+fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
     let (process, case, last) = (&watched.process, &watched.case, watched.case.last());
     let finding = core.findings.get(&process.pid).map(|finding| FindingView {
         verdict: finding.verdict.clone(),
@@ -111,7 +111,7 @@ fn process(core: &Core, watched: &Watched) -> ProcessView {
         live_bytes: finding.live_bytes,
         estimate: finding.estimate.clone(),
         lost: finding.lost.clone(),
-        profile: finding.told_in.as_ref().map(ToString::to_string),
+        profile: finding.shown(history).map(ToString::to_string),
     });
     let (reason, began) = (case.state().reason(), core.began.as_secs_f64());
     ProcessView {

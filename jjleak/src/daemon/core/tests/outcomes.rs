@@ -77,6 +77,7 @@ fn nothing_else_is_said_of_a_process_than_what_is_known_of_it() {
         if let Some(before) = before {
             core.hear(Message::Found(before.clone()));
         }
+        let is_never = std::ptr::eq(last, &raw const never);
         let mut last = last.clone();
         last.told_in = format!("1600000000000-{pid}").parse().ok();
         let outcome = Ok(Some(last.clone()));
@@ -90,6 +91,8 @@ fn nothing_else_is_said_of_a_process_than_what_is_known_of_it() {
         // The profile that is named is the one that tells it, and what the last one had to say is not left out.
         assert!(said.contains(&format!("profile=\"{}\"", known.told_in.as_ref().unwrap())), "{case}");
         assert!(said.contains(&last.last_verdict), "{case}");
+        // Whoever is told of warnings alone is told of leaks, and of what could not be judged in the end.
+        assert_eq!(said.contains("WARN"), expected == leaks_so || is_never, "{case}");
         assert_eq!(said.contains("an earlier profile"), known.judged && !known.is_last_judged, "{case}");
     }
 }
