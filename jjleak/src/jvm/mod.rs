@@ -168,6 +168,7 @@ impl Symbols {
         let hidden = elf.symbols().filter(|symbol| {
             symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
         });
+        let module = module_of(&elf);
         let mut symbols: HashMap<_, _> = exported
             .chain(hidden)
             .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
@@ -176,7 +177,7 @@ impl Symbols {
             return Err(Error::NoStructs);
         }
         symbols.insert(zgc::variable::START.to_owned(), 0);
-        symbols.extend(module_of(&elf).map(|at| (zgc::variable::MODULE.to_owned(), at)));
+        symbols.extend(module.map(|at| (zgc::variable::MODULE.to_owned(), at)));
         Ok(Self(symbols))
     }
 
