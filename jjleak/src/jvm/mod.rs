@@ -139,6 +139,13 @@ impl<M: Memory> Jvm<M> {
         self.continuations.as_ref()?.read(&self.memory, class_name)
     }
 
+    /// Why there will be no [`Self::continuations`] with this JVM's collector, if that is so. To be asked once its flags are settled, as
+    /// they are when it has [heaps](Self::heaps).
+    #[must_use]
+    pub fn lacks_continuations(&self) -> Option<&'static str> {
+        self.continuations.as_ref()?.lacks(&self.memory)
+    }
+
     /// The code that there is in front of a return address now.
     #[must_use]
     pub fn find(&self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {

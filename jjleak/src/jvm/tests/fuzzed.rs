@@ -223,6 +223,23 @@ fn the_jvm_that_is_fuzzed_tells_the_colours_of_zgc_without_generations_too() {
 }
 
 #[test]
+fn what_is_not_known_of_generational_zgc_is_told() {
+    let lacks =
+        |image: Image| (open(image.clone()).lacks_continuations(), open(image).continuations().is_some());
+    assert_eq!(lacks(whole()), (None, true));
+    for (symbol, what) in [(thread_local::MODULE, "R_X86_64_DTPMOD64"), (thread_local::THREAD, "symbol")] {
+        let mut image = whole();
+        image.symbols.remove(symbol);
+        let (reason, is_known) = lacks(image);
+        assert!(reason.is_some_and(|reason| reason.contains(what)) && !is_known, "{reason:?}");
+    }
+    let mut older = whole();
+    older.symbols.remove(thread_local::MODULE);
+    older.put(flag("ZGenerational"), &[0]);
+    assert_eq!(lacks(older), (None, true));
+}
+
+#[test]
 fn a_jvm_that_tells_damaged_counters_tells_no_vendor() {
     let damages = [
         ("more entries lie before the first", COUNTERS + 4, u32::MAX),
