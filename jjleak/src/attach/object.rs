@@ -154,7 +154,14 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
             .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
             .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
     }
-    let thread_pointer = structures.known().and_then(thread_pointer_offset).unwrap_or_default();
+    let thread_pointer = structures.known().and_then(thread_pointer_offset);
+    if thread_pointer.is_none() {
+        tracing::info!(
+            "frames of virtual threads in the heap of JVMs with generational ZGC are not followed: \
+             the kernel does not tell where a task keeps its thread pointer (thread_struct::fsbase)"
+        );
+    }
+    let thread_pointer = thread_pointer.unwrap_or_default();
     loader.override_global("TASK_THREAD_POINTER", &thread_pointer, true);
     let offsets = mapping_offsets(structures.known());
     loader

@@ -118,6 +118,13 @@ impl ContinuationLayout {
         })
     }
 
+    /// Why the collector at work does not let frames be followed, if that will not change; only ZGC is known to be like that.
+    pub(super) fn lacks(&self, memory: &impl Memory) -> Option<&'static str> {
+        let is_on = |flag| is_on(memory, flag);
+        let [zgc, _] = self.moving;
+        is_on(zgc).then(|| self.colours.lacks(is_on(self.generational)))?
+    }
+
     /// What they say once the JVM has its classes; `None` before, and when its collector is one that moves objects in ways that are
     /// not known. `class_name` tells the name of the class at an address.
     pub(super) fn read(
@@ -125,7 +132,7 @@ impl ContinuationLayout {
         memory: &impl Memory,
         class_name: impl Fn(u64) -> Option<String>,
     ) -> Option<Continuations> {
-        let is_on = |flag: u64| flag != 0 && memory.number(flag, 1).is_some_and(|value| value != 0);
+        let is_on = |flag| is_on(memory, flag);
         let moving = MOVING.iter().zip(self.moving).find(|(_, flag)| is_on(*flag));
         let colours = match moving.map(|((_, barrier), _)| *barrier) {
             Some(None) => self.colours.read(memory, is_on(self.generational))?,
@@ -177,6 +184,11 @@ impl ContinuationLayout {
         };
         (klass != 0 && u64::from(known.klass_at) < MAX_HEADER_BYTES as u64 / 4).then_some(known)
     }
+}
+
+/// Whether the flag with this address is on; it has none where there is no such flag.
+fn is_on(memory: &impl Memory, flag: u64) -> bool {
+    flag != 0 && memory.number(flag, 1).is_some_and(|value| value != 0)
 }
 
 #[cfg(test)]

@@ -139,6 +139,13 @@ impl<M: Memory> Jvm<M> {
         self.continuations.as_ref()?.read(&self.memory, class_name)
     }
 
+    /// Why there will be no [`Self::continuations`] with this JVM's collector, if that is so. To be asked once its flags are settled, as
+    /// they are when it has [heaps](Self::heaps).
+    #[must_use]
+    pub fn lacks_continuations(&self) -> Option<&'static str> {
+        self.continuations.as_ref()?.lacks(&self.memory)
+    }
+
     /// The code that there is in front of a return address now.
     #[must_use]
     pub fn find(&self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
@@ -168,6 +175,7 @@ impl Symbols {
         let hidden = elf.symbols().filter(|symbol| {
             symbol.name_bytes().is_ok_and(|name| known().any(|known| known.as_bytes() == name))
         });
+        let module = module_of(&elf);
         let mut symbols: HashMap<_, _> = exported
             .chain(hidden)
             .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
@@ -176,7 +184,7 @@ impl Symbols {
             return Err(Error::NoStructs);
         }
         symbols.insert(zgc::variable::START.to_owned(), 0);
-        symbols.extend(module_of(&elf).map(|at| (zgc::variable::MODULE.to_owned(), at)));
+        symbols.extend(module.map(|at| (zgc::variable::MODULE.to_owned(), at)));
         Ok(Self(symbols))
     }
 

@@ -34,6 +34,8 @@ pub(super) struct ZgcLayout {
     /// As JDKs up to 23 have it without generations.
     coloured: Option<Globals<3>>,
     generational: Option<Generational>,
+    /// What lacks where nothing is known of that one.
+    lacking: &'static str,
 }
 
 /// Pointers to variables in a structure that a variable points to.
@@ -86,10 +88,24 @@ impl<const COUNT: usize> Globals<COUNT> {
 impl ZgcLayout {
     pub(super) fn of(structs: &Structs, symbol: impl Fn(&str) -> Option<u64>) -> Self {
         let coloured = ["_XAddressWeakBadMask", "_XAddressGoodMask", "_XAddressOffsetMask"];
+        let lacking = if symbol(variable::THREAD).is_none() {
+            "its library has no symbol for the pointer to a thread"
+        } else if symbol(variable::MODULE).is_none() {
+            "its library has no number for its thread-local variables (no relocation R_X86_64_DTPMOD64)"
+        } else {
+            "it does not describe its threads and this collector as is known"
+        };
         Self {
+            lacking,
             coloured: Globals::of(structs, "XGlobalsForVMStructs", coloured),
             generational: Generational::of(structs, symbol),
         }
+    }
+
+    /// Why nothing can be known where this collector is at work, if so.
+    pub(super) fn lacks(&self, has_generations: bool) -> Option<&'static str> {
+        let is_told = self.generational.is_some() || (self.coloured.is_some() && !has_generations);
+        (!is_told).then_some(self.lacking)
     }
 
     /// What there is to know where this collector is at work, with generations or without.
@@ -248,7 +264,7 @@ mod tests {
         memory[10..13].copy_from_slice(&[at(20), at(21), at(22)]);
         memory[22] = 0xfff;
         let globals = Globals { instance: at(1), fields: [0, 1, 2].map(field) };
-        let layout = ZgcLayout { coloured: Some(globals), generational: None };
+        let layout = ZgcLayout { coloured: Some(globals), ..ZgcLayout::default() };
         let memory = Words(memory);
         let known = layout.read(&memory, false).unwrap();
         let colours = Colours { stale: at(20), change: at(21), ..Colours::default() };

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use jjleak::jvm::{Description, Jvm, KnownMethods, Memory};
+use jjleak_common::jvm::barrier;
 
 /// A JVM that is right, written by jjleak's own tests: `SYMBOL ADDRESS`, and `ADDRESS WORD` where a word is not 0.
 const SMALL: &str = include_str!("../jvm-memory");
@@ -23,8 +24,17 @@ const CODE: u64 = 0x90;
 /// Places in each blob's code that are looked at: those that a method describes, and others.
 const PLACES: [u64; 5] = [1, 0x20, 0x21, 0x40, 0x100];
 
-/// Methods that a place stands for as long as nothing is changed: one is inlined into another.
-const INLINED: usize = 2;
+/// What is got to as long as nothing is changed: one method is inlined into another, and the collector is ZGC with generations.
+const ALL: Reached = Reached { methods: 2, barrier: Some(barrier::SHIFTED) };
+
+/// How far reading a JVM gets.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Reached {
+    /// How many methods a place stands for, at most.
+    methods: usize,
+    /// How references to frames of virtual threads are kept right.
+    barrier: Option<u32>,
+}
 
 struct Small {
     bytes: Vec<u8>,
@@ -117,7 +127,7 @@ impl Small {
 pub(crate) fn structures(data: &[u8]) {
     thread_local!(static SMALL: Shared = {
         let small = Shared(Rc::new(RefCell::new(Small::new())));
-        assert_eq!(exhaust(&small), INLINED, "not all of the JVM is looked at");
+        assert_eq!(exhaust(&small), ALL, "not all of the JVM is looked at");
         small
     });
     let memory = SMALL.with(Shared::clone);
@@ -129,37 +139,38 @@ pub(crate) fn structures(data: &[u8]) {
     before.into_iter().rev().for_each(|(address, word)| small.set(address, word));
 }
 
-/// How many methods a place stands for, at most.
-fn exhaust(memory: &Shared) -> usize {
+fn exhaust(memory: &Shared) -> Reached {
+    let mut reached = Reached::default();
     let symbols = memory.0.borrow().symbols.clone();
     let symbol = |name: &str| symbols.get(name).copied();
     if let Ok(described) = Description::described(memory.clone(), symbol) {
         let _ = (described.version(), described.release(), described.build(), described.vendor());
-        for flag in ["UseCompressedOops", "UseG1GC"] {
+        for flag in ["UseCompressedOops", "UseG1GC", "UseZGC"] {
             let _ = (described.is_on(flag), described.number(flag));
             let _ = (described.text(flag), described.origin(flag));
         }
     }
-    let Ok(jvm) = Jvm::described(memory.clone(), symbol) else { return 0 };
-    let _ = (jvm.lacks(), jvm.continuations());
+    let Ok(jvm) = Jvm::described(memory.clone(), symbol) else { return reached };
+    let _ = jvm.lacks();
+    reached.barrier = jvm.continuations().map(|known| known.barrier);
     let mut known = KnownMethods::default();
     for method in [METHODS, METHODS + METHOD_BYTES] {
         for bytecode in 0x120..0x130 {
             jvm.methods(&mut known).interpreted(method, bytecode);
         }
     }
-    let Ok(heaps) = jvm.heaps() else { return 0 };
+    let Ok(heaps) = jvm.heaps() else { return reached };
     let _ = jvm.code_cache(&heaps);
-    let mut longest = 0;
     for heap in heaps.iter().take(2) {
         let ends = [heap.begin, heap.end, heap.end.wrapping_sub(1)];
         let code = (0..BLOBS).map(|blob| heap.begin.wrapping_add(blob * BLOB_BYTES + CODE));
         let inside = code.flat_map(|code| PLACES.map(|place| code.wrapping_add(place)));
         for address in inside.chain(ends) {
             if let Some(blob) = jvm.find(&heaps, address) {
-                longest = longest.max(jvm.methods(&mut known).compiled(&blob, address).len());
+                let methods = jvm.methods(&mut known).compiled(&blob, address).len();
+                reached.methods = reached.methods.max(methods);
             }
         }
     }
-    longest
+    reached
 }

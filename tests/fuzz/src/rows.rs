@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use jjleak::jvm::Symbols;
 use jjleak::kept::KeptFiles;
 use jjleak::unwind::{ModuleRows, RowCache, compile};
 use object::{Object, ObjectSection};
@@ -22,8 +23,9 @@ fn check(rows: &ModuleRows) {
     }
 }
 
-/// Any file.
+/// Any file. A process can map it as its JVM's library, too.
 pub(crate) fn elf(data: &[u8]) {
+    let _ = Symbols::of(data);
     if let Ok(rows) = compile(data) {
         check(&rows);
     }

@@ -126,6 +126,11 @@ impl Awaited {
                     tracing::warn!("JDK {version} is not known well: {lacking} are not shown");
                 }
                 tracing::info!("Java methods of JDK {version} are named");
+                if let Some(reason) = jvm.lacks_continuations() {
+                    tracing::info!(
+                        "frames of virtual threads in the heap of JDK {version} with ZGC are not followed: {reason}"
+                    );
+                }
                 Outcome::Known(Box::new(jvm))
             }
             Ok(jvm) => {

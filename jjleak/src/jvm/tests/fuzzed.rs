@@ -3,9 +3,12 @@
 use std::fmt::Write as _;
 use std::{env, fs};
 
+use jjleak_common::jvm::{Colours, barrier};
+
 use super::super::Description;
 use super::super::continuations::variable;
 use super::super::counters::VENDOR;
+use super::super::zgc::variable as thread_local;
 use super::image::{CODE, FIELDS, HEAPS, Image, image_of, open};
 use super::names;
 
@@ -19,8 +22,27 @@ const SHIFTS: u64 = HEAPS + 0x3000;
 const COUNTERS: u64 = HEAPS + 0x4000;
 /// Where the second of them is, and its parts.
 const COUNTER: u64 = COUNTERS + 0x80;
+/// What leads to the colours of generational ZGC, to those of the one without generations, and to the threads.
+const COLOURS: u64 = HEAPS + 0x5000;
+const OLDER_COLOURS: u64 = COLOURS + 0x80;
+const THREADS: u64 = COLOURS + 0x100;
+/// Two threads, and where in them they keep the colours.
+const EACH_THREAD: [u64; 2] = [HEAPS + 0x6000, HEAPS + 0x6800];
+const KEPT: u64 = 0x48;
+/// How far from the start of the library's thread-local variables the pointer to the thread is.
+const THREAD: u64 = 0x28;
 
-/// The small JVM, with a flag, virtual threads, and what it tells of its vendor.
+/// Flags, and whether they are on. Their values are in one word, so that those that are off are changed, too.
+const FLAG_VALUES: [(&str, u8); 6] = [
+    ("UseCompressedOops", 0),
+    ("UseCompressedClassPointers", 1),
+    ("UseCompactObjectHeaders", 0),
+    ("UseZGC", 1),
+    ("ZGenerational", 1),
+    ("UseShenandoahGC", 0),
+];
+
+/// The small JVM, with flags, virtual threads under ZGC, and what it tells of its vendor.
 fn whole() -> Image {
     let more = [
         ("JVMFlag", "_addr", "void*", 0),
@@ -33,6 +55,19 @@ fn whole() -> Image {
         ("PerfDataEntry", "name_offset", "int", 4),
         ("PerfDataEntry", "vector_length", "int", 8),
         ("PerfDataEntry", "data_offset", "int", 12),
+        ("ZGlobalsForVMStructs", "_ZPointerLoadShift", "size_t*", 0),
+        ("ZGlobalsForVMStructs", "_ZPointerLoadGoodMask", "uintptr_t*", 8),
+        ("ZGlobalsForVMStructs", "_ZPointerLoadBadMask", "uintptr_t*", 16),
+        ("ZGlobalsForVMStructs", "_ZPointerMarkBadMask", "uintptr_t*", 24),
+        ("ZGlobalsForVMStructs", "_ZPointerStoreGoodMask", "uintptr_t*", 32),
+        ("ZGlobalsForVMStructs", "_ZPointerStoreBadMask", "uintptr_t*", 40),
+        ("XGlobalsForVMStructs", "_XAddressWeakBadMask", "uintptr_t*", 0),
+        ("XGlobalsForVMStructs", "_XAddressGoodMask", "uintptr_t*", 8),
+        ("XGlobalsForVMStructs", "_XAddressOffsetMask", "uintptr_t*", 16),
+        ("ThreadsList", "_length", "int", 0),
+        ("ThreadsList", "_threads", "JavaThread**", 8),
+        ("Thread", "_stack_base", "address", 0x330),
+        ("Thread", "_stack_size", "size_t", 0x338),
     ];
     let mut image = image_of(
         17,
@@ -47,15 +82,11 @@ fn whole() -> Image {
             ("CompressedKlassPointers", "_narrow_klass._shift", SHIFTS + 24),
             ("PerfMemory", "_start", COUNTERS - 16),
             ("PerfMemory", "_top", COUNTERS - 8),
+            ("ZGlobalsForVMStructs", "_instance_p", COLOURS),
+            ("XGlobalsForVMStructs", "_instance_p", OLDER_COLOURS),
+            ("ThreadsSMRSupport", "_java_thread_list", THREADS),
         ],
     );
-    image.word(FLAGS, FLAGS + 0x20);
-    image.word(FLAGS + 8, 1);
-    image.word(FLAGS + 0x20, FLAGS + 0x10);
-    let name = image.intern("UseCompressedOops");
-    image.word(FLAGS + 0x28, name);
-    image.word(FLAGS + 0x30, 5);
-    image.put(FLAGS + 0x10, &[1]);
     image.word(SHIFTS + 8, 3);
     for (name, value) in variable::ALL.into_iter().zip([8, 12, 16, 20, 24, 48, 0x7777]) {
         image.symbol(name, value);
@@ -69,8 +100,55 @@ fn whole() -> Image {
     let chunk = "jdk/internal/vm/StackChunk";
     image.half(symbol, u16::try_from(chunk.len()).unwrap());
     image.put(symbol + 2, chunk.as_bytes());
+    flags(&mut image);
     counters(&mut image);
+    colours(&mut image);
     image
+}
+
+/// Where a flag's value is.
+fn flag(name: &str) -> u64 {
+    FLAGS + 0x10 + FLAG_VALUES.iter().position(|(flag, _)| *flag == name).unwrap() as u64
+}
+
+fn flags(image: &mut Image) {
+    image.word(FLAGS, FLAGS + 0x20);
+    image.word(FLAGS + 8, FLAG_VALUES.len() as u64);
+    for (index, (name, value)) in (0..).zip(FLAG_VALUES) {
+        let (at, entry) = (FLAGS + 0x10 + index, FLAGS + 0x20 + 24 * index);
+        let name = image.intern(name);
+        image.put(at, &[value]);
+        image.word(entry, at);
+        image.word(entry + 8, name);
+        image.word(entry + 16, 5);
+    }
+}
+
+/// What ZGC tells of its colours, and two threads that know them.
+fn colours(image: &mut Image) {
+    let masks = [0x1000, 0xe000, 0xeac0, 0x1510, 0xeae0];
+    let of_generations = [&[13][..], &masks].concat();
+    for (globals, values) in [(COLOURS, &*of_generations), (OLDER_COLOURS, &[0x30, 0x40, 0xfff])] {
+        let instance = globals + 8;
+        image.word(globals, instance);
+        let variables = instance + 8 * values.len() as u64;
+        for (offset, value) in (0..).step_by(8).zip(values) {
+            image.word(instance + offset, variables + offset);
+            image.word(variables + offset, *value);
+        }
+    }
+    image.word(THREADS, THREADS + 8);
+    image.int(THREADS + 8, 2);
+    image.word(THREADS + 16, THREADS + 24);
+    for (index, thread) in (0..).zip(EACH_THREAD) {
+        image.word(THREADS + 24 + 8 * index, thread);
+        for (offset, mask) in (0..).step_by(8).zip(masks) {
+            image.word(thread + KEPT + offset, mask);
+        }
+    }
+    image.symbol(thread_local::MODULE, 3);
+    image.symbols.insert(thread_local::START.to_owned(), 0);
+    image.symbols.insert(thread_local::THREAD.to_owned(), THREAD);
 }
 
 /// A number and a text with their names, as a JVM has them for its monitoring tools.
@@ -112,17 +190,53 @@ fn text(image: &Image) -> String {
 fn the_jvm_that_is_fuzzed_is_whole() {
     let image = whole();
     let known = described(&image);
-    assert_eq!((known.is_on("UseCompressedOops"), known.vendor()), (Some(true), "Somebody"));
+    for (flag, value) in FLAG_VALUES {
+        assert_eq!(known.is_on(flag), Some(value != 0), "{flag}");
+    }
+    assert_eq!(known.vendor(), "Somebody");
     let text = text(&image);
     let jvm = open(image);
     assert_eq!((jvm.version(), jvm.lacks()), (17, None));
     assert_eq!(names(&jvm, CODE + 0x20).len(), 2);
-    assert!(jvm.continuations().is_some());
+    let virtual_threads = jvm.continuations().unwrap();
+    assert_eq!(virtual_threads.barrier, barrier::SHIFTED);
+    let known = virtual_threads.colours;
+    assert_eq!(
+        (known.module, u64::from(known.thread), u64::from(known.thread_stale)),
+        (48, THREAD, KEPT + 8)
+    );
     if env::var_os(WRITE).is_some() {
         fs::write(FILE, &text).unwrap();
     }
     let kept = fs::read_to_string(FILE).unwrap_or_default();
     assert!(kept == text, "{FILE} is another one: {WRITE}=1 writes it anew");
+}
+
+#[test]
+fn the_jvm_that_is_fuzzed_tells_the_colours_of_zgc_without_generations_too() {
+    let mut image = whole();
+    image.put(flag("ZGenerational"), &[0]);
+    let known = open(image).continuations().unwrap();
+    assert_eq!((known.barrier, known.reference_mask), (barrier::COLOURED, 0xfff));
+    let (stale, change) = (OLDER_COLOURS + 0x20, OLDER_COLOURS + 0x28);
+    assert_eq!(known.colours, Colours { stale, change, ..Colours::default() });
+}
+
+#[test]
+fn what_is_not_known_of_generational_zgc_is_told() {
+    let lacks =
+        |image: Image| (open(image.clone()).lacks_continuations(), open(image).continuations().is_some());
+    assert_eq!(lacks(whole()), (None, true));
+    for (symbol, what) in [(thread_local::MODULE, "R_X86_64_DTPMOD64"), (thread_local::THREAD, "symbol")] {
+        let mut image = whole();
+        image.symbols.remove(symbol);
+        let (reason, is_known) = lacks(image);
+        assert!(reason.is_some_and(|reason| reason.contains(what)) && !is_known, "{reason:?}");
+    }
+    let mut older = whole();
+    older.symbols.remove(thread_local::MODULE);
+    older.put(flag("ZGenerational"), &[0]);
+    assert_eq!(lacks(older), (None, true));
 }
 
 #[test]
