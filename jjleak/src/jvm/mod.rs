@@ -2,9 +2,10 @@
 //! methods a return address stands for.
 //!
 //! In: the mapped `libjvm.so` and the process's memory. Out: where the code is, for the kernel side, which unwinds through
-//! it as it finds it, and [`Methods`] for addresses. HotSpot describes its own structures in tables that it exports for debuggers (`vmStructs`,
-//! `src/hotspot/share/runtime/vmStructs.hpp` in the JDK), so that nothing has to run in the JVM, which is neither stopped
-//! nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is the target's.
+//! it as it finds it, and [`Methods`] for addresses. HotSpot describes its own structures in tables that it exports for
+//! debuggers (`vmStructs`, `src/hotspot/share/runtime/vmStructs.hpp` in the JDK), so that nothing has to run in the JVM,
+//! which is neither stopped nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is
+//! the target's.
 
 mod codecache;
 mod continuations;

@@ -179,8 +179,8 @@ impl Generational {
     }
 }
 
-/// Where in each of these the words stand, one after the other: `None` when they stand nowhere, in one of them twice, or in different places.
-/// A thread that has not noticed a new phase yet has others.
+/// Where in each of these the words stand, one after the other: `None` when they stand nowhere, in one of them twice, or in different
+/// places. A thread that has not noticed a new phase yet has others.
 fn place_in_all<const COUNT: usize>(
     threads: impl Iterator<Item = Vec<u8>>,
     words: [u64; COUNT],

@@ -5,12 +5,12 @@
 //! looked at before the first reference is read, and after the last one, and must be the same. Since it is changed in safepoints only, of
 //! which none may have done anything in between, it cannot have come round.
 //!
-//! Generational ZGC has no colours on stacks. What is on a thread's stack outside of its frames, as the references to the continuations that
-//! are entered, is brought up to date before the thread takes notice of the new phase
+//! Generational ZGC has no colours on stacks. What is on a thread's stack outside of its frames, as the references to the continuations
+//! that are entered, is brought up to date before the thread takes notice of the new phase
 //! (`ZStackWatermark::start_processing_impl` in the JDK), which it does before it runs on: it is right if the thread has.
 
 use aya_ebpf::{Global, helpers::generated::bpf_get_current_task};
-use jjleak_common::jvm::{Continuations, barrier};
+use jjleak_common::jvm::{self, Continuations, barrier};
 
 use crate::memory::{read_kernel, read_user_word};
 
@@ -21,15 +21,11 @@ static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
 /// Where a thread's table of modules is found, from where that register points to (glibc, x86-64).
 const MODULES_AT: u64 = 8;
 
-/// Where a reference in an object has its address, where it has its colour in the same word.
-const ADDRESS_SHIFT: u64 = 16;
-
-/// What a phase of the collector is known by.
+/// A phase of the collector, as a thread is in it.
 #[repr(C)]
 pub(super) struct Phase {
-    /// Bits of stale references, and what makes the others addresses.
-    stale: u64,
-    change: u64,
+    /// What it is known by.
+    pub(super) colours: jvm::Phase,
     /// The JVM's thread that is looked at, where that matters.
     thread: u64,
 }
@@ -51,9 +47,8 @@ pub(super) fn begin(phase: &mut Phase, known: &Continuations, stack_pointer: u64
         let Some(thread) = current_thread(known, stack_pointer) else { return false };
         phase.thread = thread;
     }
-    let Some((stale, change)) = now(known) else { return false };
-    phase.stale = stale;
-    phase.change = change;
+    let Some(colours) = now(known) else { return false };
+    phase.colours = colours;
     phase.thread == 0 || phase.is_noticed(known)
 }
 
@@ -64,39 +59,24 @@ impl Phase {
         if !are_coloured(known) {
             return true;
         }
-        let Some((stale, change)) = now(known) else { return false };
-        let is_same = stale == self.stale && change == self.change;
-        is_same && (self.thread == 0 || self.is_noticed(known))
+        let Some(colours) = now(known) else { return false };
+        colours == self.colours && (self.thread == 0 || self.is_noticed(known))
     }
 
     /// Whether the thread has taken notice of it.
     #[inline(always)]
     fn is_noticed(&self, known: &Continuations) -> bool {
         let noticed = read_user_word(self.thread.wrapping_add(known.colours.thread_stale as u64));
-        noticed == Some(self.stale)
-    }
-
-    /// The address that a word with a reference in it refers to, 0 when to none; `None` when it is stale.
-    #[inline(always)]
-    pub(super) fn referred(&self, known: &Continuations, word: u64) -> Option<u64> {
-        let is_shifted = known.barrier == barrier::SHIFTED;
-        // One to nothing is right in all phases.
-        if word == 0 || is_shifted && word >> ADDRESS_SHIFT == 0 {
-            return Some(0);
-        }
-        if word & self.stale != 0 {
-            return None;
-        }
-        Some(if is_shifted { word >> (self.change & 63) } else { word & known.reference_mask | self.change })
+        noticed == Some(self.colours.stale)
     }
 }
 
 /// What tells the phase. Whoever changes it writes the bits of stale references before a shift, and after bits that belong to an address,
 /// which are of no account: addresses with any of them lead to the same memory.
 #[inline(always)]
-fn now(known: &Continuations) -> Option<(u64, u64)> {
+fn now(known: &Continuations) -> Option<jvm::Phase> {
     let change = read_user_word(known.colours.change)?;
-    Some((read_user_word(known.colours.stale)?, change))
+    Some(jvm::Phase { stale: read_user_word(known.colours.stale)?, change })
 }
 
 /// The JVM's own description of the current thread, whose stack this is.

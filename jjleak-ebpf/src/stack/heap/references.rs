@@ -39,7 +39,7 @@ fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
     let walk = unsafe { &(*scratch).walk };
     with(walk.image.slot().0, |known| {
         if coloured::are_coloured(known) {
-            walk.heap.phase.referred(known, word).ok_or(StackStatus::InHeap)
+            walk.heap.phase.colours.referred(known, word).ok_or(StackStatus::InHeap)
         } else {
             forwarded::current(known, known.referred(word))
         }

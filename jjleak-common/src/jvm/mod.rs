@@ -7,6 +7,11 @@
 
 use crate::unwind::layer;
 
+mod colours;
+pub mod safepoint;
+
+pub use colours::{Colours, Phase};
+
 /// Code heaps of a JVM: HotSpot has one to three, four with the AOT compiler. A power of two: the kernel side masks with it.
 pub const MAX_HEAPS: usize = 8;
 
@@ -132,43 +137,14 @@ pub mod barrier {
     pub const SHIFTED: u32 = 3;
 }
 
-/// How far a safepoint has come (`SafepointSynchronize::SynchronizeState` in the JDK), as far as it matters.
-pub mod safepoint {
-    /// Threads are being stopped for it: nothing has been done in it yet.
-    pub const COMING: u32 = 1;
-}
-
 /// Where an object is whose header begins with this word, if it has been moved (`src/hotspot/share/oops/markWord.hpp` and
-/// `src/hotspot/share/gc/shenandoah/shenandoahForwarding.inline.hpp` in the JDK): the lowest two bits say it. Without an address, the object
-/// is only marked by somebody who goes through the heap.
+/// `src/hotspot/share/gc/shenandoah/shenandoahForwarding.inline.hpp` in the JDK): the lowest two bits say it. Without an address, the
+/// object is only marked by somebody who goes through the heap; with compact headers such a mark keeps its class, which would be taken
+/// for an address, but is there within safepoints only.
 #[inline(always)]
 #[must_use]
 pub const fn forwarded(mark: u64) -> Option<u64> {
     if mark & 3 == 3 && mark != 3 { Some(mark & !3) } else { None }
-}
-
-/// By what it is known whether a reference is up to date (`src/hotspot/share/gc/z/zAddress.hpp` in the JDK). A phase in which objects
-/// are moved begins in a safepoint, with a change of colours. From then on references of the colours before are stale, and those of the new
-/// one lead to where objects are and stay until the next such phase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Colours {
-    /// Address of the variable with the bits of which a reference has none unless it is stale.
-    pub stale: u64,
-    /// Address of the variable by which the rest of it becomes an address: bits that belong to it, or how far it is shifted.
-    pub change: u64,
-    /// Where the C library keeps the address of the thread-local variables of the JVM's library: bytes from the start of a thread's table.
-    pub module: u32,
-    /// Bytes from there to the pointer to the JVM's thread,
-    pub thread: u32,
-    /// and from that one's start to what it knows of [`stale`](Self::stale): that what is on its stack has been brought up to date,
-    pub thread_stale: u32,
-    /// to the outer end of its stack,
-    pub stack_base: u32,
-    /// and to how many bytes that has.
-    pub stack_size: u32,
-    /// Explicit padding, always 0.
-    pub reserved: u32,
 }
 
 impl Continuations {
