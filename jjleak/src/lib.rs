@@ -26,6 +26,7 @@
 //! | [`store`] | rendered bytes | files that are whole or not there |
 //! | [`push`] | files of profiles | what a store of profiles elsewhere takes |
 //! | [`daemon`] | processes, for weeks | suspects, which are profiled, and a history that is served |
+//! | [`cli`] | arguments | runs, which it wires together; exit codes |
 //!
 //! [`kept`] is the folder in which stages keep what saves them work. [`cli`] alone wires the stages together; [`daemon`] has
 //! it profile what it suspects.

@@ -1,4 +1,4 @@
-//! Checks that need no kernel: formatting, lints, documentation, licences.
+//! Checks that need no kernel: formatting, imports, lints, documentation, licences.
 
 use std::process::{Command, ExitCode};
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::lint_bpf,
     command::{announce, host_cargo, run},
-    licences, manual,
+    imports, licences, manual,
     toolchain::Toolchain,
     workspace,
 };
@@ -18,6 +18,8 @@ const WITHOUT_FUZZER: &[&str] = &["--workspace", "--exclude", "jjleak-fuzz"];
 /// `cargo xtask check`.
 pub(crate) fn check() -> Result<ExitCode> {
     step("formatting", &mut cargo(&["fmt", "--all", "--check"]), "run `cargo fmt --all`")?;
+    let stages = imports::check().context("imports: FAILED; move the type to the stage that owns it")?;
+    println!("imports: ok ({stages} stages)");
     step(
         "lints",
         &mut cargo(

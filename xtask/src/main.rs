@@ -12,7 +12,7 @@
 //! | [`vm`] | jjleak on another kernel, and its service under systemd |
 //! | [`mod@soak`] | whether what the daemon takes stays what it was |
 //! | [`mod@jdks`] | Java stacks on every JDK |
-//! | [`check`], [`licences`] | formatting, lints, docs, licences |
+//! | [`check`], [`imports`], [`licences`] | formatting, direction of imports, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
 //! | [`mod@package`] | the Debian package, and whether everything in deploy/ is well-formed |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts and programs |
@@ -30,6 +30,7 @@ mod check;
 mod command;
 mod demo;
 mod fuzz;
+mod imports;
 mod jdks;
 mod ledger;
 mod licences;
