@@ -13,43 +13,42 @@
 //! | [`attach`] | probe sites | armed BPF programs, detached when dropped |
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
-//! | [`sample_windows`] | windows of time | weights and errors of what is counted in them |
+//! | [`sample_windows`] | windows of time in which allocations are counted | weights and standard errors |
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
-//! | [`cost`] | what breakpoints take, and a profile | what being profiled costs |
+//! | [`cost`] | the cost of breakpoints, and a profile | the overhead of profiling |
 //! | [`pprof`] | a profile, a file | a file, a profile |
 //! | [`analyze`] | profiles, one after the other | a ranking, and verdicts on call sites |
 //! | [`render`] | a ranked profile | text, JSON, SVG, pprof, collapsed stacks |
-//! | [`top`] | profiles, one after the other, and keys | the cells of a terminal |
+//! | [`top`] | successive profiles, and key presses | the cells of a terminal |
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
-//! | [`store`] | rendered bytes | files that are whole or not there |
-//! | [`push`] | files of profiles | what a store of profiles elsewhere takes |
-//! | [`daemon`] | processes, for weeks | suspects, which are profiled, and a history that is served |
+//! | [`store`] | rendered bytes | files that are complete or absent |
+//! | [`push`] | profile files | requests to a remote profile store |
+//! | [`daemon`] | the memory of processes, for weeks | suspects to profile, and a history served over HTTP |
 //! | [`cli`] | arguments | runs, which it wires together; exit codes |
 //!
-//! [`kept`] is the folder in which stages keep what saves them work. [`cli`] alone wires the stages together; [`daemon`] has
-//! it profile what it suspects.
+//! Stages cache files in a [`cache_folder`]. [`cli`] alone wires the stages together; [`daemon`] has it profile suspects.
 
 pub mod allocators;
 pub mod analyze;
 pub mod attach;
+pub mod cache_folder;
 pub mod cli;
 pub mod collect;
 pub mod cost;
 pub mod daemon;
 pub mod doctor;
-mod draws;
+mod fast_map;
 pub mod jcmd;
 pub mod jvm;
-pub mod kept;
 pub mod mappings;
 pub mod perf_map;
 pub mod pprof;
 pub mod processes;
 pub mod profile;
 pub mod push;
-mod quick_map;
+mod random;
 pub mod render;
 pub mod sample_windows;
 pub mod store;

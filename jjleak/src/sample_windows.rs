@@ -1,18 +1,18 @@
-//! Windows of time in which allocations are counted, and what they say of all time.
+//! Windows of time in which allocations are counted, and estimates of the totals over all time.
 //!
-//! Time is divided into *strata*, one after the other. Allocations are counted in one window of each, whose place in it is drawn
-//! at random, so that a block that was counted stands for as many as its stratum is longer than its window. The length of a
-//! stratum is settled before its window begins: what is seen in a window has no say in what it stands for.
+//! Time is divided into consecutive *strata*. Allocations are counted in one window of each stratum, placed in it at
+//! random; a counted block then stands for stratum length / window length blocks. The length of a stratum is fixed before
+//! its window begins, so that what a window sees cannot influence its own weight.
 //!
-//! Blocks are not drawn one by one, but by windows. So the error is told by how much windows differ from their neighbours:
-//! the variance of a total is the sum of those of strata, and that of a stratum is estimated from the difference to the next
-//! (collapsed strata; Wolter, "Introduction to Variance Estimation", 2.5). It is rather too large than too small where a
-//! program changes slowly, and where windows are few.
+//! The sampling unit is the window, not the block, so the error follows from how much neighbouring windows differ. The
+//! variance of a total is the sum of the strata's variances; the variance of a stratum is estimated from the difference to
+//! the next one (collapsed strata; Wolter, "Introduction to Variance Estimation", 2.5). This overestimates where a program
+//! changes slowly and where there are few windows.
 
 use jjleak_common::sampling::WEIGHT_ONE;
 
-/// Windows that are kept; neighbours are taken together when there are more. A day and a half of them
-/// every two seconds, and nearly two hours of the shortest strata that are planned.
+/// Maximum number of windows kept; beyond it, neighbours are merged in pairs. Enough for a day and a half of windows every
+/// two seconds, and for nearly two hours of the shortest strata that are planned.
 const MAX_WINDOWS: usize = 1 << 16;
 
 /// A window, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -21,22 +21,22 @@ const MAX_WINDOWS: usize = 1 << 16;
 struct Window {
     begin_ns: u64,
     end_ns: u64,
-    /// Where its stratum ends.
+    /// End of its stratum.
     stratum_end_ns: u64,
-    /// Time in which allocations were counted: less than from begin to end where several were taken together.
+    /// Time in which allocations were counted: shorter than the span from begin to end in merged windows.
     counted_ns: u64,
 }
 
-/// The windows of a process.
+/// The counting windows of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
     begin_ns: u64,
     past: Vec<Window>,
-    /// Since when everything is counted, when it is.
+    /// Start of uninterrupted counting, while everything is counted.
     whole_since_ns: Option<u64>,
 }
 
-/// What was seen in a window.
+/// Allocations counted in a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Blocks.
@@ -46,20 +46,20 @@ pub struct Seen {
 }
 
 impl Windows {
-    /// Everything is counted from an instant on.
+    /// Counts everything from this instant on.
     #[must_use]
     pub const fn whole_from(begin_ns: u64) -> Self {
         Self { begin_ns, past: Vec::new(), whole_since_ns: Some(begin_ns) }
     }
 
-    /// Not everything is counted any more.
+    /// Ends uninterrupted counting.
     pub fn end_whole(&mut self, now_ns: u64) {
         if let Some(begin_ns) = self.whole_since_ns.take() {
             self.push(begin_ns, now_ns, now_ns);
         }
     }
 
-    /// A window of a stratum is over.
+    /// Records a finished window and the end of its stratum.
     pub fn push(&mut self, begin_ns: u64, end_ns: u64, stratum_end_ns: u64) {
         let counted_ns = end_ns.saturating_sub(begin_ns);
         if counted_ns == 0 {
@@ -76,38 +76,38 @@ impl Windows {
         self.past.push(Window { begin_ns, end_ns, stratum_end_ns: stratum_end_ns.max(end_ns), counted_ns });
     }
 
-    /// Whether everything is counted, and has been since the start.
+    /// Whether everything is being counted and has been since the start.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.whole_since_ns.is_some()
     }
 
-    /// The weight of the last window when its stratum has ended and another has begun.
+    /// Weight that the last window will have once its stratum has ended and the next one has begun.
     #[must_use]
     pub fn settled_weight(&self) -> f64 {
         self.past.last().map_or(1., |last| self.at(last.stratum_end_ns).last_weight())
     }
 
-    /// How many windows there were.
+    /// Number of finished windows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.past.len()
     }
 
-    /// Whether there was none.
+    /// Whether no window has finished.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.past.is_empty()
     }
 
-    /// The windows as they stand at an instant, with their weights.
+    /// Windows and their weights as of this instant.
     #[must_use]
     pub fn at(&self, now_ns: u64) -> Weighted {
         let mut weighted = Weighted::default();
         let mut stratum_begin_ns = self.begin_ns;
         for (index, window) in self.past.iter().enumerate() {
             let is_last = index + 1 == self.past.len() && self.whole_since_ns.is_none();
-            // The last stands for what has come since, too, until there is another.
+            // Until there is another window, the last one also stands for the time since.
             let end_ns = if is_last { now_ns } else { window.stratum_end_ns.min(now_ns) }.max(window.end_ns);
             let stratum_ns = end_ns.saturating_sub(stratum_begin_ns).max(window.counted_ns);
             weighted.add(window.begin_ns, window.end_ns, stratum_ns, window.counted_ns);
@@ -125,9 +125,9 @@ impl Windows {
 pub struct Weighted {
     begins_ns: Vec<u64>,
     ends_ns: Vec<u64>,
-    /// How much longer strata are than their windows; 1 or more.
+    /// Length of each stratum over that of its window; at least 1.
     weights: Vec<f64>,
-    /// Nanoseconds of strata.
+    /// Length of each stratum in nanoseconds.
     strata_ns: Vec<f64>,
 }
 
@@ -140,57 +140,57 @@ impl Weighted {
         self.strata_ns.push(stratum_ns as f64);
     }
 
-    /// The window in which an instant is; what begins outside of all is not counted.
+    /// Index of the window that contains an instant; `None` outside of all windows, where nothing is counted.
     #[must_use]
     pub fn of(&self, time_ns: u64) -> Option<usize> {
         let window = self.begins_ns.partition_point(|begin_ns| *begin_ns <= time_ns).checked_sub(1)?;
         (time_ns <= self.ends_ns[window]).then_some(window)
     }
 
-    /// How many windows there are.
+    /// Number of windows.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no windows.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// The first and the last instant of a window.
+    /// First and last instant of a window.
     #[must_use]
     pub fn bounds_ns(&self, window: usize) -> (u64, u64) {
         (self.begins_ns[window], self.ends_ns[window])
     }
 
-    /// What a block of a window stands for.
+    /// Number of blocks that a block of this window stands for.
     #[must_use]
     pub fn weight(&self, window: usize) -> f64 {
         self.weights[window]
     }
 
-    /// The same with [`jjleak_common::sampling::WEIGHT_BITS`] fractional bits.
+    /// [`Self::weight`] as a fixed-point number with [`jjleak_common::sampling::WEIGHT_BITS`] fractional bits.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "weights are at least 1, and far below what would overflow"
+        reason = "weights are at least 1 and far from overflowing"
     )]
     pub fn fixed_weight(&self, window: usize) -> u64 {
         (self.weights[window] * WEIGHT_ONE as f64).round() as u64
     }
 
-    /// What a block of the last window stands for.
+    /// Number of blocks that a block of the last window stands for.
     #[must_use]
     pub fn last_weight(&self) -> f64 {
         self.weights.last().copied().unwrap_or(1.)
     }
 
-    /// Estimated variances of the weighted sums of blocks and of bytes, for what was seen in windows, by their index; windows
-    /// in which nothing was seen may be left out.
+    /// Estimated variances of the weighted sums of blocks and of bytes, from the counts by window index. Windows without
+    /// counts may be omitted.
     #[must_use]
     pub fn variances(&self, seen: &[(usize, Seen)]) -> (f64, f64) {
         let totals = |part: fn(&Seen) -> u64| {
@@ -205,7 +205,7 @@ impl Weighted {
         (totals(|seen| seen.objects), totals(|seen| seen.bytes))
     }
 
-    /// That of the sum of the estimated totals of strata.
+    /// Variance of the sum of the strata's estimated totals.
     fn variance(&self, totals: &[f64]) -> f64 {
         let sampled: Vec<usize> = (0..totals.len()).filter(|window| self.weights[*window] > 1.).collect();
         #[expect(clippy::cast_precision_loss, reason = "a few thousand windows")]
@@ -213,14 +213,14 @@ impl Weighted {
         if count < 1. {
             return 0.;
         }
-        // By what an independent draw of each window would give: all that can be said of a single one, and rather too much.
+        // Variance if windows were independent draws: the only estimate for a single window, and an upper bound otherwise.
         let independent =
             sampled.iter().map(|&window| totals[window].powi(2) * (1. - 1. / self.weights[window]));
         let independent: f64 = independent.sum();
         if count < FEW {
             return independent;
         }
-        // Totals of the strata if all were as long as their mean: else neighbours of other lengths would differ by that.
+        // Compares rates, scaled to the mean length: strata of different lengths would otherwise differ by that alone.
         let differences = sampled.windows(2).map(|pair| {
             let rate = |window: usize| totals[window] / self.strata_ns[window];
             let mean_ns = f64::midpoint(self.strata_ns[pair[0]], self.strata_ns[pair[1]]);
@@ -232,10 +232,11 @@ impl Weighted {
     }
 }
 
-/// By how much a variance has to be larger because it is itself estimated, from the differences of so many neighbours: so
-/// that three standard errors hold as many estimates as they do of a normal distribution, by Student's.
+/// Factor that widens a variance for being itself estimated from `count` neighbours' differences, such that three standard
+/// errors cover as many estimates as with a normal distribution (Student's t).
 ///
-/// Of differences that overlap, two thirds count (von Neumann 1941). The quantile is that of Cornish and Fisher's expansion.
+/// Two thirds of overlapping differences count as independent (von Neumann 1941). The quantile is the Cornish-Fisher
+/// expansion.
 fn uncertain(count: f64) -> f64 {
     const NORMAL: f64 = 3.;
     let freedom = 2. * (count - 1.) / 3.;
@@ -243,7 +244,7 @@ fn uncertain(count: f64) -> f64 {
     (student / NORMAL).powi(2)
 }
 
-/// Fewer windows do not tell how much they differ.
+/// Minimum number of windows from which differences between neighbours are a usable estimate.
 const FEW: f64 = 6.;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Direction of imports: data flows one way through the stages of `jjleak/src`, and imports follow it.
 //!
 //! The table in the documentation of `jjleak/src/lib.rs` lists the stages in the order in which data passes them. A stage may import
-//! stages above it in that table; a pure stage, pure ones only. Modules that are not in the table (`quick_map`) serve all stages and import none.
+//! stages above it in that table; a pure stage, pure ones only. Modules that are not in the table (`fast_map`) serve all stages and import none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::mem;
 
+use crate::fast_map::FastMap;
 use crate::profile::{Moment, Profile, remember};
-use crate::quick_map::QuickMap;
 
 /// Remembers what lived of each stack of each process at the last report, and of all stacks together at all reports.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Growth {
         let last = self.last.entry((pid, start_time)).or_default();
         let ids = || profile.stacks.iter().map(|stack| stack.id);
         if !ids().eq(last.iter().map(|(id, _)| *id)) {
-            let known: QuickMap<_, _> = last.drain(..).collect();
+            let known: FastMap<_, _> = last.drain(..).collect();
             last.extend(ids().map(|id| (id, known.get(&id).copied().unwrap_or_default())));
         }
         for (stack, (_, before)) in profile.stacks.iter_mut().zip(last) {

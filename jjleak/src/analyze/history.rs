@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use super::judge::{Before, OLD};
 use crate::collect::Timeline;
+use crate::fast_map::{FastMap, FastSet};
 use crate::profile::{Basis, Profile, Totals, Verdict};
-use crate::quick_map::{QuickMap, QuickSet};
 use known::KnownStacks;
 use look::{Look, Now};
 use said::{Judged, Said, worst_first};
@@ -51,12 +51,12 @@ pub struct History {
     instants_ns: Vec<u64>,
     /// When accounting began, likewise.
     began_ns: u64,
-    sites: QuickMap<u64, Series>,
+    sites: FastMap<u64, Series>,
     /// Frees of what was allocated before.
     before: Before,
     /// What call sites without a past had allocated at the last look: only what they allocate from then on counts when they
     /// are taken in again.
-    forgotten: QuickMap<u64, Totals>,
+    forgotten: FastMap<u64, Totals>,
     /// Call sites that hold something and of which no past is remembered.
     unjudged: u64,
     known: KnownStacks,
@@ -173,7 +173,7 @@ impl History {
             }
         }
         if !self.forgotten.is_empty() {
-            let known: QuickSet<_> = sites.iter().map(|now| now.site).collect();
+            let known: FastSet<_> = sites.iter().map(|now| now.site).collect();
             self.forgotten.retain(|id, _| known.contains(id));
         }
         self.bound(MAX_SITES);

@@ -13,7 +13,7 @@ use super::timeline::Timeline;
 use super::timelines::Places;
 use super::{Collector, Snapshot, StackUse, View, counters, freed, spill, stacks, windows};
 use crate::attach::{Attachment, Error, now_ns};
-use crate::quick_map::quick_map;
+use crate::fast_map::fast_map;
 
 impl Collector {
     /// Takes a snapshot of each of these images, all of the same instant.
@@ -167,7 +167,7 @@ fn put_in(stacks: &mut Vec<(u32, StackUse)>, live: Vec<(u32, Live)>) {
 
 /// Adds a stack's later rows to its first one.
 pub(super) fn merge_rows(mut stacks: Vec<(u32, StackUse)>, blocks_per_stack: usize) -> Vec<(u32, StackUse)> {
-    let mut firsts = quick_map(stacks.len());
+    let mut firsts = fast_map(stacks.len());
     let mut later = Vec::new();
     for (place, (_, used)) in stacks.iter().enumerate().filter(|(_, (_, used))| used.hash != 0) {
         let first = *firsts.entry(used.hash).or_insert(place);

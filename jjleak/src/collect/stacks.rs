@@ -11,7 +11,7 @@ use jjleak_common::stack::{FIRST_ROW, StackRow, StackTotals, lost_row};
 use super::sums::rounded;
 use super::{LiveBlocks, StackUse};
 use crate::attach::{Images, Mapped};
-use crate::quick_map::QuickMap;
+use crate::fast_map::FastMap;
 
 /// Every row in use of each of these images, in their order.
 pub(super) fn read(
@@ -24,7 +24,7 @@ pub(super) fn read(
         table.get(lost as usize).and_then(|row| Some((lost, used(row, sampling)?)))
     };
     let mut stacks: Vec<Vec<_>> = images.iter().map(|image| lost(image).into_iter().collect()).collect();
-    let places: QuickMap<_, _> =
+    let places: FastMap<_, _> =
         images.iter().zip(0..).map(|(image, place): (_, usize)| (image, place)).collect();
     for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`Mapped::get`).

@@ -1,26 +1,26 @@
-//! Keeps what profiling costs a process below a bound, by counting in windows of time: measures what the process and its probes
-//! take, and does what [`Course`] decides.
+//! Keeps the overhead of profiling a process below a bound by counting in windows of time: measures what the process and
+//! its probes use, and carries out the actions of the [`Schedule`].
 
 use std::time::{Duration, Instant};
 
-use super::course::{Course, Deed, Measured};
+use super::schedule::{Action, Measured, Schedule};
 use super::{Budget, Meter, Prices, float};
 use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns, thread_cpu_time};
 use crate::collect::Collector;
-use crate::draws::Draws;
 use crate::processes::{Pid, cpu_time};
+use crate::random::SplitMix64;
 
-/// Keeps a process within a bound.
+/// Keeps the overhead on a process within a bound.
 pub struct Bound {
     pid: Pid,
-    /// So that the kernel counts runs.
+    /// Keeps the kernel's BPF run statistics enabled.
     _measuring: Measuring,
-    course: Course,
-    /// What was read at the last look.
+    schedule: Schedule,
+    /// Counters at the last measurement.
     before: Read,
 }
 
-/// What is measured from, at an instant.
+/// Counters at an instant, for differences.
 #[derive(Debug, Clone, Copy)]
 struct Read {
     at: Instant,
@@ -29,7 +29,7 @@ struct Read {
 }
 
 impl Bound {
-    /// Begins, with everything counted. Probes may have rested until now.
+    /// Starts with everything counted. Probes may have been disabled until now.
     pub fn begin(
         budget: Budget,
         pid: Pid,
@@ -39,44 +39,45 @@ impl Bound {
     ) -> Result<Self, Error> {
         collector.count_in_windows();
         let runs = attachment.runs();
-        // What it takes to attach is no reason not to count everything of a process that hardly ever allocates.
+        // Count everything despite the cost of attaching: a process that hardly ever allocates can afford it.
         attachment.wake(Part::Frees)?;
         attachment.wake(Part::Allocations)?;
         let before = Read { at: Instant::now(), runs, cpu: cpu_time(pid) };
-        let course = Course::begin(budget, before.at, Draws(now_ns()));
-        Ok(Self { pid, _measuring: measuring, course, before })
+        let schedule = Schedule::begin(budget, before.at, SplitMix64(now_ns()));
+        Ok(Self { pid, _measuring: measuring, schedule, before })
     }
 
-    /// When [`Self::turn`] is to be called.
+    /// When to call [`Self::advance`] next.
     #[must_use]
     pub const fn next(&self) -> Instant {
-        self.course.next()
+        self.schedule.next()
     }
 
-    /// Whether probes are to be taken out in a moment: what takes time had better wait until then.
+    /// Whether probes must be disabled within moments. Defer anything slow until then.
     #[must_use]
-    pub fn is_pressed(&self) -> bool {
-        self.course.is_pressed(Instant::now())
+    pub fn is_time_critical(&self) -> bool {
+        self.schedule.is_time_critical(Instant::now())
     }
 
-    /// CPU time that it has taken of the process so far.
+    /// CPU time that profiling has taken of the process so far.
     #[must_use]
     pub fn spent(&self, attachment: &Attachment, meter: &Meter) -> Duration {
         let since = measured(attachment.runs().since(self.before.runs), meter.prices_or_assumed(attachment));
-        Duration::try_from_secs_f64(self.course.spent_s() + self.course.of(since)).unwrap_or_default()
+        Duration::try_from_secs_f64(self.schedule.spent_s() + self.schedule.spent_in(since))
+            .unwrap_or_default()
     }
 
-    /// Takes the probes out, since the bound cannot be kept any more: what is allocated from now on is not counted.
+    /// Detaches the probes because the bound cannot be kept. Later allocations are not counted.
     pub fn give_up(self, attachment: &mut Attachment, collector: &mut Collector) -> Result<(), Error> {
-        if self.course.counts() {
+        if self.schedule.counts_allocations() {
             let end = now_ns();
             collector.end_window_at(end, end);
         }
         attachment.take_out()
     }
 
-    /// Does what is to be done now.
-    pub fn turn(
+    /// Carries out the actions that are due.
+    pub fn advance(
         &mut self,
         attachment: &mut Attachment,
         collector: &mut Collector,
@@ -85,33 +86,33 @@ impl Bound {
         meter.tick(attachment);
         let prices = meter.prices_or_assumed(attachment);
         let measured = self.measure(attachment, prices);
-        let deeds = self.course.turn(self.before.at, measured);
-        if deeds.is_empty() {
+        let actions = self.schedule.advance(self.before.at, measured);
+        if actions.is_empty() {
             return Ok(());
         }
-        let mut turning_s = 0.;
-        for deed in deeds {
+        let mut switching_s = 0.;
+        for action in actions {
             let begun = thread_cpu_time();
-            match deed {
-                Deed::Wake(part) => attachment.wake(part)?,
-                Deed::Rest(part) => attachment.rest(part),
-                Deed::Begin => collector.begin_window(),
-                Deed::End { stratum } => {
-                    // What is allocated while probes go is seen or not: the window ends before.
+            match action {
+                Action::Enable(part) => attachment.wake(part)?,
+                Action::Disable(part) => attachment.rest(part),
+                Action::BeginWindow => collector.begin_window(),
+                Action::EndWindow { stratum } => {
+                    // Allocations may or may not be seen while probes are being disabled: end the window before.
                     let end = now_ns();
                     collector.end_window_at(end, end + ns_until(stratum));
                 }
             }
-            if matches!(deed, Deed::Wake(_) | Deed::Rest(_)) {
-                turning_s += thread_cpu_time().saturating_sub(begun).as_secs_f64();
+            if matches!(action, Action::Enable(_) | Action::Disable(_)) {
+                switching_s += thread_cpu_time().saturating_sub(begun).as_secs_f64();
             }
         }
         let measured = self.measure(attachment, prices);
-        self.course.done(self.before.at, measured, turning_s);
+        self.schedule.carried_out(self.before.at, measured, switching_s);
         Ok(())
     }
 
-    /// What was since the last time.
+    /// Measures the time since the previous call.
     fn measure(&mut self, attachment: &Attachment, prices: Prices) -> Measured {
         let now = Read { at: Instant::now(), runs: attachment.runs(), cpu: cpu_time(self.pid) };
         let used = now.cpu.zip(self.before.cpu).map(|(now, before)| now.saturating_sub(before));
@@ -125,7 +126,7 @@ impl Bound {
     }
 }
 
-/// What so many runs have taken, by their prices.
+/// Cost of these runs at these prices.
 fn measured(runs: RunsByPart, prices: Prices) -> Measured {
     let [allocations_s, frees_s, all_s] =
         [prices.of_allocations(runs), prices.sum_ns(0., float(runs.frees.count)), prices.sum_of(runs)]

@@ -1,134 +1,133 @@
-//! What may be spent on profiling a process, and how a stretch of time is to be spent. Pure.
+//! Overhead budget of a process, and the plan for spending it within a stratum. Pure.
 
 use std::time::Duration;
 
-/// A window is no shorter: timers are late by a millisecond, and putting probes in takes a third of one.
+/// Minimum length of a window: timers are late by a millisecond, and enabling probes takes a third of one.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
-/// Windows are to come about as often as this. In a span of [`SPAN_S`], there can be those of two more strata than fit into it: the
-/// last of one, and the first of another.
-const TARGET: Duration = Duration::from_millis(2_500);
-/// A window is no longer than this part of it, 50 ms: long against the time in which probes are put in, and short against what changes
-/// in a program. What a burst costs in it is not known before.
-const WINDOWS_IN_TARGET: u32 = 50;
-/// The first ones come faster, and are shorter: they repay what it took to find out that not everything can be counted.
-pub(super) const FIRST_TARGET: Duration = Duration::from_secs(1);
-/// What a window is taken to cost beyond what is counted in it, before one has been measured: rather too much.
-pub(super) const FIRST_TURN_S: f64 = 0.001;
-/// What a new window counts for, beside all before it.
+/// Target interval between windows. A span of [`SPAN_S`] can contain windows of two more strata than fit into it: the last
+/// one of a stratum that began before, and the first one of a stratum that ends after.
+const INTERVAL: Duration = Duration::from_millis(2_500);
+/// Maximum length of a window, as a fraction of the target interval: 50 ms. Long against the time it takes to enable probes, short
+/// against changes in the program's behaviour. The cost of a burst in a window is not known in advance.
+const WINDOWS_IN_INTERVAL: u32 = 50;
+/// Target interval at first: shorter, with shorter windows, until the debt of having counted everything is repaid.
+pub(super) const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+/// Assumed cost of enabling and disabling a window's probes before it has been measured; rather too high.
+pub(super) const FIRST_SWITCH_S: f64 = 0.001;
+/// Weight of a new window against all earlier ones.
 const NEWEST: f64 = 0.3;
-/// What the process takes itself is forgotten in so many seconds: it can rest for a while.
-const OWN_S: f64 = 5.;
-/// A process that does nothing may be spent this share of a core on: else the first call after a silence would be too much.
-const LEAST_CORES: f64 = 0.002;
-/// May be owed before it is known what calls take, and how many there are, if hits take as much as they can: a thousand calls.
+/// Time constant for forgetting the CPU usage of the process itself, which may idle for a while.
+const FORGET_OWN_S: f64 = 5.;
+/// Minimum CPU usage, in cores, that the budget assumes of an idle process: otherwise the first call after a silence would exceed it.
+const IDLE_CORES: f64 = 0.002;
+/// Debt allowed before the number and cost of calls is known, if hits cost as much as they can: a thousand calls.
 const GRACE_S: f64 = 0.002;
-/// The same for who would rather pay that once than not have everything counted: what a JVM compiles at once is no burden. Half a
-/// second, where hits take what they usually do.
+/// Debt allowed where counting everything is worth one larger expense: a burst of JIT compilation in a JVM is no steady load. Half a
+/// second at the usual cost of hits.
 const PATIENT_GRACE_S: f64 = 1.2;
-/// The bound is kept over any span as long as this, or as two strata where these are longer.
+/// The bound holds over any span of this length, or of two strata where those are longer.
 const SPAN_S: f64 = 10.;
-/// Of what may be spent, this is saved up while everything is counted; with what is saved, it is all of it in a span.
-const OF_SHARE_WHOLE: f64 = 1. - SAVED_S / SPAN_S;
-/// The same while windows are: with those of the two strata that can be in a span beyond the span's own, it is all of it.
-const OF_SHARE_IN_WINDOWS: f64 = SPAN_S / (SPAN_S + 2. * TARGET.as_secs_f64());
-/// Not more is saved up than in so many seconds: else a process that was quiet all day could be held up for an hour.
+/// Share of the bound that is earned while everything is counted; with the savings, a span can use all of it.
+const EARNED_FULL: f64 = 1. - SAVED_S / SPAN_S;
+/// Share of the bound that is earned while windows are counted; with the two extra strata's windows in a span, it is all of it.
+const EARNED_IN_WINDOWS: f64 = SPAN_S / (SPAN_S + 2. * INTERVAL.as_secs_f64());
+/// Maximum savings, in seconds of income: a process that was quiet all day must not be slowed down for an hour.
 const SAVED_S: f64 = 1.;
-/// How long everything is counted before that is judged again: by what threads can have spent by then, within these bounds.
-const LOOKS_S: (f64, f64) = (0.004, 0.5);
+/// Bounds of the interval between checks while everything is counted, derived from what threads can spend until then.
+const CHECK_S: (f64, f64) = (0.004, 0.5);
 
-/// What was measured, in shares of a core.
+/// Measured load, in cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
-    /// What allocations cost while they are counted.
+    /// Cost of allocations while they are counted.
     pub allocations: f64,
-    /// What frees cost while they are.
+    /// Cost of frees while they are counted.
     pub frees: f64,
-    /// What the process takes itself.
+    /// CPU usage of the process itself.
     pub own: f64,
-    /// Seconds of a core that a window takes beyond what is counted in it: putting its probes in and taking them out.
-    pub turn_s: f64,
+    /// CPU seconds that a window takes beyond its counted calls, for enabling and disabling probes.
+    pub switch_s: f64,
 }
 
-/// How a stratum is spent.
+/// Plan of a stratum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// Its length.
+    /// Length of the stratum.
     pub stratum: Duration,
-    /// That of its window.
+    /// Length of its window.
     pub window: Duration,
-    /// How long frees are followed after the window; for longer than the stratum, all the time.
-    pub follow: Duration,
-    /// More may not be owed in it, in seconds of a core; else frees rest at once.
-    pub most_owed_s: f64,
+    /// How long frees are counted after the window; all the time if longer than the stratum.
+    pub count_frees_for: Duration,
+    /// Maximum debt within the stratum, in CPU seconds. Beyond it, counting of frees stops at once.
+    pub max_debt_s: f64,
 }
 
 impl Load {
-    /// Seconds of a core that may be spent in a second.
+    /// Income of the budget, in CPU seconds per second.
     fn allowed(&self, share: f64) -> f64 {
-        share * self.own.max(LEAST_CORES)
+        share * self.own.max(IDLE_CORES)
     }
 
-    /// Whether frees can be counted all the time.
-    pub(super) fn follows_always(&self, share: f64) -> bool {
+    /// Whether counting frees all the time is affordable.
+    pub(super) fn can_always_count_frees(&self, share: f64) -> bool {
         self.frees < self.allowed(share) / 2.
     }
 
-    /// How many threads have been seen to run at once; at least one.
+    /// Number of threads seen running at once; at least one.
     pub(super) fn threads(&self) -> f64 {
         (self.own + self.allocations + self.frees).max(1.)
     }
 
-    /// How long it takes until so much is paid back, in seconds.
-    pub(super) fn pays_back_in_s(&self, share: f64, owed_s: f64) -> f64 {
+    /// Seconds until a debt is repaid.
+    pub(super) fn repaid_in_s(&self, share: f64, owed_s: f64) -> f64 {
         owed_s / self.allowed(share)
     }
 
-    /// How to stay within the bound, with so much saved (or owed, if it is negative), when windows are to come about as often
-    /// as `target`.
+    /// Plans a stratum within the bound, given the savings (a debt if negative) and the target interval between windows.
     ///
-    /// A stratum is as long as it takes to save up what it costs, and to have as much left for the next one at its end: its
-    /// window can be anywhere in it, or what is estimated from windows would not be right. What is saved beyond that is for
-    /// windows that cost more than was thought, and shortens nothing.
+    /// A stratum lasts until its cost is earned and the same amount is saved for the next one: its window can be anywhere in
+    /// it, or estimates from windows would be biased. Savings beyond that are a reserve for windows that cost more than expected
+    /// and do not shorten the stratum.
     #[must_use]
-    pub fn plan(&self, share: f64, saved_s: f64, target: Duration) -> Plan {
+    pub fn plan(&self, share: f64, saved_s: f64, interval: Duration) -> Plan {
         let allowed = self.allowed(share);
-        let target_s = target.as_secs_f64();
-        // The first windows are short: what they cost is not known yet.
-        let longest = (target / WINDOWS_IN_TARGET).max(SHORTEST_WINDOW);
+        let interval_s = interval.as_secs_f64();
+        // Keep the first windows short: their cost is not known yet.
+        let longest = (interval / WINDOWS_IN_INTERVAL).max(SHORTEST_WINDOW);
         let window_for = |affordable_s: f64, cores: f64| {
             seconds(affordable_s / cores.max(f64::MIN_POSITIVE)).clamp(SHORTEST_WINDOW, longest)
         };
-        // With frees counted all the time, what lives is known as if everything were counted.
-        let (income, window, follow, cost_s) = if self.follows_always(share) {
+        // With frees counted all the time, live blocks are known as if everything were counted.
+        let (income, window, count_frees_for, cost_s) = if self.can_always_count_frees(share) {
             let income = allowed - self.frees;
-            let window = window_for(income * target_s, self.allocations);
-            (income, window, Duration::MAX, self.allocations * window.as_secs_f64() + self.turn_s)
+            let window = window_for(income * interval_s, self.allocations);
+            (income, window, Duration::MAX, self.allocations * window.as_secs_f64() + self.switch_s)
         } else {
             let counting = self.allocations + self.frees;
-            let window = window_for(allowed * target_s / 4., counting);
-            let window_s = counting * window.as_secs_f64() + self.turn_s;
-            let follow = seconds((allowed * target_s - window_s) / self.frees).max(window);
-            (allowed, window, follow, window_s + self.frees * follow.as_secs_f64())
+            let window = window_for(allowed * interval_s / 4., counting);
+            let window_s = counting * window.as_secs_f64() + self.switch_s;
+            let count_frees_for = seconds((allowed * interval_s - window_s) / self.frees).max(window);
+            (allowed, window, count_frees_for, window_s + self.frees * count_frees_for.as_secs_f64())
         };
         let to_save_s = (cost_s - saved_s).max(0.);
         let stratum = seconds((cost_s + to_save_s) / income).max(2 * window);
-        let most_owed_s = 2. * cost_s.max(allowed * target_s) - saved_s.min(0.);
-        Plan { stratum, window, follow, most_owed_s }
+        let max_debt_s = 2. * cost_s.max(allowed * interval_s) - saved_s.min(0.);
+        Plan { stratum, window, count_frees_for, max_debt_s }
     }
 
-    /// Takes a window in that was counted just now.
+    /// Updates the cost of allocations with that of the latest window.
     pub(super) fn mix_allocations(&mut self, allocations: f64) {
         mix(&mut self.allocations, allocations, NEWEST);
     }
 
-    /// What a window took beyond what was counted.
-    pub(super) fn mix_turn(&mut self, turn_s: f64) {
-        mix(&mut self.turn_s, turn_s.max(0.), NEWEST);
+    /// Updates the cost of switching probes with that of the latest window.
+    pub(super) fn mix_switch(&mut self, switch_s: f64) {
+        mix(&mut self.switch_s, switch_s.max(0.), NEWEST);
     }
 
-    /// What the process takes itself, over a stretch in which it was left alone.
+    /// Updates the process's own usage with a stretch in which nothing was counted.
     pub(super) fn mix_own(&mut self, own: f64, over_s: f64) {
-        mix(&mut self.own, own, weight(over_s / OWN_S));
+        mix(&mut self.own, own, weight(over_s / FORGET_OWN_S));
     }
 
     pub(super) fn mix_frees(&mut self, frees: f64, over_s: f64) {
@@ -136,12 +135,12 @@ impl Load {
     }
 }
 
-/// The next target, after one.
-pub(super) fn longer(target: Duration) -> Duration {
-    (2 * target).min(TARGET)
+/// Target interval that follows this one.
+pub(super) fn longer(interval: Duration) -> Duration {
+    (2 * interval).min(INTERVAL)
 }
 
-/// What a stretch of time counts for beside all before it: it is forgotten within seconds.
+/// Weight of a stretch of time against all earlier ones: exponential forgetting within seconds.
 fn weight(over_s: f64) -> f64 {
     1. - (-over_s).exp()
 }
@@ -151,89 +150,89 @@ fn mix(old: &mut f64, new: f64, weight: f64) {
 }
 
 fn seconds(seconds: f64) -> Duration {
-    /// A stratum that was cut short would not earn what its window costs. In a day, a process that does nothing earns what a window of
-    /// a hundred threads does, at a bound of 1 %.
+    /// A stratum that is cut short does not earn the cost of its window. In a day, an idle process earns the cost of a window of
+    /// a hundred threads at a bound of 1 %.
     const DAY_S: f64 = 86_400.;
     Duration::from_secs_f64(seconds.clamp(0., DAY_S))
 }
 
-/// What was saved up for counting, or is owed.
+/// Savings for counting, or debt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    /// Of what the process takes itself, this may be spent.
+    /// Share of the process's own CPU usage that may be spent.
     share: f64,
-    /// Of that, this is saved up; the rest is what spans can have more of than their part.
+    /// Part of that share that is earned; the rest covers spans that contain more than their part.
     part: f64,
-    /// In so many seconds at most.
-    longest_s: f64,
+    /// Savings limit, in seconds of income.
+    max_savings_s: f64,
     saved_s: f64,
-    /// May be owed before not everything is counted any more.
+    /// Debt at which counting everything ends.
     grace_s: f64,
 }
 
-/// What a stretch of time took, in seconds; of a core, but for the first.
+/// CPU time used in a stretch of time, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stretch {
-    /// Its length.
+    /// Length of the stretch.
     pub over_s: f64,
-    /// What the process took itself.
+    /// CPU time of the process itself.
     pub own_s: f64,
-    /// What probes took of it.
+    /// CPU time taken by probes.
     pub spent_s: f64,
 }
 
 impl Budget {
-    /// Nothing is saved, and nothing owed.
+    /// An empty budget.
     #[must_use]
     pub const fn new(share: f64) -> Self {
-        Self { share, part: OF_SHARE_WHOLE, longest_s: SAVED_S, saved_s: 0., grace_s: GRACE_S }
+        Self { share, part: EARNED_FULL, max_savings_s: SAVED_S, saved_s: 0., grace_s: GRACE_S }
     }
 
-    /// The same for who lets more be owed before not everything is counted: that is never paid back.
+    /// A budget that allows a larger debt before counting everything ends. That debt is never repaid.
     #[must_use]
     pub const fn patient(share: f64) -> Self {
         Self { grace_s: PATIENT_GRACE_S, ..Self::new(share) }
     }
 
-    /// Of what the process takes itself, what is saved up for counting.
+    /// Share of the process's own CPU usage that is earned.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.share * self.part
     }
 
-    /// Not everything is counted from now on. To pay so much back can take longer than a profile.
-    pub fn settle(&mut self) {
-        (self.part, self.longest_s) = (OF_SHARE_IN_WINDOWS, TARGET.as_secs_f64());
+    /// Switches to counting in windows. A patient budget's debt is forgiven: repaying it can take longer than a profile.
+    pub fn enter_windows(&mut self) {
+        (self.part, self.max_savings_s) = (EARNED_IN_WINDOWS, INTERVAL.as_secs_f64());
         if self.grace_s >= PATIENT_GRACE_S {
             self.saved_s = 0.;
         }
     }
 
-    /// A stretch of time is over.
-    pub fn book(&mut self, stretch: Stretch) {
-        let income_s = self.rate() * stretch.own_s.max(LEAST_CORES * stretch.over_s);
+    /// Charges a stretch of time.
+    pub fn charge(&mut self, stretch: Stretch) {
+        let income_s = self.rate() * stretch.own_s.max(IDLE_CORES * stretch.over_s);
         let saved_s = self.saved_s + income_s - stretch.spent_s;
-        // What is saved counts for what the process takes now.
-        let most_s = income_s / stretch.over_s.max(1e-6) * self.longest_s;
+        // Savings are limited by the current usage of the process.
+        let most_s = income_s / stretch.over_s.max(1e-6) * self.max_savings_s;
         self.saved_s = saved_s.min(most_s.max(self.saved_s));
     }
 
-    /// What is saved, or owed if it is negative.
+    /// Savings, or debt if negative, in CPU seconds.
     #[must_use]
     pub const fn saved_s(&self) -> f64 {
         self.saved_s
     }
 
-    /// Whether not everything can be counted.
+    /// Whether counting everything is no longer affordable.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
         self.saved_s < -self.grace_s
     }
 
-    /// How long so many threads can have everything counted before that is judged again.
+    /// Interval until the next check while this many threads have everything counted.
     #[must_use]
-    pub fn until_look(&self, threads: f64) -> Duration {
-        let (shortest, longest) = LOOKS_S;
+    pub fn until_check(&self, threads: f64) -> Duration {
+        let (shortest, longest) = CHECK_S;
         Duration::from_secs_f64(((self.saved_s + self.grace_s) / threads).clamp(shortest, longest))
     }
 }

@@ -1,4 +1,4 @@
-//! What exact profiling would cost a process, from how often it calls.
+//! Estimated overhead of exact profiling, from a process's call rate.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use super::{Prices, float};
 use crate::allocators::Stepping;
 use crate::attach::{Runs, RunsByPart, Steppings, Traps};
 
-/// Up to this share of its CPU time, exact profiling is what to do.
+/// Up to this share of CPU time, exact profiling is recommended.
 const CHEAP: f64 = 0.05;
-/// From this share on, even windows are so short that estimates are poor.
-const DEAR: f64 = 0.9;
+/// From this share on, even windows would be so short that estimates are poor.
+const EXCESSIVE: f64 = 0.9;
 
-/// What a process does, and what profiling it would take.
+/// Call rate of a process and the cost of profiling it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// How long was counted.
+    /// Length of the measurement.
     pub over: Duration,
     /// Allocations in that time.
     pub allocations: u64,
     /// Frees.
     pub frees: u64,
-    /// How often programs would run for them.
+    /// BPF program runs that profiling would have caused in that time.
     pub hits: u64,
-    /// What each would take.
+    /// Cost of a call.
     pub prices: Prices,
-    /// CPU time that the process used in that time, without what counting took; `None` when it is not known.
+    /// CPU time that the process used in that time, less what counting took; `None` if unknown.
     pub cpu: Option<Duration>,
 }
 
-/// What to do.
+/// Recommended way to profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Profile it.
+    /// Count everything.
     Exact,
-    /// Keep the cost below a bound.
+    /// Count within an overhead bound.
     Bounded,
-    /// Nearly all its time goes into calls: have a bound, or a tool within the process.
+    /// Calls take nearly all its time: use a bound, or a tool inside the process.
     Elsewhere,
 }
 
 impl Estimate {
-    /// From what was counted with programs that do nothing.
+    /// Computes an estimate from hits counted with empty programs.
     #[must_use]
     pub fn of(
         over: Duration,
@@ -72,45 +72,45 @@ impl Estimate {
         }
     }
 
-    /// Allocations and frees in a second.
+    /// Allocations and frees per second.
     #[must_use]
     pub fn calls_per_second(&self) -> (f64, f64) {
         let over = self.over.as_secs_f64().max(f64::MIN_POSITIVE);
         (float(self.allocations) / over, float(self.frees) / over)
     }
 
-    /// How often in a second a program would run for them.
+    /// Runs of BPF programs per second.
     #[must_use]
     pub fn hits_per_second(&self) -> f64 {
         float(self.hits) / self.over.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// The share of a core that profiling would take.
+    /// Share of a core that profiling would take.
     #[must_use]
     pub fn of_core(&self) -> f64 {
         let (allocations, frees) = self.calls_per_second();
         self.prices.sum_ns(allocations, frees) / 1e9
     }
 
-    /// The share of a core that the process takes without.
+    /// Share of a core that the process takes without profiling.
     #[must_use]
     pub fn without(&self) -> Option<f64> {
         Some(self.cpu?.as_secs_f64() / self.over.as_secs_f64().max(f64::MIN_POSITIVE))
     }
 
-    /// The share of the CPU time that the process would use then, if it did as much as now.
+    /// Share of the process's CPU time that profiling would take at the current call rate.
     #[must_use]
     pub fn of_cpu(&self) -> Option<f64> {
         let with = self.without()? + self.of_core();
         Some(if with > 0. { self.of_core() / with } else { 0. })
     }
 
-    /// What to do. Of a process whose CPU time is not known, a share of a core decides.
+    /// Recommendation by share of CPU time, or by share of a core if the CPU time is unknown.
     #[must_use]
     pub fn advice(&self) -> Advice {
         match self.of_cpu().unwrap_or_else(|| self.of_core()) {
             share if share <= CHEAP => Advice::Exact,
-            share if share < DEAR => Advice::Bounded,
+            share if share < EXCESSIVE => Advice::Bounded,
             _ => Advice::Elsewhere,
         }
     }
@@ -128,15 +128,15 @@ mod tests {
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 400. };
 
     fn estimate(calls_per_second: u64, cpu: Duration) -> Estimate {
-        // Of programs that do nothing, which says nothing of others.
+        // Empty programs: their run times say nothing about real ones.
         let runs = Runs { count: 10 * calls_per_second, time_ns: 700 * calls_per_second };
         let counted = RunsByPart { entries: runs, frees: runs, ..RunsByPart::default() };
         Estimate::of(Duration::from_secs(10), counted, Some(cpu), TRAPS, EMULATED)
     }
 
     #[test]
-    fn what_counting_took_is_not_the_programs_own() {
-        // 12 seconds would be the two breakpoints of a million pairs a second.
+    fn the_cost_of_counting_is_subtracted_from_cpu_time() {
+        // A million pairs of breakpoints a second would take 12 seconds.
         let estimate = estimate(100_000, Duration::from_millis(3_200));
         assert!((estimate.without().unwrap() - 0.2).abs() < 1e-9, "{estimate:?}");
         // 1,300 ns an allocation, 780 a free.

@@ -1,4 +1,4 @@
-//! Keeps account of what profiling costs, while it runs.
+//! Running measurement of the overhead of a profiling run.
 
 use std::time::{Duration, Instant};
 
@@ -7,44 +7,44 @@ use crate::attach::{Attachment, Calibration, Measuring, RunsByPart, Traps};
 use crate::processes::{Pid, cpu_time};
 use crate::profile::Profile;
 
-/// How long the kernel measures the programs at a time, at least: thousands of calls of a process that matters. It takes
-/// some ten nanoseconds of every run of any BPF program on the host meanwhile.
+/// Minimum time for which the kernel's BPF statistics are enabled at a time: thousands of calls of any process that
+/// matters. Meanwhile every run of any BPF program on the host takes about ten nanoseconds more.
 const MEASURED_FOR: Duration = Duration::from_millis(200);
-/// How long it rests in between: what a call takes changes with what the process does.
-const RESTS_FOR: Duration = Duration::from_secs(60);
-/// Shorter spans tell little of what a process does.
+/// Pause between measurements: the cost of a call changes with what the process does.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Minimum span of a cost figure; shorter ones are too noisy.
 const SHORTEST_SPAN: Duration = Duration::from_millis(500);
 
-/// What breakpoints take on the machine of `docs/benchmarks/cost.md`.
+/// Cost of breakpoints on the machine of `docs/benchmarks/cost.md`.
 const ASSUMED: Traps = Traps { emulated_ns: 650., stepped_ns: 9_000., returning_ns: 550. };
 
-/// Knows what a call takes.
+/// Measures the cost of a call.
 pub struct Meter {
     calibration: Option<Calibration>,
     traps: Option<Traps>,
-    /// Of the last measurement.
+    /// Runs in the last measurement.
     runs: RunsByPart,
     state: State,
 }
 
 enum State {
     Measuring { since: Instant, before: RunsByPart, _on: Measuring },
-    Resting { until: Option<Instant> },
+    Paused { until: Option<Instant> },
 }
 
 impl Meter {
-    /// Begins to calibrate.
+    /// Starts calibrating breakpoints.
     #[must_use]
     pub fn new(attachment: &Attachment) -> Self {
         Self {
             calibration: attachment.calibrate(),
             traps: None,
             runs: RunsByPart::default(),
-            state: State::Resting { until: None },
+            state: State::Paused { until: None },
         }
     }
 
-    /// Waits until it is known what breakpoints take; whether it could be found out.
+    /// Waits for the calibration of breakpoints; returns whether it succeeded.
     pub fn calibrate(&mut self) -> bool {
         if let Some(calibration) = self.calibration.take() {
             self.traps = calibration.outcome();
@@ -52,7 +52,7 @@ impl Meter {
         self.traps.is_some()
     }
 
-    /// Begins or ends a measurement when it is time. To be called about once a second.
+    /// Starts or ends a measurement when due. Call about once a second.
     pub fn tick(&mut self, attachment: &Attachment) {
         let now = Instant::now();
         if self.calibration.as_ref().is_some_and(Calibration::is_over) {
@@ -61,30 +61,29 @@ impl Meter {
         match &self.state {
             State::Measuring { since, before, .. } => {
                 let runs = attachment.runs().since(*before);
-                // A process that does nothing is measured until it does something.
-                if since.elapsed() >= MEASURED_FOR && (runs.allocations() > 0 || since.elapsed() >= RESTS_FOR)
-                {
+                // Measure an idle process until it allocates.
+                if since.elapsed() >= MEASURED_FOR && (runs.allocations() > 0 || since.elapsed() >= PAUSE) {
                     if runs.allocations() > 0 {
                         self.runs = runs;
                     }
-                    self.state = State::Resting { until: Some(now + RESTS_FOR) };
+                    self.state = State::Paused { until: Some(now + PAUSE) };
                 }
             }
-            State::Resting { until } if until.is_none_or(|until| now >= until) => {
+            State::Paused { until } if until.is_none_or(|until| now >= until) => {
                 let before = attachment.runs();
                 self.state = match Measuring::begin() {
                     Ok(on) => State::Measuring { since: now, before, _on: on },
                     Err(error) => {
-                        tracing::info!(%error, "the kernel does not measure BPF programs");
-                        State::Resting { until: Some(now + RESTS_FOR) }
+                        tracing::info!(%error, "the kernel's BPF run-time statistics are unavailable");
+                        State::Paused { until: Some(now + PAUSE) }
                     }
                 };
             }
-            State::Resting { .. } => {}
+            State::Paused { .. } => {}
         }
     }
 
-    /// What calls take, as far as it is known now; `None` where it cannot be told, or not yet.
+    /// Current prices of calls; `None` if they could not be measured, or not yet.
     #[must_use]
     pub fn prices(&self, attachment: &Attachment) -> Option<Prices> {
         let mut runs = self.runs;
@@ -94,7 +93,7 @@ impl Meter {
         Some(Prices::of(self.traps?, attachment.steppings(), runs))
     }
 
-    /// The same, with what breakpoints take elsewhere where it is not known here, or not yet.
+    /// [`Self::prices`], or prices from the reference machine's breakpoints where there are none.
     #[must_use]
     pub fn prices_or_assumed(&self, attachment: &Attachment) -> Prices {
         self.prices(attachment)
@@ -102,36 +101,36 @@ impl Meter {
     }
 }
 
-/// What a process has spent up to its last report.
+/// CPU time and calls of a process up to its last report.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spending {
     elapsed: Duration,
     allocations: u64,
     frees: u64,
     cpu: Option<Duration>,
-    /// When the last snapshot was taken.
+    /// As of the last snapshot.
     cpu_now: Option<Duration>,
     last: Option<Cost>,
-    /// What a bound has told, up to the last report.
-    told: Duration,
+    /// What the [`super::Bound`] had spent at the last report.
+    reported: Duration,
 }
 
 impl Spending {
-    /// Accounting begins.
+    /// Starts accounting.
     #[must_use]
     pub fn begin(pid: Pid) -> Self {
         Self { cpu: cpu_time(pid), ..Self::default() }
     }
 
-    /// A snapshot is being taken.
-    pub fn look(&mut self, pid: Pid) {
+    /// Reads the CPU time of the process, when a snapshot is taken.
+    pub fn read_cpu_time(&mut self, pid: Pid) {
         self.cpu_now = cpu_time(pid).or(self.cpu_now);
     }
 
-    /// What it has cost since the last time, for the profile that was taken at the last look. For spans that are too short to
-    /// tell, it is what was told before.
+    /// Cost since the previous call, for the profile of the last snapshot. For spans that are too short, repeats the previous
+    /// figure.
     ///
-    /// Where a [`super::Bound`] knows what was spent, that is told: calls are estimates then, and most have cost nothing.
+    /// `bound` is what a [`super::Bound`] has spent, and takes precedence: calls are then estimates, and most of them cost nothing.
     pub fn measure(
         &mut self,
         profile: &Profile,
@@ -144,7 +143,7 @@ impl Spending {
             return self.last;
         }
         let (allocations, frees) = calls(profile);
-        // A program that takes another's place begins anew.
+        // `execve` resets the counters.
         let since = |now: u64, before: u64| if now < before { now } else { now - before };
         let (new_allocations, new_frees) = (since(allocations, self.allocations), since(frees, self.frees));
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -153,7 +152,7 @@ impl Spending {
             over,
             calls: new_allocations + new_frees,
             spent: match bound {
-                Some(spent) => Some(spent.saturating_sub(self.told)),
+                Some(spent) => Some(spent.saturating_sub(self.reported)),
                 None => spent.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             },
             cpu: cpu.zip(self.cpu).map(|(now, before)| now.saturating_sub(before)),
@@ -165,14 +164,14 @@ impl Spending {
             frees,
             cpu,
             last: Some(cost),
-            told: bound.unwrap_or_default(),
+            reported: bound.unwrap_or_default(),
             ..*self
         };
         self.last
     }
 }
 
-/// Allocations and frees since the start, as the books show them.
+/// Allocations and frees since the start, from the profile's totals and notes.
 fn calls(profile: &Profile) -> (u64, u64) {
     let noted = |name| profile.notes.get(name).copied().unwrap_or_default();
     let (allocated, live) = (profile.allocated().objects, profile.live().objects);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_report_tells_of_what_came_since_the_last() {
+    fn each_report_covers_the_time_since_the_last() {
         let prices = Some(Prices::of_calls(1_500., 500.));
         let seconds = Duration::from_secs;
         let mut spending = Spending { cpu: Some(seconds(7)), ..Spending::default() };
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_later_it_is_what_it_was() {
+    fn a_span_that_is_too_short_repeats_the_last_cost() {
         let mut spending = Spending::default();
         let first = advance(&mut spending, &after(10, 10, 0), None, None).unwrap();
         assert_eq!(advance(&mut spending, &after(10, 12, 0), None, None), Some(first));
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_takes_anothers_place_begins_anew() {
+    fn execve_resets_the_counters() {
         let mut spending = Spending::default();
         advance(&mut spending, &after(10, 1_000, 0), None, None);
         assert_eq!(advance(&mut spending, &after(20, 10, 10), None, None).unwrap().calls, 10);

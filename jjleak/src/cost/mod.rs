@@ -1,16 +1,16 @@
-//! What being profiled costs a process, before and while it pays.
+//! Estimates of the overhead that profiling adds to a process, before and during a run.
 //!
-//! In: what a breakpoint takes on this machine and what the kernel has measured of the programs ([`crate::attach`]), how
-//! often they were hit, and the CPU time of the process. Out: [`Prices`] of calls, and a [`Cost`] for each profile. All
-//! of it are estimates.
+//! In: the cost of a breakpoint on this machine and the kernel's statistics of the BPF programs ([`crate::attach`]), hit
+//! counts, and the CPU time of the process. Out: [`Prices`] of calls, and a [`Cost`] for each profile. All of them are
+//! estimates.
 
 mod bound;
 mod budget;
 mod correction;
-mod course;
 mod estimate;
 mod meter;
 mod prices;
+mod schedule;
 
 pub use crate::profile::Cost;
 pub use bound::Bound;

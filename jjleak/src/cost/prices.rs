@@ -1,24 +1,24 @@
-//! What an allocation and a free take, from what their parts take.
+//! Prices of an allocation and a free, from the cost of their parts.
 
 use super::float;
 use crate::allocators::Stepping;
 use crate::attach::{Runs, RunsByPart, Steppings, Traps};
 
-/// What the programs take of an allocation and a free, for what breakpoints at emulated instructions take of them, where the
-/// kernel has not measured it: as much as on the machine of `docs/benchmarks/cost.md`.
+/// Cost of the BPF program at a probe relative to that of an emulated breakpoint, where the kernel has not measured it; from
+/// the machine of `docs/benchmarks/cost.md`.
 const PROGRAMS_SHARE: f64 = 0.3;
 
-/// Nanoseconds that allocations, frees and single hits take more than without probes.
+/// Nanoseconds that probes add to allocations, frees and single hits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prices {
-    /// An allocation, with all of its hits: the average of those that were seen.
+    /// An allocation with all its hits: the average of those observed.
     pub allocation_ns: f64,
     /// A free.
     pub free_ns: f64,
     hits: Hits,
 }
 
-/// What hits take, with what runs at them.
+/// Cost of each kind of hit, with the BPF program that runs at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(clippy::struct_field_names, reason = "the unit")]
 struct Hits {
@@ -28,19 +28,19 @@ struct Hits {
     noted_ns: f64,
     exit_ns: f64,
     free_ns: f64,
-    /// What a return takes besides whose entry runs no program any more: the breakpoint at the entry is still there, or was, while
-    /// probes are put in or taken out.
+    /// Extra cost of a return whose entry runs no program any more: while probes are being enabled or disabled, the breakpoint
+    /// at the entry is still hit.
     left_entry_ns: f64,
 }
 
 impl Prices {
-    /// From what breakpoints take, where they are, and what was measured of the programs.
+    /// Computes prices from the cost of breakpoints, where they are, and the measured runs of the programs.
     #[must_use]
     pub fn of(traps: Traps, steppings: Steppings, runs: RunsByPart) -> Self {
         let Traps { emulated_ns, stepped_ns, returning_ns } = traps;
         let trap = |stepping| if stepping == Stepping::SingleStep { stepped_ns } else { emulated_ns };
         let with = |hit_ns: f64, runs: Runs| {
-            // A program is not slower for the instruction that it is at.
+            // The instruction at the probe does not change the program's own cost.
             let assumed_ns = PROGRAMS_SHARE * hit_ns.min(emulated_ns);
             hit_ns + runs.mean_ns().unwrap_or(assumed_ns)
         };
@@ -61,7 +61,7 @@ impl Prices {
         Self { allocation_ns, free_ns: hits.free_ns, hits }
     }
 
-    /// What the programs that have run stand for, in nanoseconds.
+    /// Total cost of these runs, in nanoseconds.
     #[must_use]
     pub fn sum_of(self, runs: RunsByPart) -> f64 {
         let without_entry = runs.returns.count.saturating_sub(runs.entries.count);
@@ -70,19 +70,19 @@ impl Prices {
             + self.hits.left_entry_ns * float(without_entry)
     }
 
-    /// What those of them take that allocations have hit, in nanoseconds.
+    /// Cost of the allocations' share of these runs, in nanoseconds.
     #[must_use]
     pub fn of_allocations(self, runs: RunsByPart) -> f64 {
         self.hits.of_allocations(runs)
     }
 
-    /// What so many allocations and frees take, in nanoseconds.
+    /// Cost of so many allocations and frees, in nanoseconds.
     #[must_use]
     pub fn sum_ns(self, allocations: f64, frees: f64) -> f64 {
         self.allocation_ns * allocations + self.free_ns * frees
     }
 
-    /// Of allocations and frees alone, for tests.
+    /// Prices without those of single hits, for tests.
     #[cfg(test)]
     pub(super) fn of_calls(allocation_ns: f64, free_ns: f64) -> Self {
         Self { allocation_ns, free_ns, hits: Hits::default() }
@@ -106,7 +106,7 @@ pub(super) mod tests {
     use crate::attach::Exits;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
-    /// Where all breakpoints are emulated.
+    /// All breakpoints are emulated.
     pub(in crate::cost) const EMULATED: Steppings = Steppings {
         given: Stepping::EmulatedBranch,
         entry: Stepping::EmulatedPush,
@@ -122,7 +122,7 @@ pub(super) mod tests {
 
     #[test]
     #[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
-    fn a_call_takes_its_breakpoints_and_what_runs_at_them() {
+    fn a_call_costs_its_breakpoints_and_their_programs() {
         let measured = RunsByPart {
             entries: runs(10, 300),
             returns: runs(10, 100),
@@ -137,7 +137,7 @@ pub(super) mod tests {
 
     #[test]
     #[expect(clippy::float_cmp, reason = "small whole numbers are exact")]
-    fn a_call_that_is_noted_and_settled_takes_two_breakpoints() {
+    fn a_call_that_is_noted_and_settled_costs_two_breakpoints() {
         let seen = |given, noted| RunsByPart {
             given: runs(given, 400),
             noted: runs(noted, 300),
@@ -149,18 +149,18 @@ pub(super) mod tests {
         assert_eq!(price(seen(10, 0)), 600. + 400.);
         assert_eq!(price(seen(0, 10)), 600. + 300. + 600. + 200.);
         assert_eq!(price(seen(10, 30)), 0.25 * 1_000. + 0.75 * 1_700.);
-        // What throws is noted at its entry, and settled where it returns: at an instruction that is stepped over.
+        // A throwing function is noted at its entry and settled at its return, whose instruction is single-stepped.
         let throwing = Steppings { exits: Exits { emulated: 0, stepped: 1 }, ..EMULATED };
         assert_eq!(Prices::of(TRAPS, throwing, seen(0, 10)).allocation_ns, 900. + 9_200.);
-        // One such place among others is not all of them.
+        // One stepped exit among several emulated ones.
         let some = Steppings { exits: Exits { emulated: 3, stepped: 1 }, ..EMULATED };
         assert_eq!(Prices::of(TRAPS, some, seen(0, 10)).allocation_ns, 900. + 200. + 2_700.);
     }
 
     #[test]
-    fn returns_that_have_no_entries_any_more_still_cost() {
+    fn returns_without_entries_still_cost() {
         let counted = |entries, returns| RunsByPart {
-            // However many are seen inside.
+            // Hits inside of the function make no difference.
             given: runs(1_000, 0),
             entries: runs(entries, 300),
             returns: runs(returns, 100),
@@ -174,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_assumed_in_proportion_to_breakpoints() {
+    fn unmeasured_programs_are_assumed_in_proportion_to_breakpoints() {
         let prices = Prices::of(TRAPS, EMULATED, RunsByPart::default());
         assert!((prices.allocation_ns - 1.3 * 1_100.).abs() < 1e-6, "{prices:?}");
         let inside = Steppings { sees_inside: true, ..EMULATED };
@@ -183,7 +183,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_site_that_has_to_be_stepped_over_costs_what_stepping_costs() {
+    fn a_single_stepped_site_costs_what_stepping_costs() {
         let stepped = Steppings { free: Stepping::SingleStep, ..EMULATED };
         let free_ns = Prices::of(TRAPS, stepped, RunsByPart::default()).free_ns;
         assert!((free_ns - 9_180.).abs() < 1e-6, "{free_ns}");

@@ -1,4 +1,4 @@
-//! Estimates from windows, on programs of every kind, whose truth is known.
+//! Estimates from windows against the known truth of simulated programs.
 
 #![expect(
     clippy::cast_precision_loss,
@@ -8,15 +8,15 @@
 )]
 
 use super::*;
-use crate::draws::Draws;
+use crate::random::SplitMix64;
 
 const SECOND: u64 = 1_000_000_000;
-/// A quarter of an hour of the program, in strata of 10 seconds with windows of one.
+/// Fifteen minutes of a program, in strata of 10 seconds with windows of one second.
 const STRATA: u64 = 90;
 const STRATUM: u64 = 10 * SECOND;
 const WINDOW: u64 = SECOND;
 
-/// Blocks allocated in a second, at a time in seconds.
+/// Allocations per second, by time in seconds.
 type Rate = fn(f64) -> f64;
 
 const PROGRAMS: [(&str, Rate); 5] = [
@@ -27,12 +27,12 @@ const PROGRAMS: [(&str, Rate); 5] = [
     ("rare", |_| 1.),
 ];
 
-/// None is faster.
+/// Upper bound of all rates, for thinning.
 const FASTEST: f64 = 60.;
 
-/// Allocates at random with this rate; windows at random: the estimate, its standard error, and the truth.
+/// Simulates random allocations at this rate and random windows. Returns the estimate, its standard error, and the truth.
 fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
-    let mut draws = Draws(number.wrapping_mul(0x1234_5678_9abc_def1));
+    let mut draws = SplitMix64(number.wrapping_mul(0x1234_5678_9abc_def1));
     let end = STRATA * STRATUM;
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
     for stratum in 0..STRATA {
@@ -44,7 +44,7 @@ fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
     let (mut truth, mut estimate) = (0., 0.);
     let mut time = 0.;
     loop {
-        // A Poisson process, by thinning one of a rate that none of the programs exceeds.
+        // A Poisson process, thinned from one whose rate no program exceeds.
         time -= (1. - draws.unit()).ln() / FASTEST;
         let time_ns = (time * SECOND as f64) as u64;
         if time_ns >= end {
@@ -66,10 +66,10 @@ fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
 }
 
 #[test]
-fn estimates_are_within_three_standard_errors_and_right_on_average() {
-    /// So many that chance has no say: of 200, four are further off by bad luck where one in 300 is on average.
+fn estimates_are_within_three_standard_errors_and_unbiased() {
+    /// Enough runs to rule out chance: of 200, four are off by bad luck where one in 300 is on average.
     const RUNS: u64 = 500;
-    /// 98.8 % are to be nearer. Of a normal distribution, 99.7 % are; totals of windows are not quite normal.
+    /// Requires 98.8 % within three standard errors; a normal distribution has 99.7 %, but totals of windows are not quite normal.
     const MOST_FAR: usize = 6;
     for (name, rate) in PROGRAMS {
         let runs: Vec<_> = (0..RUNS).map(|seed| run(rate, seed)).collect();
@@ -79,7 +79,7 @@ fn estimates_are_within_three_standard_errors_and_right_on_average() {
         let off = runs.iter().map(|(estimate, error, truth)| (estimate - truth) / error).sum::<f64>();
         let off = off / (RUNS as f64).sqrt();
         assert!(off.abs() < 4., "{name}: off by {off} standard errors of the mean");
-        // Where strata are unlike, errors are too large; much too large, they would be of no use.
+        // Errors are overestimated where strata differ, but an error that is far too large would be useless.
         let squares = runs.iter().map(|(estimate, error, truth)| ((estimate - truth) / error).powi(2));
         let ratio = squares.sum::<f64>() / RUNS as f64;
         assert!((0.2..1.5).contains(&ratio), "{name}: variances are {ratio} of what they should be");
@@ -87,7 +87,7 @@ fn estimates_are_within_three_standard_errors_and_right_on_average() {
 }
 
 #[test]
-fn what_is_counted_all_the_time_is_exact() {
+fn uninterrupted_counting_is_exact() {
     let mut windows = Windows::whole_from(5);
     assert!(windows.is_whole());
     let weighted = windows.at(100);
@@ -104,7 +104,7 @@ fn what_is_counted_all_the_time_is_exact() {
 }
 
 #[test]
-fn the_last_window_stands_for_what_has_come_since() {
+fn the_last_window_also_stands_for_the_time_since() {
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
     windows.push(10, 20, 100);
     assert_eq!(windows.at(50).fixed_weight(0), 5 * WEIGHT_ONE);
@@ -114,7 +114,7 @@ fn the_last_window_stands_for_what_has_come_since() {
 }
 
 #[test]
-fn too_many_windows_are_taken_together() {
+fn excess_windows_are_merged() {
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
     for window in 0..=MAX_WINDOWS as u64 {
         windows.push(10 * window, 10 * window + 2, 10 * (window + 1));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Cost;
 use super::standing::Standing;
+use crate::fast_map::FastMap;
 use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict};
-use crate::quick_map::QuickMap;
 
 /// Which process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,7 @@ pub(super) struct Books {
 #[derive(Debug, Default)]
 pub(super) struct Before {
     /// Room for ages of stacks: thousands are told of at every look.
-    ages: QuickMap<u64, Duration>,
+    ages: FastMap<u64, Duration>,
     processes: HashMap<ProcessKey, Process>,
     allocated: u64,
     elapsed: Duration,
@@ -77,7 +77,7 @@ pub(super) struct Before {
 struct Process {
     live: Totals,
     /// What lived of each call site.
-    sites: QuickMap<u64, Totals>,
+    sites: FastMap<u64, Totals>,
 }
 
 impl Books {

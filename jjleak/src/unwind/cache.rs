@@ -17,7 +17,7 @@ use jjleak_common::unwind::Row;
 use object::ReadRef;
 
 use super::{Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, sections::CallFrames};
-use crate::kept::KeptFiles;
+use crate::cache_folder::CacheFolder;
 
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
@@ -42,7 +42,7 @@ const MAX_BUILD_ID_DIGITS: usize = 128;
 #[derive(Debug, Clone)]
 pub struct RowCache {
     /// Without any, everything is compiled.
-    files: Option<KeptFiles>,
+    files: Option<CacheFolder>,
 }
 
 /// Why a file of the cache is not used.
@@ -59,7 +59,7 @@ enum Rejection {
 impl RowCache {
     /// A cache among these files.
     #[must_use]
-    pub fn new(files: impl Into<Option<KeptFiles>>) -> Self {
+    pub fn new(files: impl Into<Option<CacheFolder>>) -> Self {
         Self { files: files.into() }
     }
 
@@ -79,14 +79,14 @@ impl RowCache {
             }
         }
         let rows = frames.compile()?;
-        if let Err(error) = files.keep(&name, &encode(&rows, source)) {
+        if let Err(error) = files.write(&name, &encode(&rows, source)) {
             tracing::debug!(name, %error, "cannot keep unwind rows");
         }
         Ok(rows)
     }
 }
 
-fn load(files: &KeptFiles, name: &str, source: u32) -> Result<ModuleRows, Rejection> {
+fn load(files: &CacheFolder, name: &str, source: u32) -> Result<ModuleRows, Rejection> {
     let mut content = Vec::new();
     files.open(name)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut content)?;
     decode(&content, source)

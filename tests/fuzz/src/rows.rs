@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use jjleak::cache_folder::CacheFolder;
 use jjleak::jvm::Symbols;
-use jjleak::kept::KeptFiles;
 use jjleak::unwind::{ModuleRows, RowCache, compile};
 use object::{Object, ObjectSection};
 use tempfile::TempDir;
@@ -72,7 +72,7 @@ pub(crate) fn cache(data: &[u8]) {
     static FIXTURE: LazyLock<(TempDir, RowCache, PathBuf, Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
         // In memory: each input makes a file.
         let folder = TempDir::new_in("/dev/shm").expect("a folder can be made");
-        let (cache, elf) = (RowCache::new(KeptFiles::new(folder.path().to_owned())), vdso());
+        let (cache, elf) = (RowCache::new(CacheFolder::new(folder.path().to_owned())), vdso());
         cache.rows(BUILD_ID, &*elf).expect("the vDSO has rows");
         let file = fs::read_dir(folder.path()).expect("it is there").next().expect("it has a file");
         let path = file.expect("it can be seen").path();

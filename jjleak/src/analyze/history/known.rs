@@ -1,8 +1,8 @@
 //! Which call site each stack is of, remembered from look to look.
 
 use crate::analyze::site;
+use crate::fast_map::{FastMap, fast_map};
 use crate::profile::StackProfile;
-use crate::quick_map::{QuickMap, quick_map};
 
 /// The stacks of the last look, in their order, which is mostly that of the next one: then nothing has to be looked up.
 #[derive(Debug, Default)]
@@ -39,8 +39,8 @@ impl KnownStacks {
     /// Those that are known are not told by their frames again.
     fn tell_anew(&mut self, stacks: &[StackProfile]) {
         let named = self.stacks.iter().filter(|known| known.has_frames);
-        let known: QuickMap<_, _> = named.map(|known| (known.id, (known.site, known.caller))).collect();
-        let mut places = quick_map(stacks.len());
+        let known: FastMap<_, _> = named.map(|known| (known.id, (known.site, known.caller))).collect();
+        let mut places = fast_map(stacks.len());
         let tell = |stack: &StackProfile| {
             let (site, caller) = known.get(&stack.id).copied().unwrap_or_else(|| {
                 let caller = site::caller(&stack.frames);

@@ -11,9 +11,9 @@ use tracing::subscriber::{NoSubscriber, with_default};
 use super::allocators::find_in_content;
 use super::code::rows_of;
 use crate::allocators::ModuleAllocators;
+use crate::cache_folder::CacheFolder;
 use crate::cli::choice::Choice;
 use crate::jvm::{self, Symbols};
-use crate::kept::KeptFiles;
 use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, Pid};
 use crate::unwind::{ModuleRows, RowCache};
 
@@ -64,7 +64,7 @@ pub(super) struct LookAhead {
 
 impl LookAhead {
     /// Begins to look into what these processes map.
-    pub(super) fn begin(pids: &[Pid], choice: &Arc<Choice>, kept: Option<&KeptFiles>) -> Self {
+    pub(super) fn begin(pids: &[Pid], choice: &Arc<Choice>, kept: Option<&CacheFolder>) -> Self {
         if pids.is_empty() {
             return Self::default();
         }
@@ -119,7 +119,7 @@ mod tests {
     fn a_search_that_nobody_waits_for_ends_and_leaves_no_half_files() {
         let pid = Pid::new(std::process::id()).unwrap();
         let folder = TempDir::new().unwrap();
-        let kept = KeptFiles::new(folder.path().to_owned());
+        let kept = CacheFolder::new(folder.path().to_owned());
         let search = LookAhead::begin(&[pid; 1000], &Arc::default(), Some(&kept));
         drop(search);
         let half = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(".kept-");
@@ -132,7 +132,7 @@ mod tests {
     fn what_is_found_ahead_is_what_is_found_when_it_is_needed() {
         let pid = Pid::new(std::process::id()).unwrap();
         let (folder, choice) = (TempDir::new().unwrap(), Arc::new(Choice::default()));
-        let kept = KeptFiles::new(folder.path().to_owned());
+        let kept = CacheFolder::new(folder.path().to_owned());
         let found = LookAhead::begin(&[pid, pid], &choice, Some(&kept)).finish();
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());

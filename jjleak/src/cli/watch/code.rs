@@ -10,7 +10,7 @@ use nix::unistd::Uid;
 use super::Look;
 use super::process::Watched;
 use crate::attach::{self, Attachment, CodeMapping};
-use crate::kept::KeptFiles;
+use crate::cache_folder::CacheFolder;
 use crate::processes::{FileVersion, Mapping, Module, Pid};
 use crate::unwind::{ModuleRows, RowCache};
 
@@ -28,7 +28,7 @@ pub(super) struct CodeFollower {
 }
 
 impl CodeFollower {
-    pub(super) fn new(files: Option<KeptFiles>) -> Self {
+    pub(super) fn new(files: Option<CacheFolder>) -> Self {
         Self {
             cache: RowCache::new(files),
             ahead: HashMap::new(),

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use crate::kept::KeptFiles;
+use crate::cache_folder::CacheFolder;
 use crate::processes::{MAX_EXPECTED, ModuleTable};
 
 /// Paths have up to 4 KiB, but hardly one has more than some hundred bytes.
@@ -15,11 +15,11 @@ const MAX_BYTES: u64 = 64 << 10;
 /// What programs have mapped in earlier runs.
 pub(super) struct EarlierRuns {
     /// Without any, nothing is known of earlier runs.
-    files: Option<KeptFiles>,
+    files: Option<CacheFolder>,
 }
 
 impl EarlierRuns {
-    pub(super) const fn new(files: Option<KeptFiles>) -> Self {
+    pub(super) const fn new(files: Option<CacheFolder>) -> Self {
         Self { files }
     }
 
@@ -47,7 +47,7 @@ impl EarlierRuns {
         }
         let content: Vec<u8> =
             merged.iter().flat_map(|path| [path.as_os_str().as_bytes(), b"\n"].concat()).collect();
-        if let Err(error) = files.keep(&program.0, &content) {
+        if let Err(error) = files.write(&program.0, &content) {
             tracing::debug!(%error, "cannot keep what the program has mapped");
         }
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn what_a_program_has_mapped_is_known_the_next_time() {
         let folder = TempDir::new().unwrap();
-        let earlier = EarlierRuns::new(Some(KeptFiles::new(folder.path().join("new"))));
+        let earlier = EarlierRuns::new(Some(CacheFolder::new(folder.path().join("new"))));
         let program = Program::new("abcd", "sh").unwrap();
         assert_eq!(earlier.of(&program), Vec::<PathBuf>::new());
         let pid = Pid::new(std::process::id()).unwrap();

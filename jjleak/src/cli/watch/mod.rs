@@ -34,9 +34,9 @@ use super::Failure;
 use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
 use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told};
+use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
 use crate::cost::{Bound, Meter};
-use crate::kept::KeptFiles;
 use crate::processes::{Mapping, ModuleFiles, Pid, Process};
 use crate::profile::Coverage;
 use crate::symbolize::StackNames;
@@ -112,7 +112,7 @@ impl Watch {
         choice: Choice,
         pids: &[Pid],
     ) -> Result<Self, Failure> {
-        let (kept, choice) = (cache_folder().map(KeptFiles::new), Arc::new(choice));
+        let (kept, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
         let ahead = LookAhead::begin(pids, &choice, kept.as_ref());
         let mut attachment = Attachment::load(settings)?;
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;

@@ -75,7 +75,7 @@ impl Watch {
     /// Whether probes are to be taken out in a moment, to stay below a bound: what takes time had better wait until then, for the
     /// process pays for it.
     pub(in crate::cli) fn is_pressed(&self) -> bool {
-        self.bound.as_ref().is_some_and(Bound::is_pressed)
+        self.bound.as_ref().is_some_and(Bound::is_time_critical)
     }
 
     /// Takes probes out, or puts them in, to stay below the bound.
@@ -86,7 +86,7 @@ impl Watch {
             return;
         };
         let turned = if self.attachment.can_rest() {
-            let turned = bound.turn(&mut self.attachment, &mut self.collector, &mut self.meter);
+            let turned = bound.advance(&mut self.attachment, &mut self.collector, &mut self.meter);
             turned.map_err(|error| crate::cli::chain(&error))
         } else {
             Err("its main thread has ended, and probes that are bound to another take seconds to go"

@@ -161,7 +161,7 @@ impl Watch {
             self;
         mappings.receive();
         for watched in processes.values_mut().filter(|watched| which(watched)) {
-            watched.spending.look(watched.pid());
+            watched.spending.read_cpu_time(watched.pid());
         }
         let windows = collector.windows().filter(|windows| !windows.is_whole());
         let windows = windows.map(|windows| InWindows {

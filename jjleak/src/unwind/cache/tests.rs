@@ -31,7 +31,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let files = KeptFiles::new(folder.path().join("made/when/needed"));
+        let files = CacheFolder::new(folder.path().join("made/when/needed"));
         Self { cache: RowCache::new(files), folder }
     }
 
@@ -140,7 +140,7 @@ fn a_build_id_that_is_no_hex_number_names_no_file() {
 #[test]
 fn a_folder_that_cannot_be_written_to_is_no_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let cache = RowCache::new(KeptFiles::new(file.path().join("folder")));
+    let cache = RowCache::new(CacheFolder::new(file.path().join("folder")));
     assert!(cache.rows(BUILD_ID, &*module(64)).is_ok());
 }
 

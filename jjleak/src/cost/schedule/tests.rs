@@ -1,9 +1,9 @@
-//! What is spent on programs whose cost is known, as a course decides it: in every span, and not just in the end.
+//! Schedules for simulated programs of known cost: the bound holds in every span, not just in the end.
 
 use super::*;
 use crate::sample_windows::Windows;
 
-/// A program at a time of its own: what it takes itself, and what its calls would take in a second, in cores, by their prices.
+/// Rates of a program while it runs: its own CPU usage and the priced cost of its calls, in cores.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     own: f64,
@@ -17,33 +17,33 @@ impl Rates {
     }
 }
 
-/// What a program does at a time in seconds, and the next time at which that changes.
+/// Rates of a program at a time in seconds, and the time of their next change.
 type Program<'a> = &'a dyn Fn(f64) -> (Rates, f64);
 
-/// A run: how hits really cost, and how late jjleak gets to do things.
+/// Environment of a run.
 #[derive(Clone, Copy, Debug)]
 struct World {
-    /// Beside their prices.
+    /// Real cost of hits over their prices.
     real: f64,
     late_s: f64,
-    /// What putting probes in or taking them out takes.
-    turn_s: f64,
+    /// Cost of enabling or disabling probes, in seconds.
+    switch_s: f64,
 }
 
-/// May be owed before it is known that not everything can be counted.
+/// Debt allowed before counting everything ends.
 const GRACE_S: f64 = 0.002;
-const WORLD: World = World { real: 1.3, late_s: 0.001, turn_s: 0.000_15 };
+const WORLD: World = World { real: 1.3, late_s: 0.001, switch_s: 0.000_15 };
 
-/// What has been up to an instant, in seconds.
+/// Cumulative figures up to an instant, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "the unit")]
 struct Account {
     at_s: f64,
     own_s: f64,
-    /// The same, at least that of what is taken for a process that does nothing.
-    booked_s: f64,
+    /// Own CPU time, with the minimum that is assumed of an idle process.
+    credited_s: f64,
     spent_s: f64,
-    /// Allocations, counted or not, in what they would take.
+    /// Priced cost of all allocations, counted or not.
     allocated_s: f64,
 }
 
@@ -51,13 +51,13 @@ struct Outcome {
     accounts: Vec<Account>,
     windows: usize,
     longest_stratum_s: f64,
-    /// Windows, that of the beginning included, up to half of the time, and what was allocated in each.
+    /// Windows in the first half of the run, the initial one included, and what was allocated in each.
     counted: (Windows, Vec<f64>),
-    /// Where the last of their strata ends.
+    /// End of the last of their strata.
     counted_s: f64,
 }
 
-/// What a program of one thread takes until then with these counted.
+/// Runs a program with one thread until an instant, with these calls counted.
 fn run(
     program: Program<'_>,
     world: World,
@@ -76,7 +76,7 @@ fn run(
         let (own_s, spent_s) = (over_s * speed * rates.own, over_s * speed * real);
         account.at_s = change_s.min(until_s);
         account.own_s += own_s;
-        account.booked_s += own_s.max(0.002 * over_s);
+        account.credited_s += own_s.max(0.002 * over_s);
         account.spent_s += spent_s;
         account.allocated_s += over_s * speed * rates.allocations;
         measured.over_s += over_s;
@@ -87,16 +87,16 @@ fn run(
     (account, measured)
 }
 
-fn follow(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outcome {
-    follow_one(program, world, share, seconds, 7)
+fn simulate(program: Program<'_>, world: World, share: f64, seconds: f64) -> Outcome {
+    simulate_seed(program, world, share, seconds, 7)
 }
 
 /// One of many courses that there can be.
-fn follow_one(program: Program<'_>, world: World, share: f64, seconds: f64, seed: u64) -> Outcome {
+fn simulate_seed(program: Program<'_>, world: World, share: f64, seconds: f64, seed: u64) -> Outcome {
     let base = Instant::now();
     let at = |at_s: f64| base + Duration::from_secs_f64(at_s);
-    let mut course = Course::begin(Budget::new(share), base, Draws(seed));
-    let mut late = Draws(seed + 1);
+    let mut schedule = Schedule::begin(Budget::new(share), base, SplitMix64(seed));
+    let mut late = SplitMix64(seed + 1);
     let mut outcome = Outcome {
         accounts: vec![Account::default()],
         windows: 0,
@@ -111,28 +111,28 @@ fn follow_one(program: Program<'_>, world: World, share: f64, seconds: f64, seed
     // The first stratum.
     let mut began_s = 0.;
     while account.at_s < seconds {
-        let wanted_s = course.next().saturating_duration_since(base).as_secs_f64();
+        let wanted_s = schedule.next().saturating_duration_since(base).as_secs_f64();
         let now_s = wanted_s.max(account.at_s) + world.late_s * late.unit();
         let (now, measured) = run(program, world, account, now_s, counted);
-        let deeds = course.turn(at(now_s), measured);
+        let actions = schedule.advance(at(now_s), measured);
         outcome.accounts.push(now);
         account = now;
-        match course.state {
-            State::Whole { .. } => began_s = now_s,
-            State::Alone { .. } => outcome.has_lasted(now_s - began_s),
+        match schedule.state {
+            State::Full { .. } => began_s = now_s,
+            State::Baseline { .. } => outcome.note_stratum(now_s - began_s),
             State::Waiting { stratum_end, .. } => {
-                outcome.has_lasted(stratum_end.saturating_duration_since(at(now_s)).as_secs_f64());
+                outcome.note_stratum(stratum_end.saturating_duration_since(at(now_s)).as_secs_f64());
             }
-            State::Window { .. } | State::Following { .. } => {}
+            State::Window { .. } | State::FreesOnly { .. } => {}
         }
-        if deeds.is_empty() {
+        if actions.is_empty() {
             continue;
         }
-        outcome.windows += usize::from(deeds.contains(&Deed::Begin));
-        let turned_s = now_s + world.turn_s;
+        outcome.windows += usize::from(actions.contains(&Action::BeginWindow));
+        let turned_s = now_s + world.switch_s;
         let (mut now, measured) = run(program, world, account, turned_s, counted);
-        for deed in &deeds {
-            if let Deed::End { stratum } = deed
+        for action in &actions {
+            if let Action::EndWindow { stratum } = action
                 && outcome.counted_s < seconds / 2.
             {
                 let stratum = stratum.saturating_duration_since(base);
@@ -141,17 +141,17 @@ fn follow_one(program: Program<'_>, world: World, share: f64, seconds: f64, seed
                 outcome.counted.0.push(ends[0], ends[1], ns(stratum));
                 outcome.counted.1.push(account.allocated_s - window.allocated_s);
             }
-            match deed {
-                Deed::Wake(Part::Allocations) => counted.0 = true,
-                Deed::Rest(Part::Allocations) => counted.0 = false,
-                Deed::Wake(Part::Frees) => counted.1 = true,
-                Deed::Rest(Part::Frees) => counted.1 = false,
-                Deed::Begin => window = now,
-                Deed::End { .. } => {}
+            match action {
+                Action::Enable(Part::Allocations) => counted.0 = true,
+                Action::Disable(Part::Allocations) => counted.0 = false,
+                Action::Enable(Part::Frees) => counted.1 = true,
+                Action::Disable(Part::Frees) => counted.1 = false,
+                Action::BeginWindow => window = now,
+                Action::EndWindow { .. } => {}
             }
         }
-        now.spent_s += world.turn_s;
-        course.done(at(turned_s), measured, world.turn_s);
+        now.spent_s += world.switch_s;
+        schedule.carried_out(at(turned_s), measured, world.switch_s);
         outcome.accounts.push(now);
         account = now;
     }
@@ -172,16 +172,16 @@ impl Outcome {
         estimates.sum::<f64>() / end.allocated_s
     }
 
-    fn has_lasted(&mut self, stratum_s: f64) {
+    fn note_stratum(&mut self, stratum_s: f64) {
         self.longest_stratum_s = self.longest_stratum_s.max(stratum_s);
     }
 
-    /// The most that was spent of what the process has taken itself in any span that is at least as long, but for the millisecond
-    /// by which it is found out that not everything can be counted.
+    /// Highest share of the process's own CPU time that was spent in any span at least this long, apart from the grace until counting
+    /// everything ends.
     fn most_in_a_span(&self, span_s: f64, share: f64) -> f64 {
         let mut most: f64 = 0.;
-        // What is left of what may be spent, up to an instant: it may not fall from one to another that is later by a span.
-        let left = |account: &Account| share * account.booked_s - account.spent_s;
+        // The unspent budget must not fall between two instants that are a span apart.
+        let left = |account: &Account| share * account.credited_s - account.spent_s;
         let mut begin = 0;
         let mut richest = 0;
         for (end, account) in self.accounts.iter().enumerate() {
@@ -193,16 +193,17 @@ impl Outcome {
             }
             if begin > 0 {
                 let first = self.accounts[richest];
-                most = most
-                    .max((account.spent_s - first.spent_s - GRACE_S) / (account.booked_s - first.booked_s));
+                most = most.max(
+                    (account.spent_s - first.spent_s - GRACE_S) / (account.credited_s - first.credited_s),
+                );
             }
         }
         most
     }
 
-    /// The most that was spent in such a span beyond what might be, in seconds.
+    /// Largest amount spent beyond the budget in any such span, in seconds.
     fn most_beyond(&self, span_s: f64, share: f64) -> f64 {
-        let left = |account: &Account| share * account.booked_s - account.spent_s;
+        let left = |account: &Account| share * account.credited_s - account.spent_s;
         let (mut most, mut richest, mut begin) = (f64::NEG_INFINITY, f64::NEG_INFINITY, 0);
         for (end, account) in self.accounts.iter().enumerate() {
             while begin < end && account.at_s - self.accounts[begin].at_s >= span_s {
@@ -214,13 +215,13 @@ impl Outcome {
         most
     }
 
-    /// Spans as long as two strata, if these are longer.
+    /// Span over which the bound must hold: ten seconds, or two strata if those are longer.
     fn span_s(&self) -> f64 {
         (2. * self.longest_stratum_s).max(10.)
     }
 }
 
-/// Programs of every pace.
+/// Programs from idle to busy, and from hardly allocating to nothing else.
 fn paces() -> impl Iterator<Item = Rates> {
     let owns = [0.005, 0.03, 0.5, 1.];
     let calls = [0.001, 0.05, 0.5, 3.4, 10., 100.];
@@ -239,23 +240,23 @@ fn paces() -> impl Iterator<Item = Rates> {
 const SHARES: [f64; 5] = [0.01, 0.04, 0.2, 0.5, 1.];
 
 #[test]
-fn what_is_spent_stays_below_the_bound_in_every_ten_seconds_or_two_strata_whatever_the_pace() {
+fn spending_stays_below_the_bound_in_every_ten_seconds_or_two_strata_at_any_rate() {
     for rates in paces() {
         for share in SHARES {
-            let outcome = follow(&|_| (rates, f64::INFINITY), WORLD, share, 90.);
+            let outcome = simulate(&|_| (rates, f64::INFINITY), WORLD, share, 90.);
             let most = outcome.most_in_a_span(outcome.span_s(), share);
             assert!(most <= share * 1.001, "{rates:?}, {share}: {most} in {} s", outcome.span_s());
             let last = outcome.accounts.last().unwrap();
             let (spent, whole) =
-                (last.spent_s / last.booked_s, WORLD.real * (rates.allocations + rates.frees) / rates.own);
+                (last.spent_s / last.credited_s, WORLD.real * (rates.allocations + rates.frees) / rates.own);
             let lowest = (0.15 * share).min(0.9 * whole);
             assert!(spent >= lowest, "{rates:?}, {share}: only {spent} of {whole}");
         }
     }
 }
 
-/// Now this, now that, each for so many seconds.
-fn by_turns(of: &[(f64, Rates)]) -> impl Fn(f64) -> (Rates, f64) + '_ {
+/// A program that cycles through these rates, each for so many seconds.
+fn cycle(of: &[(f64, Rates)]) -> impl Fn(f64) -> (Rates, f64) + '_ {
     let period_s: f64 = of.iter().map(|(seconds, _)| seconds).sum();
     move |at_s| {
         let mut begin_s = (at_s / period_s).floor() * period_s;
@@ -272,7 +273,7 @@ fn by_turns(of: &[(f64, Rates)]) -> impl Fn(f64) -> (Rates, f64) + '_ {
 const CALLS: Rates = Rates { own: 1., allocations: 2., frees: 1.4 };
 
 #[test]
-fn what_a_change_costs_too_much_is_little_and_paid_back() {
+fn a_change_of_rate_overspends_little_and_is_repaid() {
     let quiet = CALLS.times(0.01);
     let programs: [(&str, &[(f64, Rates)]); 7] = [
         ("bursts", &[(19.8, quiet), (0.2, CALLS)]),
@@ -288,7 +289,7 @@ fn what_a_change_costs_too_much_is_little_and_paid_back() {
     ];
     for (name, rates) in programs {
         for share in [0.04, 0.2] {
-            let outcome = follow(&by_turns(rates), WORLD, share, 600.);
+            let outcome = simulate(&cycle(rates), WORLD, share, 600.);
             let beyond_s = outcome.most_beyond(10., share);
             assert!(beyond_s < 0.15, "{name}, {share}: {beyond_s} too much in a span");
             let most = outcome.most_in_a_span(300., share);
@@ -298,11 +299,11 @@ fn what_a_change_costs_too_much_is_little_and_paid_back() {
 }
 
 #[test]
-fn what_is_counted_all_the_time_is_counted_no_more_when_it_becomes_too_much() {
+fn a_program_that_becomes_too_busy_is_switched_to_windows() {
     let light = Rates { own: 0.5, allocations: 0.005, frees: 0.005 };
     let rates = [(300., light), (300., CALLS.times(0.5))];
-    let outcome = follow(&by_turns(&rates), WORLD, 0.2, 600.);
-    let windows_by = |at_s| follow(&by_turns(&rates), WORLD, 0.2, at_s).windows;
+    let outcome = simulate(&cycle(&rates), WORLD, 0.2, 600.);
+    let windows_by = |at_s| simulate(&cycle(&rates), WORLD, 0.2, at_s).windows;
     assert_eq!(windows_by(299.), 0);
     assert!(windows_by(330.) > 5);
     let most = outcome.most_in_a_span(10., 0.2);
@@ -310,10 +311,10 @@ fn what_is_counted_all_the_time_is_counted_no_more_when_it_becomes_too_much() {
 }
 
 #[test]
-fn the_bound_is_kept_where_hits_take_more_than_their_prices() {
+fn the_bound_holds_when_hits_cost_more_than_their_prices() {
     for (real, after_s) in [(1., 0.), (1.3, 0.), (2., 0.), (3., 30.)] {
         let world = World { real, ..WORLD };
-        let mut outcome = follow(&|_| (CALLS.times(0.03), f64::INFINITY), world, 0.2, 300.);
+        let mut outcome = simulate(&|_| (CALLS.times(0.03), f64::INFINITY), world, 0.2, 300.);
         outcome.accounts.retain(|account| account.at_s >= after_s);
         let most = outcome.most_in_a_span(10., 0.2);
         assert!(most <= 0.2, "{real}: {most}");
@@ -322,8 +323,8 @@ fn the_bound_is_kept_where_hits_take_more_than_their_prices() {
 }
 
 #[test]
-fn the_bound_is_kept_where_everything_is_counted_whatever_hits_really_take() {
-    /// The bound, and what calls take in all by their prices, up to what is just below it.
+fn the_bound_holds_while_everything_is_counted_whatever_hits_really_cost() {
+    /// The bound. Priced costs of all calls go up to just below it.
     const SHARE: f64 = 0.2;
     let mut has_counted_all = false;
     for real in [1., 1.3, 2., 3.] {
@@ -331,7 +332,7 @@ fn the_bound_is_kept_where_everything_is_counted_whatever_hits_really_take() {
             let calls = 0.3 * priced;
             let rates = Rates { own: 0.3, allocations: calls * 0.6, frees: calls * 0.4 };
             let world = World { real, ..WORLD };
-            let mut outcome = follow(&|_| (rates, f64::INFINITY), world, SHARE, 300.);
+            let mut outcome = simulate(&|_| (rates, f64::INFINITY), world, SHARE, 300.);
             has_counted_all |= outcome.windows == 0 && real > 2.;
             outcome.accounts.retain(|account| account.at_s >= 30.);
             let most = outcome.most_in_a_span(10., SHARE);
@@ -342,24 +343,24 @@ fn the_bound_is_kept_where_everything_is_counted_whatever_hits_really_take() {
 }
 
 #[test]
-fn what_is_estimated_of_a_program_with_bursts_is_right_on_average() {
+fn estimates_of_a_program_with_bursts_are_unbiased() {
     const RUNS: u32 = 300;
     const RUN_S: f64 = 600.;
     let quiet = Rates { own: 0.03, allocations: 0.002, frees: 0.001 };
-    // All of what it does then is a thread's: it is no slower for being counted.
+    // The burst takes less than a thread, so counting does not slow it down.
     let burst = Rates { own: 0.2, allocations: 0.5, frees: 0. };
     for burst_s in [0.011, 0.05, 0.2] {
         let bursts = [(1.37 - burst_s, quiet), (burst_s, burst)];
         let ratios: Vec<f64> = (0..RUNS)
             .map(|run| {
-                // Each begins somewhere else.
+                // Each run starts at another phase.
                 let shift_s = 1.37 / f64::from(RUNS) * f64::from(run);
-                let program = by_turns(&bursts);
+                let program = cycle(&bursts);
                 let shifted = |at_s: f64| {
                     let (rates, change_s) = program(at_s + shift_s);
                     (rates, (change_s - shift_s).max(at_s + 1e-9))
                 };
-                follow_one(&shifted, WORLD, 0.2, RUN_S, 1_000_003 * u64::from(run)).estimate()
+                simulate_seed(&shifted, WORLD, 0.2, RUN_S, 1_000_003 * u64::from(run)).estimate()
             })
             .collect();
         let count = f64::from(RUNS);
@@ -372,41 +373,41 @@ fn what_is_estimated_of_a_program_with_bursts_is_right_on_average() {
 }
 
 #[test]
-fn the_bound_is_kept_on_a_busy_machine() {
+fn the_bound_holds_on_a_busy_machine() {
     let world = World { late_s: 0.01, ..WORLD };
     for share in [0.04, 0.2] {
         let most =
-            follow(&|_| (CALLS.times(0.03), f64::INFINITY), world, share, 300.).most_in_a_span(10., share);
+            simulate(&|_| (CALLS.times(0.03), f64::INFINITY), world, share, 300.).most_in_a_span(10., share);
         assert!(most <= share, "{share}: {most}");
     }
 }
 
 #[test]
-fn nothing_that_takes_time_is_begun_while_something_costly_is_to_end() {
+fn slow_work_is_deferred_while_probes_are_due_to_be_disabled() {
     let base = Instant::now();
-    let mut course = Course::begin(Budget::new(0.2), base, Draws(7));
-    // Also where that is late.
-    assert!(course.is_pressed(base) && course.is_pressed(base + Duration::from_secs(60)));
+    let mut schedule = Schedule::begin(Budget::new(0.2), base, SplitMix64(7));
+    // Also when the check is late.
+    assert!(schedule.is_time_critical(base) && schedule.is_time_critical(base + Duration::from_secs(60)));
     let (mut now, mut has_been_pressed, mut has_been_free) = (base, false, false);
     for _ in 0..1000 {
-        let over_s = (course.next() - now).as_secs_f64();
-        now = course.next();
-        let calls_s = if course.counts() { 0.06 * over_s } else { 0. };
+        let over_s = (schedule.next() - now).as_secs_f64();
+        now = schedule.next();
+        let calls_s = if schedule.counts_allocations() { 0.06 * over_s } else { 0. };
         let busy = Measured {
             over_s,
             cpu_s: 0.04 * over_s + calls_s,
             allocations_s: calls_s,
             ..Measured::default()
         };
-        if !course.turn(now, busy).is_empty() {
-            course.done(now, Measured::default(), 0.);
+        if !schedule.advance(now, busy).is_empty() {
+            schedule.carried_out(now, Measured::default(), 0.);
         }
-        match course.state {
+        match schedule.state {
             State::Window { .. } => {
-                assert!(course.is_pressed(now));
+                assert!(schedule.is_time_critical(now));
                 has_been_pressed = true;
             }
-            State::Waiting { .. } => has_been_free |= !course.is_pressed(now),
+            State::Waiting { .. } => has_been_free |= !schedule.is_time_critical(now),
             _ => {}
         }
     }

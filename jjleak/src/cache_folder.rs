@@ -1,5 +1,5 @@
-//! A folder of files that make things faster and never different: what is in it can be lost at any time, and what another
-//! user could have written is as good as lost.
+//! Folder for cache files. Losing an entry affects speed only, so entries that another user could have written are
+//! ignored.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -10,27 +10,27 @@ use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use tempfile::Builder;
 
-/// The files tell which programs have run, and where they lie: that is nobody else's concern.
+/// Cache files reveal which programs have run and where they are: private to their owner.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The folder.
+/// A folder of cache files.
 #[derive(Debug, Clone)]
-pub struct KeptFiles {
+pub struct CacheFolder {
     folder: PathBuf,
 }
 
-impl KeptFiles {
-    /// The files in this folder, which is created when there is something to keep.
+impl CacheFolder {
+    /// Uses this folder, which the first write creates.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Opens a file. Fails with [`io::ErrorKind::PermissionDenied`] if another user could have written it.
+    /// Opens an entry. Fails with [`io::ErrorKind::PermissionDenied`] if another user could have written it.
     pub fn open(&self, name: &str) -> io::Result<File> {
-        // Without the flags a link could lead elsewhere, and opening a pipe would wait for its writer.
+        // Do not follow a symbolic link, and do not block on a named pipe that has no writer.
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.path(name))?;
         let metadata = file.metadata()?;
@@ -42,9 +42,9 @@ impl KeptFiles {
         }
     }
 
-    /// Keeps a file, in the place of the one that has its name. Not synced: what a crash has cut short is told by its
-    /// content.
-    pub fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    /// Writes an entry, replacing an older one of that name. Not synced: readers detect from the content what a crash cut
+    /// short.
+    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.folder)?;
         let permissions = Permissions::from_mode(FILE_MODE);
         let mut file = Builder::new().prefix(".kept-").permissions(permissions).tempfile_in(&self.folder)?;
@@ -53,7 +53,7 @@ impl KeptFiles {
         Ok(())
     }
 
-    /// Where a file is.
+    /// Path of an entry.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)

@@ -1,11 +1,11 @@
-//! Draws that are as good as random, and the same for the same seed.
+//! Deterministic random numbers: the same seed yields the same sequence.
 
-/// splitmix64: a stream of independent draws.
+/// The splitmix64 generator.
 #[derive(Debug, Clone)]
-pub(crate) struct Draws(pub(crate) u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
-impl Draws {
-    /// The next one, of all 64-bit numbers.
+impl SplitMix64 {
+    /// Next number, uniform over all 64-bit values.
     pub(crate) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,8 +13,8 @@ impl Draws {
         mixed ^ mixed >> 31
     }
 
-    /// A number from 0 up to 1, each as likely.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are what it has")]
+    /// A uniform number in `[0, 1)`.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit the mantissa")]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
