@@ -17,7 +17,7 @@ use crate::support::terminal::Terminal;
 fn leaked(options: &str, environment: &[(&str, &str)]) -> (Ledger, Terminal) {
     let mut ledger = Ledger::start();
     let terminal = Terminal::run(&format!("top -p {} 0.3 {options}", ledger.pid()), environment);
-    terminal.until("Nothing allocated yet.");
+    terminal.until("No allocations yet.");
     ledger.open_books();
     ledger.run("malloc");
     (ledger, terminal)
@@ -149,7 +149,7 @@ fn a_signal_ends_the_view_and_the_terminal_is_as_before() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let ledger = Ledger::start();
         let terminal = Terminal::run(&format!("top -p {}", ledger.pid()), &[]);
-        terminal.until("Counting has begun.");
+        terminal.until("Accounting has started.");
         kill(Pid::from_raw(terminal.program().try_into().unwrap()), signal).unwrap();
         terminal.assert_ended(0);
     }
@@ -160,13 +160,13 @@ fn a_stopped_view_gives_the_terminal_back_and_takes_it_again() {
     require_program!("tmux");
     let ledger = Ledger::start();
     let terminal = Terminal::run_as_job(&format!("top -p {}", ledger.pid()));
-    terminal.until("Nothing allocated yet.");
+    terminal.until("No allocations yet.");
 
     terminal.press(&["C-z"]);
     terminal.until("Stopped");
     terminal.type_in("fg");
     terminal.press(&["Enter"]);
-    terminal.until("Nothing allocated yet.");
+    terminal.until("No allocations yet.");
     terminal.press(&["q"]);
     terminal.until_so("the shell", |screen| screen.trim_end().ends_with('$'));
     terminal.type_in("echo status=$?; stty -a");
@@ -194,7 +194,7 @@ fn a_view_whose_terminal_is_gone_ends_says_so_and_detaches_though_hangups_are_ig
     let mut ledger = Ledger::start();
     let before = probes::Text::of(&mut ledger);
     let terminal = Terminal::run_ignoring_hangups(&format!("top -p {} 30", ledger.pid()), &said);
-    terminal.until("Counting has begun.");
+    terminal.until("Accounting has started.");
     let program = terminal.program();
     // A key that never ends.
     terminal.press(&["Escape", "["]);

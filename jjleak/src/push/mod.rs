@@ -1,7 +1,7 @@
-//! Sends profiles to where those of a whole fleet are kept: Pyroscope, OTLP, or any that takes pprof.
+//! Sends profiles to a remote profile store: Pyroscope, an OpenTelemetry collector, or any server that takes pprof.
 //!
-//! In: files as [`crate::pprof`] writes them. Out: requests over HTTP. What cannot be sent waits in a queue on disk, which
-//! survives jjleak and is bounded; what finds no place there, and what the other side refuses, is counted.
+//! In: profile files as [`crate::pprof`] writes them. Out: HTTP requests. Unsent profiles wait in a bounded queue on disk, which
+//! survives a restart; profiles that do not fit or that the server refuses are counted.
 
 mod pusher;
 mod queue;

@@ -1,4 +1,4 @@
-//! The thread that sends.
+//! Background thread that sends queued profiles.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
@@ -14,37 +14,37 @@ use ureq::http::{Response, StatusCode};
 use super::queue::{Error, Queue};
 use super::request::{Destination, Kind, Request};
 
-/// For a request and its answer.
-const LIMIT: Duration = Duration::from_secs(30);
-/// What is read of an answer.
-const ANSWER_BYTES: u64 = 64 * 1024;
-/// Between attempts: twice as long after each, and somewhat random, so that a fleet does not come back at once.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Timeout of a request and its response.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of bytes read from a response.
+const RESPONSE_BYTES: u64 = 64 * 1024;
+/// Back-off between attempts, doubled after each one. Jittered, so that the hosts of a fleet do not retry in unison.
+const MIN_BACK_OFF: Duration = Duration::from_secs(1);
+const MAX_BACK_OFF: Duration = Duration::from_secs(300);
 
-/// Sends profiles to one destination, in the background. Dropping it ends that; what waits stays on disk.
+/// Sends profiles to one destination in the background. Dropping it stops the thread; unsent profiles stay on disk.
 #[derive(Debug)]
 pub struct Pusher {
     shared: Arc<Mutex<Shared>>,
     wake: SyncSender<()>,
 }
 
-/// What has become of the profiles since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// How many wait.
+    /// Number of queued profiles.
     pub waiting: usize,
-    /// Their bytes.
+    /// Size of the queued profiles.
     pub waiting_bytes: u64,
-    /// How many the other side has taken.
+    /// Profiles that the server accepted.
     pub sent: u64,
-    /// How many the other side will never take, and were thrown away.
+    /// Profiles discarded because the server will never accept them.
     pub refused: u64,
-    /// How many found no place in the queue, or were lost from it.
+    /// Profiles that did not fit into the queue, or were lost from it.
     pub dropped: u64,
-    /// How many attempts have failed that will be made again.
+    /// Failed attempts that will be retried.
     pub failures: u64,
-    /// Why the last attempt failed; `None` after one that did not.
+    /// Error of the last attempt; `None` if it succeeded.
     pub last_error: Option<String>,
 }
 
@@ -54,28 +54,28 @@ struct Shared {
     status: Status,
 }
 
-/// How an attempt has ended.
+/// Outcome of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    Taken,
-    /// Trying again would not help.
+    Accepted,
+    /// A retry would not help.
     Refused(String),
-    /// It may go better later; the other side may say when.
+    /// A retry may succeed, after the delay that the server asked for, if any.
     Failed(String, Option<Duration>),
 }
 
 impl Pusher {
-    /// Starts to send what is in the queue of this folder, and what will be.
+    /// Opens the queue in this folder and starts to send.
     ///
     /// # Errors
     ///
-    /// When the queue cannot be used, or no thread can be made.
+    /// If the queue cannot be opened, or the thread cannot be created.
     pub fn start(destination: Destination, folder: &Path, limit: u64) -> Result<Self, Error> {
         let queue = Queue::open(folder, limit)?;
         let shared = Arc::new(Mutex::new(Shared { queue, status: Status::default() }));
-        // One word is enough to wake it.
-        let (wake, woken) = mpsc::sync_channel(1);
-        let sender = Sender { destination, agent: agent(), shared: Arc::clone(&shared), woken };
+        // One pending wake-up suffices.
+        let (wake, wake_ups) = mpsc::sync_channel(1);
+        let sender = Sender { destination, agent: agent(), shared: Arc::clone(&shared), wake_ups };
         let failed = |source| Error::Folder { folder: folder.to_owned(), source };
         thread::Builder::new().name("push".to_owned()).spawn(move || sender.run()).map_err(failed)?;
         Ok(Self { shared, wake })
@@ -85,22 +85,20 @@ impl Pusher {
     ///
     /// # Errors
     ///
-    /// When it cannot be kept; it counts as dropped then.
+    /// If it cannot be written; it is counted as dropped.
     pub fn push(&self, file: &[u8]) -> Result<(), Error> {
         lock(&self.shared).queue.push(file)?;
         match self.wake.try_send(()) {
-            // It will look anyway.
+            // A wake-up is already pending.
             Ok(()) | Err(TrySendError::Full(())) => Ok(()),
             Err(TrySendError::Disconnected(())) => {
-                tracing::error!(
-                    "the thread that sends profiles has ended: they wait until jjleak starts anew"
-                );
+                tracing::error!("the push thread has ended: profiles stay queued until jjleak is restarted");
                 Ok(())
             }
         }
     }
 
-    /// What has become of the profiles so far.
+    /// Current counters.
     #[must_use]
     pub fn status(&self) -> Status {
         let shared = lock(&self.shared);
@@ -110,15 +108,15 @@ impl Pusher {
     }
 }
 
-/// A panic elsewhere has left counts that are right: each is changed by itself.
+/// Ignores poisoning: each counter is updated independently, so they are consistent after a panic.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn agent() -> Agent {
     Agent::config_builder()
-        .timeout_global(Some(LIMIT))
-        // A token goes to nobody but whom it was meant for.
+        .timeout_global(Some(TIMEOUT))
+        // Do not send the token to another server.
         .max_redirects(0)
         .http_status_as_error(false)
         .user_agent(concat!("jjleak/", env!("CARGO_PKG_VERSION")))
@@ -130,44 +128,44 @@ struct Sender {
     destination: Destination,
     agent: Agent,
     shared: Arc<Mutex<Shared>>,
-    woken: Receiver<()>,
+    wake_ups: Receiver<()>,
 }
 
 impl Sender {
     fn run(self) {
-        let mut pause = FIRST_PAUSE;
+        let mut back_off = MIN_BACK_OFF;
         loop {
             let oldest = lock(&self.shared).queue.oldest();
             let Some((number, file)) = oldest else {
-                if self.woken.recv().is_err() {
+                if self.wake_ups.recv().is_err() {
                     return;
                 }
                 continue;
             };
             let outcome = match self.destination.request(&file) {
                 Ok(request) => self.send(request),
-                Err(error) => Outcome::Refused(format!("it is damaged: {}", with_cause(&error))),
+                Err(error) => Outcome::Refused(format!("damaged profile: {}", with_cause(&error))),
             };
-            if let Outcome::Failed(_, wanted) = &outcome {
-                let wait = wanted.unwrap_or_else(|| jittered(pause)).min(LONGEST_PAUSE);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                self.book(number, outcome);
+            if let Outcome::Failed(_, retry_after) = &outcome {
+                let wait = retry_after.unwrap_or_else(|| jittered(back_off)).min(MAX_BACK_OFF);
+                back_off = (back_off * 2).min(MAX_BACK_OFF);
+                self.record(number, outcome);
                 if !self.sleep(wait) {
                     return;
                 }
             } else {
-                pause = FIRST_PAUSE;
-                self.book(number, outcome);
+                back_off = MIN_BACK_OFF;
+                self.record(number, outcome);
             }
         }
     }
 
-    /// Waits, whatever comes in meanwhile; whether anybody still wants profiles to be sent.
+    /// Sleeps through wake-ups; returns whether the [`Pusher`] still exists.
     fn sleep(&self, wait: Duration) -> bool {
         let end = std::time::Instant::now() + wait;
         loop {
             let left = end.saturating_duration_since(std::time::Instant::now());
-            match self.woken.recv_timeout(left) {
+            match self.wake_ups.recv_timeout(left) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Timeout) => return true,
                 Err(RecvTimeoutError::Disconnected) => return false,
@@ -175,22 +173,22 @@ impl Sender {
         }
     }
 
-    /// Writes down how an attempt has ended.
-    fn book(&self, number: u64, outcome: Outcome) {
+    /// Records the outcome of an attempt.
+    fn record(&self, number: u64, outcome: Outcome) {
         let Shared { queue, status } = &mut *lock(&self.shared);
         match outcome {
-            Outcome::Taken => {
+            Outcome::Accepted => {
                 status.sent += 1;
                 status.last_error = None;
             }
             Outcome::Refused(reason) => {
-                tracing::warn!("a profile is thrown away: {} refuses it: {reason}", self.destination.url);
+                tracing::warn!("cannot push a profile to {}, discarding it: {reason}", self.destination.url);
                 status.refused += 1;
                 status.last_error = Some(reason);
             }
             Outcome::Failed(reason, _) => {
                 if status.last_error.as_ref() != Some(&reason) {
-                    tracing::warn!("profiles wait: {} cannot take them: {reason}", self.destination.url);
+                    tracing::warn!("cannot push profiles to {}, retrying: {reason}", self.destination.url);
                 }
                 status.failures += 1;
                 status.last_error = Some(reason);
@@ -209,19 +207,19 @@ impl Sender {
             post = post.header(name, value);
         }
         match post.send(request.body) {
-            Ok(response) => self.judge(response),
+            Ok(response) => self.outcome(response),
             Err(error) => Outcome::Failed(with_cause(&error), None),
         }
     }
 
-    fn judge(&self, mut response: Response<ureq::Body>) -> Outcome {
+    fn outcome(&self, mut response: Response<ureq::Body>) -> Outcome {
         let status = response.status();
-        let wanted = retry_after(&response);
-        let answer = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
+        let retry_after = retry_after(&response);
+        let answer = response.body_mut().with_config().limit(RESPONSE_BYTES).read_to_vec();
         if status.is_success() {
             return match (self.destination.kind, answer) {
-                (Kind::Otlp, Ok(answer)) => judge_export(&answer),
-                _ => Outcome::Taken,
+                (Kind::Otlp, Ok(answer)) => export_outcome(&answer),
+                _ => Outcome::Accepted,
             };
         }
         let answer =
@@ -229,20 +227,20 @@ impl Sender {
         let reason = format!("{status}: {}", answer.escape_debug());
         let later = status.is_server_error()
             || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status)
-            // Somebody has to give jjleak another token; profiles can wait for it.
+            // Profiles can wait until somebody replaces the token.
             || [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status);
-        if later { Outcome::Failed(reason, wanted) } else { Outcome::Refused(reason) }
+        if later { Outcome::Failed(reason, retry_after) } else { Outcome::Refused(reason) }
     }
 }
 
-/// How long the other side wants to be left alone.
+/// Delay that the server asked for.
 fn retry_after(response: &Response<ureq::Body>) -> Option<Duration> {
     let seconds = response.headers().get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).max(FIRST_PAUSE))
+    Some(Duration::from_secs(seconds).max(MIN_BACK_OFF))
 }
 
-/// A collector may take a request and not the profiles in it.
-fn judge_export(answer: &[u8]) -> Outcome {
+/// An OTLP collector can accept a request and still reject its profiles.
+fn export_outcome(answer: &[u8]) -> Outcome {
     let answer = ExportProfilesServiceResponse::decode(answer).ok();
     match answer.and_then(|answer| answer.partial_success) {
         Some(partial) if partial.rejected_profiles > 0 => Outcome::Refused(format!(
@@ -250,15 +248,15 @@ fn judge_export(answer: &[u8]) -> Outcome {
             partial.rejected_profiles,
             partial.error_message.escape_debug()
         )),
-        _ => Outcome::Taken,
+        _ => Outcome::Accepted,
     }
 }
 
-/// Half of a pause to all of it.
-fn jittered(pause: Duration) -> Duration {
+/// A random duration between half of a back-off and all of it.
+fn jittered(back_off: Duration) -> Duration {
     use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(pause) % 512;
-    pause.mul_f64(f64::from(u32::try_from(random).unwrap_or_default()).mul_add(1.0 / 1024.0, 0.5))
+    let random = RandomState::new().hash_one(back_off) % 512;
+    back_off.mul_f64(f64::from(u32::try_from(random).unwrap_or_default()).mul_add(1.0 / 1024.0, 0.5))
 }
 
 fn with_cause(error: &dyn std::error::Error) -> String {

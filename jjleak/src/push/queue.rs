@@ -1,4 +1,4 @@
-//! Profiles that wait to be sent: files in a folder, the oldest first.
+//! Queue of unsent profiles: files in a folder, oldest first.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 
 use crate::store::{self, PendingFile};
 
-/// How names of queued files end; before it stands their number in 16 hexadecimal digits.
+/// Suffix of queued files, after their number in 16 hexadecimal digits.
 const SUFFIX: &str = ".pb.gz";
 
-/// The queue cannot be used.
+/// Queue errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its folder cannot be made or read.
-    #[error("the queue of profiles to send in {folder} cannot be used")]
+    /// The folder cannot be created or read.
+    #[error("cannot use {folder} as the queue of profiles to push")]
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A profile could not be kept.
-    #[error("a profile could not be queued")]
+    /// A profile could not be written.
+    #[error("cannot queue a profile")]
     Store(#[from] store::Error),
 }
 
-/// A queue of profiles. One process at a time uses a folder.
+/// A queue of profiles. Only one process may use a folder at a time.
 #[derive(Debug)]
 pub struct Queue {
     folder: PathBuf,
     limit: u64,
-    /// The oldest first.
+    /// Oldest first.
     entries: VecDeque<Entry>,
     bytes: u64,
     next: u64,
@@ -46,11 +46,11 @@ struct Entry {
 }
 
 impl Queue {
-    /// Opens the queue in a folder, which holds `limit` bytes at most; what an earlier run has left is in it.
+    /// Opens the queue in a folder, limited to `limit` bytes, with the profiles that an earlier run left there.
     ///
     /// # Errors
     ///
-    /// When the folder can neither be made nor read.
+    /// If the folder can neither be created nor read.
     pub fn open(folder: &Path, limit: u64) -> Result<Self, Error> {
         let failed = |source| Error::Folder { folder: folder.to_owned(), source };
         fs::create_dir_all(folder).map_err(failed)?;
@@ -74,11 +74,11 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Puts a profile in. When there is no room, the oldest make it.
+    /// Appends a profile, dropping the oldest ones if there is no room.
     ///
     /// # Errors
     ///
-    /// When it cannot be written; it counts as dropped then.
+    /// If it cannot be written; it is counted as dropped.
     pub fn push(&mut self, profile: &[u8]) -> Result<(), Error> {
         let bytes = profile.len() as u64;
         if bytes > self.limit {
@@ -108,14 +108,14 @@ impl Queue {
         Ok(())
     }
 
-    /// The oldest profile and its number. One that cannot be read any more is dropped.
+    /// The oldest profile and its number. Unreadable profiles are dropped.
     pub fn oldest(&mut self) -> Option<(u64, Vec<u8>)> {
         while let Some(entry) = self.entries.front().copied() {
             match fs::read(self.path(entry.number)) {
                 Ok(profile) => return Some((entry.number, profile)),
                 Err(error) => {
                     let path = self.path(entry.number);
-                    tracing::warn!(%error, "a queued profile is dropped: {} cannot be read", path.display());
+                    tracing::warn!(%error, "dropping a queued profile: cannot read {}", path.display());
                     self.dropped += 1;
                     self.remove(entry.number);
                 }
@@ -124,7 +124,7 @@ impl Queue {
         None
     }
 
-    /// Takes a profile out; nothing when it has made room for others meanwhile.
+    /// Removes a profile, unless it has already been dropped.
     pub fn remove(&mut self, number: u64) {
         let Some(place) = self.entries.iter().position(|entry| entry.number == number) else { return };
         if let Some(entry) = self.entries.remove(place) {
@@ -133,7 +133,7 @@ impl Queue {
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!(%error, "{} cannot be removed: it will be sent again", path.display());
+                tracing::warn!(%error, "cannot remove {}: this profile will be sent again", path.display());
             }
         }
     }
@@ -147,13 +147,13 @@ impl Queue {
         }
     }
 
-    /// How many profiles wait, and their bytes.
+    /// Number and total size of queued profiles.
     #[must_use]
     pub fn waiting(&self) -> (usize, u64) {
         (self.entries.len(), self.bytes)
     }
 
-    /// How many profiles found no place, or were lost from the folder, since it was opened.
+    /// Number of profiles that did not fit or were lost from the folder since it was opened.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
@@ -164,7 +164,7 @@ impl Queue {
     }
 }
 
-/// The number in the name of a queued file.
+/// Parses the number of a queued file.
 fn number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX).filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
@@ -206,7 +206,7 @@ mod tests {
 
         queue.push(&[0; 11]).unwrap();
         assert_eq!((queue.waiting(), queue.dropped()), ((2, 8), 2));
-        // Opened with less room than before.
+        // Opened with a lower limit.
         let queue = Queue::open(folder.path(), 5).unwrap();
         assert_eq!((queue.waiting(), queue.dropped()), ((1, 4), 1));
     }

@@ -1,4 +1,4 @@
-//! What is asked of the other side: pure.
+//! HTTP requests of each kind of destination. Pure.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,33 +9,33 @@ use flate2::write::GzEncoder;
 use crate::pprof;
 use crate::profile::ProcessInfo;
 
-/// Where profiles are sent.
+/// Destination of profiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// How it takes profiles.
+    /// Protocol.
     pub kind: Kind,
-    /// The server, for [`Kind::Pprof`] with the path.
+    /// URL of the server; for [`Kind::Pprof`], including the path.
     pub url: String,
     /// Sent as `Authorization: Bearer`.
     pub token: Option<String>,
-    /// More headers, such as a tenant.
+    /// Additional headers, such as a tenant.
     pub headers: BTreeMap<String, String>,
-    /// What every profile is marked with, such as the host.
+    /// Labels added to every profile, such as the host.
     pub labels: BTreeMap<String, String>,
 }
 
-/// How a destination takes profiles.
+/// Protocol of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Pyroscope's ingestion (`POST /ingest`).
+    /// Pyroscope's ingestion endpoint (`POST /ingest`).
     Pyroscope,
-    /// Anything that takes a pprof file as the body of a `POST`.
+    /// A server that takes a pprof file as the body of a `POST`.
     Pprof,
     /// An OpenTelemetry collector over HTTP (`POST /v1development/profiles`).
     Otlp,
 }
 
-/// An HTTP request to be.
+/// An HTTP request to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) url: String,
@@ -44,14 +44,14 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// Tells Pyroscope what the values of a profile mean: what lives is a level, what was allocated since accounting began a sum.
+/// Pyroscope's description of the sample types: live values are levels, allocated values are cumulative.
 const SAMPLE_TYPES: &str = r#"{"inuse_objects":{"units":"objects","display-name":"inuse_objects","aggregation":"average"},"inuse_space":{"units":"bytes","display-name":"inuse_space","aggregation":"average"},"alloc_objects":{"units":"objects","display-name":"alloc_objects","cumulative":true},"alloc_space":{"units":"bytes","display-name":"alloc_space","cumulative":true}}"#;
 
-/// Between the parts of a body. Compressed profiles hold it with a probability of 2^-200.
+/// Separator of multipart bodies. Occurs in a compressed profile with a probability of 2^-200.
 const BOUNDARY: &str = "jjleak-0f5b21c09a3d4e7c8b6a";
 
 impl Destination {
-    /// What to ask, to deliver a profile.
+    /// Builds the request that delivers a profile.
     pub(super) fn request(&self, file: &[u8]) -> Result<Request, pprof::Error> {
         let profile = pprof::read(file)?.profile;
         let mut headers: Vec<_> =
@@ -88,7 +88,7 @@ impl Destination {
         Ok(Request { url, query, headers, body })
     }
 
-    /// The name by which Pyroscope keeps series of profiles: an application with labels.
+    /// Name of the series in Pyroscope: an application with labels.
     fn application(&self, process: &ProcessInfo) -> String {
         let pid = ("pid".to_owned(), process.pid.to_string());
         let labels = self.labels.iter().map(|(name, value)| (name.clone(), value.clone())).chain([pid]);
@@ -98,7 +98,7 @@ impl Destination {
     }
 }
 
-/// A form with a profile and what it means (RFC 7578).
+/// Multipart form with a profile and its sample types (RFC 7578).
 fn form(file: &[u8]) -> Vec<u8> {
     let part = |name: &str, kind: &str| {
         format!(
@@ -121,13 +121,13 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.write_all(bytes).and_then(|()| gzip.finish()).unwrap_or_default()
 }
 
-/// A text without what has a meaning in names of applications: a process may call itself as it likes.
+/// Replaces characters that are special in series names: a process can choose its name freely.
 fn plain(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_.:/ ".contains(c);
     text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect()
 }
 
-/// A text as Prometheus' data model wants names of labels.
+/// Replaces characters that Prometheus does not allow in label names.
 fn label_name(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }

@@ -1,4 +1,4 @@
-//! Profiles reach a receiver on this machine, in each form, whatever it answers.
+//! Pushes profiles to a local server, in each protocol and with each kind of response.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,14 +17,14 @@ use prost::Message;
 use super::{Destination, Kind, Pusher, Status};
 use crate::render::sample;
 
-/// What came in.
+/// A received request.
 struct Received {
     line: String,
     headers: BTreeMap<String, String>,
     body: Vec<u8>,
 }
 
-/// A server that gives these answers, one a request.
+/// A server that sends these responses, one per request.
 struct Server {
     url: String,
     received: Receiver<Received>,
@@ -39,7 +39,7 @@ fn receiver(answers: Vec<Vec<u8>>) -> Server {
             let (stream, _) = listener.accept().unwrap();
             let request = read(&stream);
             (&stream).write_all(&answer).unwrap();
-            // The test may have seen enough.
+            // The test may already have ended.
             let _ = sender.send(request);
         }
     });
@@ -136,7 +136,7 @@ fn pyroscope_gets_a_form_with_the_file_and_knows_whose_it_is() {
     assert_eq!(status, Status { sent: 1, ..Status::default() });
 }
 
-/// The pieces of a text between these.
+/// Splits bytes at each occurrence of a separator.
 fn split<'a>(text: &'a [u8], by: &[u8]) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -240,7 +240,7 @@ fn a_redirection_is_not_followed_for_the_token_is_for_nobody_else() {
 #[test]
 fn what_waits_when_jjleak_ends_is_sent_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens there any more.
+    // Nobody listens on this port any more.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let pusher = start(Kind::Pprof, &format!("http://{closed}"), folder.path());
     pusher.push(&profile()).unwrap();
@@ -260,7 +260,7 @@ fn a_damaged_file_in_the_queue_is_thrown_away_and_counted() {
     std::fs::write(folder.path().join("0000000000000000.pb.gz"), b"\x1f\x8bnonsense").unwrap();
     let pusher = start(Kind::Pprof, "http://127.0.0.1:9", folder.path());
     let status = until(&pusher, |status| status.refused == 1);
-    assert!(status.last_error.unwrap().starts_with("it is damaged: "));
+    assert!(status.last_error.unwrap().starts_with("damaged profile: "));
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! A file of records that only ever grows by whole lines, each with its checksum: whatever happens while one is written, all
-//! others can be read.
+//! Append-only file of records, one per line, each with a checksum. An interrupted write damages no other record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,37 +12,37 @@ use super::{Error, PendingFile};
 
 /// Hexadecimal digits of a checksum.
 const DIGITS: usize = 8;
-/// Larger journals are not read: their records are a few hundred bytes each.
+/// Size limit of a journal to read: records have a few hundred bytes each.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// A journal that can be added to.
+/// A journal open for appending.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
-    /// Where the last whole line ends, as far as is known.
+    /// End of the last complete line, as far as is known.
     length: u64,
-    /// The last line may not be whole.
+    /// Whether the last line may be incomplete.
     is_torn: bool,
 }
 
-/// What was read of a journal.
+/// Contents of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Records<T> {
-    /// Records, in the order in which they were written.
+    /// Records in the order of writing.
     pub records: Vec<T>,
-    /// Lines that are none: torn or damaged.
+    /// Number of torn or damaged lines.
     pub damaged: usize,
 }
 
 impl Journal {
-    /// Opens a journal, or begins it. `FileTooLarge` when it is larger than any that was written.
+    /// Opens or creates a journal. Fails with `FileTooLarge` if it exceeds [`MAX_BYTES`].
     pub fn open<T: DeserializeOwned>(path: &Path) -> io::Result<(Self, Records<T>)> {
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).create(true).mode(0o640).open(path)?;
         let length = file.metadata()?.len();
         if length > MAX_BYTES {
-            let why = format!("it has {length} bytes, which is too many for an index");
+            let why = format!("{length} bytes are too many for an index");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         let mut bytes = Vec::new();
@@ -53,14 +52,14 @@ impl Journal {
         Ok((journal, parse(&bytes)))
     }
 
-    /// Bytes that it takes.
+    /// Size in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.length
     }
 
-    /// Adds records, and waits once until they are on disk. When that fails, as on a full disk, the journal is as it was.
-    pub fn add(&mut self, records: &[impl Serialize]) -> io::Result<()> {
+    /// Appends records and syncs once. On failure, such as a full disk, the journal is as before.
+    pub fn append(&mut self, records: &[impl Serialize]) -> io::Result<()> {
         if records.is_empty() {
             return Ok(());
         }
@@ -77,13 +76,13 @@ impl Journal {
                 self.is_torn = false;
                 self.length += lines.len() as u64;
             }
-            // Shrinking takes no room. If it fails all the same, the next record begins a new line.
+            // Truncating needs no space. If it fails nevertheless, the next record begins on a new line.
             Err(_) => self.is_torn |= self.file.set_len(self.length).is_err(),
         }
         written
     }
 
-    /// Replaces all records, at once or not at all.
+    /// Replaces all records atomically.
     pub fn rewrite<'a, T: Serialize + 'a>(
         &mut self,
         records: impl Iterator<Item = &'a T>,
@@ -101,12 +100,12 @@ impl Journal {
     }
 }
 
-/// What a record takes.
+/// Size of a record in bytes.
 pub fn line_bytes(record: &impl Serialize) -> io::Result<u64> {
     Ok(line(record)?.len() as u64)
 }
 
-/// `CHECKSUM JSON`, and the end of the line. JSON has no line ends of its own.
+/// Formats a record as `CHECKSUM JSON\n`. JSON contains no line breaks.
 fn line(record: &impl Serialize) -> io::Result<String> {
     let json = serde_json::to_string(record)?;
     Ok(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())))
@@ -143,7 +142,7 @@ mod tests {
         let path = folder.path().join("index");
         let (mut journal, found) = Journal::open::<String>(&path).unwrap();
         assert_eq!(found, Records::default());
-        journal.add(records).unwrap();
+        journal.append(records).unwrap();
         (folder, path)
     }
 
@@ -157,7 +156,7 @@ mod tests {
         assert_eq!(read(&path).records, ["one", "two\nlines", "é"]);
         let (mut journal, _) = Journal::open::<String>(&path).unwrap();
         journal.rewrite(["two"].iter()).unwrap();
-        journal.add(&["three"]).unwrap();
+        journal.append(&["three"]).unwrap();
         assert_eq!(read(&path), Records { records: vec!["two".to_owned(), "three".to_owned()], damaged: 0 });
     }
 
@@ -169,10 +168,10 @@ mod tests {
         for length in 0..whole.len() {
             fs::write(&path, &whole[..length]).unwrap();
             let (mut journal, found) = Journal::open::<String>(&path).unwrap();
-            // A record is whole without the end of its line, too.
+            // A record is complete even without its line break.
             let expected = ends.iter().filter(|end| **end <= length).count();
             assert_eq!(found.records, ["one", "two", "three"][..expected], "{length}");
-            journal.add(&["four"]).unwrap();
+            journal.append(&["four"]).unwrap();
             let records = read(&path).records;
             assert_eq!((records.len(), records.last().unwrap().as_str()), (expected + 1, "four"), "{length}");
         }
@@ -188,7 +187,7 @@ mod tests {
                 bytes[at] = damage;
                 fs::write(&path, &bytes).unwrap();
                 let found = read(&path);
-                // The end of a line is between two.
+                // A damaged line break affects two records.
                 let spared = if whole[at] == b'\n' { 1 } else { 2 };
                 assert!(found.records.len() >= spared, "{at}: {found:?}");
                 let known = |record: &String| ["one", "two", "three"].contains(&record.as_str());

@@ -1,8 +1,8 @@
-//! Files that are whole or not there.
+//! Files that are complete or absent.
 //!
-//! In: rendered bytes. Out: files. A [`PendingFile`] has no name, or a temporary one, until it is whole; until then,
-//! however jjleak ends, the destination is untouched. Devices and pipes are written to as they are. A [`Journal`] is a file of
-//! records of which each is whole or not there.
+//! In: rendered bytes. Out: files. A [`PendingFile`] has no name, or a temporary one, until it is complete; until then the
+//! destination is untouched, however jjleak ends. Devices and pipes are written to directly. A [`Journal`] is a file of records,
+//! each of which is complete or absent.
 
 mod journal;
 mod pending;

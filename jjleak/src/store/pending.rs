@@ -1,4 +1,4 @@
-//! A file being written.
+//! Files that appear atomically once they are complete.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Write};
@@ -16,12 +16,12 @@ use super::temporary::Registered;
 /// A file could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file could not be created: no such folder, no permission, read-only.
+    /// The file could not be created: missing folder, no permission, or read-only file system.
     #[error("cannot write to folder {folder}")]
     Create {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -31,59 +31,59 @@ pub enum Error {
         /// The destination.
         path: PathBuf,
     },
-    /// The destination is a thing that nothing sensible could be written to.
+    /// The destination is not something that can be written to.
     #[error("{path} is neither a file nor a device or pipe that can be written to")]
     NotAFile {
         /// The destination.
         path: PathBuf,
     },
-    /// The destination is there, or is a link, and cannot be opened.
+    /// The destination exists, or is a link, and cannot be opened.
     #[error("cannot write to {path}")]
     Open {
         /// The destination.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// Writing failed; the disk may be full.
-    #[error("writing {path} failed")]
+    #[error("cannot write {path}")]
     Write {
         /// The destination.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Profiles hold no secrets beyond names of code, and are looked at by others than root.
+/// Profiles contain no secrets besides code names, and are read by users other than root.
 const READABLE_BY_ALL: u32 = 0o644;
-/// What names of temporary files begin with.
+/// Prefix of temporary file names.
 pub(super) const PREFIX: &str = ".jjleak-";
 
-/// A file that gets its name when it is whole. Dropped before that, it leaves nothing behind.
+/// A file that gets its name when it is complete. If dropped earlier, it leaves nothing behind.
 #[derive(Debug)]
 pub struct PendingFile {
     destination: PathBuf,
     content: Content,
 }
 
-/// Where the bytes are until the file has its name.
+/// Where the content is until the file gets its name.
 #[derive(Debug)]
 enum Content {
-    /// In a file without a name (`O_TMPFILE`, open(2)), which goes with jjleak even when it is killed.
+    /// A file without a name (`O_TMPFILE`, open(2)), which disappears even if jjleak is killed.
     Unnamed(File),
-    /// In a file with a temporary name, on file systems that know no others.
+    /// A file with a temporary name, on file systems without `O_TMPFILE`.
     Named { file: NamedTempFile<File>, _registered: Registered },
-    /// At the destination already: a device or pipe can be neither replaced nor taken back.
+    /// The destination itself: a device or pipe cannot be replaced atomically.
     Stream(File),
 }
 
 impl PendingFile {
-    /// A file with a name that jjleak chooses. Creates it beside `destination`, which shows early whether the folder
-    /// can be written to. A link that has the name is replaced and never followed: whoever may write to the folder
-    /// could have put it there, to have another file overwritten.
+    /// Creates a file whose name jjleak chooses, in the folder of `destination`, so that an unwritable folder is found early. A
+    /// symbolic link of that name is replaced, never followed: any user who can write to the folder could have created it, to
+    /// have another file overwritten.
     pub fn create(destination: &Path) -> Result<Self, Error> {
         let path = || destination.to_owned();
         match destination.symlink_metadata() {
@@ -99,14 +99,14 @@ impl PendingFile {
         Ok(Self { destination: path(), content })
     }
 
-    /// A file with a name that the user has given. A link stands for what it leads to; devices and pipes, such as
-    /// `/dev/stdout`, are written to as they are. Waits for the reader of a named pipe.
+    /// Creates a file whose name the user has chosen. Symbolic links are followed; devices and pipes, such as `/dev/stdout`, are
+    /// written to directly. Blocks until a named pipe has a reader.
     pub fn named(destination: &Path) -> Result<Self, Error> {
         let path = || destination.to_owned();
         let open = |source| Error::Open { path: path(), source };
         let metadata = match destination.metadata() {
             Err(source) if destination.is_symlink() => return Err(open(source)),
-            // Nothing has the name, or the folder is to blame, which creating tells best.
+            // No such file, or the folder is the problem, which `create` reports best.
             Err(_) => return Self::create(destination),
             Ok(metadata) => metadata,
         };
@@ -120,7 +120,7 @@ impl PendingFile {
         Self::create(destination)
     }
 
-    /// Where the file will be.
+    /// Path of the finished file.
     #[must_use]
     pub fn destination(&self) -> &Path {
         &self.destination
@@ -135,7 +135,7 @@ impl PendingFile {
         file.write_all(bytes).map_err(|source| failed(&self.destination, source))
     }
 
-    /// Gives the file its name, once its content is on disk.
+    /// Syncs the content and gives the file its name.
     pub fn finish(self) -> Result<PathBuf, Error> {
         let Self { destination, content } = self;
         let named = match content {
@@ -147,7 +147,7 @@ impl PendingFile {
         };
         match named {
             Ok(()) => {
-                // The name is on disk when the folder is. Whoever may write to a folder need not be able to open it.
+                // Sync the folder to make the name durable. A user may be able to write to a folder, but not to open it.
                 if let Ok(folder) = File::open(folder_of(&destination)) {
                     let _ = folder.sync_all();
                 }
@@ -158,7 +158,7 @@ impl PendingFile {
     }
 }
 
-/// Whether what is written to this path goes on to someone else: a device or a pipe.
+/// Whether a path is a device or a pipe, so that its content goes elsewhere.
 #[must_use]
 pub fn is_stream(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| is_stream_type(metadata.file_type()))
@@ -181,7 +181,7 @@ fn content_in(folder: &Path) -> io::Result<Content> {
     options.write(true).mode(READABLE_BY_ALL);
     let unnamed = options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(folder);
     match unnamed.as_ref().map_err(|error| error.raw_os_error().map(Errno::from_raw)) {
-        // Some file systems know no files without names (open(2)).
+        // Some file systems have no `O_TMPFILE` (open(2)).
         Err(Some(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL)) => {}
         _ => return unnamed.map(Content::Unnamed),
     }
@@ -190,7 +190,7 @@ fn content_in(folder: &Path) -> io::Result<Content> {
     Ok(Content::Named { file, _registered: registered })
 }
 
-/// Gives a file without a name this one. A link cannot take the place of a file: it is made beside and moved.
+/// Gives an unnamed file a name. `linkat` cannot replace a file, so a link is created beside it and renamed.
 fn name(file: &File, destination: &Path) -> io::Result<()> {
     let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link =

@@ -1,4 +1,4 @@
-//! Temporary files that exist now.
+//! Registry of existing temporary files.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use super::pending::PREFIX;
 
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A temporary file that [`discard_all`] removes, until this value is dropped.
+/// Registers a temporary file for [`discard_all`] until dropped.
 #[derive(Debug)]
 pub(super) struct Registered(PathBuf);
 
@@ -26,15 +26,15 @@ impl Drop for Registered {
     }
 }
 
-/// Removes every temporary file. For leaving at once.
+/// Removes all registered files, before exiting without unwinding.
 pub fn discard_all() {
     for path in lock().drain(..) {
-        // Nothing can be done about a file that cannot be removed.
+        // There is no remedy if it cannot be removed.
         let _ = fs::remove_file(path);
     }
 }
 
-/// Removes the temporary files that processes left in a folder which were killed; how many. Nobody may be writing there.
+/// Removes the temporary files that killed processes left in a folder; returns their number. Nobody may be writing there.
 pub fn discard_left(folder: &Path) -> io::Result<usize> {
     let mut discarded = 0;
     for file in fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! Figures in few characters.
+//! Compact formats for figures.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn short(number: u64, base: f64) -> String {
     if value < 9.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
 }
 
-/// The bytes exactly, and in a unit beside it where that reads better: `5,296,496 bytes (5.1 MiB)`.
+/// Exact bytes, with a rounded value in a larger unit: `5,296,496 bytes (5.1 MiB)`.
 pub(super) fn exact_bytes(bytes: u64) -> String {
     let unit = if bytes == 1 { "byte" } else { "bytes" };
     let humane = humane_bytes(bytes).map(|humane| format!(" ({humane})")).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{ending}", grouped(number))
 }
 
-/// A difference, as `print` prints its size; a dot for none.
+/// A signed difference, formatted by `print`; a dot for zero.
 pub(super) fn signed(difference: i64, print: impl Fn(u64) -> String) -> String {
     match difference {
         0 => "·".to_owned(),
@@ -65,7 +65,7 @@ pub(super) fn signed(difference: i64, print: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// Bytes a second as growth is told in reports, a minute unless it is slow: `+4.1M/min`.
+/// A rate per minute, or per hour or day if it is slow: `+4.1M/min`.
 pub(super) fn rate(per_second: f64, print: impl Fn(u64) -> String) -> String {
     const TIMES: [(f64, &str); 3] = [(60., "min"), (3_600., "h"), (86_400., "d")];
     let size = per_second.abs();
@@ -78,13 +78,13 @@ pub(super) fn rate(per_second: f64, print: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The number without its fraction.
+/// Rounds to a whole number.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates, which is right")]
 pub(super) fn whole(number: f64) -> u64 {
     number.round() as u64
 }
 
-/// An age in five characters: `3.2s`, `59s`, `4m12s`, `3h05m`, `9d00h`, `400d`.
+/// An age in at most five characters: `3.2s`, `59s`, `4m12s`, `3h05m`, `9d00h`, `400d`.
 pub(super) fn short_age(age: Duration) -> String {
     let seconds = age.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);

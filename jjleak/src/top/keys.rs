@@ -1,28 +1,28 @@
-//! What each key changes.
+//! Key bindings.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::Top;
-use super::books::Row;
 use super::order::Filter;
 use super::screen::{List, Scope, Screen};
+use super::snapshot::Row;
 use super::tree::Tile;
 use crate::render::Value;
 
-/// What a key asks of the outside.
+/// Request of a key that the view cannot serve itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    /// To leave the view.
+pub enum Request {
+    /// Leave the view.
     Leave,
-    /// To write what is shown to a file.
+    /// Write the shown stacks to a file.
     Export,
-    /// To stop until the shell says otherwise.
+    /// Suspend jjleak until the shell resumes it.
     Suspend,
-    /// To draw everything anew: something else has written to the terminal.
+    /// Redraw the screen: something else has written to the terminal.
     Redraw,
 }
 
-/// A key and what it does, for the help and for the last line.
+/// A key and what it does, for the help screen.
 pub(super) struct Help {
     pub(super) keys: &'static str,
     pub(super) does: &'static str,
@@ -35,48 +35,48 @@ const fn help(keys: &'static str, does: &'static str) -> Help {
 /// All keys.
 pub(super) const HELP: [Help; 15] = [
     help("↑ ↓ PgUp PgDn Home End", "move (also k j g G)"),
-    help("Enter →", "look closer: process, call site, stack (also l)"),
+    help("Enter →", "open: process, call site, stack (also l)"),
     help("Esc ←", "back (also h and Backspace)"),
-    help("s S", "sort by the next column, by the one before (▾)"),
-    help("r", "turn the order round"),
+    help("s S", "sort by the next or previous column (▾)"),
+    help("r", "reverse the order"),
     help("/", "filter by function, file or verdict; Esc clears"),
-    help("b", "bytes or objects"),
+    help("b", "switch between bytes and objects"),
     help("t", "tree of call paths; Enter zooms in, Esc out"),
-    help("n p", "next stack of a call site, the one before"),
+    help("n p", "next or previous stack of a call site"),
     help("a", "call sites of all processes"),
-    help("Space f", "freeze and go on"),
+    help("Space f", "freeze or resume"),
     help("e", "write what is shown as a flame graph (SVG)"),
-    help("Ctrl-L Ctrl-Z", "draw anew; stop jjleak, fg brings it back"),
+    help("Ctrl-L Ctrl-Z", "redraw; suspend jjleak (fg resumes it)"),
     help("?", "this help"),
-    help("q Ctrl-C", "leave; files are written if they were asked for"),
+    help("q Ctrl-C", "quit; requested files are written"),
 ];
 
-/// Longest filter that can be typed.
+/// Maximum length of a filter, in bytes.
 const MAX_FILTER: usize = 200;
 
 impl Top {
-    /// Does what a key says; what it asks of the outside, if anything.
-    pub fn press(&mut self, key: KeyEvent) -> Option<Wish> {
+    /// Handles a key; returns a request if it needs one.
+    pub fn press(&mut self, key: KeyEvent) -> Option<Request> {
         self.notice.clear();
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return self.press_control(key.code);
         }
-        if self.is_helping {
-            self.is_helping = false;
+        if self.shows_help {
+            self.shows_help = false;
             return None;
         }
-        if self.is_typing {
+        if self.is_typing_filter {
             self.type_filter(key.code);
             return None;
         }
         match key.code {
-            KeyCode::Char('q') => return Some(Wish::Leave),
-            KeyCode::Char('e') => return Some(Wish::Export),
-            KeyCode::Char('?') | KeyCode::F(1) => self.is_helping = true,
+            KeyCode::Char('q') => return Some(Request::Leave),
+            KeyCode::Char('e') => return Some(Request::Export),
+            KeyCode::Char('?') | KeyCode::F(1) => self.shows_help = true,
             KeyCode::Char(' ' | 'f') => self.freeze(),
             KeyCode::Char('b') => {
                 self.value = if self.value == Value::Bytes { Value::Objects } else { Value::Bytes };
-                self.arrange();
+                self.sort_and_filter();
             }
             KeyCode::Esc | KeyCode::Backspace => self.go_back(),
             KeyCode::Char('t') => self.show_tree(),
@@ -85,12 +85,12 @@ impl Top {
         None
     }
 
-    fn press_control(&mut self, code: KeyCode) -> Option<Wish> {
+    fn press_control(&mut self, code: KeyCode) -> Option<Request> {
         match code {
-            KeyCode::Char('c') => Some(Wish::Leave),
-            KeyCode::Char('z') => Some(Wish::Suspend),
-            KeyCode::Char('l') => Some(Wish::Redraw),
-            KeyCode::Char('u') if self.is_typing => {
+            KeyCode::Char('c') => Some(Request::Leave),
+            KeyCode::Char('z') => Some(Request::Suspend),
+            KeyCode::Char('l') => Some(Request::Redraw),
+            KeyCode::Char('u') if self.is_typing_filter => {
                 self.filter("");
                 None
             }
@@ -101,17 +101,17 @@ impl Top {
     fn freeze(&mut self) {
         self.frozen = match self.frozen.take() {
             Some(_) => None,
-            None => Some(self.books.clone()),
+            None => Some(self.snapshot.clone()),
         };
-        self.arrange();
+        self.sort_and_filter();
     }
 
     fn type_filter(&mut self, code: KeyCode) {
         let mut text = self.screen().filter().map(Filter::text).unwrap_or_default().to_owned();
         match code {
-            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Enter => self.is_typing_filter = false,
             KeyCode::Esc => {
-                self.is_typing = false;
+                self.is_typing_filter = false;
                 self.filter("");
             }
             KeyCode::Backspace => {
@@ -130,14 +130,14 @@ impl Top {
         if let Some(filter) = self.screen_mut().filter_mut() {
             *filter = Filter::new(text);
         }
-        self.arrange();
+        self.sort_and_filter();
     }
 
     fn go_back(&mut self) {
-        if let Screen::Tree { zoom, chosen, .. } = self.screen_mut()
+        if let Screen::Tree { zoom, selected, .. } = self.screen_mut()
             && !zoom.is_empty()
         {
-            chosen.clone_from(zoom);
+            selected.clone_from(zoom);
             zoom.clear();
             return;
         }
@@ -146,24 +146,24 @@ impl Top {
         } else if self.screens.len() > 1 {
             self.screens.pop();
         }
-        self.arrange();
+        self.sort_and_filter();
     }
 
     fn show_tree(&mut self) {
         if matches!(self.screen(), Screen::Tree { .. }) {
             self.screens.pop();
-            self.arrange();
+            self.sort_and_filter();
             return;
         }
         let of = match self.screen() {
-            // Of the process that is chosen.
+            // Tree of the selected process.
             Screen::Processes(_) => {
-                let row = self.chosen_row();
+                let row = self.selected_row();
                 row.map_or(Scope::Everything, |row| Scope::Process(row.key.process))
             }
             screen => screen.scope(),
         };
-        self.screens.push(Screen::Tree { of, zoom: Vec::new(), chosen: Vec::new() });
+        self.screens.push(Screen::Tree { of, zoom: Vec::new(), selected: Vec::new() });
     }
 
     fn press_in_screen(&mut self, code: KeyCode) {
@@ -178,24 +178,24 @@ impl Top {
         let (index, _) = self.screen().place();
         let last = self.rows.len().saturating_sub(1);
         match code {
-            KeyCode::Down | KeyCode::Char('j') => self.choose((index + 1).min(last)),
-            KeyCode::Up | KeyCode::Char('k') => self.choose(index.saturating_sub(1)),
-            KeyCode::PageDown => self.choose((index + self.page).min(last)),
-            KeyCode::PageUp => self.choose(index.saturating_sub(self.page)),
-            KeyCode::End | KeyCode::Char('G') => self.choose(last),
-            KeyCode::Home | KeyCode::Char('g') => self.choose_first(),
-            KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => self.look_closer(),
+            KeyCode::Down | KeyCode::Char('j') => self.select((index + 1).min(last)),
+            KeyCode::Up | KeyCode::Char('k') => self.select(index.saturating_sub(1)),
+            KeyCode::PageDown => self.select((index + self.page).min(last)),
+            KeyCode::PageUp => self.select(index.saturating_sub(self.page)),
+            KeyCode::End | KeyCode::Char('G') => self.select(last),
+            KeyCode::Home | KeyCode::Char('g') => self.select_first(),
+            KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => self.drill_down(),
             KeyCode::Left | KeyCode::Char('h') => self.go_back(),
             KeyCode::Char('s') => self.sort_by(1),
             KeyCode::Char('S') => self.sort_by(super::Sort::ALL.len() - 1),
             KeyCode::Char('r') => {
                 self.is_reversed = !self.is_reversed;
-                self.arrange();
+                self.sort_and_filter();
             }
-            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Char('/') => self.is_typing_filter = true,
             KeyCode::Char('a') if matches!(self.screen(), Screen::Processes(_)) => {
                 self.screens.push(Screen::Sites { of: None, list: List::default() });
-                self.arrange();
+                self.sort_and_filter();
             }
             _ => {}
         }
@@ -203,59 +203,60 @@ impl Top {
 
     fn sort_by(&mut self, steps: usize) {
         self.sort = self.sort.step(steps);
-        self.arrange();
+        self.sort_and_filter();
     }
 
-    /// The row that is chosen.
-    pub(super) fn chosen_row(&self) -> Option<Row> {
-        let books = self.shown_books();
+    /// The selected row.
+    pub(super) fn selected_row(&self) -> Option<Row> {
+        let snapshot = self.shown_snapshot();
         let all = match self.screen() {
-            Screen::Processes(_) => &books.processes,
-            _ => &books.sites,
+            Screen::Processes(_) => &snapshot.processes,
+            _ => &snapshot.sites,
         };
         all.get(*self.rows.get(self.screen().place().0)?).copied()
     }
 
-    fn choose(&mut self, index: usize) {
-        let books = self.frozen.as_ref().unwrap_or(&self.books);
+    fn select(&mut self, index: usize) {
+        let snapshot = self.frozen.as_ref().unwrap_or(&self.snapshot);
         let shown = self.screens.len() - 1;
         let row = self.rows.get(index);
         match &mut self.screens[shown] {
             Screen::Processes(list) => {
-                list.chosen = row.and_then(|row| books.processes.get(*row)).map(|row| row.key.process);
+                list.selected = row.and_then(|row| snapshot.processes.get(*row)).map(|row| row.key.process);
             }
             Screen::Sites { list, .. } => {
-                list.chosen = row.and_then(|row| books.sites.get(*row)).map(|row| row.key);
+                list.selected = row.and_then(|row| snapshot.sites.get(*row)).map(|row| row.key);
             }
             Screen::Site { .. } | Screen::Tree { .. } => {}
         }
-        self.arrange();
+        self.sort_and_filter();
     }
 
-    /// Chooses what comes first, whatever that will be.
-    fn choose_first(&mut self) {
+    /// Selects the first row, whichever it will be.
+    fn select_first(&mut self) {
         match self.screen_mut() {
-            Screen::Processes(list) => list.chosen = None,
-            Screen::Sites { list, .. } => list.chosen = None,
+            Screen::Processes(list) => list.selected = None,
+            Screen::Sites { list, .. } => list.selected = None,
             Screen::Site { .. } | Screen::Tree { .. } => {}
         }
-        self.arrange();
+        self.sort_and_filter();
     }
 
-    fn look_closer(&mut self) {
-        let Some(row) = self.chosen_row() else { return };
+    fn drill_down(&mut self) {
+        let Some(row) = self.selected_row() else { return };
         let closer = match self.screen() {
             Screen::Processes(_) => Screen::Sites { of: Some(row.key.process), list: List::default() },
             _ => Screen::Site { key: row.key, stack: 0, scroll: 0 },
         };
         self.screens.push(closer);
-        self.arrange();
+        self.sort_and_filter();
     }
 
     fn press_in_site(&mut self, code: KeyCode) {
         let page = self.page;
         let Screen::Site { key, .. } = *self.screen() else { return };
-        let stacks = self.shown_books().find_site(key).map_or(0, |row| self.shown_books().stacks(row).len());
+        let stacks =
+            self.shown_snapshot().find_site(key).map_or(0, |row| self.shown_snapshot().stacks(row).len());
         let Screen::Site { stack, scroll, .. } = self.screen_mut() else { return };
         match code {
             KeyCode::Down | KeyCode::Char('j') => *scroll = scroll.saturating_add(1),
@@ -275,14 +276,14 @@ impl Top {
     fn press_in_tree(&mut self, code: KeyCode) {
         let last = self.screens.len() - 1;
         let icicle = &self.icicle;
-        let Screen::Tree { zoom, chosen, .. } = &mut self.screens[last] else { return };
-        let Some(at) = icicle.find(chosen).or_else(|| icicle.find(zoom)) else { return };
+        let Screen::Tree { zoom, selected, .. } = &mut self.screens[last] else { return };
+        let Some(at) = icicle.find(selected).or_else(|| icicle.find(zoom)) else { return };
         let above = || icicle.find(at.path.split_last().map_or(&[][..], |(_, path)| path));
         let go: Option<&Tile> = match code {
             KeyCode::Down | KeyCode::Char('j') => icicle.below(at),
             KeyCode::Up | KeyCode::Char('k') if at.path == *zoom => {
                 zoom.pop();
-                chosen.clone_from(zoom);
+                selected.clone_from(zoom);
                 return;
             }
             KeyCode::Up | KeyCode::Char('k') => above(),
@@ -296,7 +297,7 @@ impl Top {
             _ => None,
         };
         if let Some(tile) = go {
-            chosen.clone_from(&tile.path);
+            selected.clone_from(&tile.path);
         }
     }
 }

@@ -1,22 +1,22 @@
-//! The live view: what is shown, and what each key does. Pure: the terminal and the clock stay outside.
+//! State of the live view: what is shown, and what each key does. Pure: the terminal and the clock stay outside.
 //!
-//! In: [`Profile`]s with their verdicts, an interval apart, and keys. Out: the cells of a screen, and what a key asks of
-//! the outside ([`Wish`]).
+//! In: successive [`Profile`]s with their verdicts, and keys. Out: the cells of a screen, and requests from keys that the
+//! view cannot serve itself ([`Request`]).
 //!
-//! - `books`: what is known at an instant, as rows.
-//! - `order`: in which order rows stand, and which of them.
-//! - `standing`: what can be said of a row.
-//! - `screen`: what is looked at, and where in it.
-//! - `keys`: what each key changes.
+//! - `snapshot`: the profiles of one instant, as rows.
+//! - `order`: sorting and filtering of rows.
+//! - `assessment`: the verdict column.
+//! - `screen`: the current screen and the position in it.
+//! - `keys`: key bindings.
 //! - `tree`: call paths as tiles.
-//! - `view`: all of this in cells.
+//! - `view`: rendering into cells.
 
-mod books;
+mod assessment;
 mod figures;
 mod keys;
 mod order;
 mod screen;
-mod standing;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -33,39 +33,39 @@ use jiff::tz::TimeZone;
 use crate::analyze::call_sites;
 use crate::profile::{Profile, StackProfile};
 use crate::render::Value;
-use books::{Before, Books, Row};
 use screen::{List, Scope, Screen};
+use snapshot::{Previous, Row, Snapshot};
 use theme::Theme;
 use tree::Icicle;
 
-pub use keys::Wish;
+pub use keys::Request;
 pub use order::{Sort, UnknownSort};
 pub use theme::Colors;
 
-/// Processes that have ended and can still be looked at: those with the most live bytes.
+/// Maximum number of ended processes that stay listed: those with the most live bytes.
 const MAX_ENDED: usize = 32;
 
-/// What is known of a run from its beginning.
+/// Fixed properties of a run.
 #[derive(Debug, Clone)]
 pub struct About {
-    /// Time between two instants.
+    /// Time between snapshots.
     pub interval: Duration,
-    /// Where the reader's clock stands.
+    /// Time zone of the reader.
     pub time_zone: TimeZone,
-    /// What of the figures is left out, in words; nothing when they are whole.
+    /// Description of what the figures leave out; empty if they are complete.
     pub view: String,
     /// Whether there can be more than one process.
     pub several: bool,
-    /// Which colours the terminal shows.
+    /// Colours that the terminal supports.
     pub colors: Colors,
-    /// The first order.
+    /// Initial sort order.
     pub sort: Sort,
 }
 
-/// What jjleak itself takes.
+/// Resources used by jjleak itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
-    /// Its share of one core, from 0 on, since the instant before; `None` at the first.
+    /// Share of one core since the previous snapshot; `None` at the first.
     pub cpu: Option<f64>,
 }
 
@@ -78,37 +78,37 @@ pub struct Cost {
 pub struct Top {
     about: About,
     theme: Theme,
-    /// What is known now.
-    books: Books,
-    /// What is shown, if it is not that.
-    frozen: Option<Books>,
-    before: Before,
-    /// Last profiles of processes that have ended, and how many are not kept.
+    /// Latest snapshot.
+    snapshot: Snapshot,
+    /// Snapshot shown instead while the view is frozen.
+    frozen: Option<Snapshot>,
+    before: Previous,
+    /// Last profiles of processes that have ended, and the number of those dropped.
     ended: Vec<Arc<Profile>>,
     forgotten: usize,
-    /// How many instants have been taken in.
+    /// Number of snapshots so far.
     instants: u64,
-    /// Whether nothing will change any more.
-    is_over: bool,
-    /// Time to the next instant.
-    pace: Duration,
-    /// What is looked at, and the way back.
+    /// Whether the run has ended.
+    has_ended: bool,
+    /// Time until the next snapshot.
+    next_in: Duration,
+    /// Stack of screens, the current one last.
     screens: Vec<Screen>,
     sort: Sort,
     is_reversed: bool,
     value: Value,
-    is_helping: bool,
-    is_typing: bool,
+    shows_help: bool,
+    is_typing_filter: bool,
     notice: String,
-    /// Indexes of the rows of the list that is looked at, in their order.
+    /// Indexes of the current list's rows, filtered and sorted.
     rows: Vec<usize>,
-    /// Lines of a list that find room.
+    /// Number of list rows that fit on the screen.
     page: usize,
     icicle: Icicle,
 }
 
 impl Top {
-    /// A view of nothing yet.
+    /// An empty view.
     #[must_use]
     pub fn new(about: About) -> Self {
         let first = if about.several {
@@ -119,20 +119,20 @@ impl Top {
         Self {
             theme: Theme { colors: about.colors },
             sort: about.sort,
-            pace: about.interval,
+            next_in: about.interval,
             about,
-            books: Books::default(),
+            snapshot: Snapshot::default(),
             frozen: None,
-            before: Before::default(),
+            before: Previous::default(),
             ended: Vec::new(),
             forgotten: 0,
             instants: 0,
-            is_over: false,
+            has_ended: false,
             screens: vec![first],
             is_reversed: false,
             value: Value::Bytes,
-            is_helping: false,
-            is_typing: false,
+            shows_help: false,
+            is_typing_filter: false,
             notice: String::new(),
             rows: Vec::new(),
             page: 1,
@@ -140,83 +140,83 @@ impl Top {
         }
     }
 
-    /// Takes in the profiles of an instant.
-    pub fn take(&mut self, profiles: Vec<Profile>, cost: Cost) {
+    /// Updates the view with the profiles of a new snapshot.
+    pub fn update(&mut self, profiles: Vec<Profile>, cost: Cost) {
         let profiles =
             profiles.into_iter().map(listed).map(Arc::new).chain(self.ended.iter().cloned()).collect();
         self.instants += 1;
-        self.books = Books::new(profiles, cost, &mut self.before);
-        self.arrange();
+        self.snapshot = Snapshot::new(profiles, cost, &mut self.before);
+        self.sort_and_filter();
     }
 
-    /// Takes in the last profiles of processes that have ended. They are shown from the next instant on.
-    pub fn take_ended(&mut self, profiles: Vec<Profile>) {
+    /// Adds the last profiles of processes that have ended. They show from the next snapshot on.
+    pub fn add_ended(&mut self, profiles: Vec<Profile>) {
         self.ended.extend(profiles.into_iter().map(listed).map(Arc::new));
         self.ended.sort_by_key(|profile| std::cmp::Reverse(profile.live().bytes));
         self.forget_ended(self.ended.len().saturating_sub(MAX_ENDED));
         self.ended.truncate(MAX_ENDED);
     }
 
-    /// Keeps processes no longer that had ended by then.
+    /// Drops processes that had ended before this instant.
     pub fn forget_ended_before(&mut self, instant: Timestamp) {
         let all = self.ended.len();
         self.ended.retain(|profile| profile.taken_at >= instant);
         self.forget_ended(all - self.ended.len());
     }
 
-    /// So many processes have ended that are not kept.
+    /// Counts ended processes that were dropped.
     pub const fn forget_ended(&mut self, number: usize) {
         self.forgotten += number;
     }
 
-    /// Whether nothing will change any more.
+    /// Whether the run has ended.
     #[must_use]
-    pub const fn is_over(&self) -> bool {
-        self.is_over
+    pub const fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
-    /// All processes have ended, and none will come.
+    /// Marks the run as ended: all processes have ended, and none will come.
     pub const fn end(&mut self) {
-        self.is_over = true;
+        self.has_ended = true;
     }
 
-    /// The next instant comes so much later.
-    pub const fn set_pace(&mut self, pace: Duration) {
-        self.pace = pace;
+    /// Sets the time until the next snapshot.
+    pub const fn set_interval(&mut self, interval: Duration) {
+        self.next_in = interval;
     }
 
-    /// Tells the user, until the next key; an empty notice shows again what another has hidden.
-    pub fn tell(&mut self, notice: &str) {
+    /// Shows a notice until the next key; an empty notice clears it.
+    pub fn notify(&mut self, notice: &str) {
         notice.clone_into(&mut self.notice);
     }
 
-    /// What is shown, as a profile, and what its figures are of.
+    /// The shown stacks as a profile, and the value they are shown by.
     #[must_use]
     pub fn shown(&self) -> (Profile, Value) {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let screen = self.screen();
-        let wanted = self.wanted_stacks();
-        let profiles: Vec<_> = books
+        let wanted = self.shown_stack_ids();
+        let profiles: Vec<_> = snapshot
             .profiles
             .iter()
             .enumerate()
-            .filter(|(_, profile)| screen.concerns(profile))
+            .filter(|(_, profile)| screen.shows(profile))
             .map(|(index, profile)| {
                 let mut profile = Profile::clone(profile);
                 profile.stacks.retain(|stack| wanted.contains(&(index, stack.id)));
                 profile
             })
-            .filter(|profile| books.profiles.len() == 1 || !profile.stacks.is_empty())
+            .filter(|profile| snapshot.profiles.len() == 1 || !profile.stacks.is_empty())
             .collect();
         (Profile::merge(profiles.iter()), self.value)
     }
 
-    fn shown_books(&self) -> &Books {
-        self.frozen.as_ref().unwrap_or(&self.books)
+    fn shown_snapshot(&self) -> &Snapshot {
+        self.frozen.as_ref().unwrap_or(&self.snapshot)
     }
 
     fn screen(&self) -> &Screen {
-        // The first one is never left.
+        // The first screen is never popped.
         &self.screens[self.screens.len() - 1]
     }
 
@@ -225,18 +225,18 @@ impl Top {
         &mut self.screens[last]
     }
 
-    /// The stacks that are shown, by the index of their profile and their ID.
-    fn wanted_stacks(&self) -> std::collections::HashSet<(usize, u64)> {
-        let books = self.shown_books();
+    /// The shown stacks, by index of their profile and ID.
+    fn shown_stack_ids(&self) -> std::collections::HashSet<(usize, u64)> {
+        let snapshot = self.shown_snapshot();
         let of_row = |row: &Row| {
             let index = row.profile;
-            let all = || books.profile(row).stacks.iter().map(|stack| stack.id).collect();
-            let ids: Vec<u64> = books.verdict(row).map_or_else(all, |verdict| verdict.stacks.to_vec());
+            let all = || snapshot.profile(row).stacks.iter().map(|stack| stack.id).collect();
+            let ids: Vec<u64> = snapshot.verdict(row).map_or_else(all, |verdict| verdict.stacks.to_vec());
             ids.into_iter().map(move |id| (index, id))
         };
         match self.screen() {
             Screen::Processes(_) | Screen::Sites { .. } => self.shown_rows().flat_map(of_row).collect(),
-            Screen::Site { key, .. } => books.find_site(*key).into_iter().flat_map(of_row).collect(),
+            Screen::Site { key, .. } => snapshot.find_site(*key).into_iter().flat_map(of_row).collect(),
             Screen::Tree { of, zoom, .. } => {
                 let stacks = self.stacks_of(*of).into_iter();
                 let below = stacks.filter(|(_, stack)| tree::is_below(stack, zoom));
@@ -245,49 +245,49 @@ impl Top {
         }
     }
 
-    /// The rows of the list that is looked at, in their order.
+    /// Rows of the current list, filtered and sorted.
     fn shown_rows(&self) -> impl Iterator<Item = &Row> {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let all = match self.screen() {
-            Screen::Processes(_) => &books.processes,
-            _ => &books.sites,
+            Screen::Processes(_) => &snapshot.processes,
+            _ => &snapshot.sites,
         };
         self.rows.iter().filter_map(|index| all.get(*index))
     }
 
-    /// The stacks of a part of what is known, with the indexes of their profiles.
+    /// Stacks within a scope, with the indexes of their profiles.
     fn stacks_of(&self, scope: Scope) -> Vec<(usize, &StackProfile)> {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         if let Scope::Site(key) = scope {
-            let Some(row) = books.find_site(key) else { return Vec::new() };
-            return books.stacks(row).into_iter().map(|stack| (row.profile, stack)).collect();
+            let Some(row) = snapshot.find_site(key) else { return Vec::new() };
+            return snapshot.stacks(row).into_iter().map(|stack| (row.profile, stack)).collect();
         }
-        let profiles = books.profiles.iter().enumerate().filter(|(_, profile)| scope.has(profile));
+        let profiles = snapshot.profiles.iter().enumerate().filter(|(_, profile)| scope.has(profile));
         profiles.flat_map(|(index, profile)| profile.stacks.iter().map(move |stack| (index, stack))).collect()
     }
 
-    /// Puts the rows of the list that is looked at in their order, and keeps what is chosen in sight.
-    fn arrange(&mut self) {
-        let books = self.frozen.as_ref().unwrap_or(&self.books);
+    /// Filters and sorts the current list, and scrolls to the selected row.
+    fn sort_and_filter(&mut self) {
+        let snapshot = self.frozen.as_ref().unwrap_or(&self.snapshot);
         let current = self.screens.len() - 1;
         let (sort, value, is_reversed) = (self.sort, self.value, self.is_reversed);
         let (rows, mut order): (&[Row], Vec<usize>) = match &self.screens[current] {
             Screen::Processes(list) => {
-                let shows = |row: &Row| list.filter.shows_process(books.profile(row));
-                (&books.processes, indexes(&books.processes, shows))
+                let shows = |row: &Row| list.filter.shows_process(snapshot.profile(row));
+                (&snapshot.processes, indexes(&snapshot.processes, shows))
             }
             Screen::Sites { of, list } => {
                 let of_threads: Vec<_> =
-                    books.profiles.iter().map(|profile| list.filter.stacks_of_threads(profile)).collect();
+                    snapshot.profiles.iter().map(|profile| list.filter.stacks_of_threads(profile)).collect();
                 let shows = |row: &Row| {
                     of.is_none_or(|process| row.key.process == process)
                         && (list.filter.is_empty()
-                            || books.verdict(row).is_some_and(|verdict| {
+                            || snapshot.verdict(row).is_some_and(|verdict| {
                                 let of_threads = &of_threads[row.profile];
-                                list.filter.shows_site(books.profile(row), of_threads, verdict)
+                                list.filter.shows_site(snapshot.profile(row), of_threads, verdict)
                             }))
                 };
-                (&books.sites, indexes(&books.sites, shows))
+                (&snapshot.sites, indexes(&snapshot.sites, shows))
             }
             Screen::Site { .. } | Screen::Tree { .. } => return,
         };
@@ -298,12 +298,12 @@ impl Top {
         let find = |is_it: &dyn Fn(&Row) -> bool| order.iter().position(|index| is_it(&rows[*index]));
         match &mut self.screens[current] {
             Screen::Processes(list) => {
-                let found = list.chosen.and_then(|key| find(&|row| row.key.process == key));
-                list.settle(found, order.len(), self.page);
+                let found = list.selected.and_then(|key| find(&|row| row.key.process == key));
+                list.scroll_to_selected(found, order.len(), self.page);
             }
             Screen::Sites { list, .. } => {
-                let found = list.chosen.and_then(|key| find(&|row| row.key == key));
-                list.settle(found, order.len(), self.page);
+                let found = list.selected.and_then(|key| find(&|row| row.key == key));
+                list.scroll_to_selected(found, order.len(), self.page);
             }
             Screen::Site { .. } | Screen::Tree { .. } => {}
         }
@@ -311,7 +311,7 @@ impl Top {
     }
 }
 
-/// The profile with its call sites: where nothing was judged, it has none.
+/// Adds call sites to a profile that was not judged and has none.
 fn listed(mut profile: Profile) -> Profile {
     if profile.verdicts.is_empty() {
         profile.verdicts = call_sites(&profile);

@@ -1,4 +1,4 @@
-//! In which order rows stand, and which of them.
+//! Sorting and filtering of rows.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -7,33 +7,33 @@ use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 
-use super::books::Row;
+use super::snapshot::Row;
 use crate::profile::{Frame, Profile, StackProfile, Verdict};
 use crate::render::Value;
 
-/// What rows are ordered by; what matters most comes first.
+/// Sort order of rows, most significant first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// What is worst first: the verdict, then how fast it grows.
+    /// By severity, then rate of growth.
     #[default]
     Verdict,
-    /// What lives.
+    /// By live bytes or objects, whichever is shown.
     Size,
-    /// Live objects.
+    /// By live objects.
     Count,
-    /// What has changed since the instant before.
+    /// By change since the previous snapshot.
     Growth,
-    /// How fast it grows.
+    /// By rate of growth.
     Rate,
-    /// Age of the oldest live block.
+    /// By age of the oldest live block.
     Age,
 }
 
 impl Sort {
-    /// All orders, as one key after the other chooses them.
+    /// All orders, in the sequence in which the sort key cycles through them.
     pub const ALL: [Self; 6] = [Self::Verdict, Self::Size, Self::Count, Self::Growth, Self::Rate, Self::Age];
 
-    /// The name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,16 +46,16 @@ impl Sort {
         }
     }
 
-    /// The order so many steps further on, round and round.
+    /// The order this many steps ahead, cyclically.
     pub(super) fn step(self, steps: usize) -> Self {
         Self::ALL[(self as usize + steps) % Self::ALL.len()]
     }
 
-    /// Which of two rows comes first.
+    /// Compares two rows.
     pub(super) fn compare(self, value: Value, a: &Row, b: &Row) -> Ordering {
         let by = |key: fn(&Row, Value) -> i128| key(b, value).cmp(&key(a, value));
         let first = match self {
-            Self::Verdict => a.standing.cmp(&b.standing).then(b.rate.total_cmp(&a.rate)),
+            Self::Verdict => a.assessment.cmp(&b.assessment).then(b.rate.total_cmp(&a.rate)),
             Self::Size => by(|row, value| i128::from(value.of(row.live))),
             Self::Count => by(|row, _| i128::from(row.live.objects)),
             Self::Growth => by(|row, value| {
@@ -68,7 +68,7 @@ impl Sort {
             Self::Age => b.oldest.cmp(&a.oldest),
         };
         let live = value.of(b.live).cmp(&value.of(a.live));
-        // What comes first does not change while nothing else does.
+        // Break ties by key, so that rows do not move without a reason.
         first.then(live).then_with(|| a.key.cmp(&b.key))
     }
 }
@@ -87,12 +87,12 @@ impl FromStr for Sort {
     }
 }
 
-/// A name that no [`Sort`] has.
+/// A name that is not a [`Sort`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown order `{0}`: the view is sorted by verdict, size, count, growth, rate or age")]
+#[error("unknown sort order `{0}`: use verdict, size, count, growth, rate or age")]
 pub struct UnknownSort(String);
 
-/// Which rows are shown.
+/// Filter of rows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Filter {
     text: String,
@@ -100,13 +100,13 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Shows what has the text in it, or what it matches as a regular expression, whatever the case.
+    /// Matches a case-insensitive regular expression, or plain text if it is not a valid expression.
     pub(super) fn new(text: &str) -> Self {
         if text.is_empty() {
             return Self::default();
         }
         let pattern = |text: &str| RegexBuilder::new(text).case_insensitive(true).build();
-        // Half of an expression, as it is being typed, is a text like any other.
+        // An incomplete expression, while it is being typed, is plain text.
         let pattern = pattern(text).or_else(|_| pattern(&regex::escape(text))).ok();
         Self { text: text.to_owned(), pattern }
     }
@@ -124,7 +124,7 @@ impl Filter {
         self.matches(&process.comm) || self.matches(&process.exe) || self.matches(&process.pid.to_string())
     }
 
-    /// The stacks of threads whose names match: for their sake, call sites are shown.
+    /// IDs of the stacks of threads whose names match; their call sites are shown.
     pub(super) fn stacks_of_threads(&self, profile: &Profile) -> HashSet<u64> {
         if self.is_empty() || !profile.coverage.threads {
             return HashSet::new();
@@ -134,7 +134,7 @@ impl Filter {
         profile.stacks.iter().filter(is_of_thread).map(|stack| stack.id).collect()
     }
 
-    /// A call site is shown for any of its frames, for its threads, whose stacks these are, and for its verdict.
+    /// Whether a call site matches by verdict, process, any frame, or a thread (`of_threads`).
     pub(super) fn shows_site(&self, profile: &Profile, of_threads: &HashSet<u64>, verdict: &Verdict) -> bool {
         let frame = |frame: &Frame| {
             self.matches(&frame.symbol) || self.matches(&frame.file) || self.matches(&frame.module)
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn orders_are_read_by_name_and_follow_each_other_round() {
         assert_eq!("rate".parse(), Ok(Sort::Rate));
-        assert!("colour".parse::<Sort>().unwrap_err().to_string().starts_with("unknown order `colour`"));
+        assert!("colour".parse::<Sort>().unwrap_err().to_string().starts_with("unknown sort order `colour`"));
         assert_eq!((Sort::Age.step(1), Sort::Verdict.step(Sort::ALL.len() - 1)), (Sort::Verdict, Sort::Age));
     }
 

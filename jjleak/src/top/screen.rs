@@ -1,24 +1,24 @@
-//! What is looked at, and where in it.
+//! The current screen and the position in it.
 
-use super::books::{ProcessKey, SiteKey};
 use super::order::Filter;
+use super::snapshot::{ProcessKey, SiteKey};
 use super::tree::Path;
 use crate::profile::Profile;
 
-/// What is looked at.
+/// A screen.
 #[derive(Debug)]
 pub(super) enum Screen {
     /// All processes.
     Processes(List<ProcessKey>),
     /// Call sites, of one process or of all.
     Sites { of: Option<ProcessKey>, list: List<SiteKey> },
-    /// A call site: the verdict, and one of its stacks.
+    /// A call site: its verdict, and one of its stacks.
     Site { key: SiteKey, stack: usize, scroll: usize },
     /// The tree of call paths below `zoom`.
-    Tree { of: Scope, zoom: Path, chosen: Path },
+    Tree { of: Scope, zoom: Path, selected: Path },
 }
 
-/// A part of what is known.
+/// The part of a snapshot that a screen shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     Everything,
@@ -26,31 +26,31 @@ pub(super) enum Scope {
     Site(SiteKey),
 }
 
-/// A place in a list.
+/// Position in a list.
 #[derive(Debug)]
 pub(super) struct List<K> {
-    /// What was chosen; the first, whatever it is, while nothing was.
-    pub(super) chosen: Option<K>,
-    /// Where that is.
+    /// The selected row; `None` selects the first row, whichever that is.
+    pub(super) selected: Option<K>,
+    /// Index of the selected row.
     pub(super) index: usize,
-    /// The first row that is in sight.
+    /// Index of the first visible row.
     pub(super) offset: usize,
     pub(super) filter: Filter,
 }
 
 impl<K> Default for List<K> {
     fn default() -> Self {
-        Self { chosen: None, index: 0, offset: 0, filter: Filter::default() }
+        Self { selected: None, index: 0, offset: 0, filter: Filter::default() }
     }
 }
 
 impl<K> List<K> {
-    /// Keeps what is chosen in sight: it was found here in a list of so many rows, of which a page is shown.
-    pub(super) fn settle(&mut self, found: Option<usize>, rows: usize, page: usize) {
-        self.index = match (&self.chosen, found) {
+    /// Scrolls to the selected row, which is at index `found` of a list with `rows` rows, of which `page` are visible.
+    pub(super) fn scroll_to_selected(&mut self, found: Option<usize>, rows: usize, page: usize) {
+        self.index = match (&self.selected, found) {
             (None, _) => 0,
             (Some(_), Some(index)) => index,
-            // What was chosen is gone: what is in its place now is as near as it gets.
+            // The selected row is gone: select the one now in its place.
             (Some(_), None) => self.index.min(rows.saturating_sub(1)),
         };
         let page = page.max(1);
@@ -61,12 +61,12 @@ impl<K> List<K> {
 }
 
 impl Screen {
-    /// Whether the screen shows something of this process.
-    pub(super) fn concerns(&self, profile: &Profile) -> bool {
+    /// Whether the screen shows any of this process.
+    pub(super) fn shows(&self, profile: &Profile) -> bool {
         self.scope().has(profile)
     }
 
-    /// The part of what is known that the screen shows.
+    /// The part of a snapshot that the screen shows.
     pub(super) const fn scope(&self) -> Scope {
         match self {
             Self::Processes(_) | Self::Sites { of: None, .. } => Scope::Everything,
@@ -76,7 +76,7 @@ impl Screen {
         }
     }
 
-    /// The filter of the list that it is.
+    /// Filter of a list.
     pub(super) const fn filter(&self) -> Option<&Filter> {
         match self {
             Self::Processes(list) => Some(&list.filter),
@@ -93,7 +93,7 @@ impl Screen {
         }
     }
 
-    /// The place in the list that it is: which row is chosen, and which is the first in sight.
+    /// Indexes of a list's selected row and first visible row.
     pub(super) const fn place(&self) -> (usize, usize) {
         match self {
             Self::Processes(list) => (list.index, list.offset),
@@ -104,7 +104,7 @@ impl Screen {
 }
 
 impl Scope {
-    /// Whether this process has a part in it.
+    /// Whether the scope includes any of this process.
     pub(super) fn has(self, profile: &Profile) -> bool {
         let key = ProcessKey::of(&profile.process);
         match self {

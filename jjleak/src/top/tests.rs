@@ -173,8 +173,8 @@ fn a_second_before(mut profile: Profile) -> Profile {
 /// A view of the leaking server, at the second instant.
 fn view(colors: Colors) -> Top {
     let mut top = Top::new(about(colors));
-    top.take(vec![a_second_before(leaking())], Cost::default());
-    top.take(vec![leaking()], Cost { cpu: Some(0.0084) });
+    top.update(vec![a_second_before(leaking())], Cost::default());
+    top.update(vec![leaking()], Cost { cpu: Some(0.0084) });
     top
 }
 
@@ -186,7 +186,7 @@ fn view_of_two() -> Top {
     other.verdicts.truncate(0);
     other.stacks.truncate(1);
     let mut top = Top::new(About { several: true, ..about(Colors::Sixteen) });
-    top.take(vec![leaking(), other], Cost::default());
+    top.update(vec![leaking(), other], Cost::default());
     top
 }
 
@@ -215,7 +215,7 @@ fn text(top: &mut Top, size: (u16, u16)) -> String {
     text
 }
 
-fn press(top: &mut Top, code: KeyCode) -> Option<Wish> {
+fn press(top: &mut Top, code: KeyCode) -> Option<Request> {
     draw(top, USUAL);
     top.press(KeyEvent::new(code, KeyModifiers::NONE))
 }
@@ -226,8 +226,8 @@ fn type_in(top: &mut Top, keys: &str) {
     }
 }
 
-/// The line that is chosen.
-fn chosen(top: &mut Top) -> String {
+/// The line that is selected.
+fn selected(top: &mut Top) -> String {
     let buffer = draw(top, USUAL);
     let is_chosen = |y: &u16| (0..USUAL.0).all(|x| buffer[(x, *y)].modifier.contains(Modifier::REVERSED));
     let y = (1..USUAL.1).find(is_chosen).unwrap();

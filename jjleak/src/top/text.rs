@@ -1,4 +1,4 @@
-//! Text in cells: nothing wider than its place, and nothing that steers the terminal.
+//! Text in cells: fits its width, and cannot control the terminal.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,8 @@ use crate::render::printable;
 
 const ELLIPSIS: &str = "…";
 
-/// The text as a terminal may get it: without control characters, and without those that have no width of their own, such as
-/// joiners and marks that change the direction of what follows.
+/// Text without control characters, and without characters of zero width, such as joiners and marks that change the
+/// direction of text.
 pub(super) fn safe(text: &str) -> Cow<'_, str> {
     let invisible = |c: char| c.width() == Some(0);
     match printable(text) {
@@ -18,12 +18,12 @@ pub(super) fn safe(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Cells that a text takes.
+/// Width of a text in cells.
 pub(super) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text in so many cells at most: its beginning, if it is longer.
+/// Shortens a text to this many cells, keeping its beginning.
 pub(super) fn cut_end(text: &str, cells: usize) -> Cow<'_, str> {
     if width(text) <= cells {
         return Cow::Borrowed(text);
@@ -34,9 +34,9 @@ pub(super) fn cut_end(text: &str, cells: usize) -> Cow<'_, str> {
     }
 }
 
-/// The text in so many cells at most: its beginning and its end, if it is longer. Names say most there.
+/// Shortens a text to this many cells, keeping its beginning and end, where names differ most.
 pub(super) fn cut_middle(text: &str, cells: usize) -> Cow<'_, str> {
-    /// Narrower than this, two pieces tell less than one.
+    /// In fewer cells, one piece is more readable than two.
     const TWO_PIECES: usize = 8;
     if width(text) <= cells || cells < TWO_PIECES {
         return cut_end(text, cells);
@@ -63,13 +63,13 @@ fn ending(text: &str, cells: usize) -> &str {
     &text[begin.map_or(0, |(index, c)| index + c.len_utf8())..]
 }
 
-/// The text at the right of so many cells.
+/// Right-aligns a text in this many cells.
 pub(super) fn right(text: &str, cells: usize) -> String {
     let text = cut_end(text, cells);
     format!("{}{text}", " ".repeat(cells - width(&text)))
 }
 
-/// The text at the left of so many cells.
+/// Left-aligns a text in this many cells.
 pub(super) fn left(text: &str, cells: usize) -> String {
     let text = cut_end(text, cells);
     format!("{text}{}", " ".repeat(cells - width(&text)))

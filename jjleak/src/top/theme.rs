@@ -1,23 +1,23 @@
-//! Colours, as far as the terminal has any.
+//! Colours and styles.
 
 use ratatui::style::{Color, Modifier, Style};
 
-use super::standing::Standing;
+use super::assessment::Assessment;
 use crate::profile::FrameKind;
 use crate::render::frame_color;
 
-/// Which colours the terminal shows.
+/// Colours that the terminal supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colors {
-    /// None are wanted: what matters is bold, reversed or underlined, and said in words in any case.
+    /// No colours: emphasis is bold, reversed or underlined, and always in words as well.
     None,
-    /// The 16 that every terminal has.
+    /// The 16 colours of every terminal.
     Sixteen,
-    /// All: frames have the colours that they have in flame graphs.
+    /// True colour: frames have the colours of flame graphs.
     True,
 }
 
-/// How things look.
+/// Styles of the elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Theme {
     pub(super) colors: Colors,
@@ -28,17 +28,17 @@ impl Theme {
         if self.colors == Colors::None { Style::new() } else { Style::new().fg(color) }
     }
 
-    pub(super) fn standing(self, standing: Standing) -> Style {
-        match standing {
-            Standing::Leaking => self.alarm(),
-            Standing::Growing => self.colored(Color::Yellow),
-            Standing::CacheLike => self.colored(Color::Cyan),
-            Standing::TooEarly | Standing::Unjudged => Style::new(),
-            Standing::StartUp | Standing::SteadyChurn => Self::quiet(),
+    pub(super) fn assessment(self, assessment: Assessment) -> Style {
+        match assessment {
+            Assessment::Leaking => self.alarm(),
+            Assessment::Growing => self.colored(Color::Yellow),
+            Assessment::CacheLike => self.colored(Color::Cyan),
+            Assessment::TooEarly | Assessment::Unjudged => Style::new(),
+            Assessment::StartUp | Assessment::SteadyChurn => Self::quiet(),
         }
     }
 
-    /// What must not be overlooked.
+    /// For alarms.
     pub(super) fn alarm(self) -> Style {
         self.colored(Color::Red).add_modifier(Modifier::BOLD)
     }
@@ -47,7 +47,7 @@ impl Theme {
         self.colored(Color::Green)
     }
 
-    /// What is beside the point.
+    /// For minor details.
     pub(super) fn quiet() -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
@@ -56,22 +56,22 @@ impl Theme {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// Keys, and other things to use.
+    /// For key names.
     pub(super) fn key(self) -> Style {
         self.colored(Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
-    /// The line at the top.
+    /// For the title line.
     pub(super) fn title() -> Style {
         Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD)
     }
 
-    /// What is chosen.
+    /// For the selected row.
     pub(super) fn selected() -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// The heads of columns.
+    /// For column headings.
     pub(super) fn head() -> Style {
         Style::new().add_modifier(Modifier::UNDERLINED)
     }
@@ -80,21 +80,21 @@ impl Theme {
         self.colored(Color::Cyan)
     }
 
-    /// A frame of this kind as a box, or as text in its colour.
+    /// A frame of this kind as a box in the tree.
     pub(super) fn frame(self, kind: FrameKind, depth: usize) -> Style {
         match self.colors {
             Colors::None => Style::new().add_modifier(Modifier::UNDERLINED),
             Colors::Sixteen => Style::new().fg(Color::Black).bg(sixteen(kind, depth)),
             Colors::True => {
                 let (r, g, b) = frame_color(kind);
-                // Boxes of one kind lie above each other: every other one is a little lighter.
+                // Alternate two shades, so that adjacent boxes of one kind differ.
                 let lighter = |c: u8| if depth.is_multiple_of(2) { c } else { c.saturating_add(40) };
                 Style::new().fg(Color::Black).bg(Color::Rgb(lighter(r), lighter(g), lighter(b)))
             }
         }
     }
 
-    /// The colour of a kind of frame, as text.
+    /// A frame of this kind as text.
     pub(super) fn frame_text(self, kind: FrameKind) -> Style {
         match (self.colors, kind) {
             (Colors::None, _) | (_, FrameKind::Native) => Style::new(),
@@ -103,7 +103,7 @@ impl Theme {
     }
 }
 
-/// The nearest of 16 colours, in two shades where there are two.
+/// Nearest of the 16 colours, in two shades where there are two.
 const fn sixteen(kind: FrameKind, depth: usize) -> Color {
     let dark = depth.is_multiple_of(2);
     match (kind, dark) {

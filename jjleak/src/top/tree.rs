@@ -1,4 +1,4 @@
-//! The tree of call paths, as tiles in rows of cells: each function below its caller, as wide as what it holds.
+//! The tree of call paths as tiles in rows of cells: each function below its caller, in proportion to its live value.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,7 +7,7 @@ use super::text::safe;
 use crate::profile::{Frame, FrameKind, StackProfile, Totals};
 use crate::render::{NO_STACK, Value, label};
 
-/// A path from the root of the tree: an identity for each frame.
+/// Path from the root of the tree: an ID for each frame.
 pub(super) type Path = Vec<u64>;
 
 /// A function on a path.
@@ -17,22 +17,22 @@ pub(super) struct Tile {
     pub(super) label: String,
     pub(super) kind: FrameKind,
     pub(super) live: Totals,
-    /// The first cell, and how many.
+    /// First cell, and number of cells.
     pub(super) left: u16,
     pub(super) width: u16,
-    /// Row, from the root's.
+    /// Row, counted from the root's.
     pub(super) depth: usize,
 }
 
-/// The tiles that can be seen, row by row, from left to right.
+/// The visible tiles, by row and from left to right.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Icicle {
     pub(super) tiles: Vec<Tile>,
-    /// What all of it holds.
+    /// Total of all stacks in the tree.
     pub(super) live: Totals,
 }
 
-/// How tiles are laid out.
+/// Layout of the tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) width: u16,
@@ -41,7 +41,7 @@ pub(super) struct Place {
 }
 
 impl Icicle {
-    /// Lays out what these stacks hold, those below `zoom` only. The first row is the root, or the last frame of `zoom`.
+    /// Lays out the stacks below `zoom`. The first row is the root, or the last frame of `zoom`.
     pub(super) fn of<'a>(stacks: impl Iterator<Item = &'a StackProfile>, zoom: &[u64], place: Place) -> Self {
         let holds = |stack: &&StackProfile| place.value.of(stack.live) > 0 && is_below(stack, zoom);
         let stacks: Vec<_> = stacks.filter(holds).collect();
@@ -91,21 +91,21 @@ impl Icicle {
         self.tiles.iter().find(|it| it.path == path)
     }
 
-    /// The widest box right below one.
+    /// The widest tile directly below.
     pub(super) fn below(&self, of: &Tile) -> Option<&Tile> {
         let is_child = |it: &&Tile| it.depth == of.depth + 1 && it.path.starts_with(&of.path);
-        // The first of those of equal width.
+        // The first of equally wide ones.
         self.tiles.iter().filter(is_child).rev().max_by_key(|it| it.width)
     }
 
-    /// The box beside one, in its row.
+    /// The neighbouring tile in the same row.
     pub(super) fn beside(&self, of: &Tile, to_the_right: bool) -> Option<&Tile> {
         let mut row = self.tiles.iter().filter(|it| it.depth == of.depth);
         if to_the_right { row.find(|it| it.left > of.left) } else { row.rfind(|it| it.left < of.left) }
     }
 }
 
-/// Stacks that go on with the same frame.
+/// Stacks with the same frame at a depth.
 struct Group<'a> {
     id: u64,
     label: String,
@@ -114,7 +114,7 @@ struct Group<'a> {
     stacks: Vec<&'a StackProfile>,
 }
 
-/// Groups stacks by their frame at this depth, what holds most first.
+/// Groups stacks by their frame at this depth, largest first.
 fn children<'a>(stacks: &[&'a StackProfile], depth: usize, value: Value) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut index_of: HashMap<u64, usize> = HashMap::new();
@@ -139,14 +139,14 @@ fn children<'a>(stacks: &[&'a StackProfile], depth: usize, value: Value) -> Vec<
     groups
 }
 
-/// The frame so far from the root.
+/// The frame at this distance from the root.
 fn frame_at(stack: &StackProfile, depth: usize) -> Option<&Frame> {
     let index = stack.frames.len().checked_sub(depth + 1)?;
     stack.frames.get(index)
 }
 
-/// The identity of the frame so far from the root: frames that are called the same are the same, but for threads, of which
-/// those of a pool often have one name.
+/// ID of the frame at this distance from the root. Frames of one name are the same, except threads: those of a pool often
+/// share a name.
 fn id_at(stack: &StackProfile, depth: usize) -> Option<u64> {
     let Some(frame) = frame_at(stack, depth) else {
         return (stack.frames.is_empty() && depth == 0).then_some(0);
@@ -163,7 +163,7 @@ fn id_at(stack: &StackProfile, depth: usize) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Whether the stack's path begins like this.
+/// Whether the stack begins with this path.
 pub(super) fn is_below(stack: &StackProfile, path: &[u64]) -> bool {
     path.iter().enumerate().all(|(depth, id)| id_at(stack, depth) == Some(*id))
 }

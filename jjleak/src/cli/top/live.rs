@@ -22,7 +22,7 @@ use crate::cli::{Failure, notices};
 use crate::profile::Profile;
 use crate::render::{Contents, Format, Options, render};
 use crate::store::PendingFile;
-use crate::top::{About, Cost, Top, Wish};
+use crate::top::{About, Cost, Request, Top};
 
 /// Most that looks may take of a core: a view is watched beside a production's own work. What there is more to look at makes
 /// looks rarer, and not dearer. What is done between looks brings it to 2 %.
@@ -132,14 +132,14 @@ impl LiveView {
         if self.ways.forgets_ended {
             self.top.forget_ended_before(Timestamp::now() - ENDED_FOR);
         }
-        self.top.take(profiles, Cost { cpu });
+        self.top.update(profiles, Cost { cpu });
         // What the session does between the look and this counts for neither.
         if let Some(((began, done), (begin, end))) = began.zip(done).zip(begin.zip(cpu_seconds())) {
             self.spent.truncate(LOOKS - 1);
             self.spent.push_front(done - began + end - begin);
         }
         self.pause = pause(usual(&self.spent), self.interval);
-        self.top.set_pace(self.pause.unwrap_or(self.interval));
+        self.top.set_interval(self.pause.unwrap_or(self.interval));
         self.draw()
     }
 
@@ -156,12 +156,12 @@ impl LiveView {
         };
         let shown: Vec<_> = profiles.iter().filter(is_shown).cloned().collect();
         self.top.forget_ended(profiles.len() - shown.len());
-        self.top.take_ended(shown);
+        self.top.add_ended(shown);
     }
 
     /// Nothing is left to profile.
     pub(super) fn end(&mut self) -> io::Result<()> {
-        if self.top.is_over() {
+        if self.top.has_ended() {
             return Ok(());
         }
         self.top.end();
@@ -192,22 +192,22 @@ impl LiveView {
     fn press(&mut self, key: KeyEvent) -> io::Result<bool> {
         self.noticed.leaves();
         match self.top.press(key) {
-            Some(Wish::Leave) => return Ok(false),
-            Some(Wish::Export) => {
+            Some(Request::Leave) => return Ok(false),
+            Some(Request::Export) => {
                 let told = match self.export() {
                     Ok(path) => format!("wrote {}", path.display()),
                     Err(failure) => format!("not written: {failure}"),
                 };
-                self.top.tell(&told);
+                self.top.notify(&told);
                 self.noticed.comes(Instant::now());
             }
-            Some(Wish::Suspend) => {
+            Some(Request::Suspend) => {
                 super::restore();
                 // The shell's own handler stops the process here, until it is told to go on.
                 raise(Signal::SIGTSTP)?;
                 self.take_again()?;
             }
-            Some(Wish::Redraw) => self.take_again()?,
+            Some(Request::Redraw) => self.take_again()?,
             None => {}
         }
         self.draw().map(|()| true)
@@ -216,7 +216,7 @@ impl LiveView {
     /// Shows again what the notice has hidden.
     fn clear_notice(&mut self) -> io::Result<()> {
         self.noticed.leaves();
-        self.top.tell("");
+        self.top.notify("");
         self.draw()
     }
 
@@ -227,7 +227,7 @@ impl LiveView {
 
     fn draw(&mut self) -> io::Result<()> {
         if let Some(notice) = notices::latest() {
-            self.top.tell(&notice);
+            self.top.notify(&notice);
             self.noticed.comes(Instant::now());
         }
         self.terminal.draw(&mut self.top)

@@ -239,7 +239,7 @@ impl History {
 
     fn add(&mut self, entry: Entry) -> Result<Id, Error> {
         let lines = [Line::Kept(Box::new(entry.clone()))];
-        if let Err(error) = self.journal.add(&lines).map_err(state("writing", self.folder.as_path())) {
+        if let Err(error) = self.journal.append(&lines).map_err(state("writing", self.folder.as_path())) {
             self.folder.remove(&entry.id);
             return Err(error);
         }
@@ -312,7 +312,7 @@ impl History {
                 Ok(entry) => {
                     mended.adopted += 1;
                     // Without room for it in the index, it is found at the next start again.
-                    let _ = self.journal.add(&[Line::Kept(Box::new(entry.clone()))]);
+                    let _ = self.journal.append(&[Line::Kept(Box::new(entry.clone()))]);
                     self.entries.insert(id.clone(), entry);
                 }
                 // It may be there for a newer version, or be readable again at the next start: it is not ours to remove.

@@ -104,7 +104,7 @@ impl History {
             }
         }
         // On a full disk the files are gone all the same, and the next start finds out.
-        let _ = self.journal.add(&lines);
+        let _ = self.journal.append(&lines);
         if self.dead > MAX_DEAD.min(self.entries.len() + FEW_DEAD) {
             self.compact();
         }

@@ -8,11 +8,11 @@ fn q_and_control_c_leave_from_anywhere() {
         let mut top = view(Colors::Sixteen);
         type_in(&mut top, keys);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(top.press(control_c), Some(Wish::Leave));
+        assert_eq!(top.press(control_c), Some(Request::Leave));
     }
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "t");
-    assert_eq!(press(&mut top, KeyCode::Char('q')), Some(Wish::Leave));
+    assert_eq!(press(&mut top, KeyCode::Char('q')), Some(Request::Leave));
 }
 
 #[test]
@@ -33,26 +33,26 @@ fn what_is_worst_comes_first_and_other_orders_are_a_key_away() {
 fn what_is_chosen_stays_chosen_when_rows_change_places() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "jj");
-    assert!(chosen(&mut top).contains("std::map"));
+    assert!(selected(&mut top).contains("std::map"));
     type_in(&mut top, "s");
-    assert!(chosen(&mut top).contains("std::map"));
+    assert!(selected(&mut top).contains("std::map"));
     let mut later = leaking();
     later.verdicts[2].live.bytes *= 10;
-    top.take(vec![later], Cost::default());
-    assert!(chosen(&mut top).contains("std::map"));
+    top.update(vec![later], Cost::default());
+    assert!(selected(&mut top).contains("std::map"));
     type_in(&mut top, "g");
-    assert!(chosen(&mut top).contains("std::map"), "now it is the first");
+    assert!(selected(&mut top).contains("std::map"), "now it is the first");
 }
 
 #[test]
 fn the_first_row_is_chosen_until_another_one_is() {
     let mut top = view(Colors::Sixteen);
-    assert!(chosen(&mut top).contains("cache_insert"));
+    assert!(selected(&mut top).contains("cache_insert"));
     let mut later = leaking();
     later.verdicts[2].kind = VerdictKind::Leaking;
     later.verdicts[2].rate = Some(Rate { per_second: 1e6, low: 9e5, high: 1.1e6 });
-    top.take(vec![later], Cost::default());
-    assert!(chosen(&mut top).contains("std::map"));
+    top.update(vec![later], Cost::default());
+    assert!(selected(&mut top).contains("std::map"));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_frozen_view_stays_as_it_is_and_goes_on_with_what_is_true_by_then() {
     let mut later = leaking();
     later.verdicts[0].live.bytes = 9_999_999;
     later.taken_at += jiff::SignedDuration::from_secs(30);
-    top.take(vec![later], Cost::default());
+    top.update(vec![later], Cost::default());
     let frozen = text(&mut top, USUAL);
     assert!(frozen.contains("FROZEN at 10:04:12") && frozen.contains("5,296,496 bytes"), "{frozen}");
     press(&mut top, KeyCode::Char(' '));
@@ -108,14 +108,14 @@ fn enter_leads_to_the_call_site_and_its_tree_and_escape_back() {
 #[test]
 fn several_processes_are_listed_and_lead_to_their_call_sites() {
     let mut top = view_of_two();
-    assert!(chosen(&mut top).contains("server (pid 4242)"));
+    assert!(selected(&mut top).contains("server (pid 4242)"));
     press(&mut top, KeyCode::Enter);
     assert!(text(&mut top, USUAL).starts_with(" jjleak top › server (pid 4242)"));
     assert_eq!(listed(&mut top).len(), 5);
     press(&mut top, KeyCode::Esc);
     type_in(&mut top, "/worker");
     press(&mut top, KeyCode::Enter);
-    assert!(chosen(&mut top).contains("worker (pid 4300)"));
+    assert!(selected(&mut top).contains("worker (pid 4300)"));
     press(&mut top, KeyCode::Esc);
     type_in(&mut top, "a");
     assert!(text(&mut top, USUAL).contains("PROCESS"));
@@ -136,7 +136,7 @@ fn bytes_and_objects_take_turns() {
 #[test]
 fn an_export_has_what_is_shown_and_nothing_else() {
     let mut top = view(Colors::Sixteen);
-    assert_eq!(press(&mut top, KeyCode::Char('e')), Some(Wish::Export));
+    assert_eq!(press(&mut top, KeyCode::Char('e')), Some(Request::Export));
     assert_eq!(top.shown().0.stacks.len(), 5);
     type_in(&mut top, "/cache-like");
     assert_eq!(top.shown().0.live(), Totals { bytes: 2_195_328, objects: 512 });
@@ -179,16 +179,16 @@ fn a_tree_that_is_higher_than_the_screen_moves_with_what_is_chosen() {
 fn a_call_site_that_is_gone_says_so() {
     let mut top = view(Colors::Sixteen);
     press(&mut top, KeyCode::Enter);
-    top.take(vec![sample::empty_profile()], Cost::default());
+    top.update(vec![sample::empty_profile()], Cost::default());
     assert!(text(&mut top, USUAL).contains("This call site is gone."));
     press(&mut top, KeyCode::Esc);
-    assert!(text(&mut top, USUAL).contains("Nothing allocated yet."));
+    assert!(text(&mut top, USUAL).contains("No allocations yet."));
 }
 
 #[test]
 fn a_notice_shows_until_the_next_key() {
     let mut top = view(Colors::Sixteen);
-    top.tell("wrote jjleak-4242.svg");
+    top.notify("wrote jjleak-4242.svg");
     assert!(text(&mut top, USUAL).contains("wrote jjleak-4242.svg"));
     type_in(&mut top, "j");
     assert!(!text(&mut top, USUAL).contains("wrote"));
@@ -200,9 +200,9 @@ fn processes_that_have_ended_are_kept_in_bounds() {
     for pid in 0..100 {
         let mut profile = leaking();
         profile.process.pid = 10_000 + pid;
-        top.take_ended(vec![profile]);
+        top.add_ended(vec![profile]);
     }
-    top.take(Vec::new(), Cost::default());
+    top.update(Vec::new(), Cost::default());
     let text = text(&mut top, (120, 60));
     assert!(text.contains("32 processes") && text.contains("68 processes ended"), "{text}");
 }
@@ -213,13 +213,13 @@ fn processes_that_have_ended_are_shown_for_a_while() {
     let mut ended = Profile { ended: Some("exit status unknown".to_owned()), ..leaking() };
     ended.process.pid = 10_000;
     let at = ended.taken_at;
-    top.take_ended(vec![ended]);
+    top.add_ended(vec![ended]);
     top.forget_ended_before(at);
-    top.take(vec![leaking()], Cost::default());
+    top.update(vec![leaking()], Cost::default());
     let text = |top: &mut Top| text(top, (120, 40));
     assert!(text(&mut top).contains("server (pid 10000) ended"), "{}", text(&mut top));
     top.forget_ended_before(at + jiff::SignedDuration::from_secs(1));
-    top.take(vec![leaking()], Cost::default());
+    top.update(vec![leaking()], Cost::default());
     let gone = text(&mut top);
     assert!(!gone.contains("10000") && gone.contains("1 process ended"), "{gone}");
 }
@@ -239,7 +239,7 @@ fn threaded() -> Profile {
 #[test]
 fn threads_are_told_at_call_sites_and_a_filter_finds_their_sites() {
     let mut top = Top::new(about(Colors::Sixteen));
-    top.take(vec![threaded()], Cost::default());
+    top.update(vec![threaded()], Cost::default());
     type_in(&mut top, "/poller");
     assert_eq!(listed(&mut top), ["cache_insert"]);
     press(&mut top, KeyCode::Enter);

@@ -64,7 +64,7 @@ fn what_is_lost_is_summed_over_processes_and_what_is_of_the_host_is_told_once() 
         lost: sample::counters([("missed_free", lost), ("process_table_full", 7)]),
         ..leaking()
     };
-    top.take([1, 2].map(lost).into(), Cost::default());
+    top.update([1, 2].map(lost).into(), Cost::default());
     let shown = text(&mut top, USUAL);
     assert!(shown.contains("LOST: 3 missed_free, 7 process_table_full"), "{shown}");
 }
@@ -78,7 +78,7 @@ fn in_the_first_minute_it_is_too_early_to_say_and_what_grows_fastest_comes_first
         verdict.kind = if verdict.rate.is_some() { VerdictKind::Growing } else { VerdictKind::SteadyChurn };
     }
     let mut top = Top::new(about(Colors::Sixteen));
-    top.take(vec![profile], Cost::default());
+    top.update(vec![profile], Cost::default());
     insta::assert_snapshot!(text(&mut top, USUAL));
     assert_eq!(listed(&mut top), ["cache_insert", "com.example", "std::map", "load_config", "漢字"]);
     type_in(&mut top, "/too early");
@@ -86,7 +86,7 @@ fn in_the_first_minute_it_is_too_early_to_say_and_what_grows_fastest_comes_first
     press(&mut top, KeyCode::Enter);
     press(&mut top, KeyCode::Enter);
     let site = text(&mut top, USUAL);
-    assert!(site.contains("watched for 4 min 12 s; to judge it takes 6 min 0 s"), "{site}");
+    assert!(site.contains("watched for 4 min 12 s; a verdict takes 6 min 0 s"), "{site}");
     assert!(!site.contains("% sure"), "{site}");
 }
 
@@ -95,10 +95,10 @@ fn call_sites_are_listed_also_where_nothing_is_judged() {
     let mut profile = leaking();
     profile.unjudge();
     let mut top = Top::new(About { view: "without what is in base.pb.gz".into(), ..about(Colors::Sixteen) });
-    top.take(vec![profile], Cost::default());
+    top.update(vec![profile], Cost::default());
     let text = text(&mut top, USUAL);
     assert!(text.contains("5 not judged  without what is in base.pb.gz"), "{text}");
-    assert!(chosen(&mut top).starts_with("-         5.1M"), "{text}");
+    assert!(selected(&mut top).starts_with("-         5.1M"), "{text}");
     press(&mut top, KeyCode::Enter);
     assert!(self::text(&mut top, USUAL).contains("not judged"));
 }
@@ -109,7 +109,7 @@ fn losses_and_estimates_are_told_in_the_last_line_but_one() {
     profile.lost = sample::counters([("stale_pending", 3), ("live_table_full", 0)]);
     profile.coverage.sampling = crate::profile::Sampling::Rate(10);
     let mut top = Top::new(about(Colors::Sixteen));
-    top.take(vec![profile], Cost::default());
+    top.update(vec![profile], Cost::default());
     let text = text(&mut top, USUAL);
     let line = text.lines().nth(22).unwrap();
     assert!(line.starts_with("LOST: 3 stale_pending  ESTIMATES from 1 allocation in 10"), "{line}");
@@ -118,7 +118,7 @@ fn losses_and_estimates_are_told_in_the_last_line_but_one() {
 #[test]
 fn looks_that_come_less_often_than_asked_for_are_told_of() {
     let mut top = view(Colors::Sixteen);
-    top.set_pace(Duration::from_millis(5_400));
+    top.set_interval(Duration::from_millis(5_400));
     let text = text(&mut top, USUAL);
     assert!(text.lines().nth(1).unwrap().contains("slowed to 5.4 s"), "{text}");
 }
@@ -126,27 +126,27 @@ fn looks_that_come_less_often_than_asked_for_are_told_of() {
 #[test]
 fn an_empty_view_says_why_it_is_empty() {
     let mut top = Top::new(about(Colors::Sixteen));
-    assert!(text(&mut top, USUAL).contains("The first figures come in 1.0 s."));
-    top.take(vec![sample::empty_profile()], Cost::default());
+    assert!(text(&mut top, USUAL).contains("First figures in 1.0 s."));
+    top.update(vec![sample::empty_profile()], Cost::default());
     let nothing = text(&mut top, USUAL);
-    assert!(nothing.contains("Nothing allocated yet.") && nothing.contains("since 10:00:00"), "{nothing}");
+    assert!(nothing.contains("No allocations yet.") && nothing.contains("since 10:00:00"), "{nothing}");
     let mut freed = sample::empty_profile();
     freed.stacks =
         vec![StackProfile { allocated: Totals { bytes: 64, objects: 2 }, ..sample::empty_stack() }];
-    top.take(vec![freed], Cost::default());
-    assert!(text(&mut top, USUAL).contains("Nothing lives: all of 2 allocations have been freed."));
+    top.update(vec![freed], Cost::default());
+    assert!(text(&mut top, USUAL).contains("No live blocks: 2 allocations, all freed."));
     let mut none = Top::new(About { several: true, ..about(Colors::Sixteen) });
-    none.take(Vec::new(), Cost::default());
-    assert!(text(&mut none, USUAL).contains("No process yet."));
+    none.update(Vec::new(), Cost::default());
+    assert!(text(&mut none, USUAL).contains("No processes yet."));
 }
 
 #[test]
 fn a_process_that_has_ended_stays_and_says_how_it_ended() {
     let mut top = view(Colors::Sixteen);
     let ended = Some("exit status: 3".to_owned());
-    top.take_ended(vec![Profile { ended, ..leaking() }]);
+    top.add_ended(vec![Profile { ended, ..leaking() }]);
     top.end();
-    top.take(Vec::new(), Cost::default());
+    top.update(Vec::new(), Cost::default());
     let text = text(&mut top, USUAL);
     assert!(text.lines().next().unwrap().ends_with("ENDED at 10:04:12"), "{text}");
     assert!(text.contains("ended: exit status: 3") && text.contains("cache_insert"), "{text}");

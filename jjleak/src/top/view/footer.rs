@@ -1,4 +1,4 @@
-//! The last lines: what is lost and what it costs, and keys.
+//! The last lines: losses and costs, and keys.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use super::{Piece, fitting};
 use crate::profile::{Cost, Coverage, InWindows, Sampling, add_count};
 use crate::render::{grouped, losses, share_in_words};
 
-/// From this width on, keys and costs have words.
+/// Minimum width for full key labels.
 const WIDE: u16 = 60;
-/// From this width on, what is lost and what it costs has whole sentences.
+/// Minimum width for full sentences in the status line.
 const SPACIOUS: u16 = 110;
 
 impl Top {
@@ -32,11 +32,11 @@ impl Top {
         buffer.set_line(area.x, area.y, &line, area.width);
     }
 
-    /// What is lost, and what it costs, in few words unless there is room.
+    /// Losses, coverage and costs, abbreviated unless there is room.
     fn status(&self, is_spacious: bool) -> Vec<Piece> {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
-        for profile in &books.profiles {
+        for profile in &snapshot.profiles {
             for loss in losses(profile) {
                 add_count(lost.entry(loss.name).or_default(), loss.name, loss.count);
             }
@@ -48,19 +48,19 @@ impl Top {
             let words: Vec<_> = lost.iter().map(|(name, count)| format!("{count} {}", safe(name))).collect();
             pieces.push((format!("LOST: {}", words.join(", ")), self.theme.alarm()));
         }
-        if let Some(profile) = books.profiles.first() {
+        if let Some(profile) = snapshot.profiles.first() {
             pieces.push((coverage(&profile.coverage), self.theme.alarm()));
         }
-        let rate = whole(books.allocations);
+        let rate = whole(snapshot.allocations);
         let rate = if is_spacious {
             format!("{} allocations/s", grouped(rate))
         } else {
             format!("{} allocs/s", short_count(rate))
         };
-        if self.instants > 1 && !self.is_over {
+        if self.instants > 1 && !self.has_ended {
             pieces.push((rate, Style::new()));
         }
-        let costs = books.profiles.iter().filter_map(|profile| profile.cost);
+        let costs = snapshot.profiles.iter().filter_map(|profile| profile.cost);
         if let Some(of_cpu) = costs.reduce(Cost::and).and_then(|cost| cost.of_cpu()) {
             let share = share_in_words(of_cpu);
             let words = if is_spacious {
@@ -70,7 +70,7 @@ impl Top {
             };
             pieces.push((words, Style::new()));
         }
-        if let Some(cpu) = books.cost.cpu {
+        if let Some(cpu) = snapshot.cost.cpu {
             let takes = if is_spacious { "takes " } else { "" };
             pieces.push((format!("jjleak {takes}{:.1} % of a core", cpu * 100.), Style::new()));
         }
@@ -84,11 +84,11 @@ impl Top {
     pub(super) fn draw_keys(&self, area: Rect, buffer: &mut Buffer) {
         let cells = usize::from(area.width);
         let mut spans: Vec<Span<'static>> = Vec::new();
-        if self.is_typing {
+        if self.is_typing_filter {
             let text = safe(self.screen().filter().map(Filter::text).unwrap_or_default()).into_owned();
             spans.push(Span::styled(format!("/{text}"), Theme::strong()));
             spans.push(Span::styled(" ", Theme::selected()));
-            spans.push(Span::styled("  Enter keeps, Esc clears", Theme::quiet()));
+            spans.push(Span::styled("  Enter applies, Esc clears", Theme::quiet()));
         } else {
             self.add_filter(&mut spans);
             for (key, does) in self.useful_keys() {
@@ -104,7 +104,7 @@ impl Top {
         buffer.set_line(area.x, area.y, &Line::from(spans), area.width);
     }
 
-    /// What the filter shows.
+    /// Adds the filter and the number of rows that match.
     fn add_filter(&self, spans: &mut Vec<Span<'static>>) {
         let Some(filter) = self.screen().filter() else { return };
         if !filter.is_empty() {
@@ -114,16 +114,16 @@ impl Top {
         }
     }
 
-    /// Keys that are of use here, the most useful first.
+    /// Keys of the current screen, most useful first.
     fn useful_keys(&self) -> Vec<(&'static str, &'static str)> {
-        let freeze = ("Space", if self.frozen.is_some() { "go on" } else { "freeze" });
+        let freeze = ("Space", if self.frozen.is_some() { "resume" } else { "freeze" });
         let mut keys = vec![("q", "quit"), ("?", "help")];
-        if self.is_helping {
+        if self.shows_help {
             return keys;
         }
         match self.screen() {
             Screen::Processes(_) => {
-                keys.extend([("Enter", "call sites"), ("a", "of all"), ("/", "filter"), ("s", "sort")]);
+                keys.extend([("Enter", "call sites"), ("a", "all sites"), ("/", "filter"), ("s", "sort")]);
                 keys.extend([freeze, ("t", "tree"), ("b", "bytes/objects"), ("e", "SVG")]);
             }
             Screen::Sites { .. } => {
@@ -143,7 +143,7 @@ impl Top {
     }
 }
 
-/// Says so when the figures are not of everything.
+/// Warning that the figures are not of everything.
 fn coverage(coverage: &Coverage) -> String {
     let older_ms = coverage.older.as_millis();
     let mut words = match coverage.sampling {
@@ -157,7 +157,7 @@ fn coverage(coverage: &Coverage) -> String {
         Sampling::Bytes(bytes) => format!("ESTIMATES from 1 allocation in {bytes} bytes"),
     };
     if older_ms > 0 {
-        let only = format!("only what is {older_ms} ms old");
+        let only = format!("only blocks of {older_ms} ms or older");
         words = if words.is_empty() { only } else { format!("{words}, {only}") };
     }
     words

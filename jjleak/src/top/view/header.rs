@@ -1,4 +1,4 @@
-//! The first lines: what is looked at, and the sums of it.
+//! The first lines: title and totals.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 
 use super::super::Top;
-use super::super::books::{Row, standings};
+use super::super::assessment::Assessment;
 use super::super::figures::{bytes, counted, exact_bytes, objects, signed};
 use super::super::screen::{Scope, Screen};
-use super::super::standing::Standing;
+use super::super::snapshot::{Row, assessments};
 use super::super::text::{cut_middle, left, safe, width};
 use super::super::theme::{Colors, Theme};
 use super::{Piece, fitting};
 use crate::profile::{Profile, Totals};
 use crate::render::{Value, duration};
 
-/// Narrower lines have no words to spare.
+/// Minimum width for full figures.
 const WIDE: u16 = 60;
 
 impl Top {
@@ -33,43 +33,43 @@ impl Top {
         buffer.set_stringn(area.x, area.y, line, area.width.into(), style);
     }
 
-    /// `jjleak top › leaky (pid 4242) › cache_insert`.
+    /// Breadcrumbs: `jjleak top › leaky (pid 4242) › cache_insert`.
     fn place(&self) -> String {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let mut place = "jjleak top".to_owned();
-        let only = match &books.profiles[..] {
+        let only = match &snapshot.profiles[..] {
             [profile] => Some(profile),
             _ => None,
         };
         let profile = match self.screen().scope() {
             Scope::Everything => only,
-            Scope::Process(process) => books.find_process(process),
-            Scope::Site(site) => books.find_process(site.process),
+            Scope::Process(process) => snapshot.find_process(process),
+            Scope::Site(site) => snapshot.find_process(site.process),
         };
         match profile {
             Some(profile) => place = format!("{place} › {}", process_name(profile)),
-            None if !books.profiles.is_empty() => {
-                place = format!("{place} › {} processes", books.profiles.len());
+            None if !snapshot.profiles.is_empty() => {
+                place = format!("{place} › {} processes", snapshot.profiles.len());
             }
             None => {}
         }
         if let Scope::Site(key) = self.screen().scope()
-            && let Some(row) = books.find_site(key)
+            && let Some(row) = snapshot.find_site(key)
         {
             place = format!("{place} › {}", self.site_name(row));
         }
         if matches!(self.screen(), Screen::Tree { .. }) { format!("{place} › tree") } else { place }
     }
 
-    /// At the right of the title: whether it goes on, and the time.
+    /// Right part of the title: state and time.
     fn state(&self) -> String {
-        let latest = self.shown_books().profiles.iter().map(|profile| profile.taken_at).max();
+        let latest = self.shown_snapshot().profiles.iter().map(|profile| profile.taken_at).max();
         let time =
             latest.map(|at| at.to_zoned(self.about.time_zone.clone()).strftime("%H:%M:%S").to_string());
         let time = time.unwrap_or_default();
         if self.frozen.is_some() {
             format!("FROZEN at {time}")
-        } else if self.is_over {
+        } else if self.has_ended {
             format!("ENDED at {time}")
         } else {
             time
@@ -77,25 +77,25 @@ impl Top {
     }
 
     pub(super) fn draw_sums(&self, area: Rect, buffer: &mut Buffer) {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let scope = self.screen().scope();
-        let mut rows = books.processes.iter().filter(|row| scope.has(books.profile(row)));
+        let mut rows = snapshot.processes.iter().filter(|row| scope.has(snapshot.profile(row)));
         let Some(first) = rows.next() else { return };
         let rows: Vec<&Row> = std::iter::once(first).chain(rows).collect();
-        let profiles = || rows.iter().map(|row| books.profile(row));
+        let profiles = || rows.iter().map(|row| snapshot.profile(row));
         buffer.set_line(area.x, area.y, &fitting(self.live(&rows, area.width), area.width), area.width);
         if area.height > 1 {
-            let sites = books.sites.iter().filter(|row| scope.has(books.profile(row)));
-            let mut pieces = self.standings(&standings(sites));
+            let sites = snapshot.sites.iter().filter(|row| scope.has(snapshot.profile(row)));
+            let mut pieces = self.assessments(&assessments(sites));
             pieces.push((self.about.view.clone(), Theme::quiet()));
             pieces.push((early(profiles()), Theme::quiet()));
             buffer.set_line(area.x, area.y + 1, &fitting(pieces, area.width), area.width);
         }
     }
 
-    /// What lives, and what has changed.
+    /// Live totals and their change.
     fn live(&self, rows: &[&Row], cells: u16) -> Vec<Piece> {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let live: Totals = rows.iter().map(|row| row.live).sum();
         let delta: i64 = rows.iter().map(|row| row.delta.bytes).sum();
         let delta_objects: i64 = rows.iter().map(|row| row.delta.objects).sum();
@@ -107,7 +107,7 @@ impl Top {
                 change => format!("{change:+} objects"),
             },
         };
-        let profile = books.profile(rows[0]);
+        let profile = snapshot.profile(rows[0]);
         let ended = match (&profile.ended, rows) {
             (Some(ended), [_]) => format!("ended: {}", safe(ended)),
             _ => String::new(),
@@ -117,28 +117,28 @@ impl Top {
         } else {
             format!("{} live in {}", exact_bytes(live.bytes), objects(live.objects))
         };
-        let longest = rows.iter().map(|row| books.profile(row).elapsed()).max().unwrap_or_default();
+        let longest = rows.iter().map(|row| snapshot.profile(row).elapsed()).max().unwrap_or_default();
         let elapsed = format!("over {}", duration(longest));
-        let every = format!("every {}", duration(self.pace));
-        // Whoever asked for more has to know.
-        let is_slowed = self.pace > self.about.interval;
-        let slowed = if is_slowed { format!("slowed to {}", duration(self.pace)) } else { String::new() };
+        let every = format!("every {}", duration(self.next_in));
+        // The requested interval was shorter.
+        let is_slowed = self.next_in > self.about.interval;
+        let slowed = if is_slowed { format!("slowed to {}", duration(self.next_in)) } else { String::new() };
         vec![
             (figures, Theme::strong()),
             (ended, self.theme.alarm()),
             (slowed, Theme::strong()),
             (change, Style::new()),
             (elapsed, Theme::quiet()),
-            (if self.is_over || is_slowed { String::new() } else { every }, Theme::quiet()),
+            (if self.has_ended || is_slowed { String::new() } else { every }, Theme::quiet()),
         ]
     }
 
-    fn standings(&self, counts: &[usize; Standing::ALL.len()]) -> Vec<Piece> {
-        let standings = Standing::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
-        let piece = |(standing, count): (Standing, &usize)| {
-            (format!("{count} {}", standing.of_several()), self.theme.standing(standing))
+    fn assessments(&self, counts: &[usize; Assessment::ALL.len()]) -> Vec<Piece> {
+        let assessments = Assessment::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
+        let piece = |(assessment, count): (Assessment, &usize)| {
+            (format!("{count} {}", assessment.plural_label()), self.theme.assessment(assessment))
         };
-        let mut pieces: Vec<_> = standings.map(piece).collect();
+        let mut pieces: Vec<_> = assessments.map(piece).collect();
         if pieces.is_empty() {
             pieces.push(("no call sites yet".to_owned(), Theme::quiet()));
         }
@@ -151,10 +151,10 @@ pub(super) fn process_name(profile: &Profile) -> String {
     format!("{} (pid {})", safe(&profile.process.comm), profile.process.pid)
 }
 
-/// Says so while nothing can be called a leak yet.
+/// Time until the first verdict.
 fn early<'a>(profiles: impl Iterator<Item = &'a Profile>) -> String {
     match profiles.map(Profile::judged_in).min() {
         None | Some(Duration::ZERO) => String::new(),
-        Some(left) => format!("leaks can be told in {}", counted(left.as_secs() + 1, "second")),
+        Some(left) => format!("verdicts in {}", counted(left.as_secs() + 1, "second")),
     }
 }

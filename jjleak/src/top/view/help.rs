@@ -1,4 +1,4 @@
-//! Every key, and what it does.
+//! The help screen.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,7 +9,7 @@ use super::super::keys::HELP;
 use super::super::text::{cut_end, left};
 use super::super::theme::Theme;
 
-/// Cells for keys, where there is room.
+/// Width of the key column, where there is room.
 const KEYS: usize = 22;
 const NARROW_KEYS: usize = 12;
 const WIDE: u16 = 60;
@@ -28,7 +28,7 @@ impl Top {
             ])
         }));
         lines.push(Line::default());
-        lines.push(Line::styled(" Any key goes back.", Theme::quiet()));
+        lines.push(Line::styled(" Press any key to return.", Theme::quiet()));
         for (y, line) in (area.top()..area.bottom()).zip(&lines) {
             buffer.set_line(area.x, y, line, area.width);
         }

@@ -17,20 +17,20 @@ impl Top {
     pub(super) fn draw_icicle(&mut self, area: Rect, buffer: &mut Buffer) {
         let rows = usize::from(area.height.saturating_sub(1)).max(1);
         self.lay_out(area.width, rows);
-        let Screen::Tree { chosen, zoom, .. } = self.screen() else { return };
+        let Screen::Tree { selected, zoom, .. } = self.screen() else { return };
         if self.icicle.is_empty() {
-            let why = "Esc goes back.";
-            explain(buffer, area, "Nothing lives here.", why);
+            let why = "Press Esc to go back.";
+            explain(buffer, area, "No live blocks here.", why);
             return;
         }
-        let at = self.icicle.find(chosen).or_else(|| self.icicle.find(zoom));
+        let at = self.icicle.find(selected).or_else(|| self.icicle.find(zoom));
         if let Some(tile) = at {
             self.draw_tile_figures(tile, area, buffer);
         }
         let body = Rect { y: area.y + 1, height: area.height - 1, ..area };
         let mut beside = 0;
         for tile in &self.icicle.tiles {
-            // Neighbours differ.
+            // Neighbours get different shades.
             beside = if tile.left == 0 { 0 } else { beside + 1 };
             let mut style = self.theme.frame(tile.kind, tile.depth + beside);
             if at.is_some_and(|at| at.path == tile.path) {
@@ -40,14 +40,14 @@ impl Top {
         }
     }
 
-    /// Lays the tree out, and moves it up if what is chosen is below the last row.
+    /// Lays the tree out, and scrolls it if the selected tile is below the last row.
     fn lay_out(&mut self, cells: u16, rows: usize) {
         let last = self.screens.len() - 1;
-        let Screen::Tree { of, zoom, chosen } = &self.screens[last] else { return };
-        let (of, mut zoom, chosen): (_, Path, Path) = (*of, zoom.clone(), chosen.clone());
-        // What is chosen may be one row below the last.
-        if chosen.len() >= zoom.len() + rows {
-            zoom = chosen[..chosen.len() - 1].to_vec();
+        let Screen::Tree { of, zoom, selected } = &self.screens[last] else { return };
+        let (of, mut zoom, selected): (_, Path, Path) = (*of, zoom.clone(), selected.clone());
+        // The selected tile may be one row below the last.
+        if selected.len() >= zoom.len() + rows {
+            zoom = selected[..selected.len() - 1].to_vec();
         }
         let stacks = self.stacks_of(of);
         let place = Place { width: cells, rows: rows + 1, value: self.value };

@@ -1,5 +1,5 @@
-//! The view in cells: from top to bottom what is looked at, sums, the list or the call site or the tree, what is chosen, what
-//! is lost and what it costs, and keys. Small terminals have less of it.
+//! Rendering of the view: from top to bottom the title, totals, the list or call site or tree, the selected row, losses and
+//! costs, and keys. Small terminals omit some of them.
 
 mod footer;
 mod header;
@@ -19,30 +19,30 @@ use super::screen::Screen;
 use super::text::{cut_end, width};
 use super::theme::Theme;
 
-/// Smaller terminals show nothing that is of use.
+/// Minimum size of the terminal.
 const SMALLEST: (u16, u16) = (20, 5);
-/// From this height on there is room for a second line of sums, and for exact figures of what is chosen.
+/// Minimum height for a second line of totals and for the exact figures of the selected row.
 const TALL: u16 = 14;
 
 impl Top {
     /// Draws the view.
     pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
         if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
-            write(buffer, area, &["jjleak: too small".to_owned()], Style::new());
+            write(buffer, area, &["jjleak: terminal too small".to_owned()], Style::new());
             return;
         }
         let is_tall = u16::from(area.height >= TALL);
         let heights = [1, 1 + is_tall, 0, is_tall, 1, 1];
         let mut constraints = heights.map(Constraint::Length);
         constraints[2] = Constraint::Fill(1);
-        let [title, sums, body, chosen, status, keys] = Layout::vertical(constraints).areas(area);
+        let [title, sums, body, selected, status, keys] = Layout::vertical(constraints).areas(area);
         self.draw_title(title, buffer);
         self.draw_sums(sums, buffer);
-        if self.is_helping {
+        if self.shows_help {
             self.draw_help(body, buffer);
         } else {
             self.draw_body(body, buffer);
-            self.draw_chosen(chosen, buffer);
+            self.draw_selected(selected, buffer);
         }
         self.draw_status(status, buffer);
         self.draw_keys(keys, buffer);
@@ -57,10 +57,10 @@ impl Top {
     }
 }
 
-/// A piece of a line.
+/// A styled piece of a line.
 type Piece = (String, Style);
 
-/// As many pieces as fit, the first at least in part, with two spaces between them.
+/// Joins the pieces that fit, with two spaces between them; the first one is shortened if necessary.
 fn fitting(pieces: impl IntoIterator<Item = Piece>, cells: u16) -> Line<'static> {
     let mut left = usize::from(cells);
     let mut spans: Vec<Span<'static>> = Vec::new();
@@ -79,14 +79,14 @@ fn fitting(pieces: impl IntoIterator<Item = Piece>, cells: u16) -> Line<'static>
     Line::from(spans)
 }
 
-/// Writes lines from the top of an area on.
+/// Writes lines from the top of an area.
 fn write(buffer: &mut Buffer, area: Rect, lines: &[String], style: Style) {
     for (y, line) in (area.top()..area.bottom()).zip(lines) {
         buffer.set_stringn(area.x, y, cut_end(line, area.width.into()), area.width.into(), style);
     }
 }
 
-/// Puts a text into lines of so many cells, at spaces.
+/// Wraps a text at spaces.
 fn wrapped(text: &str, cells: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -104,7 +104,7 @@ fn wrapped(text: &str, cells: usize) -> Vec<String> {
     lines
 }
 
-/// Explains why there is nothing to see.
+/// Explains an empty screen.
 fn explain(buffer: &mut Buffer, area: Rect, what: &str, why: &str) {
     let inner = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
     let mut lines = vec![String::new()];

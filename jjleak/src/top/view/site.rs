@@ -1,4 +1,4 @@
-//! A call site: what is thought of it and why, how it has gone, and its stacks.
+//! A call site: its verdict and the evidence, its trend, and its stacks.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -6,10 +6,10 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::super::Top;
-use super::super::books::{Books, Row};
+use super::super::assessment::Assessment;
 use super::super::figures::{bytes, exact_bytes, objects, short_age};
 use super::super::screen::Screen;
-use super::super::standing::Standing;
+use super::super::snapshot::{Row, Snapshot};
 use super::super::text::{cut_end, cut_middle, safe, width};
 use super::super::theme::Theme;
 use super::table::place;
@@ -17,24 +17,29 @@ use super::{explain, trend, wrapped};
 use crate::profile::{Basis, Frame, JUDGED_SPANS, MemoryKind, Profile, StackProfile, Verdict, VerdictKind};
 use crate::render::{NO_STACK, ThreadShares, duration, evidence, label, module, percent};
 
-/// From this height on, figures stay while frames are scrolled. Lower screens scroll everything.
+/// Minimum height at which the figures stay while frames scroll. Lower screens scroll everything.
 const TALL: u16 = 14;
-/// From this height on, there is room for a trend of several lines.
+/// Minimum height for a trend of several lines.
 const VERY_TALL: u16 = 28;
 const TREND_LINES: usize = 3;
-/// More cells than a series has points say nothing more.
+/// Maximum width of the trend: a series has no more points.
 const TREND_CELLS: usize = 72;
 
 impl Top {
     pub(super) fn draw_site(&mut self, area: Rect, buffer: &mut Buffer) {
         let Screen::Site { key, stack, scroll } = *self.screen() else { return };
-        let books = self.shown_books();
-        let Some(row) = books.find_site(key).copied() else {
-            explain(buffer, area, "This call site is gone.", "Nothing of it lives any more. Esc goes back.");
+        let snapshot = self.shown_snapshot();
+        let Some(row) = snapshot.find_site(key).copied() else {
+            explain(
+                buffer,
+                area,
+                "This call site is gone.",
+                "All its blocks have been freed. Press Esc to go back.",
+            );
             return;
         };
         let head = self.site_lines(&row, area);
-        let stacks = books.stacks(&row);
+        let stacks = snapshot.stacks(&row);
         let frames = self.stack_lines(&row, &stacks, stack, area.width);
         // The line above the frames stays with the figures.
         let fixed =
@@ -52,25 +57,25 @@ impl Top {
         }
     }
 
-    /// What is thought of the call site, and why.
+    /// Verdict on the call site, and the evidence.
     fn site_lines(&self, row: &Row, area: Rect) -> Vec<Line<'static>> {
-        let books = self.shown_books();
-        let Some(verdict) = books.verdict(row) else { return Vec::new() };
+        let snapshot = self.shown_snapshot();
+        let Some(verdict) = snapshot.verdict(row) else { return Vec::new() };
         let cells = usize::from(area.width);
-        let sure = match row.standing {
-            Standing::Growing | Standing::TooEarly | Standing::Unjudged => String::new(),
+        let sure = match row.assessment {
+            Assessment::Growing | Assessment::TooEarly | Assessment::Unjudged => String::new(),
             _ => format!("  {:.0} % sure", verdict.confidence * 100.),
         };
         let mut lines = vec![
             Line::styled(cut_middle(&self.site_name(row), cells).into_owned(), Theme::strong()),
             Line::from(vec![
-                Span::styled(verdict.words(), self.theme.standing(row.standing)),
+                Span::styled(verdict.words(), self.theme.assessment(row.assessment)),
                 Span::styled(sure, Theme::quiet()),
             ]),
         ];
-        let shares = ThreadShares::of_stacks(books.stacks(row).into_iter());
+        let shares = ThreadShares::of_stacks(snapshot.stacks(row).into_iter());
         let threads = shares.words(verdict).map(|words| format!("allocated {words}"));
-        for text in sentences(verdict, books.profile(row)).into_iter().chain(threads) {
+        for text in sentences(verdict, snapshot.profile(row)).into_iter().chain(threads) {
             lines.extend(wrapped(&text, cells).into_iter().map(Line::from));
         }
         if area.height >= VERY_TALL {
@@ -104,7 +109,7 @@ impl Top {
         blocks.into_iter().zip(labels).map(line).collect()
     }
 
-    /// A line on a stack, and its frames.
+    /// Heading of a stack, and its frames.
     fn stack_lines(
         &self,
         row: &Row,
@@ -116,7 +121,7 @@ impl Top {
         let Some(stack) = stacks.get(number) else { return vec![Line::from("its stacks are gone")] };
         let share = percent(self.value.of(stack.live), self.value.of(row.live));
         let which = match stacks.len() {
-            1 => "its only stack".to_owned(),
+            1 => "only stack".to_owned(),
             all => format!("stack {} of {all} (n p), {share:.1} % of the call site", number + 1),
         };
         let head = format!("{which}, {}", stack.status.name().replace('_', " "));
@@ -125,7 +130,8 @@ impl Top {
         if stack.frames.is_empty() {
             lines.push(Line::from(NO_STACK));
         }
-        let caller = self.shown_books().verdict(row).and_then(|verdict| verdict.frames.get(verdict.caller));
+        let caller =
+            self.shown_snapshot().verdict(row).and_then(|verdict| verdict.frames.get(verdict.caller));
         let lines_of = |frame: &Frame| self.frame_line(frame, caller == Some(frame), cells.into());
         lines.extend(stack.frames.iter().map(lines_of));
         lines
@@ -148,7 +154,7 @@ impl Top {
         if frame.by_frame_pointer {
             details.push_str(" (by frame pointer)");
         }
-        // A name is worth more than where it is.
+        // Shorten the location before the name.
         let name = safe(&label(frame)).into_owned();
         let room = cells.saturating_sub(2);
         let details = cut_end(&details, room.saturating_sub(width(&name)).max(room / 3)).into_owned();
@@ -164,32 +170,32 @@ impl Top {
         ])
     }
 
-    /// The figures of what is chosen in a list, exactly.
-    pub(super) fn draw_chosen(&self, area: Rect, buffer: &mut Buffer) {
+    /// Exact figures of the row that is selected in a list.
+    pub(super) fn draw_selected(&self, area: Rect, buffer: &mut Buffer) {
         if area.height == 0 || !matches!(self.screen(), Screen::Processes(_) | Screen::Sites { .. }) {
             return;
         }
-        let Some(row) = self.chosen_row() else { return };
+        let Some(row) = self.selected_row() else { return };
         let live = format!("{} in {}", exact_bytes(row.live.bytes), objects(row.live.objects));
-        let pieces = [(live, Style::new()), (reason(self.shown_books(), &row), Theme::quiet())];
+        let pieces = [(live, Style::new()), (reason(self.shown_snapshot(), &row), Theme::quiet())];
         buffer.set_line(area.x, area.y, &super::fitting(pieces, area.width), area.width);
     }
 }
 
-/// What speaks for the verdict, in a few words.
-fn reason(books: &Books, row: &Row) -> String {
-    let Some(verdict) = books.verdict(row) else { return String::new() };
+/// Main evidence for the verdict, in a few words.
+fn reason(snapshot: &Snapshot, row: &Row) -> String {
+    let Some(verdict) = snapshot.verdict(row) else { return String::new() };
     match (verdict.survival, verdict.flat_for) {
         (Some(survival), _) if verdict.kind == VerdictKind::Leaking => {
             let older = short_age(survival.older_than);
-            format!("{:.0} % lives on after {older}", survival.share() * 100.)
+            format!("{:.0} % survive past {older}", survival.share() * 100.)
         }
         (_, Some(flat_for)) => format!("flat for {}", duration(flat_for)),
         _ => verdict.words().to_owned(),
     }
 }
 
-/// What it holds, and what speaks for the verdict: as reports say it.
+/// Live and allocated totals, and the evidence as reports word it.
 fn sentences(verdict: &Verdict, profile: &Profile) -> Vec<String> {
     let Verdict { live, allocated, .. } = verdict;
     let mut lines = vec![format!(
@@ -208,7 +214,7 @@ fn sentences(verdict: &Verdict, profile: &Profile) -> Vec<String> {
             MemoryKind::Ram => "RAM",
         };
         lines.push(format!(
-            "at this rate the {} left of {what} are full in {}",
+            "at this rate the {} left of {what} will be used up in {}",
             bytes(memory.available),
             duration(time)
         ));
@@ -216,7 +222,7 @@ fn sentences(verdict: &Verdict, profile: &Profile) -> Vec<String> {
     let watched = format!("watched for {}", duration(verdict.watched));
     lines.push(match verdict.basis {
         Basis::ShortPast => {
-            format!("{watched}; to judge it takes {}", duration(profile.coverage.settle * JUDGED_SPANS))
+            format!("{watched}; a verdict takes {}", duration(profile.coverage.settle * JUDGED_SPANS))
         }
         Basis::LongPast | Basis::Nothing => watched,
     });

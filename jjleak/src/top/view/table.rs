@@ -5,10 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use super::super::Top;
-use super::super::books::Row;
 use super::super::figures::{self, bytes, rate, short_age, short_bytes, short_count, signed};
 use super::super::order::Sort;
 use super::super::screen::Screen;
+use super::super::snapshot::Row;
 use super::super::text::{cut_end, cut_middle, left, right, safe, width};
 use super::super::theme::Theme;
 use super::header::process_name;
@@ -16,7 +16,7 @@ use super::{explain, trend};
 use crate::profile::{Frame, Totals, Verdict};
 use crate::render::{NO_STACK, Value, duration, grouped, label};
 
-/// A column and how many cells it takes.
+/// A column and its width in cells.
 type Columns = Vec<(Column, usize)>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,16 +29,16 @@ enum Column {
     Objects,
     Age,
     Process,
-    /// The call site, or the process where each row is one; takes what is left.
+    /// The call site, or the process in the list of processes; takes the remaining width.
     Name,
 }
 
-/// From these widths on, there is room for the rate, for everything, and for figures with their units.
+/// Minimum widths for the rate, for all columns, and for figures with units.
 const MEDIUM: u16 = 56;
 const NORMAL: u16 = 72;
 const WIDE: u16 = 110;
 
-/// Least cells for names; columns before it go when there are fewer.
+/// Minimum width of names; columns before it are cut off where there is less room.
 const LEAST_NAME: usize = 12;
 
 fn columns(cells: u16, names_process: bool) -> Columns {
@@ -62,9 +62,9 @@ impl Top {
     pub(super) fn draw_table(&mut self, area: Rect, buffer: &mut Buffer) {
         let page = usize::from(area.height.saturating_sub(1)).max(1);
         if page != self.page {
-            // The list has another height than it had.
+            // The terminal was resized.
             self.page = page;
-            self.arrange();
+            self.sort_and_filter();
         }
         let (index, offset) = self.screen().place();
         let rows: Vec<Row> = self.shown_rows().skip(offset).take(page).copied().collect();
@@ -74,7 +74,7 @@ impl Top {
             return;
         }
         let of_all = matches!(self.screen(), Screen::Sites { of: None, .. });
-        let columns = columns(area.width, of_all && self.shown_books().profiles.len() > 1);
+        let columns = columns(area.width, of_all && self.shown_snapshot().profiles.len() > 1);
         self.draw_heads(&columns, area, buffer);
         let lines = area.top() + 1..area.bottom();
         for (y, (number, row)) in lines.zip((offset..).zip(&rows)) {
@@ -127,12 +127,12 @@ impl Top {
     }
 
     fn cell(&self, row: &Row, column: Column, cells: usize, is_wide: bool) -> (String, Style) {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let size = if is_wide { bytes } else { short_bytes };
         let count = |count: u64| if is_wide { grouped(count) } else { short_count(count) };
         let plain = Style::new();
         match column {
-            Column::Verdict => (row.standing.short().to_owned(), self.theme.standing(row.standing)),
+            Column::Verdict => (row.assessment.label().to_owned(), self.theme.assessment(row.assessment)),
             Column::Live => (size(row.live.bytes), plain),
             Column::Delta if self.instants < 2 => (String::new(), plain),
             Column::Delta => match self.value {
@@ -144,7 +144,7 @@ impl Top {
             Column::Objects => (count(row.live.objects), plain),
             Column::Age => (row.oldest.map(short_age).unwrap_or_default(), plain),
             Column::Process => {
-                let profile = books.profile(row);
+                let profile = snapshot.profile(row);
                 let pid = format!(" {}", profile.process.pid);
                 let name = safe(&profile.process.comm);
                 (format!("{}{pid}", cut_end(&name, cells.saturating_sub(width(&pid)))), plain)
@@ -152,7 +152,7 @@ impl Top {
             Column::Name => {
                 let mut name = self.row_name(row);
                 if width(&name) > cells {
-                    // A name says more than a place, and a number more than a name that several have.
+                    // A function name says more than its location, and a PID more than a name that several processes share.
                     name = match row.verdict {
                         Some(_) => self.function(row),
                         None => self.short_row_name(row, cells),
@@ -164,53 +164,53 @@ impl Top {
     }
 
     fn trend(&self, row: &Row, cells: usize) -> String {
-        let books = self.shown_books();
-        if let Some(verdict) = books.verdict(row) {
+        let snapshot = self.shown_snapshot();
+        if let Some(verdict) = snapshot.verdict(row) {
             return trend::line(&verdict.series, cells);
         }
-        trend::line(&trend::of_all(books.profile(row)), cells)
+        trend::line(&trend::of_all(snapshot.profile(row)), cells)
     }
 
     fn row_name(&self, row: &Row) -> String {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         if row.verdict.is_some() {
             return self.site_name(row);
         }
-        let profile = books.profile(row);
+        let profile = snapshot.profile(row);
         match &profile.ended {
-            // Of all but commands, how they ended cannot be known, and there are many.
+            // Only commands have an exit status, and there are many other processes.
             Some(ended) if ended.contains("unknown") => format!("{} ended", process_name(profile)),
             Some(ended) => format!("{} ended: {}", process_name(profile), safe(ended)),
             None => process_name(profile),
         }
     }
 
-    /// The row of a process in few cells: what it is called loses its end.
+    /// The row of a process, with the end of its name cut off.
     fn short_row_name(&self, row: &Row, cells: usize) -> String {
-        let profile = self.shown_books().profile(row);
+        let profile = self.shown_snapshot().profile(row);
         let ended = if profile.ended.is_some() { " ended" } else { "" };
         let number = format!(" (pid {}){ended}", profile.process.pid);
         let comm = safe(&profile.process.comm);
         format!("{}{number}", cut_end(&comm, cells.saturating_sub(width(&number)).max(1)))
     }
 
-    /// The function that a call site is called by.
+    /// The function of a call site.
     fn function(&self, row: &Row) -> String {
-        let verdict = self.shown_books().verdict(row);
+        let verdict = self.shown_snapshot().verdict(row);
         let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
         caller.map_or_else(|| NO_STACK.to_owned(), |caller| safe(&label(caller)).into_owned())
     }
 
-    /// The function that a call site is called by, and where.
+    /// The function of a call site, and its location.
     pub(super) fn site_name(&self, row: &Row) -> String {
         let name = self.function(row);
-        let verdict = self.shown_books().verdict(row);
+        let verdict = self.shown_snapshot().verdict(row);
         let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
         let place = caller.map(place).unwrap_or_default();
         if place.is_empty() { name } else { format!("{name} {place}") }
     }
 
-    /// Where there is room after the name: who called it, and whose executable it is.
+    /// Appends the callers, or the executable of a process, where there is room.
     fn draw_callers(&self, row: &Row, columns: &Columns, area: Rect, buffer: &mut Buffer) {
         let used: usize = columns.iter().take(columns.len() - 1).map(|(_, width)| width + 1).sum();
         let x = used + width(&self.row_name(row)) + 1;
@@ -218,18 +218,18 @@ impl Top {
         if left < LEAST_NAME {
             return;
         }
-        let books = self.shown_books();
-        let more = match books.verdict(row) {
+        let snapshot = self.shown_snapshot();
+        let more = match snapshot.verdict(row) {
             Some(verdict) => callers(verdict),
-            None => safe(&books.profile(row).process.exe).into_owned(),
+            None => safe(&snapshot.profile(row).process.exe).into_owned(),
         };
         let x = area.x + u16::try_from(x).unwrap_or(u16::MAX);
         buffer.set_stringn(x, area.y, cut_end(&more, left), left, Theme::quiet());
     }
 
-    /// Why there is nothing in the list.
+    /// Reason why the list is empty.
     fn why_empty(&self) -> (String, String) {
-        let books = self.shown_books();
+        let snapshot = self.shown_snapshot();
         let (screen, words) = (self.screen(), |what: &str, why: &str| (what.to_owned(), why.to_owned()));
         if let Some(filter) = screen.filter()
             && !filter.is_empty()
@@ -237,37 +237,36 @@ impl Top {
             return (format!("Nothing matches {}", safe(filter.text())), "Esc clears the filter.".to_owned());
         }
         if self.instants == 0 {
-            let first = format!("The first figures come in {}.", duration(self.about.interval));
-            return ("Counting has begun.".to_owned(), first);
+            let first = format!("First figures in {}.", duration(self.about.interval));
+            return ("Accounting has started.".to_owned(), first);
         }
-        if books.profiles.is_empty() {
-            return words("No process yet.", "Those that are profiled show here when they come.");
+        if snapshot.profiles.is_empty() {
+            return words("No processes yet.", "Profiled processes appear here.");
         }
         let scope = screen.scope();
-        let profiles = || books.profiles.iter().filter(|profile| scope.has(profile));
+        let profiles = || snapshot.profiles.iter().filter(|profile| scope.has(profile));
         let seen: Totals = profiles().map(|profile| profile.allocated()).sum();
         if seen.objects > 0 {
             let seen = figures::counted(seen.objects, "allocation");
-            return (format!("Nothing lives: all of {seen} have been freed."), String::new());
+            return (format!("No live blocks: {seen}, all freed."), String::new());
         }
         let since = profiles().map(|profile| profile.started_at).min().unwrap_or_default();
         let since = since.to_zoned(self.about.time_zone.clone()).strftime("%H:%M:%S");
         let why = format!(
-            "What is allocated since {since} counts. Blocks from before are not known, and what is not freed of them does \
-             not show."
+            "Allocations since {since} count. Older blocks are unknown, so those that are never freed do not show."
         );
-        ("Nothing allocated yet.".to_owned(), why)
+        ("No allocations yet.".to_owned(), why)
     }
 }
 
-/// `← load_page ← handle_request`.
+/// Callers of a call site: `← load_page ← handle_request`.
 fn callers(verdict: &Verdict) -> String {
     let callers = verdict.frames.iter().skip(verdict.caller + 1).take(8);
     let callers: Vec<_> = callers.map(|frame| format!("← {}", safe(&label(frame)))).collect();
     callers.join(" ")
 }
 
-/// `demo.c:108`; nothing when it is not known.
+/// Location of a frame: `demo.c:108`; empty if unknown.
 pub(super) fn place(frame: &Frame) -> String {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     match (safe(file), frame.line) {
@@ -297,7 +296,7 @@ const fn is_right(column: Column) -> bool {
     matches!(column, Column::Live | Column::Delta | Column::Rate | Column::Objects | Column::Age)
 }
 
-/// Cells from `x` to the end of the line.
+/// Number of cells from `x` to the end of the line.
 fn room(area: Rect, x: u16) -> usize {
     area.right().saturating_sub(x).into()
 }

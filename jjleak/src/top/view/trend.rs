@@ -1,4 +1,4 @@
-//! How what lives has gone, in blocks of an eighth of a line.
+//! Trend of live bytes, in blocks of an eighth of a line.
 
 use std::time::Duration;
 
@@ -6,8 +6,7 @@ use crate::profile::{Moment, Point, Profile};
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Lines of blocks, the top one first: `cells` wide, from the first instant to the last. The highest point fills all
-/// lines, and nothing is nothing.
+/// Lines of blocks, the top one first, `cells` wide, over the whole time of the points. The highest point fills all lines.
 pub(super) fn lines(points: &[Point], cells: usize, height: usize) -> Vec<String> {
     let heights = heights(points, cells, height * 8);
     let line = |row: usize| {
@@ -17,12 +16,12 @@ pub(super) fn lines(points: &[Point], cells: usize, height: usize) -> Vec<String
     (0..height).rev().map(line).collect()
 }
 
-/// One line of it.
+/// [`lines`] with a height of one.
 pub(super) fn line(points: &[Point], cells: usize) -> String {
     lines(points, cells, 1).pop().unwrap_or_default()
 }
 
-/// Heights in eighths of a line; what is not nothing is an eighth at least.
+/// Heights in eighths of a line; at least one eighth for values above zero.
 fn heights(points: &[Point], cells: usize, full: usize) -> Vec<usize> {
     let (Some(last), Some(highest)) = (points.last(), points.iter().map(|point| point.bytes).max()) else {
         return vec![0; cells];
@@ -38,7 +37,7 @@ fn heights(points: &[Point], cells: usize, full: usize) -> Vec<usize> {
     (0..cells).map(height).collect()
 }
 
-/// How all that lives of a process has gone.
+/// Trend of the live bytes of a whole process.
 pub(super) fn of_all(profile: &Profile) -> Vec<Point> {
     let point = |moment: &Moment| Point {
         at: Duration::try_from(moment.at.duration_since(profile.started_at)).unwrap_or_default(),
@@ -47,7 +46,7 @@ pub(super) fn of_all(profile: &Profile) -> Vec<Point> {
     profile.history.iter().map(point).collect()
 }
 
-/// Over what time the points are.
+/// Time that the points cover.
 pub(super) fn span(points: &[Point]) -> Duration {
     points.last().map_or(Duration::ZERO, |point| point.at)
 }

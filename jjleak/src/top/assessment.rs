@@ -1,22 +1,22 @@
-//! What can be said of a row.
+//! Assessment of a row, shown in the verdict column.
 
 use crate::profile::{Basis, NOT_JUDGED, TOO_EARLY, Verdict, VerdictKind};
 
-/// What can be said of a row, what matters most first.
+/// Assessment of a row, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum Assessment {
     Leaking,
     Growing,
-    /// It has not been watched for long enough to say.
+    /// Not observed for long enough.
     TooEarly,
     CacheLike,
     StartUp,
     SteadyChurn,
-    /// Nothing was judged, as figures are not of all that there is.
+    /// Not judged, because the figures are incomplete.
     Unjudged,
 }
 
-impl Standing {
+impl Assessment {
     pub(super) const ALL: [Self; 7] = [
         Self::Leaking,
         Self::Growing,
@@ -39,8 +39,8 @@ impl Standing {
         }
     }
 
-    /// In a column's few cells.
-    pub(super) const fn short(self) -> &'static str {
+    /// Label for a narrow column.
+    pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Leaking => "leaking",
             Self::Growing => "growing",
@@ -52,12 +52,12 @@ impl Standing {
         }
     }
 
-    /// After the number of those of which it is said.
-    pub(super) const fn of_several(self) -> &'static str {
+    /// Label after a number of call sites.
+    pub(super) const fn plural_label(self) -> &'static str {
         match self {
             Self::TooEarly => TOO_EARLY,
             Self::Unjudged => NOT_JUDGED,
-            other => other.short(),
+            other => other.label(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is known at one instant: the profiles, and a row for each process and call site.
+//! Snapshot of one instant: the profiles, and a row for each process and call site.
 
 use std::collections::HashMap;
 use std::mem;
@@ -6,85 +6,85 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Cost;
-use super::standing::Standing;
+use super::assessment::Assessment;
 use crate::fast_map::FastMap;
 use crate::profile::{ProcessInfo, Profile, StackProfile, Totals, Verdict};
 
-/// Which process.
+/// Identity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ProcessKey {
     pub(super) pid: u32,
     start_time: u64,
 }
 
-/// Which call site of which process.
+/// Identity of a call site in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SiteKey {
     pub(super) process: ProcessKey,
     pub(super) site: u64,
 }
 
-/// Live bytes and objects more than before, or less.
+/// Change of live bytes and objects since the previous snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Delta {
     pub(super) bytes: i64,
     pub(super) objects: i64,
 }
 
-/// A row.
+/// A row of a list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
     /// Index of its profile.
     pub(super) profile: usize,
-    /// Index of the verdict, if it is a call site's; it is the whole process's otherwise.
+    /// Index of the verdict of a call site; `None` for a process.
     pub(super) verdict: Option<usize>,
-    /// Of the call site; of a process, the one with site 0.
+    /// Key of the call site; a process has site 0.
     pub(super) key: SiteKey,
-    pub(super) standing: Standing,
+    pub(super) assessment: Assessment,
     pub(super) live: Totals,
     pub(super) delta: Delta,
-    /// Growth in bytes a second.
+    /// Growth in bytes per second.
     pub(super) rate: f64,
-    /// Of the oldest live block.
+    /// Age of the oldest live block.
     pub(super) oldest: Option<Duration>,
 }
 
-/// What is known at one instant.
+/// Profiles and rows of one instant.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Books {
+pub(super) struct Snapshot {
     pub(super) profiles: Vec<Arc<Profile>>,
     /// A row for each process.
     pub(super) processes: Vec<Row>,
     /// A row for each call site.
     pub(super) sites: Vec<Row>,
     pub(super) cost: Cost,
-    /// Allocations a second, of all processes.
+    /// Allocations per second, of all processes.
     pub(super) allocations: f64,
 }
 
-/// What was known before.
+/// Figures of the previous snapshot.
 #[derive(Debug, Default)]
-pub(super) struct Before {
-    /// Room for ages of stacks: thousands are told of at every look.
+pub(super) struct Previous {
+    /// Ages by stack, reused between snapshots: there are thousands of stacks.
     ages: FastMap<u64, Duration>,
     processes: HashMap<ProcessKey, Process>,
     allocated: u64,
     elapsed: Duration,
 }
 
-/// What was known of a process.
+/// Previous figures of a process.
 #[derive(Debug, Default)]
 struct Process {
     live: Totals,
-    /// What lived of each call site.
+    /// Live totals by call site.
     sites: FastMap<u64, Totals>,
 }
 
-impl Books {
-    /// Makes rows of profiles. `before` is what was known at the instant before, and is brought up to date.
-    pub(super) fn new(profiles: Vec<Arc<Profile>>, cost: Cost, before: &mut Before) -> Self {
-        let mut books = Self { cost, ..Self::default() };
-        let mut now = Before { ages: mem::take(&mut before.ages), ..Before::default() };
+impl Snapshot {
+    /// Builds the rows of profiles, and replaces `before`, the previous figures, with the current ones.
+    pub(super) fn new(profiles: Vec<Arc<Profile>>, cost: Cost, before: &mut Previous) -> Self {
+        let mut snapshot = Self { cost, ..Self::default() };
+        let mut now = Previous { ages: mem::take(&mut before.ages), ..Previous::default() };
         for (index, profile) in profiles.iter().enumerate() {
             let process = ProcessKey::of(&profile.process);
             let ages = &mut now.ages;
@@ -93,16 +93,16 @@ impl Books {
             ages.extend(profile.stacks.iter().filter_map(|stack| Some((stack.id, stack.ages?.oldest))));
             let mut known: Process = before.processes.remove(&process).unwrap_or_default();
             let mut worst = None;
-            books.sites.reserve(profile.verdicts.len());
+            snapshot.sites.reserve(profile.verdicts.len());
             for (number, verdict) in profile.verdicts.iter().enumerate() {
                 let key = SiteKey { process, site: verdict.site };
-                let standing = Standing::of(verdict);
-                worst = Some(worst.map_or(standing, |worst: Standing| worst.min(standing)));
-                books.sites.push(Row {
+                let assessment = Assessment::of(verdict);
+                worst = Some(worst.map_or(assessment, |worst: Assessment| worst.min(assessment)));
+                snapshot.sites.push(Row {
                     profile: index,
                     verdict: Some(number),
                     key,
-                    standing,
+                    assessment,
                     live: verdict.live,
                     delta: Delta::between(known.sites.insert(verdict.site, verdict.live), verdict.live),
                     rate: verdict.rate.map_or(0., |rate| rate.per_second),
@@ -110,7 +110,7 @@ impl Books {
                 });
             }
             if known.sites.len() > profile.verdicts.len() {
-                // Some are no more.
+                // Some call sites have disappeared.
                 known.sites = profile.verdicts.iter().map(|verdict| (verdict.site, verdict.live)).collect();
             }
             let live = profile.live();
@@ -118,14 +118,14 @@ impl Books {
             now.processes.insert(process, known);
             now.allocated += profile.allocated().objects;
             now.elapsed = now.elapsed.max(profile.elapsed());
-            books.processes.push(Row {
+            snapshot.processes.push(Row {
                 profile: index,
                 verdict: None,
                 key: SiteKey { process, site: 0 },
-                standing: worst.unwrap_or(Standing::Unjudged),
+                assessment: worst.unwrap_or(Assessment::Unjudged),
                 live,
                 delta,
-                // Only of what grows a rate is known.
+                // Only growing call sites have a rate.
                 rate: profile
                     .verdicts
                     .iter()
@@ -137,11 +137,11 @@ impl Books {
         }
         let seconds = now.elapsed.saturating_sub(before.elapsed).as_secs_f64();
         if seconds > 0. {
-            books.allocations = as_float(now.allocated.saturating_sub(before.allocated)) / seconds;
+            snapshot.allocations = as_float(now.allocated.saturating_sub(before.allocated)) / seconds;
         }
         *before = now;
-        books.profiles = profiles;
-        books
+        snapshot.profiles = profiles;
+        snapshot
     }
 
     pub(super) fn profile(&self, row: &Row) -> &Profile {
@@ -188,16 +188,16 @@ impl Delta {
     }
 }
 
-/// How many call sites there is each to be said of, in the order of [`Standing::ALL`].
-pub(super) fn standings<'a>(sites: impl Iterator<Item = &'a Row>) -> [usize; Standing::ALL.len()] {
-    let mut counts = [0; Standing::ALL.len()];
+/// Number of call sites by assessment, in the order of [`Assessment::ALL`].
+pub(super) fn assessments<'a>(sites: impl Iterator<Item = &'a Row>) -> [usize; Assessment::ALL.len()] {
+    let mut counts = [0; Assessment::ALL.len()];
     for site in sites {
-        counts[site.standing as usize] += 1;
+        counts[site.assessment as usize] += 1;
     }
     counts
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate has no use for 53 bits")]
+#[expect(clippy::cast_precision_loss, reason = "a rate does not need 53 bits")]
 pub(super) const fn as_float(number: u64) -> f64 {
     number as f64
 }
