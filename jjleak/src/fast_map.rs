@@ -1,4 +1,4 @@
-//! Hash maps and sets for hot paths, with thousands of lookups per snapshot; SipHash is too slow there.
+//! Hash maps and sets for hot paths, with thousands of lookups per snapshot; `SipHash` is too slow there.
 
 use std::collections::HashMap;
 
