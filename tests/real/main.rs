@@ -47,6 +47,7 @@ mod mappings;
 mod modes;
 mod multitude;
 mod named;
+mod names;
 mod operators;
 mod overflow;
 mod overhead;

@@ -7,7 +7,7 @@ const INLINED: u32 = 1 << 4;
 const BY_FRAME_POINTER: u32 = 1 << 5;
 
 /// Numbers of kinds in files: what is written stays readable, whatever becomes of the order of the kinds.
-const NUMBERS: [(FrameKind, u32); 8] = [
+const NUMBERS: [(FrameKind, u32); 9] = [
     (FrameKind::Unknown, 0),
     (FrameKind::Native, 1),
     (FrameKind::Java, 2),
@@ -16,6 +16,7 @@ const NUMBERS: [(FrameKind, u32); 8] = [
     (FrameKind::JvmGenerated, 5),
     (FrameKind::Kernel, 6),
     (FrameKind::Thread, 7),
+    (FrameKind::Signal, 8),
 ];
 
 /// Whether two frames, one after the other, are lines of one location: functions inlined at one address.

@@ -304,7 +304,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
     (
         (0..3_u64, name(&["", "main", "a;b", "<script>", "[no stack]"]), name(&["", "/bin/a", "/lib/b"])),
         (name(&["", "c0ffee"]), name(&["", "a.c"]), 0..3_u32),
-        (prop::sample::select(FrameKind::ALL[..7].to_vec()), any::<bool>(), any::<bool>()),
+        (prop::sample::select(FrameKind::ALL[..8].to_vec()), any::<bool>(), any::<bool>()),
     )
         .prop_map(
             |((address, symbol, module), (build_id, file, line), (kind, inlined, by_frame_pointer))| Frame {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
@@ -103,6 +103,12 @@ impl Module {
         // It may grow while it is read.
         file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Fills the buffer with the file's bytes from an offset on; `false` where there are too few.
+    #[must_use]
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        self.file.read_exact_at(buffer, offset).is_ok()
     }
 
     /// The file, for those who need little of it: each part is read when it is asked for, and kept.

@@ -135,7 +135,7 @@ impl Kinds {
 
     const fn all(self) -> &'static [FrameKind] {
         match self {
-            Self::Native => &[FrameKind::Native],
+            Self::Native => &[FrameKind::Native, FrameKind::Signal],
             Self::Java => &[FrameKind::Java, FrameKind::JavaInlined],
             Self::Jvm => &[FrameKind::Jvm, FrameKind::JvmGenerated],
             Self::Kernel => &[FrameKind::Kernel],

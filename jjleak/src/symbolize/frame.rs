@@ -82,13 +82,15 @@ pub enum FrameKind {
     /// Nothing is known about the address.
     #[default]
     Unknown,
+    /// None of the program's: the kernel called a signal handler here, and the next frame is what it interrupted.
+    Signal,
     /// None: the frame stands for the thread that the stack is of, see [`Frame::of_thread`].
     Thread,
 }
 
 impl FrameKind {
     /// All kinds, in the order legends list them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Native,
         Self::Java,
         Self::JavaInlined,
@@ -96,6 +98,7 @@ impl FrameKind {
         Self::JvmGenerated,
         Self::Kernel,
         Self::Unknown,
+        Self::Signal,
         Self::Thread,
     ];
 
@@ -110,6 +113,7 @@ impl FrameKind {
             Self::JvmGenerated => "jvm_generated",
             Self::Kernel => "kernel",
             Self::Unknown => "unknown",
+            Self::Signal => "signal",
             Self::Thread => "thread",
         }
     }

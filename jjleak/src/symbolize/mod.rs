@@ -4,10 +4,12 @@
 //! JVM's, [`JitNames`] of others. Out: [`Frame`]s with names, files and lines. Names
 //! are looked up when a stack is first seen and kept, so that they outlive the process and the mapping.
 
+mod demangle;
 mod frame;
 mod java;
 mod jit;
 mod native;
+mod signal;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

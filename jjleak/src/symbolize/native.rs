@@ -6,17 +6,28 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
-use super::{Frame, FrameKind, GeneratedFrames};
+use super::demangle::demangled;
+use super::{Frame, FrameKind, GeneratedFrames, signal};
 use crate::collect::RawStack;
 use crate::jvm;
 use crate::processes::{FileVersion, Module, ModuleTable};
 
 /// Looks up native frames; remembers each code location.
-#[derive(Default)]
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     /// Frames by file and offset, without their address.
-    known: HashMap<(FileVersion, u64), Vec<Frame>>,
+    known: HashMap<Place, Vec<Frame>>,
+}
+
+/// A location in code: a file, and an offset in it.
+type Place = (FileVersion, u64);
+
+impl Default for NativeSymbols {
+    fn default() -> Self {
+        // blazesym gives every name to its demanglers, which take names of C for fragments of mangled ones.
+        let symbolizer = Symbolizer::builder().enable_demangling(false).build();
+        Self { symbolizer, known: HashMap::new() }
+    }
 }
 
 impl NativeSymbols {
@@ -27,8 +38,8 @@ impl NativeSymbols {
         self.known.insert((module.version, offset), vec![frame]);
     }
 
-    /// Frames of a stack. The first address is an instruction that was executing; the others follow a call, so
-    /// that the call is found one byte before.
+    /// Frames of a stack. The first address is an instruction that was executing, as is the one that a signal interrupted; the
+    /// others follow a call, so that the call is found one byte before.
     pub(super) fn frames(
         &mut self,
         stack: &RawStack,
@@ -36,33 +47,39 @@ impl NativeSymbols {
         generated: &GeneratedFrames,
     ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
-        for (index, frame) in stack.frames.iter().enumerate() {
+        let mut is_interrupted = true;
+        for frame in &stack.frames {
             let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
-            let looked_up = address.saturating_sub(u64::from(index > 0));
+            let looked_up = address.saturating_sub(u64::from(!is_interrupted));
             // Code that a process has generated can be in a file, of memory.
             let found = modules
                 .find_frame(looked_up, frame.layer(), &stack.found)
                 .filter(|_| !generated.contains_key(&frame.however_found()));
-            match found {
-                Some((id, offset)) => {
-                    let located = self.locate(modules.get(id), offset);
-                    frames.extend(located.iter().map(|frame| Frame {
-                        address,
-                        by_frame_pointer,
-                        ..frame.clone()
-                    }));
-                }
-                None => frames.extend(generated_frames(*frame, generated)),
+            if let Some((id, offset)) = found {
+                let located = self.locate(modules.get(id), offset, is_interrupted);
+                is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
+                frames.extend(located.iter().map(|frame| Frame {
+                    address,
+                    by_frame_pointer,
+                    ..frame.clone()
+                }));
+            } else {
+                is_interrupted = false;
+                frames.extend(generated_frames(*frame, generated));
             }
         }
         frames
     }
 
-    /// The function at an offset of a file, preceded by those inlined into it, innermost first.
-    fn locate(&mut self, module: &Module, offset: u64) -> &[Frame] {
+    /// The function at an offset of a file, preceded by those inlined into it, innermost first. The offset is of the
+    /// instruction that was executing, or of the last byte of a call.
+    fn locate(&mut self, module: &Module, offset: u64, is_executing: bool) -> &[Frame] {
         let symbolizer = &self.symbolizer;
         self.known.entry((module.version, offset)).or_insert_with(|| {
             let base = frame_in(module);
+            if !is_executing && signal::is_return(module, offset + 1) {
+                return vec![Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base }];
+            }
             match lookup(symbolizer, module, offset) {
                 Some(symbol) => frames_of(&symbol, &base),
                 None => vec![base],
@@ -111,7 +128,7 @@ fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Optio
 
 fn frames_of(symbol: &Sym<'_>, base: &Frame) -> Vec<Frame> {
     let frame = |name: &str, code: Option<&CodeInfo<'_>>, inlined| Frame {
-        symbol: name.to_owned(),
+        symbol: demangled(name).into_owned(),
         file: code.map(|code| code.to_path().to_string_lossy().into_owned()).unwrap_or_default(),
         line: code.and_then(|code| code.line).unwrap_or_default(),
         inlined,

@@ -117,7 +117,9 @@ const fn sixteen(kind: FrameKind, depth: usize) -> Color {
         (FrameKind::Jvm, false) => Color::LightYellow,
         (FrameKind::JvmGenerated, true) => Color::Magenta,
         (FrameKind::JvmGenerated, false) => Color::LightMagenta,
-        (FrameKind::Kernel | FrameKind::Unknown | FrameKind::Thread, true) => Color::Gray,
-        (FrameKind::Kernel | FrameKind::Unknown | FrameKind::Thread, false) => Color::White,
+        (FrameKind::Kernel | FrameKind::Unknown | FrameKind::Signal | FrameKind::Thread, true) => Color::Gray,
+        (FrameKind::Kernel | FrameKind::Unknown | FrameKind::Signal | FrameKind::Thread, false) => {
+            Color::White
+        }
     }
 }

@@ -201,6 +201,12 @@ pub(crate) fn bare() -> &'static Path {
     PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
+/// A program with functions of names that are none to demanglers, and an interrupted one; not remembered.
+pub(crate) fn names(compiler: &str, flags: &[&str]) -> PathBuf {
+    let name = format!("names-{compiler}{}", flags.concat());
+    compile_with(compiler, &name, &["names.c".to_owned()], flags)
+}
+
 /// Becomes another program, to which bpf(2) is forbidden.
 pub(crate) fn filtered() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -34,6 +34,7 @@ pub(super) const fn color(kind: FrameKind) -> Color {
         FrameKind::JvmGenerated => 0xc9_7a43,
         FrameKind::Kernel => 0x90_9090,
         FrameKind::Unknown => 0xd3_d3d3,
+        FrameKind::Signal => 0xe0_8fb0,
         FrameKind::Thread => 0xb3_a6dc,
     })
 }
@@ -52,6 +53,7 @@ pub(super) const fn name(kind: FrameKind) -> &'static str {
         FrameKind::JvmGenerated => "JVM, generated",
         FrameKind::Kernel => "kernel",
         FrameKind::Unknown => "unknown",
+        FrameKind::Signal => "signal",
         FrameKind::Thread => "thread",
     }
 }
