@@ -13,6 +13,7 @@
 
 mod support;
 
+mod absent;
 mod asking;
 mod bcc;
 mod calls;

@@ -47,6 +47,8 @@ static INODE_CHANGED_NS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SUPER_DEVICE: Global<u64> = Global::new(0);
 
+/// ENOENT, which `bpf_find_vma` returns for an address in no mapping.
+const NO_MAPPING: i64 = -2;
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
 const PAGE_SHIFT: u64 = 12;
@@ -133,6 +135,23 @@ pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
     // SAFETY: as above.
     let walk = unsafe { &(*scratch).walk };
     address.wrapping_sub(walk.stack_begin) <= walk.stack_end.wrapping_sub(walk.stack_begin)
+}
+
+/// Whether an address is in a mapping of the current process, as far as the kernel tells.
+#[inline(always)]
+pub(super) fn is_mapped(address: u64) -> bool {
+    let mut nothing = 0u64;
+    // SAFETY: the callback has the signature the helper wants, and does not use its context.
+    let status = unsafe {
+        let task = bpf_get_current_task_btf();
+        bpf_find_vma(task, address, ignore as *mut c_void, (&raw mut nothing).cast(), 0)
+    };
+    status != NO_MAPPING
+}
+
+#[inline(never)]
+extern "C" fn ignore(_task: *const c_void, _vma: *const c_void, _context: *mut u64) -> i64 {
+    0
 }
 
 /// Writes where a mapping is into the walk.

@@ -22,9 +22,9 @@ pub(super) fn signal_frame(scratch: *mut Scratch) -> Step {
     if frame & 7 != 0 {
         return Err(StackStatus::BadFrame);
     }
-    walk.frame_pointer = word(scratch, frame + RBP).ok_or(StackStatus::Fault)?;
-    walk.stack_pointer = word(scratch, frame + RSP).ok_or(StackStatus::Fault)?;
-    walk.instruction_pointer = word(scratch, frame + RIP).ok_or(StackStatus::Fault)?;
+    walk.frame_pointer = word(scratch, frame + RBP)?;
+    walk.stack_pointer = word(scratch, frame + RSP)?;
+    walk.instruction_pointer = word(scratch, frame + RIP)?;
     walk.after_call = 0;
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
@@ -54,9 +54,9 @@ pub(super) fn interpreted_frame(scratch: *mut Scratch) -> Step {
     if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
         return Err(StackStatus::BadFrame);
     }
-    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::Fault)?;
-    let method = word(scratch, frame - interpreter::METHOD).ok_or(StackStatus::Fault)?;
-    let sender = word(scratch, frame - interpreter::SENDER_STACK_POINTER).ok_or(StackStatus::Fault)?;
+    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE))?;
+    let method = word(scratch, frame - interpreter::METHOD)?;
+    let sender = word(scratch, frame - interpreter::SENDER_STACK_POINTER)?;
     if !InterpretedFrame::can_be(method)
         || sender & 7 != 0
         || sender.wrapping_sub(walk.stack_pointer).wrapping_sub(1) >= MAX_FRAME_BYTES
@@ -65,8 +65,8 @@ pub(super) fn interpreted_frame(scratch: *mut Scratch) -> Step {
     }
     let interpreted = InterpretedFrame::pack(method, bytecode);
     push(scratch, interpreted.found_by_frame_pointer(walk.by_frame_pointer));
-    walk.frame_pointer = word(scratch, frame).ok_or(StackStatus::Fault)?;
-    walk.instruction_pointer = word(scratch, frame + 8).ok_or(StackStatus::Fault)?;
+    walk.frame_pointer = word(scratch, frame)?;
+    walk.instruction_pointer = word(scratch, frame + 8)?;
     walk.stack_pointer = sender;
     walk.after_call = 1;
     walk.by_frame_pointer = 0;

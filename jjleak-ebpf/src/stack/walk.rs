@@ -62,12 +62,12 @@ pub(super) fn from_call(
     // The window begins with the frame pointer, if the function has saved it, and else with the return address.
     let words = hit.words_to_begin_with();
     let expected = replay::extent(scratch, site, cfa);
-    let known = Known::of(process, image)
-        .filter(|_| window::open(scratch, cfa.wrapping_sub(words << 3), expected, words));
-    let Some(known) = known else {
+    let known = Known::of(process, image);
+    let is_open = known.is_some() && window::open(scratch, cfa.wrapping_sub(words << 3), expected, words);
+    let Some(known) = known.filter(|_| is_open) else {
         begin(scratch, image, cfa, hit.frame_pointer(), 1);
         push(scratch, StackFrame::new(hit.site(), layer::OF_SITE));
-        walk.status = StackStatus::Fault as u64;
+        walk.status = if cfa & 7 == 0 { StackStatus::Fault } else { StackStatus::BadFrame } as u64;
         return Walked::New(0);
     };
     let return_address = window::at(scratch, words - 1);
@@ -162,6 +162,10 @@ fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
     if walk.heap.is_entered() {
         walk.status = heap::end(scratch) as u64;
+    }
+    // What is not mapped could not have been a part of the stack.
+    if walk.status == StackStatus::Fault as u64 && !code::is_mapped(walk.window_at) {
+        walk.status = StackStatus::BadFrame as u64;
     }
     if !context.tables.are_unchanged() {
         walk.status = StackStatus::Changed as u64;
@@ -322,15 +326,11 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         });
     }
     let frame_pointer = match row.saved() {
-        saved if by_frame_pointer || saved == SavedFp::AtFp as u64 => {
-            word(scratch, walk.frame_pointer).ok_or(StackStatus::Fault)?
-        }
-        saved if saved == SavedFp::AtCfa as u64 => {
-            word(scratch, cfa.wrapping_add(row.fp_offset_bytes())).ok_or(StackStatus::Fault)?
-        }
+        saved if by_frame_pointer || saved == SavedFp::AtFp as u64 => word(scratch, walk.frame_pointer)?,
+        saved if saved == SavedFp::AtCfa as u64 => word(scratch, cfa.wrapping_add(row.fp_offset_bytes()))?,
         _ => walk.frame_pointer,
     };
-    let return_address = word(scratch, cfa - 8).ok_or(StackStatus::Fault)?;
+    let return_address = word(scratch, cfa - 8)?;
     walk.frame_pointer = frame_pointer;
     walk.stack_pointer = cfa;
     walk.instruction_pointer = return_address;
@@ -377,13 +377,12 @@ fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, Stack
         Ok(walk.stack_pointer.wrapping_add(8 + pushed))
     } else if kind == RowKind::Deref as u64 {
         let at = walk.frame_pointer.wrapping_add(row.fp_offset_bytes());
-        Ok(word(scratch, at).ok_or(StackStatus::Fault)?.wrapping_add(offset))
+        Ok(word(scratch, at)?.wrapping_add(offset))
     } else if kind == RowKind::FarSp as u64 {
         Ok(walk.stack_pointer.wrapping_add(row.far_offset_bytes()))
     } else if kind == RowKind::Base as u64 && walk.base_saved != 0 {
         // The stack pointer is the CFA of the frame that was called.
-        let base = word(scratch, walk.stack_pointer.wrapping_sub(walk.base_saved));
-        Ok(base.ok_or(StackStatus::Fault)?.wrapping_add(offset))
+        Ok(word(scratch, walk.stack_pointer.wrapping_sub(walk.base_saved))?.wrapping_add(offset))
     } else {
         Err(StackStatus::Unsupported)
     }

@@ -7,25 +7,33 @@ use core::{
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
+use jjleak_common::stack::StackStatus;
+
 use super::{Scratch, WINDOW_WORDS, Walk, replay};
 
 const PAGE: u64 = 4096;
+/// Where the last word of user space can be: what lies above is no memory of the target's that could be missing
+/// (Documentation/arch/x86/x86_64/mm.rst in Linux; stacks are below 2^47 also where there are five levels of page tables).
+const LAST_ADDRESS: u64 = (1 << 47) - 8;
 const WORD: u64 = 8;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
 
-/// The word at `at`; `None` when it is not in memory, or `at` is no place for a word on a stack. A word outside of the window moves the
-/// window there, so that the words above it, which the outer frames need, come with it.
+/// The word at `at`. A word outside of the window moves the window there, so that the words above it, which the outer frames
+/// need, come with it.
+///
+/// # Errors
+/// [`StackStatus::Fault`] when it is not in memory, [`StackStatus::BadFrame`] when `at` is no place for a word on a stack.
 #[inline(always)]
-pub(super) fn word(scratch: *mut Scratch, at: u64) -> Option<u64> {
+pub(super) fn word(scratch: *mut Scratch, at: u64) -> Result<u64, StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    if at & 7 != 0 {
-        return None;
+    if at & 7 != 0 || at > LAST_ADDRESS {
+        return Err(StackStatus::BadFrame);
     }
     let mut offset = at.wrapping_sub(walk.window_at);
     if offset >= walk.window_bytes {
         if !move_to(scratch, at) {
-            return None;
+            return Err(StackStatus::Fault);
         }
         offset = 0;
     }
@@ -33,7 +41,7 @@ pub(super) fn word(scratch: *mut Scratch, at: u64) -> Option<u64> {
     // SAFETY: the mask keeps the index in bounds.
     let word = unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) };
     replay::note(scratch, index, word);
-    Some(word)
+    Ok(word)
 }
 
 /// Nothing is copied yet.
@@ -60,9 +68,18 @@ pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u
         }
     }
     // SAFETY: as above.
-    close(unsafe { &mut (*scratch).walk });
-    // SAFETY: as above.
-    at & 7 == 0 && move_to(scratch, at) && unsafe { (*scratch).walk.window_bytes } >= words << 3
+    let walk = unsafe { &mut (*scratch).walk };
+    close(walk);
+    if at & 7 != 0 {
+        return false;
+    }
+    if move_to(scratch, at) && walk.window_bytes >= words << 3 {
+        return true;
+    }
+    // Memory that has ended there for an earlier walk may have come since.
+    walk.end_of_memory = 0;
+    walk.window_bytes = 0;
+    move_to(scratch, at) && walk.window_bytes >= words << 3
 }
 
 /// Copies what [`open`] has left out; when that fails, the window is empty.
@@ -86,7 +103,8 @@ pub(super) fn at(scratch: *const Scratch, index: u64) -> u64 {
 }
 
 /// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read. To find that out takes
-/// a page fault, so that it is remembered where memory ended. Where nothing can be read, nothing is in the window: a copy that
+/// a page fault, so that it is remembered where memory ended, until the page behind is seen to be there: a page that no frame has
+/// written to yet ends memory, too, and comes when one does. Where nothing can be read, nothing is in the window: a copy that
 /// fails leaves zeros behind, which are no words of the stack.
 #[inline(always)]
 fn move_to(scratch: *mut Scratch, at: u64) -> bool {
@@ -104,6 +122,9 @@ fn move_to(scratch: *mut Scratch, at: u64) -> bool {
         if before_end >= WINDOW_BYTES || before_end == 0 {
             if bpf_probe_read_user(window, WINDOW_BYTES as u32, at as *const c_void) == 0 {
                 walk.window_bytes = WINDOW_BYTES;
+                if at.wrapping_sub(walk.end_of_memory) < PAGE {
+                    walk.end_of_memory = 0;
+                }
                 return true;
             }
             walk.end_of_memory = (at & !(PAGE - 1)) + PAGE;

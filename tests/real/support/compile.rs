@@ -263,6 +263,13 @@ pub(crate) fn deepest() -> &'static Path {
     PATH.get_or_init(|| compile("deepest", &["stacks/deepest.c".to_owned()], &flags))
 }
 
+/// The program that allocates around a page of its stack that comes later.
+pub(crate) fn absent() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-g", "-O1", "-fno-omit-frame-pointer"];
+    PATH.get_or_init(|| compile("absent", &["stacks/absent.c".to_owned()], &flags))
+}
+
 /// The program whose frames cannot be unwound.
 pub(crate) fn garbage() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

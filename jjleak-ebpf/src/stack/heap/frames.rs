@@ -41,9 +41,9 @@ pub(super) fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), St
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     let link = stack_pointer.wrapping_sub(16);
-    let distance = word(scratch, link).ok_or(StackStatus::InHeap)?;
+    let distance = word(scratch, link).map_err(|_| StackStatus::InHeap)?;
     walk.frame_pointer = link.wrapping_add(distance << 3);
-    walk.instruction_pointer = word(scratch, link.wrapping_add(8)).ok_or(StackStatus::InHeap)?;
+    walk.instruction_pointer = word(scratch, link.wrapping_add(8)).map_err(|_| StackStatus::InHeap)?;
     walk.stack_pointer = stack_pointer;
     walk.after_call = 1;
     walk.by_frame_pointer = 0;
@@ -61,11 +61,12 @@ fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
     if frame < begin || frame >= end {
         return Err(StackStatus::InHeap);
     }
-    let bytecode = word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).ok_or(StackStatus::InHeap)?;
-    let locals = word(scratch, frame.wrapping_sub(interpreter::LOCALS)).ok_or(StackStatus::InHeap)?;
-    let method = word(scratch, frame.wrapping_sub(interpreter::METHOD)).ok_or(StackStatus::InHeap)?;
+    let bytecode =
+        word(scratch, frame.wrapping_sub(interpreter::BYTECODE)).map_err(|_| StackStatus::InHeap)?;
+    let locals = word(scratch, frame.wrapping_sub(interpreter::LOCALS)).map_err(|_| StackStatus::InHeap)?;
+    let method = word(scratch, frame.wrapping_sub(interpreter::METHOD)).map_err(|_| StackStatus::InHeap)?;
     let sender = word(scratch, frame.wrapping_sub(interpreter::SENDER_STACK_POINTER));
-    let sender = frame.wrapping_add(sender.ok_or(StackStatus::InHeap)? << 3);
+    let sender = frame.wrapping_add(sender.map_err(|_| StackStatus::InHeap)? << 3);
     if !InterpretedFrame::can_be(method) {
         return Err(StackStatus::InHeap);
     }
