@@ -1,4 +1,4 @@
-//! What was there before, left out of what is there now.
+//! Baseline: subtracts a saved profile from the current one.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::profile::{ProcessInfo, Profile, Totals};
 pub struct Baseline {
     matching: Matching,
     stacks: HashMap<StackKey, Held>,
-    /// PID and start time of the process whose profile it is; none where the file does not tell.
+    /// PID and start time of the profiled process; `None` if the file does not record them.
     process: Option<(u32, u64)>,
 }
 
@@ -21,7 +21,7 @@ struct Held {
 }
 
 impl Baseline {
-    /// Remembers what a profile holds.
+    /// Indexes a profile's live totals by stack.
     #[must_use]
     pub fn of(profile: &Profile, matching: Matching) -> Self {
         let mut stacks = HashMap::<StackKey, Held>::new();
@@ -35,15 +35,15 @@ impl Baseline {
         Self { matching, stacks, process }
     }
 
-    /// Whether it is of the very process, whose books begin empty whenever accounting begins: nothing that was there before is
-    /// in them, and to take it out would hide what came since.
+    /// Returns whether the profile is of this very process. Its accounting begins empty each time, so nothing
+    /// from before is in it; subtracting the baseline would hide what came since.
     #[must_use]
     pub fn is_of(&self, pid: u32, start_time: u64) -> bool {
         self.process == Some((pid, start_time))
     }
 
-    /// Takes it out of a profile of another process, stack by stack; nothing becomes less than nothing. There are no verdicts
-    /// then: they are on all that a call site does, and not on what is left of it.
+    /// Subtracts the baseline from a profile of another process, stack by stack, never below zero. It drops
+    /// the verdicts: they describe all that a call site does, not the remainder.
     pub fn subtract_from(&self, profile: &mut Profile) {
         if self.is_of(profile.process.pid, profile.process.start_time) {
             return;
@@ -62,7 +62,7 @@ impl Baseline {
             }
         }
         let after = profile.live();
-        // As much as is left out now is left out of the past, so that the curve ends where the figures stand.
+        // Subtract the same amount from the history, so that the curve ends at the current figures.
         let out = Totals { bytes: before.bytes - after.bytes, objects: before.objects - after.objects };
         for moment in &mut profile.history {
             take_out(&mut moment.live, &mut { out });
@@ -70,8 +70,8 @@ impl Baseline {
     }
 }
 
-/// Takes as much of one out of the other as is in both. When bytes are left, so is an object that they are in, if there was
-/// one; when none are left of those that there were, so is no object.
+/// Subtracts what both have in common. Remaining bytes keep at least one object, if there was one; objects of
+/// nonzero size go when their last byte does.
 fn take_out(from: &mut Totals, held: &mut Totals) {
     let bytes = from.bytes.min(held.bytes);
     let mut objects = from.objects.min(held.objects);
@@ -146,9 +146,9 @@ mod tests {
         assert_eq!(taken(totals(2000, 4), totals(500, 4)), totals(1500, 1));
         assert_eq!(taken(totals(500, 4), totals(500, 4)), totals(0, 0));
         assert_eq!(taken(totals(500, 4), totals(800, 1)), totals(0, 0));
-        // Blocks of no bytes are objects.
+        // Blocks of zero bytes count as objects.
         assert_eq!(taken(totals(0, 4), totals(800, 1)), totals(0, 3));
-        // Another tool's profile may not tell of objects.
+        // Profiles of other tools may lack object counts.
         assert_eq!(taken(totals(2000, 0), totals(500, 5)), totals(1500, 0));
     }
 }

@@ -1,21 +1,20 @@
-//! What is different between two profiles.
+//! The difference between two profiles.
 //!
-//! Stacks are matched by what people know them by, for addresses differ between processes: names of functions and, unless
-//! asked to leave them out, lines.
+//! Addresses differ between processes, so stacks are matched by function names and, unless excluded, lines.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::profile::{Frame, FrameKind, Profile, Totals};
 
-/// How stacks of two profiles are told to be the same.
+/// How to match stacks of two profiles.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Matching {
-    /// Lines make no difference, such as between versions of a program.
+    /// Ignore lines, as between versions of a program.
     pub ignore_lines: bool,
 }
 
-/// What a stack is known by across processes, leaf first.
+/// Identity of a stack across processes, leaf first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct StackKey(Vec<(String, u32)>);
 
@@ -31,14 +30,15 @@ impl Matching {
     }
 }
 
-/// The function; of one without a name the file, and the place in the page: where a file is mapped, its pages stay whole.
+/// The function's name. A frame without one is named by its file and its offset in the page, which mapping
+/// preserves.
 fn name(frame: &Frame) -> String {
     const IN_PAGE: u64 = 0xfff;
     if frame.symbol.is_empty() {
         let file = frame.module.rsplit('/').next().unwrap_or_default();
         return format!("{file}+{:#x}", frame.address & IN_PAGE);
     }
-    // The frame that stands for one process among several.
+    // The placeholder frame of one process among several.
     let is_process = frame.kind == FrameKind::Unknown && frame.address == 0;
     match frame.symbol.rsplit_once(" (pid ") {
         Some((comm, _)) if is_process => comm.to_owned(),
@@ -49,48 +49,48 @@ fn name(frame: &Frame) -> String {
 /// Two profiles side by side.
 #[derive(Debug, Clone)]
 pub struct Difference<'a> {
-    /// The first.
+    /// The first profile.
     pub before: &'a Profile,
-    /// The second.
+    /// The second profile.
     pub after: &'a Profile,
-    /// What figures of the first are multiplied by, to be as of a run as long as the second; `None` when they are as they
-    /// were.
+    /// Factor that scales the first profile's figures to the second's running time; `None` for unscaled
+    /// figures.
     pub scale: Option<f64>,
-    /// Every stack of which anything lives in either, that whose bytes changed most first.
+    /// Every stack with live bytes in either profile, largest change first.
     pub stacks: Vec<StackDifference>,
 }
 
-/// What lives of one stack in either profile.
+/// Live totals of one stack in both profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackDifference {
-    /// Leaf first; as the second profile has them, if it does.
+    /// Frames, leaf first, taken from the second profile if it has the stack.
     pub frames: Arc<[Frame]>,
-    /// In the first, scaled.
+    /// Totals in the first profile, scaled.
     pub before: Totals,
-    /// In the second.
+    /// Totals in the second profile.
     pub after: Totals,
 }
 
-/// What became of something.
+/// Direction of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// It is only in the second.
+    /// Only in the second profile.
     New,
-    /// There is more of it in the second.
+    /// Larger in the second profile.
     Grew,
-    /// There is less of it in the second.
+    /// Smaller in the second profile.
     Shrank,
-    /// It is only in the first.
+    /// Only in the first profile.
     Gone,
-    /// There is as much of it.
+    /// Unchanged.
     Same,
 }
 
 impl Change {
-    /// All, in the order legends list them.
+    /// All changes, in the order of legends.
     pub const ALL: [Self; 5] = [Self::New, Self::Grew, Self::Shrank, Self::Gone, Self::Same];
 
-    /// The name in reports and JSON.
+    /// Name in reports and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl Change {
         }
     }
 
-    /// What became of these figures; bytes tell, and objects where bytes are the same.
+    /// Compares totals by bytes, then by objects.
     #[must_use]
     pub fn of(before: Totals, after: Totals) -> Self {
         if before.is_nothing() && !after.is_nothing() {
@@ -120,14 +120,14 @@ impl Change {
 }
 
 impl StackDifference {
-    /// What became of it.
+    /// Direction of the stack's change.
     #[must_use]
     pub fn change(&self) -> Change {
         Change::of(self.before, self.after)
     }
 }
 
-/// How much larger the second number is.
+/// Signed difference, saturating.
 #[must_use]
 pub fn delta(before: u64, after: u64) -> i64 {
     let delta = i128::from(after) - i128::from(before);
@@ -135,8 +135,9 @@ pub fn delta(before: u64, after: u64) -> i64 {
 }
 
 impl<'a> Difference<'a> {
-    /// Compares two profiles, across threads, which no two runs have in common; normalized, as if the first had run as long as the second. `None` when that cannot be done,
-    /// because one of them does not say how long it ran.
+    /// Compares two profiles, merged across threads, which no two runs share. `normalize` scales the first to
+    /// the second's running time. Returns `None` if a profile does not record the running time that this
+    /// needs.
     #[must_use]
     pub fn new(before: &'a Profile, after: &'a Profile, matching: Matching, normalize: bool) -> Option<Self> {
         let seconds = [before, after].map(|profile| profile.elapsed().as_secs_f64());
@@ -174,7 +175,7 @@ impl<'a> Difference<'a> {
         Some(Self { before, after, scale, stacks })
     }
 
-    /// What lives in each.
+    /// Live totals of both profiles.
     #[must_use]
     pub fn live(&self) -> (Totals, Totals) {
         let before = self.stacks.iter().map(|stack| stack.before).sum();

@@ -1,4 +1,4 @@
-//! What has changed since the report before.
+//! Growth since the previous report.
 
 use std::collections::HashMap;
 use std::mem;
@@ -6,19 +6,19 @@ use std::mem;
 use crate::fast_map::FastMap;
 use crate::profile::{Moment, Profile, remember};
 
-/// Remembers what lived of each stack of each process at the last report, and of all stacks together at all reports.
+/// Live totals of each stack at the last report, and of each process at all reports.
 #[derive(Debug, Default)]
 pub struct Growth {
-    /// Live bytes of stacks, by PID and start time of the process; in the order of its last profile, which is mostly that of the
-    /// next one.
+    /// Live bytes of stacks, by PID and start time of the process. The order is that of its last profile,
+    /// which the next one mostly shares.
     last: HashMap<(u32, u64), Vec<(u64, u64)>>,
-    /// What lived of all stacks together, by PID and start time of the process.
+    /// Live totals at each report, by PID and start time of the process.
     histories: HashMap<(u32, u64), Vec<Moment>>,
 }
 
 impl Growth {
-    /// Says in the profile by how many live bytes each stack has grown since this was last asked about its process; since
-    /// accounting began when it was not. And what lived whenever it was asked.
+    /// Fills in each stack's growth since the process's previous report, or since accounting began, and the
+    /// process's history of live totals.
     pub fn measure(&mut self, profile: &mut Profile) {
         let (pid, start_time) = (profile.process.pid, profile.process.start_time);
         let last = self.last.entry((pid, start_time)).or_default();
@@ -36,7 +36,7 @@ impl Growth {
         profile.history.clone_from(history);
     }
 
-    /// The profile was the last one of its process.
+    /// Drops the state of a process after its last profile.
     pub fn forget(&mut self, profile: &Profile) {
         let process = (profile.process.pid, profile.process.start_time);
         self.last.remove(&process);

@@ -1,15 +1,14 @@
-//! Ranks the stacks of a profile, and judges its call sites. Pure.
+//! Ranks the stacks of a profile and judges its call sites. Pure.
 //!
-//! - `growth`: what has changed since the report before.
-//! - `baseline`: what was there before, left out.
-//! - `difference`: what is different between two profiles.
-//! - `site`: which stacks are the same call site.
-//! - `history`: what is remembered of call sites from profile to profile.
-//! - `judge`: what that makes of them.
-//! - `rise`: whether a process grows, seen from outside.
+//! - `growth`: growth since the previous report.
+//! - `baseline`: subtraction of a saved profile.
+//! - `difference`: comparison of two profiles.
+//! - `site`: identity of call sites.
+//! - `history`: call sites across profiles.
+//! - `judge`: verdicts from histories.
+//! - `rise`: growth of a process as seen from outside.
 //!
-//! In: a [`Profile`]. Out: its stacks in the order in which a reader should look at them, and [`crate::profile::Verdict`]s,
-//! for [`crate::render`].
+//! In: a [`Profile`]. Out: its ranked stacks, and [`crate::profile::Verdict`]s for [`crate::render`].
 
 mod baseline;
 mod difference;
@@ -34,7 +33,7 @@ pub use growth::Growth;
 pub use history::{Histories, History, Pace, call_sites};
 pub use rise::{RISE_POINTS, Rise, rise};
 
-/// What stacks are ordered by; always the largest first.
+/// Sort key for stacks, largest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SortBy {
     /// Live bytes.
@@ -42,17 +41,17 @@ pub enum SortBy {
     Size,
     /// Live objects.
     Count,
-    /// Live bytes more than at the report before.
+    /// Growth of live bytes since the previous report.
     Growth,
     /// Age of the oldest live block.
     Age,
 }
 
 impl SortBy {
-    /// All orders.
+    /// All sort keys.
     pub const ALL: [Self; 4] = [Self::Size, Self::Count, Self::Growth, Self::Age];
 
-    /// The name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,8 +62,8 @@ impl SortBy {
         }
     }
 
-    /// All stacks of the profile in this order, also those that hold nothing. Ties are broken by live bytes, live objects,
-    /// then by stack ID, so that equal profiles give equal reports.
+    /// All stacks of the profile in this order, including empty ones. Live bytes, live objects, then the
+    /// stack ID break ties: equal profiles give equal reports.
     #[must_use]
     pub fn order(self, profile: &Profile) -> Vec<&StackProfile> {
         let mut stacks: Vec<_> = profile.stacks.iter().collect();
@@ -96,22 +95,22 @@ impl FromStr for SortBy {
     }
 }
 
-/// A name that no [`SortBy`] has.
+/// A name that is not a sort key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown order `{0}`: stacks are sorted by size, count, growth or age")]
 pub struct UnknownOrder(String);
 
-/// Which of the stacks with outstanding allocations a reader wants to see, and in which order.
+/// Which of the stacks with outstanding allocations to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
-    /// The order.
+    /// The sort key.
     pub sort: SortBy,
-    /// How many stacks to show at most.
+    /// Maximum number of stacks to show.
     pub top: usize,
 }
 
 impl Selection {
-    /// Ranks the stacks that have outstanding allocations.
+    /// Ranks the stacks with outstanding allocations.
     #[must_use]
     pub fn rank(self, profile: &Profile) -> Ranking<'_> {
         let mut top = self.sort.order(profile);
@@ -124,9 +123,9 @@ impl Selection {
 /// The stacks with outstanding allocations, ranked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ranking<'a> {
-    /// Those to show, in order.
+    /// Stacks to show.
     pub top: Vec<&'a StackProfile>,
-    /// Those that came after, in order.
+    /// The remaining stacks.
     pub rest: Vec<&'a StackProfile>,
 }
 

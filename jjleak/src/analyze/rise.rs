@@ -1,5 +1,5 @@
-//! Whether a quantity that is only known from outside, such as resident memory, grows: by the same figures as what lives of a
-//! call site, whose ages are not known.
+//! Growth of a quantity known only from outside, such as resident memory. It uses the same statistics as call
+//! sites without ages.
 
 use std::ops::Range;
 
@@ -7,30 +7,30 @@ use super::judge::{BATCHES, batches, slows_down};
 use super::statistics::{Batch, growth, trend};
 use crate::profile::Rate;
 
-/// Troughs must go up in so many more pairs than down, of all pairs.
-const UPWARDS: f64 = 0.5;
+/// Kendall's tau of the troughs from which on the quantity grows.
+const MIN_TREND: f64 = 0.5;
 
-/// Points for each batch, so that a single one does not make its trough.
+/// Points per batch, so that a single one does not make its trough.
 const POINTS: usize = 3;
 
-/// Points that it takes to tell.
+/// Minimum number of points.
 pub const RISE_POINTS: usize = BATCHES * POINTS;
 
-/// A growth that chance does not explain.
+/// A statistically significant growth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rise {
-    /// From the first trough to the last.
+    /// Growth from the first trough to the last.
     pub bytes: f64,
-    /// How fast the troughs rise.
+    /// Growth rate of the troughs.
     pub rate: Rate,
-    /// Less and less.
+    /// Growth slows down.
     pub slows: bool,
-    /// For how long it was looked at, in seconds.
+    /// Observed time, in seconds.
     pub seconds: f64,
 }
 
-/// Looks for growth in points of time in seconds, in ascending order, and bytes. What goes up and down between troughs does
-/// not count. `None` when there is none, or there are fewer than [`RISE_POINTS`].
+/// Detects growth in points of (seconds, bytes), in ascending order. Fluctuation between troughs does not
+/// count. `None` without growth, or with fewer than [`RISE_POINTS`] points.
 #[must_use]
 pub fn rise(points: &[(f64, f64)]) -> Option<Rise> {
     if points.len() < RISE_POINTS {
@@ -52,7 +52,7 @@ pub fn rise(points: &[(f64, f64)]) -> Option<Rise> {
     let rate = growth(&between)?;
     let paces: Vec<_> = between.iter().map(|batch| batch.rate()).collect();
     let bytes = troughs.last()? - troughs.first()?;
-    let rises = trend(&troughs) >= UPWARDS && rate.low > 0. && bytes > 0.;
+    let rises = trend(&troughs) >= MIN_TREND && rate.low > 0. && bytes > 0.;
     let seconds = points.last()?.0 - points.first()?.0;
     rises.then(|| Rise { bytes, rate, slows: slows_down(&paces), seconds })
 }

@@ -1,16 +1,16 @@
-//! Which stacks are the same call site.
+//! Identity of call sites.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::profile::{Frame, FrameKind};
 
-/// Frames that tell call sites apart, from the caller on. Beyond, paths differ by what a server happens to be asked for,
-/// and a leak would be spread over too many sites for any of them to tell.
-const TELLING_FRAMES: usize = 12;
+/// Frames that identify a call site, from the caller on. Deeper frames vary with a server's requests: a leak
+/// would be spread over too many sites, and none would show it.
+const IDENTIFYING_FRAMES: usize = 12;
 
-/// Functions, as the last part of their names, that pass on what they have allocated.
-const HELPER_ENDINGS: [&str; 18] = [
+/// Last name components of functions that return what they have allocated.
+const HELPER_NAMES: [&str; 18] = [
     "zalloc",
     "palloc",
     "memalign",
@@ -33,12 +33,12 @@ const HELPER_ENDINGS: [&str; 18] = [
     "sdsmakeroomfor",
 ];
 
-/// Words in the last parts of such names, unless it is about allocating something in particular, as `preallocate_pages`.
+/// Words in the last name component of helpers, unless the name has a purpose, as in `preallocate_pages`.
 const HELPER_WORDS: [&str; 3] = ["malloc", "calloc", "realloc"];
 const PURPOSE: &str = "allocat";
 
-/// How names of functions begin that pass on what they have allocated, or make a container grow.
-const HELPER_BEGINNINGS: [&str; 40] = [
+/// Name prefixes of functions that return what they have allocated, or grow a container.
+const HELPER_PREFIXES: [&str; 40] = [
     "operator new",
     "void* operator new",
     "__gnu_cxx::",
@@ -81,13 +81,13 @@ const HELPER_BEGINNINGS: [&str; 40] = [
     "Unsafe_",
 ];
 
-/// How names of the C library's files begin. What it allocates, as `fopen` and `getaddrinfo` do, it does for its caller.
+/// Name prefixes of the C library's files. It allocates for its caller, as in `fopen` and `getaddrinfo`.
 const C_LIBRARY: [&str; 6] = ["libc.so", "libc-2.", "libc.musl", "ld-linux", "ld-musl", "libpthread"];
 
-/// Where programs begin, before any code of their own.
-const BEGINNING: &str = "_start";
+/// The entry point of programs, before any code of their own.
+const ENTRY_POINT: &str = "_start";
 
-/// The same of Java, as parts of names of classes and methods.
+/// The same for Java, as parts of class and method names.
 const JAVA_HELPERS: [&str; 6] = [
     "misc.Unsafe.",
     "java.nio.DirectByteBuffer.",
@@ -97,7 +97,7 @@ const JAVA_HELPERS: [&str; 6] = [
     "java.nio.Bits.",
 ];
 
-/// Whether a function only passes on what it has allocated: whoever calls it is the one to look at.
+/// Returns whether a function returns what it has allocated, so that its caller is the relevant one.
 pub(super) fn is_helper(frame: &Frame) -> bool {
     let name = frame.symbol.as_str();
     match frame.kind {
@@ -106,22 +106,22 @@ pub(super) fn is_helper(frame: &Frame) -> bool {
             let name = name.replace('/', ".");
             JAVA_HELPERS.iter().any(|helper| name.contains(helper))
         }
-        _ if begins_like_helper(name) || begins_like_helper(without_type(name)) => true,
+        _ if has_helper_prefix(name) || has_helper_prefix(without_type(name)) => true,
         _ => {
             let name = name.split(['(', '<', '@', '.']).next().unwrap_or_default();
             let last = name.rsplit("::").next().unwrap_or_default();
             let last = last.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_').to_ascii_lowercase();
-            HELPER_ENDINGS.iter().any(|ending| last.ends_with(ending))
+            HELPER_NAMES.iter().any(|ending| last.ends_with(ending))
                 || (HELPER_WORDS.iter().any(|word| last.contains(word)) && !last.contains(PURPOSE))
         }
     }
 }
 
-fn begins_like_helper(name: &str) -> bool {
-    HELPER_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+fn has_helper_prefix(name: &str) -> bool {
+    HELPER_PREFIXES.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// A C++ function without the type that it returns, which stands before the names of templates' instances.
+/// A C++ function without its return type, which precedes the names of template instances.
 fn without_type(symbol: &str) -> &str {
     let (mut depth, mut start) = (0_u32, 0);
     for (index, byte) in symbol.bytes().enumerate() {
@@ -136,12 +136,12 @@ fn without_type(symbol: &str) -> &str {
     &symbol[start..]
 }
 
-/// Index of the frame that a call site is called by: the first after the allocation function that is neither a helper nor a
-/// part of the C library. Where the C library alone is on the stack, its first that is no helper; the allocation function
-/// itself when there is none.
+/// Index of the call site's caller: the first frame after the allocation function that is neither a helper
+/// nor in the C library. If only the C library is on the stack, its first frame that is no helper; failing
+/// that, the allocation function.
 pub(super) fn caller(frames: &[Frame]) -> usize {
     let callers = || frames.iter().enumerate().skip(1).filter(|(_, frame)| !is_helper(frame));
-    let of_program = callers().find(|(_, frame)| !is_of_c_library(frame) && frame.symbol != BEGINNING);
+    let of_program = callers().find(|(_, frame)| !is_of_c_library(frame) && frame.symbol != ENTRY_POINT);
     of_program.or_else(|| callers().next()).map_or(0, |(index, _)| index)
 }
 
@@ -150,20 +150,20 @@ fn is_of_c_library(frame: &Frame) -> bool {
     C_LIBRARY.iter().any(|beginning| file.starts_with(beginning))
 }
 
-/// The call site's identity: what calls the allocator from where, and through which functions it got there. Recursion counts
-/// once, and what differs from run to run in names not at all.
+/// The call site's identity: the caller, its line, and the functions that lead to it. Recursion counts once;
+/// parts of names that vary between runs do not count.
 pub(super) fn identity(frames: &[Frame], caller: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let mut seen: Vec<(Cow<'_, str>, &str)> = Vec::with_capacity(TELLING_FRAMES);
+    let mut seen: Vec<(Cow<'_, str>, &str)> = Vec::with_capacity(IDENTIFYING_FRAMES);
     for (index, frame) in frames.iter().enumerate().skip(caller) {
-        // A call site is the same whichever thread passes it.
+        // A call site is the same on all threads.
         if frame.kind == FrameKind::Thread {
             continue;
         }
         if index == caller {
             frame.file.hash(&mut hasher);
             frame.line.hash(&mut hasher);
-            // Without lines, two calls in a function differ by their address, which the JIT compiler's code changes.
+            // Without lines, calls within a function differ by address; JIT-compiled code moves.
             if frame.line == 0 && !is_java(frame.kind) {
                 frame.address.hash(&mut hasher);
             }
@@ -178,7 +178,7 @@ pub(super) fn identity(frames: &[Frame], caller: usize) -> u64 {
         }
         function.hash(&mut hasher);
         seen.push(function);
-        if seen.len() == TELLING_FRAMES {
+        if seen.len() == IDENTIFYING_FRAMES {
             break;
         }
     }
@@ -189,7 +189,8 @@ const fn is_java(kind: FrameKind) -> bool {
     matches!(kind, FrameKind::Java | FrameKind::JavaInlined)
 }
 
-/// The name without what a JVM adds to hidden classes: `Name/0x00007f...`, and the numbers of lambdas and proxies.
+/// The name without the JVM's suffixes: `Name/0x00007f...` of hidden classes, and numbers of lambdas and
+/// proxies.
 fn lasting(symbol: &str) -> Cow<'_, str> {
     let mut rest = symbol;
     let mut name = String::new();

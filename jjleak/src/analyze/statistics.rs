@@ -2,12 +2,12 @@
 
 use crate::profile::Rate;
 
-/// Quantiles of Student's t distribution for two-sided 95 % intervals, by degrees of freedom, from 1 on.
+/// Student's t quantiles for two-sided 95 % intervals, by degrees of freedom, from 1 on.
 const T_QUANTILES: [f64; 15] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
 ];
 
-/// What grew in a stretch of time.
+/// Growth in an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Batch {
     /// In seconds.
@@ -22,9 +22,10 @@ impl Batch {
     }
 }
 
-/// The growth of consecutive batches: the median of the slopes between any two points of the cumulative sum (Theil and Sen),
-/// and an interval from the spread of the batches' own rates. Batches are long, so that what is correlated within one does not
-/// matter; what is left from one to the next widens the interval. `None` with fewer than three batches.
+/// Growth rate of consecutive batches: the median slope between any two points of the cumulative sum
+/// (Theil-Sen), with an interval from the spread of the batches' own rates. Batches are long, so correlation
+/// within one does not matter; correlation between consecutive ones widens the interval. `None` with fewer
+/// than three batches.
 pub(super) fn growth(batches: &[Batch]) -> Option<Rate> {
     if batches.len() < 3 {
         return None;
@@ -40,7 +41,7 @@ pub(super) fn growth(batches: &[Batch]) -> Option<Rate> {
     Some(Rate { per_second, low: per_second - quantile * error, high: per_second + quantile * error })
 }
 
-/// Few batches tell little of their correlation; beyond this, the interval says nothing anyway.
+/// Few batches show little of their correlation; beyond this bound, the interval is meaningless anyway.
 const MAX_CORRELATION: f64 = 0.8;
 
 fn autocorrelation(rates: &[f64], mean: f64) -> f64 {
@@ -64,7 +65,7 @@ fn median_slope(batches: &[Batch]) -> f64 {
     median(&mut slopes)
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 for an empty slice.
 pub(super) fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     match figures {
@@ -74,7 +75,8 @@ pub(super) fn median(figures: &mut [f64]) -> f64 {
     }
 }
 
-/// Kendall's tau: 1 when each figure is larger than those before it, -1 when each is smaller; 0 with fewer than two.
+/// Kendall's tau: 1 if each figure is larger than those before it, -1 if each is smaller; 0 with fewer than
+/// two.
 pub(super) fn trend(figures: &[f64]) -> f64 {
     let mut sum = 0.;
     for (index, earlier) in figures.iter().enumerate() {
@@ -92,8 +94,7 @@ pub(super) fn trend(figures: &[f64]) -> f64 {
     if pairs > 0. { sum / pairs } else { 0. }
 }
 
-/// How significant it is that figures become more or less: Student's t of their linear trend, negative when they become less;
-/// huge when they lie on a line.
+/// Student's t of the figures' linear trend: negative if they decline, huge if they lie on a line.
 pub(super) fn decline(figures: &[f64]) -> f64 {
     let count = real(figures.len());
     let middle = (count - 1.) / 2.;
@@ -112,13 +113,13 @@ pub(super) fn decline(figures: &[f64]) -> f64 {
     correlation * ((count - 2.) / (1. - correlation * correlation).max(f64::EPSILON)).sqrt()
 }
 
-/// A number of things as one to calculate with.
+/// A count as a float.
 #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 53 bits")]
 pub(super) const fn real(count: usize) -> f64 {
     count as f64
 }
 
-/// The same of bytes and objects.
+/// Bytes or objects as a float.
 #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 53 bits")]
 pub(super) const fn figure(count: u64) -> f64 {
     count as f64

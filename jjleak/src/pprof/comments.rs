@@ -28,7 +28,7 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     add("ended", profile.ended.clone());
     add("older_ns", (!coverage.older.is_zero()).then(|| coverage.older.as_nanos().to_string()));
     add("settle_ns", (!coverage.settle.is_zero()).then(|| coverage.settle.as_nanos().to_string()));
-    add("looks", (profile.looks > 0).then(|| profile.looks.to_string()));
+    add("looks", (profile.snapshots > 0).then(|| profile.snapshots.to_string()));
     add("unjudged_sites", (profile.unjudged_sites > 0).then(|| profile.unjudged_sites.to_string()));
     add("some_sizes", coverage.some_sizes.then(String::new));
     add("threads", coverage.threads.then(|| "true".to_owned()));
@@ -114,7 +114,7 @@ impl<'a> Comments<'a> {
         }
     }
 
-    pub(super) fn looks(&self) -> u32 {
+    pub(super) fn snapshots(&self) -> u32 {
         self.number("looks").unwrap_or_default()
     }
 

@@ -108,7 +108,7 @@ fn profile(message: &proto::Profile, comments: &Comments<'_>, stacks: Vec<StackP
         instants_ns: Arc::default(),
         memory: None,
         verdicts: Vec::new(),
-        looks: comments.looks(),
+        snapshots: comments.snapshots(),
         unjudged_sites: comments.unjudged_sites(),
         cost: comments.cost(),
     }

@@ -150,7 +150,7 @@ fn anything() -> impl Strategy<Value = Profile> {
                     let coverage =
                         Coverage { threads: stacks.iter().any(|stack| stack.thread().is_some()), ..coverage };
                     Profile {
-                        looks: (unknown_frees >> 40) as u32,
+                        snapshots: (unknown_frees >> 40) as u32,
                         unjudged_sites: unknown_frees >> 50,
                         cost: (unknown_frees % 2 == 0).then(|| Cost {
                             over: Duration::from_nanos(unknown_frees),
@@ -277,7 +277,7 @@ fn verdict(stack: &StackProfile) -> Verdict {
     let odd = stack.id % 2 == 1;
     Verdict {
         kind: VerdictKind::ALL[usize::try_from(stack.id % 5).unwrap()],
-        basis: if odd { Basis::ShortPast } else { Basis::LongPast },
+        basis: if odd { Basis::ShortHistory } else { Basis::LongHistory },
         confidence: 0.75,
         site: stack.id,
         stacks: [stack.id, 7].into(),

@@ -12,7 +12,7 @@ use crate::profile::{Basis, Memory, MemoryKind, Point, Rate, Survival, Totals, V
 pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> VerdictDetail {
     VerdictDetail {
         kind,
-        is_early: verdict.basis == Basis::ShortPast,
+        is_early: verdict.basis == Basis::ShortHistory,
         confidence: verdict.confidence,
         site: verdict.site,
         stack_id: verdict.stacks.to_vec(),
@@ -54,7 +54,7 @@ pub(super) fn read(
     let caller = usize::try_from(detail.caller).unwrap_or_default().min(frames.len().saturating_sub(1));
     Ok(Some(Verdict {
         kind,
-        basis: if detail.is_early { Basis::ShortPast } else { Basis::LongPast },
+        basis: if detail.is_early { Basis::ShortHistory } else { Basis::LongHistory },
         confidence: detail.confidence,
         site: detail.site,
         stacks: detail.stack_id.iter().copied().collect(),

@@ -44,7 +44,7 @@ impl Profile {
             instants_ns: snapshot.instants_ns,
             memory: None,
             verdicts: Vec::new(),
-            looks: 0,
+            snapshots: 0,
             unjudged_sites: 0,
             cost: None,
         }

@@ -58,7 +58,8 @@ impl Profile {
             }
             if profile.is_judged() {
                 judged += 1;
-                merged.looks = if judged == 1 { profile.looks } else { merged.looks.min(profile.looks) };
+                merged.snapshots =
+                    if judged == 1 { profile.snapshots } else { merged.snapshots.min(profile.snapshots) };
                 settle = Some(settle.unwrap_or(Duration::MAX).min(profile.coverage.settle));
             }
             let root = root(&profile.process);
@@ -110,7 +111,7 @@ impl Profile {
             instants_ns: Arc::default(),
             memory: None,
             verdicts: Vec::new(),
-            looks: 0,
+            snapshots: 0,
             unjudged_sites: 0,
             cost: None,
         }

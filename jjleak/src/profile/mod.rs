@@ -32,8 +32,8 @@ pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 /// Stands for the frames of a stack that was not kept, where people read it.
 pub const NO_STACK: &str = "[no stack]";
 pub use verdict::{
-    Basis, JUDGED_LOOKS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rank, Rate, StackIds, Survival,
-    TOO_EARLY, Verdict, VerdictKind,
+    Basis, JUDGED_SNAPSHOTS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rank, Rate, StackIds,
+    Survival, TOO_EARLY, Verdict, VerdictKind,
 };
 
 /// A profile of one process.
@@ -68,7 +68,7 @@ pub struct Profile {
     pub verdicts: Vec<Verdict>,
     /// How many looks at the process the verdicts are drawn from, this one among them; those that tell nothing more than
     /// others do not count.
-    pub looks: u32,
+    pub snapshots: u32,
     /// Call sites that hold something and are not judged: there are more than are remembered.
     pub unjudged_sites: u64,
     /// What being profiled has cost the process lately, if that is known; see [`crate::cost`].
@@ -110,8 +110,8 @@ impl Profile {
             return Duration::ZERO;
         }
         let missing_time = (self.coverage.settle * JUDGED_SPANS).saturating_sub(self.elapsed());
-        let missing_looks = JUDGED_LOOKS.saturating_sub(self.looks);
-        missing_time.max(self.elapsed() / self.looks.max(1) * missing_looks)
+        let missing_snapshots = JUDGED_SNAPSHOTS.saturating_sub(self.snapshots);
+        missing_time.max(self.elapsed() / self.snapshots.max(1) * missing_snapshots)
     }
 
     /// Whether the process has been watched for long enough to judge its call sites: without verdicts, none then leaks. A

@@ -13,7 +13,7 @@ use super::{Frame, Totals};
 pub const JUDGED_SPANS: u32 = 4;
 
 /// A call site must have been looked at so many times: what is between two looks cannot be told apart.
-pub const JUDGED_LOOKS: u32 = 6;
+pub const JUDGED_SNAPSHOTS: u32 = 6;
 
 /// What is said of a call site that has not been watched for long enough.
 pub const TOO_EARLY: &str = "too early to say";
@@ -77,9 +77,9 @@ pub struct Verdict {
 pub enum Basis {
     /// The call site has been watched for long enough.
     #[default]
-    LongPast,
+    LongHistory,
     /// It has not, and only whether it grows can be told.
-    ShortPast,
+    ShortHistory,
     /// Nothing was judged: the figures are not of all that the call site does.
     Nothing,
 }
@@ -104,8 +104,8 @@ impl Verdict {
     #[must_use]
     pub const fn words(&self) -> &'static str {
         match (self.basis, self.kind) {
-            (Basis::LongPast, kind) | (Basis::ShortPast, kind @ VerdictKind::Growing) => kind.words(),
-            (Basis::ShortPast, _) => TOO_EARLY,
+            (Basis::LongHistory, kind) | (Basis::ShortHistory, kind @ VerdictKind::Growing) => kind.words(),
+            (Basis::ShortHistory, _) => TOO_EARLY,
             (Basis::Nothing, _) => NOT_JUDGED,
         }
     }

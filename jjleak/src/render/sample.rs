@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
-    Ages, Basis, Frame, FrameKind, JUDGED_LOOKS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
+    Ages, Basis, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
     Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
@@ -97,7 +97,7 @@ pub(crate) fn judged() -> Profile {
     let mut profile = profile();
     profile.coverage.settle = Duration::from_secs(15);
     profile.memory = Some(Memory { kind: MemoryKind::Cgroup, limit: 1 << 30, available: 400 << 20 });
-    profile.looks = JUDGED_LOOKS;
+    profile.snapshots = JUDGED_SNAPSHOTS;
     profile.verdicts = VerdictKind::ALL.into_iter().zip(&profile.stacks).map(verdict).collect();
     profile
 }
@@ -110,7 +110,7 @@ fn verdict((kind, stack): (VerdictKind, &StackProfile)) -> Verdict {
     let survival = Survival { older_than: seconds(31), allocated, live: stack.live };
     Verdict {
         kind,
-        basis: Basis::LongPast,
+        basis: Basis::LongHistory,
         confidence: 0.97,
         site: stack.id + 1,
         stacks: [stack.id].into_iter().collect(),

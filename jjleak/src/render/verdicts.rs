@@ -198,7 +198,7 @@ pub fn headline(profile: &Profile) -> String {
 /// What can be said before anything is called a leak. What has been looked at once holds something or not, but has not grown.
 fn early(profile: &Profile) -> String {
     match of_kind(profile, VerdictKind::Growing).count() {
-        growing if growing > 0 && profile.looks > 1 => {
+        growing if growing > 0 && profile.snapshots > 1 => {
             format!("{}, too early to say what leaks", do_so(growing, "grow"))
         }
         _ => "too early to say what leaks".to_owned(),
@@ -309,7 +309,7 @@ fn until_full(profile: &Profile, per_second: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::JUDGED_LOOKS;
+    use crate::profile::JUDGED_SNAPSHOTS;
 
     fn rate(per_second: f64, low: f64, high: f64) -> Rate {
         Rate { per_second, low, high }
@@ -347,13 +347,13 @@ mod tests {
         let mut profile = crate::render::sample::judged();
         profile.taken_at = profile.started_at + Duration::from_secs(600);
         profile.coverage.settle = Duration::from_secs(15);
-        profile.looks = JUDGED_LOOKS;
+        profile.snapshots = JUDGED_SNAPSHOTS;
         assert!(is_judged(&profile) && headline(&profile).contains("leak"));
-        profile.looks = JUDGED_LOOKS - 1;
+        profile.snapshots = JUDGED_SNAPSHOTS - 1;
         assert!(!is_judged(&profile));
         assert!(headline(&profile).ends_with("1 call site grows, too early to say what leaks"));
         assert!(advice(&profile).starts_with("Let it run for another 2 min"), "{}", advice(&profile));
-        profile.looks = 1;
+        profile.snapshots = 1;
         profile.unjudged_sites = 12;
         let told = headline(&profile);
         let end = "too early to say what leaks; 12 call sites are not judged: there are too many";

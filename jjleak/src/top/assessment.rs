@@ -30,12 +30,12 @@ impl Assessment {
     pub(super) const fn of(verdict: &Verdict) -> Self {
         match (verdict.basis, verdict.kind) {
             (Basis::Nothing, _) => Self::Unjudged,
-            (Basis::ShortPast, _) => Self::TooEarly,
-            (Basis::LongPast, VerdictKind::Leaking) => Self::Leaking,
-            (Basis::LongPast, VerdictKind::Growing) => Self::Growing,
-            (Basis::LongPast, VerdictKind::CacheLike) => Self::CacheLike,
-            (Basis::LongPast, VerdictKind::StartUp) => Self::StartUp,
-            (Basis::LongPast, VerdictKind::SteadyChurn) => Self::SteadyChurn,
+            (Basis::ShortHistory, _) => Self::TooEarly,
+            (Basis::LongHistory, VerdictKind::Leaking) => Self::Leaking,
+            (Basis::LongHistory, VerdictKind::Growing) => Self::Growing,
+            (Basis::LongHistory, VerdictKind::CacheLike) => Self::CacheLike,
+            (Basis::LongHistory, VerdictKind::StartUp) => Self::StartUp,
+            (Basis::LongHistory, VerdictKind::SteadyChurn) => Self::SteadyChurn,
         }
     }
 

@@ -68,7 +68,7 @@ fn site(
     let allocated = Totals { bytes: live.bytes * 3, objects: live.objects * 3 };
     let verdict = Verdict {
         kind,
-        basis: Basis::LongPast,
+        basis: Basis::LongHistory,
         confidence: 0.95,
         site: id,
         stacks: [id].into_iter().collect(),
@@ -142,7 +142,7 @@ fn leaking() -> Profile {
         (20_000, 1),
         [frame("漢字\u{1b}[2J\u{202e}evil", "/opt/plugin.so", "", 0)],
     );
-    profile.looks = crate::profile::JUDGED_LOOKS;
+    profile.snapshots = crate::profile::JUDGED_SNAPSHOTS;
     profile.verdicts = vec![leak, growing, cache, start, churn];
     profile.stacks = vec![leak_stack, growing_stack, cache_stack, start_stack, churn_stack];
     let at = |index: usize| profile.verdicts.iter().map(|verdict| verdict.series[index].bytes).sum();

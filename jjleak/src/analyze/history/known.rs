@@ -1,43 +1,43 @@
-//! Which call site each stack is of, remembered from look to look.
+//! Mapping of stacks to call sites, cached across snapshots.
 
 use crate::analyze::site;
 use crate::fast_map::{FastMap, fast_map};
 use crate::profile::StackProfile;
 
-/// The stacks of the last look, in their order, which is mostly that of the next one: then nothing has to be looked up.
+/// Stacks of the last snapshot, in its order. The next one mostly shares it, which saves all lookups.
 #[derive(Debug, Default)]
 pub(super) struct KnownStacks {
     pub(super) stacks: Vec<KnownStack>,
-    /// How many call sites they are of.
+    /// Number of distinct call sites.
     pub(super) sites: usize,
 }
 
-/// What is known of a stack.
+/// Cached identity of a stack.
 #[derive(Debug)]
 pub(super) struct KnownStack {
     id: u64,
-    /// One that could not be read yet will have frames later.
+    /// An unreadable stack has no frames yet and gets them later.
     has_frames: bool,
     pub(super) site: u64,
-    /// Index of the frame that is the caller.
+    /// Index of the caller's frame.
     pub(super) caller: usize,
-    /// Which of the call sites it is, in the order of their first stacks.
+    /// Index of the call site, in the order of first stacks.
     pub(super) place: usize,
 }
 
 impl KnownStacks {
-    /// Has [`Self::stacks`] be these.
+    /// Updates [`Self::stacks`] to these stacks.
     pub(super) fn recognize(&mut self, stacks: &[StackProfile]) {
         let is_it = |(known, stack): (&KnownStack, &StackProfile)| {
             known.id == stack.id && known.has_frames != stack.frames.is_empty()
         };
         if self.stacks.len() != stacks.len() || !self.stacks.iter().zip(stacks).all(is_it) {
-            self.tell_anew(stacks);
+            self.identify(stacks);
         }
     }
 
-    /// Those that are known are not told by their frames again.
-    fn tell_anew(&mut self, stacks: &[StackProfile]) {
+    /// Identifies stacks in a new order; known ones are not identified by their frames again.
+    fn identify(&mut self, stacks: &[StackProfile]) {
         let named = self.stacks.iter().filter(|known| known.has_frames);
         let known: FastMap<_, _> = named.map(|known| (known.id, (known.site, known.caller))).collect();
         let mut places = fast_map(stacks.len());

@@ -1,34 +1,34 @@
-//! What is remembered of a call site.
+//! The history of one call site.
 
 use std::sync::Arc;
 
-use super::look::{Look, Now};
-use super::said::{Judged, seconds};
-use crate::analyze::judge::{Earlier, Past};
+use super::assessment::{Judged, seconds};
+use super::snapshot::{SiteSnapshot, Snapshot};
+use crate::analyze::judge::{Earlier, SiteHistory};
 use crate::analyze::statistics::figure;
 use crate::profile::{Basis, Point, Profile, Sampling, Totals};
 
-/// What is remembered of a call site, for each remembered instant.
+/// The history of one call site, with one entry per remembered instant.
 #[derive(Debug, Default)]
 pub(super) struct Series {
-    /// Bytes allocated since the instant before.
+    /// Bytes allocated since the previous instant.
     pub(super) allocated: Vec<f32>,
-    /// Bytes that lived.
+    /// Live bytes.
     pub(super) live: Vec<f32>,
-    /// Bytes among them that were old: see [`Past::old`].
+    /// Live bytes that were old: see [`SiteHistory::old`].
     pub(super) old: Vec<f32>,
-    /// What lived, when survivors were marked, of what was allocated since the instant before.
+    /// At the last two marks: live bytes of what was allocated since the previous instant.
     pub(super) marks: [Vec<f32>; 2],
-    /// What was allocated since accounting began.
+    /// Totals allocated since accounting began.
     pub(super) total: Totals,
-    /// What lives, to tell which sites matter.
+    /// Live bytes, to rank sites by relevance.
     pub(super) holds: u64,
-    /// The number of the last look at which there was something of it.
-    pub(super) seen_at: u64,
-    /// Looks since it was taken in, and what lived then.
-    pub(super) looks: u32,
+    /// Number of the last snapshot that had this site.
+    pub(super) last_seen: u64,
+    /// Snapshots since the site was added, and the bytes live at that time.
+    pub(super) snapshots: u32,
     pub(super) held_at_first: u64,
-    /// What was thought of it when it was last judged, if others are judged in turn.
+    /// The last judgement, if sites are judged in turn.
     pub(super) judged: Option<Judged>,
 }
 
@@ -45,7 +45,7 @@ fn points(ends: &[f64], live: &[f32]) -> Arc<[Point]> {
     ends.iter().zip(live).map(point).collect()
 }
 
-/// How many blocks each that was drawn stands for, on average.
+/// Average number of blocks that a sampled block stands for.
 fn weight(sampling: Sampling, live: Totals) -> f64 {
     match sampling {
         Sampling::Off => 1.,
@@ -59,12 +59,12 @@ fn weight(sampling: Sampling, live: Totals) -> f64 {
 }
 
 impl Series {
-    /// Of a call site that had allocated so much when it was last looked at without being remembered.
+    /// A new series for a site that had already allocated `total` when it was evicted.
     pub(super) fn since(total: Option<Totals>) -> Self {
         Self { total: total.unwrap_or_default(), ..Self::default() }
     }
 
-    /// Makes room for so many instants.
+    /// Grows the series to this many instants.
     pub(super) fn extend(&mut self, instants: usize) {
         self.allocated.resize(instants, 0.);
         self.live.resize(instants, 0.);
@@ -74,7 +74,7 @@ impl Series {
         }
     }
 
-    /// Adds up what belongs to the same instant now: `map` has the new index of each old one.
+    /// Merges instants: `map` has the new index of each old one.
     pub(super) fn thin(&mut self, map: &[usize], instants: usize) {
         let add = |old: &[f32]| {
             let mut new = vec![0.; instants];
@@ -97,9 +97,9 @@ impl Series {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 24 bits")]
-    pub(super) fn enter(&mut self, now: &Now<'_>, old_bytes: u64) {
+    pub(super) fn enter(&mut self, now: &SiteSnapshot<'_>, old_bytes: u64) {
         if now.allocated.bytes < self.total.bytes {
-            // Another program with the same functions.
+            // The program was replaced by another one with the same functions (`exec`).
             let instants = self.live.len();
             *self = Self::default();
             self.extend(instants);
@@ -110,18 +110,18 @@ impl Series {
         self.old[last] = old_bytes as f32;
         self.total = now.allocated;
         self.holds = now.live.bytes;
-        if self.looks == 0 {
+        if self.snapshots == 0 {
             self.held_at_first = now.live.bytes;
         }
-        self.looks = self.looks.saturating_add(1);
+        self.snapshots = self.snapshots.saturating_add(1);
     }
 
-    /// What is to be thought of the call site; `None` when it has never held anything.
+    /// Judges the call site; `None` if it has never held anything.
     pub(super) fn judge(
         &self,
         profile: &Profile,
-        look: &Look<'_>,
-        now: &Now<'_>,
+        snapshot: &Snapshot<'_>,
+        now: &SiteSnapshot<'_>,
         ends: &[f64],
         marks: [f64; 2],
     ) -> Option<Judged> {
@@ -130,9 +130,9 @@ impl Series {
             return None;
         }
         let has_ages = !profile.coverage.combined && !profile.instants_ns.is_empty();
-        let survivors = look.survivors(now);
+        let survivors = snapshot.survivors(now);
         let earlier = |which: usize| Earlier { at: marks[which], survivors: &self.marks[which] };
-        let past = Past {
+        let history = SiteHistory {
             ends,
             first,
             allocated: &self.allocated,
@@ -143,21 +143,21 @@ impl Series {
             settle: profile.coverage.settle.as_secs_f64(),
             weight: weight(profile.coverage.sampling, now.live),
         };
-        let judgement = past.judge();
+        let judgement = history.judge();
         Some(Judged {
-            basis: if judgement.is_early { Basis::ShortPast } else { Basis::LongPast },
+            basis: if judgement.is_early { Basis::ShortHistory } else { Basis::LongHistory },
             judgement,
             first_seen: seconds(first.checked_sub(1).map_or(0., |before| ends[before])),
-            turnover: past.turnover(),
+            turnover: history.turnover(),
             series: points(ends, &self.live),
         })
     }
 
     #[expect(clippy::cast_precision_loss, reason = "estimates have no use for more than 24 bits")]
-    pub(super) fn mark(&mut self, look: &Look<'_>, now: Option<&Now<'_>>) {
+    pub(super) fn mark(&mut self, snapshot: &Snapshot<'_>, now: Option<&SiteSnapshot<'_>>) {
         let instants = self.live.len();
         let mut marks = vec![0.; instants];
-        let survivors = now.map(|now| look.survivors(now)).unwrap_or_default();
+        let survivors = now.map(|now| snapshot.survivors(now)).unwrap_or_default();
         for (mark, survivors) in marks.iter_mut().zip(survivors) {
             *mark = survivors.bytes as f32;
         }

@@ -3,10 +3,10 @@ use crate::profile::{Cohort, Frame, StackProfile, VerdictKind};
 use crate::render::sample;
 use jiff::{SignedDuration, Timestamp};
 
-const LOOKS: u64 = 20;
+const SNAPSHOTS: u64 = 20;
 const SECOND: u64 = 1_000_000_000;
 
-/// A stack of its own call site that allocated so many bytes in each of the intervals so far, of which none was freed.
+/// A stack of its own call site that allocated these bytes in each interval so far and freed none.
 fn stack(id: u64, allocated: &[u64]) -> StackProfile {
     let totals = |bytes: u64| Totals { bytes, objects: u64::from(bytes > 0) };
     let cohorts = (0..).zip(allocated).filter(|(_, bytes)| **bytes > 0);
@@ -22,12 +22,12 @@ fn stack(id: u64, allocated: &[u64]) -> StackProfile {
     }
 }
 
-fn profile(look: u64, stacks: Vec<StackProfile>) -> Profile {
-    let elapsed = SignedDuration::from_secs((look * 10).cast_signed());
+fn profile(snapshot: u64, stacks: Vec<StackProfile>) -> Profile {
+    let elapsed = SignedDuration::from_secs((snapshot * 10).cast_signed());
     let mut profile = sample::empty_profile();
     profile.started_at = Timestamp::UNIX_EPOCH;
     profile.taken_at = Timestamp::UNIX_EPOCH + elapsed;
-    profile.instants_ns = (1..=look).map(|look| look * 10 * SECOND).collect();
+    profile.instants_ns = (1..=snapshot).map(|snapshot| snapshot * 10 * SECOND).collect();
     profile.coverage.settle = Duration::from_secs(15);
     profile.stacks = stacks;
     profile
@@ -38,26 +38,27 @@ fn a_slow_leak_is_found_beside_more_call_sites_than_are_remembered_and_others_ar
     const LEAK: u64 = 1 << 40;
     let mut histories = Histories::default();
     let mut last = None;
-    for look in 1..=LOOKS {
-        let mut held = vec![0; usize::try_from(look).unwrap()];
+    for snapshot in 1..=SNAPSHOTS {
+        let mut held = vec![0; usize::try_from(snapshot).unwrap()];
         held[0] = 1_000_000;
         let mut stacks: Vec<_> = (0..MAX_SITES as u64 + 50).map(|id| stack(id, &held)).collect();
         stacks.push(stack(LEAK, &vec![16; held.len()]));
-        let mut profile = profile(look, stacks);
+        let mut profile = profile(snapshot, stacks);
         histories.judge(&mut profile, Pace::Thorough);
-        assert_eq!((u64::from(profile.looks), profile.unjudged_sites), (look, 51));
+        assert_eq!((u64::from(profile.snapshots), profile.unjudged_sites), (snapshot, 51));
         last = Some(profile);
     }
     let verdicts = last.unwrap().verdicts;
     assert_eq!(verdicts.len(), MAX_SITES);
     let kinds = verdicts.iter().map(|verdict| (verdict.kind, verdict.live.bytes));
     let leaks: Vec<_> = kinds.filter(|(kind, _)| *kind <= VerdictKind::Growing).collect();
-    assert_eq!(leaks, [(VerdictKind::Leaking, 16 * LOOKS)]);
+    assert_eq!(leaks, [(VerdictKind::Leaking, 16 * SNAPSHOTS)]);
 }
 
 #[test]
 fn what_holds_nothing_is_forgotten_first_and_what_has_grown_for_long_last() {
-    let series = |holds, held_at_first, looks| Series { holds, looks, held_at_first, ..Series::default() };
+    let series =
+        |holds, held_at_first, snapshots| Series { holds, snapshots, held_at_first, ..Series::default() };
     let worst_last = [
         (1, series(0, 0, 90)),
         (2, series(500, 500, 90)),
@@ -87,18 +88,22 @@ fn a_call_site_that_is_taken_in_again_has_allocated_only_what_it_has_since() {
     assert_eq!(history.sites.values().next().unwrap().allocated, [0., 0., 20.]);
 }
 
-/// More call sites than are judged at one look, the first of which begins to leak in the middle.
-fn many_sites(look: u64) -> Profile {
-    let leaks = |id| id == 0 && look > LOOKS / 2;
-    let held = |id| (1..=look).map(move |at| if at == 1 || leaks(id) && at > LOOKS / 2 { 1000 } else { 0 });
-    profile(look, (0..3 * JUDGED_AT_ONCE as u64).map(|id| stack(id, &held(id).collect::<Vec<_>>())).collect())
+/// More call sites than one snapshot judges. The first begins to leak halfway.
+fn many_sites(snapshot: u64) -> Profile {
+    let leaks = |id| id == 0 && snapshot > SNAPSHOTS / 2;
+    let held =
+        |id| (1..=snapshot).map(move |at| if at == 1 || leaks(id) && at > SNAPSHOTS / 2 { 1000 } else { 0 });
+    profile(
+        snapshot,
+        (0..3 * JUDGED_PER_SNAPSHOT as u64).map(|id| stack(id, &held(id).collect::<Vec<_>>())).collect(),
+    )
 }
 
 #[test]
-fn sites_that_are_judged_in_turn_have_figures_of_the_look_and_verdicts_of_a_few_looks_ago() {
+fn sites_judged_in_turn_have_current_figures_and_recent_verdicts() {
     let (mut in_turn, mut thorough) = (History::default(), History::default());
-    for look in 1..=2 * LOOKS {
-        let profile = many_sites(look);
+    for snapshot in 1..=2 * SNAPSHOTS {
+        let profile = many_sites(snapshot);
         let (turn, all) =
             (in_turn.observe(&profile, Pace::InTurn), thorough.observe(&profile, Pace::Thorough));
         let figures = |verdicts: &[Verdict]| {
@@ -107,8 +112,8 @@ fn sites_that_are_judged_in_turn_have_figures_of_the_look_and_verdicts_of_a_few_
         };
         assert_eq!(figures(&turn), figures(&all));
     }
-    // Nothing changes any more: after as many looks as there are turns, all has been judged.
-    let profile = many_sites(2 * LOOKS);
+    // Nothing changes any more: after as many snapshots as there are turns, all sites have been judged.
+    let profile = many_sites(2 * SNAPSHOTS);
     let last = (0..3).map(|_| in_turn.observe(&profile, Pace::InTurn)).last().unwrap();
     assert_eq!(last, thorough.observe(&profile, Pace::Thorough));
     assert_eq!(last[0].kind, VerdictKind::Leaking);
@@ -129,43 +134,44 @@ fn stacks_are_of_their_call_sites_in_whatever_order_they_come_and_once_they_have
     }
 }
 
-/// A profile as it is at a glance: without cohorts, and without the instants that they are told by.
-fn glanced(mut profile: Profile) -> Profile {
+/// The profile as a refresh sees it: without cohorts and their instants.
+fn refreshed(mut profile: Profile) -> Profile {
     profile.instants_ns = [].into();
     profile.stacks.iter_mut().for_each(|stack| stack.cohorts.clear());
     profile
 }
 
 #[test]
-fn a_glance_has_the_figures_of_the_look_and_changes_nothing_that_is_remembered() {
-    let leak = |look: u64| profile(look, vec![stack(1, &vec![16; usize::try_from(look).unwrap()])]);
-    let (mut glancing, mut other) = (History::default(), History::default());
-    for look in 1..=LOOKS {
-        let observed = glancing.observe(&leak(look), Pace::InTurn);
-        assert_eq!(observed, other.observe(&leak(look), Pace::InTurn));
-        let mut later = leak(look + 1);
+fn a_refresh_has_the_figures_of_the_snapshot_and_changes_nothing_that_is_remembered() {
+    let leak =
+        |snapshot: u64| profile(snapshot, vec![stack(1, &vec![16; usize::try_from(snapshot).unwrap()])]);
+    let (mut refreshing, mut other) = (History::default(), History::default());
+    for snapshot in 1..=SNAPSHOTS {
+        let observed = refreshing.observe(&leak(snapshot), Pace::InTurn);
+        assert_eq!(observed, other.observe(&leak(snapshot), Pace::InTurn));
+        let mut later = leak(snapshot + 1);
         later.stacks.push(stack(2, &[7]));
-        let seen = glancing.glance(&glanced(later));
+        let seen = refreshing.refresh(&refreshed(later));
         let of = |id: u64| {
-            let bytes = if id == 1 { 16 * (look + 1) } else { 7 };
+            let bytes = if id == 1 { 16 * (snapshot + 1) } else { 7 };
             seen.iter().find(|verdict| verdict.live.bytes == bytes).unwrap()
         };
         assert_eq!((of(1).kind, of(1).rate), (observed[0].kind, observed[0].rate));
-        assert_eq!((of(2).basis, of(2).words()), (Basis::ShortPast, "too early to say"));
+        assert_eq!((of(2).basis, of(2).words()), (Basis::ShortHistory, "too early to say"));
         assert_eq!(seen.len(), 2);
     }
-    assert_eq!(other.observe(&leak(LOOKS), Pace::Thorough)[0].kind, VerdictKind::Leaking);
+    assert_eq!(other.observe(&leak(SNAPSHOTS), Pace::Thorough)[0].kind, VerdictKind::Leaking);
 }
 
 #[test]
-fn after_glances_as_many_sites_are_judged_as_if_each_had_been_a_look() {
+fn after_refreshes_as_many_sites_are_judged_as_after_snapshots() {
     let (mut in_turn, mut thorough) = (History::default(), History::default());
-    for look in 1..=2 * LOOKS {
+    for snapshot in 1..=2 * SNAPSHOTS {
         for _ in 0..2 {
-            in_turn.glance(&glanced(many_sites(look)));
+            in_turn.refresh(&refreshed(many_sites(snapshot)));
         }
-        let profile = many_sites(look);
+        let profile = many_sites(snapshot);
         let judged = in_turn.observe(&profile, Pace::InTurn);
-        assert_eq!(judged, thorough.observe(&profile, Pace::Thorough), "three thirds at every look");
+        assert_eq!(judged, thorough.observe(&profile, Pace::Thorough), "three thirds at every snapshot");
     }
 }

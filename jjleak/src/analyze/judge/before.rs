@@ -1,30 +1,30 @@
-//! What was allocated before anything was known of the process, and is freed.
+//! Frees of blocks that were allocated before accounting began.
 //!
-//! A cache that is full when jjleak attaches replaces old entries by new ones. Nothing is known of the old ones but that they are
-//! freed; the new ones are kept, all of them, until they are the old ones. By themselves, they look like a leak.
+//! A cache that is full when jjleak attaches replaces old entries by new ones. Of the old ones, only the
+//! frees are seen. All the new ones are kept until they are the oldest. Taken alone, they look like a leak.
 
 use super::{Judgement, duration};
 use crate::analyze::statistics::figure;
 use crate::profile::{Profile, VerdictKind};
 
-/// So many blocks from before must be freed for each that is kept, for the kept ones to be in their place, perhaps.
+/// Frees of earlier blocks per kept block, from which on the kept ones may be replacements.
 const COMPARABLE: f64 = 0.5;
-/// What is freed lately counts, in this share of the time watched: once the old entries are gone, all is known.
-const LATELY: f64 = 0.5;
-/// No leak for certain, and as likely none as one.
+/// Share of the watched time whose frees count: once the old entries are gone, nothing is hidden.
+const RECENT: f64 = 0.5;
+/// Confidence of a doubted verdict: leak and replacement are equally likely.
 const CONFIDENCE: f64 = 0.5;
 
 /// Frees of blocks from before accounting began.
 #[derive(Debug, Default)]
 pub(in crate::analyze) struct Before {
-    /// How many at each remembered instant since the one before.
+    /// Number of frees between remembered instants.
     frees: Vec<f64>,
-    /// How many since accounting began.
+    /// Number of frees since accounting began.
     total: u64,
 }
 
 impl Before {
-    /// Takes in a profile: the last of so many instants.
+    /// Records a profile, the last of `instants` instants.
     pub(in crate::analyze) fn enter(&mut self, profile: &Profile, instants: usize) {
         self.frees.resize(instants, 0.);
         let total = of_before(profile);
@@ -34,7 +34,7 @@ impl Before {
         self.total = total;
     }
 
-    /// Adds up what belongs to the same instant now: `map` has the new index of each old one.
+    /// Merges instants: `map` has the new index of each old one.
     pub(in crate::analyze) fn thin(&mut self, map: &[usize], instants: usize) {
         let mut frees = vec![0.; instants];
         for (count, index) in self.frees.iter().zip(map) {
@@ -43,47 +43,48 @@ impl Before {
         self.frees = frees;
     }
 
-    /// How many blocks from before are freed for each that is kept, where call sites that seem to leak keep so many a second; if
-    /// they are so many that what is kept may only be in their place.
+    /// Frees of earlier blocks per kept block, where call sites that seem to leak keep `kept` blocks per
+    /// second. `None` if there are too few frees to explain what is kept.
     pub(in crate::analyze) fn doubt(&self, kept: f64, ends: &[f64]) -> Option<f64> {
-        let freed = self.lately(ends);
+        let freed = self.recent_rate(ends);
         (kept > 0. && freed >= COMPARABLE * kept).then_some(freed / kept)
     }
 
-    /// How many are freed a second.
-    fn lately(&self, ends: &[f64]) -> f64 {
+    /// Frees per second, of late.
+    fn recent_rate(&self, ends: &[f64]) -> f64 {
         let end = ends.last().copied().unwrap_or_default();
-        let since = ends.partition_point(|at| *at <= end * (1. - LATELY));
+        let since = ends.partition_point(|at| *at <= end * (1. - RECENT));
         let begin = since.checked_sub(1).map_or(0., |before| ends[before]);
         let frees: f64 = self.frees.iter().skip(since).sum();
         if end > begin { frees / (end - begin) } else { 0. }
     }
 }
 
-/// So many blocks from before were freed.
+/// Number of freed blocks from before accounting began.
 fn of_before(profile: &Profile) -> u64 {
     if profile.coverage.some_sizes {
-        // Those are of blocks that were left out.
+        // Those frees are of blocks that the filter excluded.
         return 0;
     }
     let count = |counters: &std::collections::BTreeMap<String, u64>, name: &str| {
         counters.get(name).copied().unwrap_or_default()
     };
-    // A forked child begins with what its parent has. A block that was lost is freed as one from before. What the C library
-    // has kept for a thread is free already, or was never the program's: threads that end replace nothing.
+    // A forked child begins with its parent's blocks. The free of a lost block looks like one from before.
+    // Blocks that the C library cached for a thread are free already or were never the program's: threads
+    // that end replace nothing.
     let frees = profile.unknown_frees.saturating_add(count(&profile.notes, "inherited_free"));
     let by_library = count(&profile.notes, "freed_by_c_library");
     frees.saturating_sub(by_library).saturating_sub(count(&profile.lost, "live_table_full"))
 }
 
 impl Judgement {
-    /// No leak is called one while what is kept may be in the place of what was there before.
+    /// Weakens the verdict "leaking" while kept blocks may replace blocks from before.
     pub(in crate::analyze) fn doubted(self) -> Self {
         Self { kind: VerdictKind::Growing, confidence: CONFIDENCE, ..self }
     }
 }
 
-/// How many blocks a call site keeps a second, of which so many live.
+/// Blocks that a call site keeps per second, of which `live` live.
 pub(in crate::analyze) fn kept(judgement: &Judgement, live: u64) -> f64 {
     let a_second = |objects: u64, seconds: f64| figure(objects) / seconds.max(f64::MIN_POSITIVE);
     match judgement.survival {

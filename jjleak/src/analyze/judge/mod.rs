@@ -1,12 +1,13 @@
-//! What a call site's past makes of it.
+//! Verdict on a call site, from its history.
 //!
-//! Two questions decide. *What became of what it allocated?* Of each interval's allocations it is known exactly how many live
-//! on, so that churn, however heavy, hides nothing: it is dead by the time that it is old enough to be judged. A leak leaves
-//! something of every interval, at an even pace, and nothing of that is ever freed. *How did the sum of what lives go?* Queues
-//! that fill faster than they are emptied grow without a leak; caches grow, and then do not.
+//! Two questions decide. *What became of its allocations?* For each interval, the number of surviving
+//! allocations is known exactly, so even heavy churn hides nothing: it is dead before it is old enough to be
+//! judged. A leak leaves survivors in every interval, at an even pace, and none of them is ever freed. *How
+//! does the live total develop?* Queues that fill faster than they drain grow without a leak; caches grow,
+//! then stay flat.
 //!
-//! All spans of time are in proportion to how long the site has been watched, but for one: how old an allocation must be to be
-//! judged at all.
+//! All durations are proportional to the time that the site has been watched, except one: the minimum age at
+//! which an allocation is judged.
 
 mod before;
 mod survivors;
@@ -16,7 +17,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::statistics::{Batch, figure, real};
-use crate::profile::{JUDGED_LOOKS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
+use crate::profile::{JUDGED_SNAPSHOTS, JUDGED_SPANS, Rate, Survival, Totals, VerdictKind};
 
 pub(super) use before::{Before, kept};
 pub(super) use survivors::{Earlier, slows_down};
@@ -24,49 +25,49 @@ pub(super) use survivors::{Earlier, slows_down};
 /// See [`JUDGED_SPANS`].
 const SPANS: f64 = JUDGED_SPANS as f64;
 
-/// The least share of the time watched beyond which allocations count as old.
+/// Smallest share of the watched time after which allocations count as old.
 pub(super) const OLD: f64 = 0.125;
 
-/// See [`JUDGED_LOOKS`].
-const MIN_INTERVALS: usize = JUDGED_LOOKS as usize;
+/// See [`JUDGED_SNAPSHOTS`].
+const MIN_INTERVALS: usize = JUDGED_SNAPSHOTS as usize;
 
-/// What was allocated within this share of the time was allocated at once.
+/// Allocations within this share of the time count as made at once.
 const AT_ONCE: f64 = 0.15;
 
-/// If it was this share of all.
+/// Share of all allocations that must be made at once.
 const NEARLY_ALL: f64 = 0.9;
 
-/// Batches that growth is looked at in: enough for a spread, and few enough that each is long.
+/// Number of batches for growth: enough for a spread, few enough that each is long.
 pub(super) const BATCHES: usize = 8;
 
-/// The past of a call site, in intervals that end at instants. All times are seconds since accounting began.
+/// History of a call site, in intervals that end at instants. All times are seconds since accounting began.
 #[derive(Debug, Clone)]
-pub(super) struct Past<'a> {
-    /// When each interval ended; the last is now.
+pub(super) struct SiteHistory<'a> {
+    /// End of each interval; the last is now.
     pub(super) ends: &'a [f64],
-    /// The first interval in which it allocated.
+    /// The first interval with an allocation.
     pub(super) first: usize,
-    /// Bytes allocated in each.
+    /// Bytes allocated in each interval.
     pub(super) allocated: &'a [f32],
-    /// Bytes that lived at the end of each.
+    /// Live bytes at the end of each interval.
     pub(super) live: &'a [f32],
-    /// Bytes among them that were older then than [`OLD`] of the time watched, and old enough to be judged.
+    /// Live bytes that were older than [`OLD`] of the watched time, and old enough to be judged.
     pub(super) old: &'a [f32],
-    /// What lives now of each interval's allocations; `None` when ages are not known.
+    /// Live totals of each interval's allocations; `None` if ages are unknown.
     pub(super) survivors: Option<&'a [Totals]>,
-    /// What lived of them at earlier instants, the latest last.
+    /// Survivors at earlier instants, latest last.
     pub(super) earlier: [Earlier<'a>; 2],
-    /// Allocations younger than this are not judged.
+    /// Minimum age at which allocations are judged.
     pub(super) settle: f64,
-    /// How many blocks each that was seen stands for.
+    /// Number of blocks that a sampled block stands for.
     pub(super) weight: f64,
 }
 
-/// What a past makes of a call site.
+/// Judgement on a call site, from its history.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Judgement {
     pub(super) kind: VerdictKind,
-    /// Whether the past is too short to tell more than whether it grows.
+    /// The history is too short to show more than growth.
     pub(super) is_early: bool,
     pub(super) confidence: f64,
     pub(super) watched: f64,
@@ -76,23 +77,23 @@ pub(super) struct Judgement {
     pub(super) flat_for: Option<f64>,
 }
 
-impl Past<'_> {
-    /// Now.
+impl SiteHistory<'_> {
+    /// The current time.
     fn end(&self) -> f64 {
         self.ends.last().copied().unwrap_or_default()
     }
 
-    /// When an interval began.
+    /// Start of an interval.
     fn begin(&self, interval: usize) -> f64 {
         interval.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or_default()
     }
 
-    /// For how long the site has been watched.
+    /// Time for which the site has been watched.
     pub(super) fn watched(&self) -> f64 {
         (self.end() - self.begin(self.first)).max(0.)
     }
 
-    /// Bytes allocated and freed a second.
+    /// Bytes allocated and freed per second.
     pub(super) fn turnover(&self) -> (f64, f64) {
         let allocated: f64 = self.allocated.iter().map(|bytes| f64::from(*bytes)).sum();
         let live = self.live.last().map_or(0., |bytes| f64::from(*bytes));
@@ -100,13 +101,12 @@ impl Past<'_> {
         if watched > 0. { (allocated / watched, (allocated - live).max(0.) / watched) } else { (0., 0.) }
     }
 
-    /// Whether there is enough of it to say what is a leak and what is none.
+    /// Returns whether the history is long enough to tell a leak from other growth.
     fn is_long_enough(&self) -> bool {
         self.watched() >= SPANS * self.settle
             && self.ends.len() - self.first.min(self.ends.len()) >= MIN_INTERVALS
     }
 
-    /// Judges the site.
     pub(super) fn judge(&self) -> Judgement {
         let total = total::Total::of(self);
         let mut judgement = Judgement {
@@ -129,7 +129,7 @@ impl Past<'_> {
         judgement
     }
 
-    /// What can be said of a site that has not been watched for long: whether it grows.
+    /// Judges a site with a short history: whether it grows.
     fn judge_early(&self, total: &total::Total, judgement: &mut Judgement) {
         let live = self.live.last().copied().unwrap_or_default();
         let half = self.begin(self.first) + self.watched() / 2.;
@@ -149,12 +149,12 @@ impl Past<'_> {
     }
 }
 
-/// What lives has to be more than this times what lived at half the time, to be called growth early on.
+/// Early growth means that live bytes exceed those at half the time by this factor.
 const EARLY_GROWTH: f32 = 1.2;
-/// Nothing that is said early is worth more.
+/// Upper bound for the confidence of early judgements.
 const EARLY_CONFIDENCE: f64 = 0.3;
 
-/// Puts stretches of time together to about so many of equal duration.
+/// Groups intervals into about `wanted` batches of equal duration.
 pub(super) fn batches(stretches: &[Batch], wanted: usize) -> Vec<Range<usize>> {
     let duration: f64 = stretches.iter().map(|stretch| stretch.duration).sum();
     let wanted = wanted.min(stretches.len());
@@ -183,7 +183,7 @@ fn totals(bytes: f64, objects: f64) -> Totals {
     Totals { bytes: bytes as u64, objects: objects as u64 }
 }
 
-/// The bytes of totals, to calculate with.
+/// The bytes as a float.
 const fn bytes(totals: Totals) -> f64 {
     figure(totals.bytes)
 }

@@ -1,6 +1,6 @@
-//! Pasts whose verdict is known: synthetic call sites of many kinds, many of each, and how often they are judged rightly.
+//! Accuracy of verdicts on labelled histories: synthetic call sites of many kinds, many of each.
 //!
-//! `cargo xtask verdicts` prints the table; `JJLEAK_VERDICT_SEEDS` says how many of each kind.
+//! `cargo xtask verdicts` prints the table; `JJLEAK_VERDICT_SEEDS` sets the number per kind.
 
 #![expect(
     clippy::cast_precision_loss,
@@ -19,7 +19,7 @@ mod table;
 use crate::profile::VerdictKind;
 use attached::ATTACHED;
 use kinds::{KINDS, Kind};
-use simulation::{Draw, Run};
+use simulation::{Random, Run};
 use table::Table;
 
 /// Runs of each kind, unless the environment says how many: enough for the table to be about right.
@@ -28,17 +28,17 @@ const SEEDS: u64 = 4;
 /// What precision and recall have to be at least.
 const REQUIRED: f64 = 0.95;
 
-/// The verdict on one run of a kind.
+/// Verdict on one run of a kind.
 fn judge(kind: &Kind, seed: u64, combined: bool) -> VerdictKind {
-    let mut draw = Draw::new(seed, kind.name);
-    let run = Run { combined, ..Run::drawn(kind.span.clone(), &mut draw) };
-    let run = Run { threads: (kind.threads)(&mut draw), ..run };
-    let blocks = (kind.blocks)(&mut draw, run.duration);
-    let beside = (kind.beside)(&mut draw, run.duration);
+    let mut random = Random::new(seed, kind.name);
+    let run = Run { combined, ..Run::random(kind.span.clone(), &mut random) };
+    let run = Run { threads: (kind.threads)(&mut random), ..run };
+    let blocks = (kind.blocks)(&mut random, run.duration);
+    let beside = (kind.beside)(&mut random, run.duration);
     run.verdict_beside(blocks, beside).map_or(VerdictKind::SteadyChurn, |verdict| verdict.kind)
 }
 
-/// How often all kinds are judged rightly.
+/// Accuracy over all kinds.
 fn judged(combined: bool) -> Table {
     let seeds =
         std::env::var("JJLEAK_VERDICT_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
@@ -65,7 +65,7 @@ fn verdicts_on_labelled_pasts_are_precise_and_complete() {
     }
 }
 
-/// Much looks alike without ages; but what is called a leak is to be one.
+/// Without ages, many kinds look alike; but a site called leaking must leak.
 #[test]
 fn leaks_on_labelled_pasts_are_leaks_without_ages_too() {
     let table = judged(true);

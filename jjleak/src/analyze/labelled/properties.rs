@@ -1,9 +1,9 @@
-//! What must hold of every verdict.
+//! Properties of all verdicts.
 
 use proptest::prelude::*;
 
 use super::kinds::KINDS;
-use super::simulation::{Block, Draw, Run};
+use super::simulation::{Block, Random, Run};
 use crate::analyze::{History, Pace};
 use crate::profile::{Cohort, Profile, StackProfile, Totals, VerdictKind};
 use crate::render::sample;
@@ -15,7 +15,7 @@ fn run() -> Run {
 /// The blocks of one of the kinds.
 fn blocks() -> impl Strategy<Value = Vec<Block>> {
     (prop::sample::select(KINDS.iter().collect::<Vec<_>>()), any::<u64>())
-        .prop_map(|(kind, seed)| (kind.blocks)(&mut Draw::new(seed, kind.name), run().duration))
+        .prop_map(|(kind, seed)| (kind.blocks)(&mut Random::new(seed, kind.name), run().duration))
 }
 
 fn stretched(blocks: &[Block], factor: f64) -> Vec<Block> {
@@ -54,7 +54,7 @@ proptest! {
     #[test]
     fn a_verdict_does_not_depend_on_how_fast_time_goes_by(
         blocks in blocks(),
-        // Powers of two, so that no time is rounded to the other side of an instant.
+        // Powers of two, so that rounding moves no time across an instant.
         factor in prop::sample::select(vec![0.25, 0.5, 2., 8., 64., 1024.]),
     ) {
         let Run { duration, interval, settle, .. } = run();
@@ -105,8 +105,8 @@ proptest! {
             size: 16,
             count: 1,
         });
-        let mut draw = Draw::new(seed, "churn");
-        let churn = draw.times(0. ..600., 3000.).into_iter().map(|born| Block {
+        let mut random = Random::new(seed, "churn");
+        let churn = random.times(0. ..600., 3000.).into_iter().map(|born| Block {
             born,
             dies: born + 3.,
             size: 1 << 20,

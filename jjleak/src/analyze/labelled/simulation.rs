@@ -1,4 +1,4 @@
-//! Plays blocks with known lifetimes to a [`History`], as profiles taken at intervals.
+//! Plays blocks with known lifetimes to a [`History`] as periodic profiles.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -11,21 +11,21 @@ use crate::collect::Timeline;
 use crate::profile::{Cohort, Coverage, Profile, StackProfile, Totals, Verdict};
 use crate::render::sample;
 
-/// Blocks that are allocated at once and freed at once.
+/// Blocks allocated together and freed together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// Before 0: nothing is known of them but that they are freed.
+    /// Before 0: only the free is seen.
     pub(super) born: f64,
-    /// Infinite when it is never freed.
+    /// Infinity for blocks that are never freed.
     pub(super) dies: f64,
     pub(super) size: u64,
     pub(super) count: u64,
 }
 
-/// Random numbers, the same for the same seed (`SplitMix64`).
-pub(super) struct Draw(u64);
+/// Deterministic random numbers (`SplitMix64`).
+pub(super) struct Random(u64);
 
-impl Draw {
+impl Random {
     pub(super) fn new(seed: u64, name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         (seed, name).hash(&mut hasher);
@@ -40,7 +40,7 @@ impl Draw {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to 1.
+    /// Uniform in 0..1.
     pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -49,7 +49,7 @@ impl Draw {
         range.start + self.unit() * (range.end - range.start)
     }
 
-    /// Evenly over orders of magnitude.
+    /// Log-uniform.
     pub(super) fn scale(&mut self, range: Range<f64>) -> f64 {
         self.within(range.start.ln()..range.end.ln()).exp()
     }
@@ -63,7 +63,7 @@ impl Draw {
         -mean * (1. - self.unit()).ln()
     }
 
-    /// Times at which something happens at random, so often in all, on average.
+    /// Random times in `span`, `count` on average.
     pub(super) fn times(&mut self, span: Range<f64>, count: f64) -> Vec<f64> {
         let mean = (span.end - span.start) / count;
         let mut times = Vec::new();
@@ -82,9 +82,9 @@ pub(super) struct Run {
     pub(super) duration: f64,
     pub(super) interval: f64,
     pub(super) settle: f64,
-    /// No ages are known.
+    /// Ages are unknown.
     pub(super) combined: bool,
-    /// How many threads end in all, at an even pace: for each, the C library frees what it has kept.
+    /// Number of threads that end, evenly spread; for each, the C library frees its cached blocks.
     pub(super) threads: f64,
 }
 
@@ -96,35 +96,35 @@ const OF_A_THREAD: f64 = 2.;
 const THREADS_FROM_BEFORE: f64 = 8.;
 
 impl Run {
-    /// For so many times the age at which allocations are judged, and reports at some interval.
-    pub(super) fn drawn(span: Range<f64>, draw: &mut Draw) -> Self {
+    /// A random run, of `span` times the age at which allocations are judged, with a random report interval.
+    pub(super) fn random(span: Range<f64>, random: &mut Random) -> Self {
         let settle = 15.;
-        let duration = settle * draw.scale(span);
+        let duration = settle * random.scale(span);
         Self {
             duration,
-            interval: (duration / draw.within(20. ..200.)).max(1.),
+            interval: (duration / random.within(20. ..200.)).max(1.),
             settle,
             combined: false,
             threads: 0.,
         }
     }
 
-    /// The verdict on a call site that allocates these blocks; `None` when it holds nothing.
+    /// Verdict on a call site with these blocks; `None` if it holds nothing.
     pub(super) fn verdict(&self, blocks: Vec<Block>) -> Option<Verdict> {
         self.verdicts(vec![blocks]).pop()
     }
 
-    /// The verdict on a call site beside another one.
+    /// Verdict on a call site beside another one.
     pub(super) fn verdict_beside(&self, blocks: Vec<Block>, other: Vec<Block>) -> Option<Verdict> {
         self.verdicts(vec![blocks, other]).into_iter().find(|verdict| verdict.stacks[..] == [1])
     }
 
-    /// The verdicts on several call sites at the end of the run.
+    /// Verdicts on several call sites at the end of the run.
     pub(super) fn verdicts(&self, sites: Vec<Vec<Block>>) -> Vec<Verdict> {
         self.timed(sites).0
     }
 
-    /// The same, and how long it took to come to verdicts in all.
+    /// Verdicts, with the total time spent on judging.
     pub(super) fn timed(&self, mut sites: Vec<Vec<Block>>) -> (Vec<Verdict>, Duration) {
         let mut spent = Duration::ZERO;
         let mut history = History::default();

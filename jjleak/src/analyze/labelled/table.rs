@@ -1,4 +1,4 @@
-//! How often verdicts were right.
+//! Accuracy table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,15 +10,15 @@ use crate::profile::VerdictKind;
 /// Counts of verdicts.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// By what it is, and what it was taken for.
+    /// By expected and actual verdict.
     judged: BTreeMap<(VerdictKind, VerdictKind), usize>,
-    /// By the name of the kind, and what it was taken for.
+    /// By kind and actual verdict.
     kinds: BTreeMap<&'static str, BTreeMap<VerdictKind, usize>>,
 }
 
 impl Table {
     pub(super) fn add(&mut self, kind: &Kind, verdict: VerdictKind) {
-        // Where two verdicts are right, either is.
+        // Where two verdicts are accepted, either counts as expected.
         let label = if kind.labels.contains(&verdict) { verdict } else { kind.labels[0] };
         *self.judged.entry((label, verdict)).or_default() += 1;
         *self.kinds.entry(kind.name).or_default().entry(verdict).or_default() += 1;
@@ -28,13 +28,13 @@ impl Table {
         real(self.judged.iter().filter(|((is, taken), _)| which(*is, *taken)).map(|(_, count)| count).sum())
     }
 
-    /// Of what was taken for this, the share that is.
+    /// Share of these verdicts that are right.
     pub(super) fn precision(&self, verdict: VerdictKind) -> f64 {
         self.count(|is, taken| is == verdict && taken == verdict)
             / self.count(|_, taken| taken == verdict).max(1.)
     }
 
-    /// Of what is this, the share that was taken for it.
+    /// Share of these sites that get this verdict.
     pub(super) fn recall(&self, verdict: VerdictKind) -> f64 {
         self.count(|is, taken| is == verdict && taken == verdict) / self.count(|is, _| is == verdict).max(1.)
     }

@@ -65,7 +65,7 @@ impl Watch {
         for profile in &mut profiles {
             self.growth.measure(profile);
             if profile.instants_ns.is_empty() {
-                self.histories.glance(profile);
+                self.histories.refresh(profile);
             } else {
                 self.histories.judge(profile, pace);
             }

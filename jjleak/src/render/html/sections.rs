@@ -83,8 +83,8 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
         let humane = units::humane_bytes(verdict.live.bytes);
         let humane = humane.map(|humane| format!("<br><small>{humane}</small>")).unwrap_or_default();
         let sure = match verdict.basis {
-            Basis::LongPast => format!("{:.0} % sure", verdict.confidence * 100.),
-            Basis::ShortPast | Basis::Nothing => String::new(),
+            Basis::LongHistory => format!("{:.0} % sure", verdict.confidence * 100.),
+            Basis::ShortHistory | Basis::Nothing => String::new(),
         };
         write!(
             out,

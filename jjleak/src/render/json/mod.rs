@@ -251,7 +251,7 @@ impl Document {
             settle_s: profile.coverage.settle.as_secs_f64(),
             memory: profile.memory.map(Into::into),
             verdicts: verdicts::documents(profile),
-            looks: profile.looks,
+            looks: profile.snapshots,
             unjudged_sites: profile.unjudged_sites,
             cost: profile.cost.map(Into::into),
             stacks: order

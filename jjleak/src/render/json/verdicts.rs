@@ -135,7 +135,7 @@ impl From<&Verdict> for VerdictDocument {
         let series = verdict.series.iter().filter(|_| has_series);
         Self {
             kind: verdict.kind.name().to_owned(),
-            too_early: verdict.basis == Basis::ShortPast,
+            too_early: verdict.basis == Basis::ShortHistory,
             confidence: verdict.confidence,
             call_site: site(verdict),
             evidence: evidence(verdict),

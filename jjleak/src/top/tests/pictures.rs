@@ -74,7 +74,7 @@ fn in_the_first_minute_it_is_too_early_to_say_and_what_grows_fastest_comes_first
     let mut profile = leaking();
     profile.coverage.settle = Duration::from_secs(90);
     for verdict in &mut profile.verdicts {
-        verdict.basis = Basis::ShortPast;
+        verdict.basis = Basis::ShortHistory;
         verdict.kind = if verdict.rate.is_some() { VerdictKind::Growing } else { VerdictKind::SteadyChurn };
     }
     let mut top = Top::new(about(Colors::Sixteen));

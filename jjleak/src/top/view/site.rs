@@ -221,10 +221,10 @@ fn sentences(verdict: &Verdict, profile: &Profile) -> Vec<String> {
     }
     let watched = format!("watched for {}", duration(verdict.watched));
     lines.push(match verdict.basis {
-        Basis::ShortPast => {
+        Basis::ShortHistory => {
             format!("{watched}; a verdict takes {}", duration(profile.coverage.settle * JUDGED_SPANS))
         }
-        Basis::LongPast | Basis::Nothing => watched,
+        Basis::LongHistory | Basis::Nothing => watched,
     });
     lines
 }

@@ -1,31 +1,31 @@
-//! What is said of call sites at a look: what was thought of them when they were last judged, with the figures of the look.
+//! Assessments: the last judgement on a call site, with the current snapshot's figures.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::look::Now;
+use super::snapshot::SiteSnapshot;
 use crate::analyze::judge::{Before, Judgement, kept};
 use crate::profile::{Basis, Point, Rank, Verdict, VerdictKind};
 
-/// What is thought of a call site, but for its figures.
+/// A judgement on a call site, without current figures.
 #[derive(Debug, Clone)]
 pub(super) struct Judged {
     pub(super) judgement: Judgement,
     pub(super) basis: Basis,
     pub(super) first_seen: Duration,
-    /// Bytes allocated and freed a second.
+    /// Bytes allocated and freed per second.
     pub(super) turnover: (f64, f64),
     pub(super) series: Arc<[Point]>,
 }
 
-/// What is said of a call site.
-pub(super) struct Said<'a> {
+/// A judgement with the figures of a snapshot.
+pub(super) struct Assessment<'a> {
     pub(super) judged: &'a Judged,
-    pub(super) now: &'a Now<'a>,
+    pub(super) now: &'a SiteSnapshot<'a>,
 }
 
 impl Judged {
-    /// Nothing is thought of it yet, or at all.
+    /// An empty judgement, for sites that are not judged yet or never will be.
     pub(super) fn nothing(basis: Basis) -> Self {
         Self {
             judgement: Judgement {
@@ -46,14 +46,14 @@ impl Judged {
     }
 }
 
-impl Said<'_> {
-    /// How many blocks the call site keeps a second, if it is called leaking.
+impl Assessment<'_> {
+    /// Blocks that a leaking call site keeps per second.
     fn kept(&self) -> Option<f64> {
         let Self { judged: Judged { judgement, .. }, now } = self;
         (judgement.kind == VerdictKind::Leaking).then(|| kept(judgement, now.live.objects))
     }
 
-    /// What is thought of it where that is doubted.
+    /// The judgement, weakened if there is doubt.
     fn judgement(&self, doubt: Option<f64>) -> Judgement {
         let judgement = self.judged.judgement;
         match doubt {
@@ -62,7 +62,7 @@ impl Said<'_> {
         }
     }
 
-    /// Where its verdict stands among others.
+    /// Sort key of the verdict.
     fn rank(&self, doubt: Option<f64>) -> Rank {
         let Judgement { kind, rate, .. } = self.judgement(doubt);
         Rank::of(kind, rate, self.now.live, self.now.site)
@@ -98,12 +98,12 @@ impl Said<'_> {
     }
 }
 
-/// Verdicts, what is worst first. They are large: each is written once, in its place.
-pub(super) fn worst_first(said: &[Said<'_>], before: &Before, ends: &[f64]) -> Vec<Verdict> {
-    let doubt = before.doubt(said.iter().filter_map(Said::kept).sum(), ends);
-    let mut order: Vec<_> = said.iter().map(|said| said.rank(doubt)).zip(0..).collect();
+/// Verdicts, worst first. They are large, so each is built once, in sorted order.
+pub(super) fn worst_first(assessments: &[Assessment<'_>], before: &Before, ends: &[f64]) -> Vec<Verdict> {
+    let doubt = before.doubt(assessments.iter().filter_map(Assessment::kept).sum(), ends);
+    let mut order: Vec<_> = assessments.iter().map(|assessment| assessment.rank(doubt)).zip(0..).collect();
     order.sort_unstable();
-    order.into_iter().map(|(_, index): (_, usize)| said[index].verdict(doubt)).collect()
+    order.into_iter().map(|(_, index): (_, usize)| assessments[index].verdict(doubt)).collect()
 }
 
 pub(super) fn seconds(seconds: f64) -> Duration {

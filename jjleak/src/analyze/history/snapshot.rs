@@ -1,35 +1,35 @@
-//! A profile by its call sites.
+//! A profile grouped by call site.
 
 use std::iter;
 
 use super::known::{KnownStack, KnownStacks};
 use crate::profile::{Profile, StackProfile, Totals};
 
-/// What a profile says of each call site.
-pub(super) struct Look<'a> {
+/// All call sites of a profile.
+pub(super) struct Snapshot<'a> {
     /// In the order of their first stacks.
-    pub(super) sites: Vec<Now<'a>>,
-    /// The remembered interval that each of the profile's is in.
+    pub(super) sites: Vec<SiteSnapshot<'a>>,
+    /// For each of the profile's intervals, the remembered interval that contains it.
     interval_of: Vec<usize>,
-    /// How many are remembered.
+    /// Number of remembered intervals.
     intervals: usize,
 }
 
-/// What a profile says of a call site.
-pub(super) struct Now<'a> {
+/// One call site in a profile.
+pub(super) struct SiteSnapshot<'a> {
     pub(super) site: u64,
     pub(super) live: Totals,
     pub(super) allocated: Totals,
     first: &'a StackProfile,
-    /// Most have none.
+    /// Usually empty.
     others: Vec<&'a StackProfile>,
-    /// That which holds the most.
+    /// The stack that holds the most.
     pub(super) largest: &'a StackProfile,
-    /// Index of its frame that is the caller.
+    /// Index of the caller's frame in [`Self::largest`].
     pub(super) caller: usize,
 }
 
-impl<'a> Now<'a> {
+impl<'a> SiteSnapshot<'a> {
     fn of(stack: &'a StackProfile, known: &KnownStack) -> Self {
         let KnownStack { site, caller, .. } = *known;
         let StackProfile { live, allocated, .. } = *stack;
@@ -50,8 +50,8 @@ impl<'a> Now<'a> {
     }
 }
 
-impl<'a> Look<'a> {
-    /// Sums the stacks of a profile up by their call sites. `own` are the instants that are remembered.
+impl<'a> Snapshot<'a> {
+    /// Sums a profile's stacks by call site. `own` are the remembered instants.
     pub(super) fn at(
         profile: &'a Profile,
         instants_ns: &[u64],
@@ -61,26 +61,26 @@ impl<'a> Look<'a> {
         let interval_of =
             instants_ns.iter().map(|end| own.partition_point(|own| own < end).min(own.len() - 1)).collect();
         known.recognize(&profile.stacks);
-        let mut sites: Vec<Now<'a>> = Vec::with_capacity(known.sites);
+        let mut sites: Vec<SiteSnapshot<'a>> = Vec::with_capacity(known.sites);
         for (stack, known) in profile.stacks.iter().zip(&known.stacks) {
             match sites.get_mut(known.place) {
                 Some(now) => now.add(stack, known),
-                None => sites.push(Now::of(stack, known)),
+                None => sites.push(SiteSnapshot::of(stack, known)),
             }
         }
         Self { sites, interval_of, intervals: own.len() }
     }
 
-    /// What lives of a call site's allocations, with the remembered interval that they were made in.
-    fn cohorts(&self, now: &Now<'a>) -> impl Iterator<Item = (usize, Totals)> {
+    /// Live totals of a call site's allocations, with the remembered interval of each.
+    fn cohorts(&self, now: &SiteSnapshot<'a>) -> impl Iterator<Item = (usize, Totals)> {
         let last = self.intervals - 1;
         let interval = move |number: u16| self.interval_of.get(usize::from(number)).copied().unwrap_or(last);
         let cohorts = now.stacks().flat_map(|stack| &stack.cohorts);
         cohorts.map(move |cohort| (interval(cohort.interval), cohort.live))
     }
 
-    /// What lives of each remembered interval's allocations.
-    pub(super) fn survivors(&self, now: &Now<'a>) -> Vec<Totals> {
+    /// Live totals of the allocations of each remembered interval.
+    pub(super) fn survivors(&self, now: &SiteSnapshot<'a>) -> Vec<Totals> {
         let mut survivors = vec![Totals::default(); self.intervals];
         for (interval, live) in self.cohorts(now) {
             survivors[interval] = [survivors[interval], live].into_iter().sum();
@@ -88,8 +88,8 @@ impl<'a> Look<'a> {
         survivors
     }
 
-    /// Bytes that live of what was allocated in the first intervals.
-    pub(super) fn live_of_first(&self, now: &Now<'a>, intervals: usize) -> u64 {
+    /// Live bytes of allocations from the first `intervals` intervals.
+    pub(super) fn live_of_first(&self, now: &SiteSnapshot<'a>, intervals: usize) -> u64 {
         self.cohorts(now).filter(|(interval, _)| *interval < intervals).map(|(_, live)| live.bytes).sum()
     }
 }
