@@ -127,7 +127,7 @@ fn a_jvm_that_must_not_get_the_signal_does_not_get_it() {
     require_program!("javac");
     for (option, why) in [
         ("-XX:+DisableAttachMechanism", "it runs with -XX:+DisableAttachMechanism"),
-        ("-Xrs", "it does not listen, and must not be sent SIGQUIT"),
+        ("-Xrs", "its attach listener is not running, and it must not be sent SIGQUIT"),
     ] {
         let mut java = Java::start(Path::new("java"), &[option]);
         let places = Places::of(&java);
@@ -151,8 +151,8 @@ fn what_is_no_socket_of_the_jvm_is_not_talked_to() {
     let other = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(other.path().join("socket")).unwrap();
     let hostile: [(&dyn Fn(), &str); 4] = [
-        (&|| symlink(other.path().join("socket"), &places.socket).unwrap(), "is no socket"),
-        (&|| mkfifo(&places.socket, Mode::from_bits_truncate(0o600)).unwrap(), "is no socket"),
+        (&|| symlink(other.path().join("socket"), &places.socket).unwrap(), "is not a socket"),
+        (&|| mkfifo(&places.socket, Mode::from_bits_truncate(0o600)).unwrap(), "is not a socket"),
         (
             &|| {
                 drop(UnixListener::bind(&places.socket).unwrap());
@@ -189,7 +189,7 @@ fn a_jvm_that_never_answers_is_given_up() {
     let said = failure(&mut jjleak);
     jjleak.interrupt().assert_done();
 
-    assert!(said.ends_with("it has not answered in time"), "{said}");
+    assert!(said.ends_with("it did not answer in time"), "{said}");
     drop(silent);
     assert_unharmed(&mut java);
 }
@@ -206,7 +206,10 @@ fn a_jvm_that_is_stopped_does_not_get_the_signal() {
     jjleak.interrupt().assert_done();
     kill(pid, Signal::SIGCONT).unwrap();
 
-    assert!(said.ends_with("it does not listen, and is not sent SIGQUIT: it is stopped"), "{said}");
+    assert!(
+        said.ends_with("its attach listener is not running, and SIGQUIT was not sent: it is stopped"),
+        "{said}"
+    );
     assert_unharmed(&mut java);
     assert!(!places.socket.exists());
 }
@@ -230,7 +233,7 @@ fn the_file_stays_for_a_jvm_that_has_not_answered_the_signal() {
     jjleak.interrupt().assert_done();
 
     let file = format!(".attach_pid{}", java.pid());
-    assert!(said.contains(&format!("{file} in its working directory stays there")), "{said}");
+    assert!(said.contains(&format!("{file} in its working directory was left in place")), "{said}");
     assert!(folder.path().join(file).exists());
     assert_unharmed(&mut java);
 }
@@ -244,8 +247,8 @@ fn a_request_that_is_not_waited_for_tells_what_it_leaves() {
     until(SOON, "the JVM is being asked", || file.exists());
     let ended = jjleak.interrupt().assert_done();
 
-    let said = ended.stderr.iter().find(|line| line.contains("not waited for any longer"));
-    assert!(said.is_some_and(|line| line.contains("stays there")), "{:#?}", ended.stderr);
+    let said = ended.stderr.iter().find(|line| line.contains("gave up waiting for the JVM"));
+    assert!(said.is_some_and(|line| line.contains("was left in place")), "{:#?}", ended.stderr);
     assert!(file.exists());
     assert_unharmed(&mut java);
 }

@@ -142,7 +142,7 @@ fn a_launcher_that_a_jvm_is_linked_into_is_one() {
 
     assert!(text.contains("\nJava\n"), "{text}");
     assert!(
-        text.contains("  NO   methods, but those of a perf map, without inlined ones: it describes no "),
+        text.contains("  NO   methods, but those of a perf map, without inlined ones: HotSpot describes no "),
         "{text}"
     );
 }

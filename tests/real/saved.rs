@@ -253,7 +253,7 @@ fn files_that_are_no_profiles_are_refused() {
     let text = folder.path().join("text");
     std::fs::write(&text, "no profile").unwrap();
     let text = text.to_str().unwrap();
-    Ended::of(["report", text]).assert_failed(2, "it is no pprof profile", "--format pprof");
+    Ended::of(["report", text]).assert_failed(2, "not a pprof profile", "--format pprof");
     Ended::of(["report", "/no/such"]).assert_failed(1, "cannot read /no/such", "readable file");
     Ended::of(["diff", text, text, "--format", "pprof"]).assert_failed(2, "--format pprof", "choose");
 }

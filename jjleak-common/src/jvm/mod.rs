@@ -65,7 +65,7 @@ pub struct CodeCache {
     pub compile_id: u32,
     /// Where compiled code has its ways out to the interpreter, for calls and for calls by method handles: a frame whose code was
     /// thrown away under it (*deoptimized*) returns there. Addresses or distances, as the code; both 0 where that is not known.
-    pub ways_out: [u32; 2],
+    pub deopt_handlers: [u32; 2],
     /// How many bytes from a frame's inner end such a frame keeps the address that it would have returned to.
     pub original: u32,
     /// Explicit padding, always 0.

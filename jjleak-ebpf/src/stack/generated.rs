@@ -162,7 +162,7 @@ unsafe fn return_as_before(scratch: *mut Scratch, jvm: *const CodeCache, block: 
     unsafe {
         let walk = &mut (*scratch).walk;
         let returns_to = walk.instruction_pointer;
-        let [call, by_handle] = [(*jvm).ways_out[0], (*jvm).ways_out[1]];
+        let [call, by_handle] = [(*jvm).deopt_handlers[0], (*jvm).deopt_handlers[1]];
         if call == 0 || returns_to != way_out(scratch, jvm, block, call) {
             if by_handle == 0 || returns_to != way_out(scratch, jvm, block, by_handle) {
                 return;

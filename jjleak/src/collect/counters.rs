@@ -8,7 +8,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 
 use crate::attach::Mapped;
 
-/// Every counter of an image's process, and those that belong to no process.
+/// All counters of an image's process, and those that belong to no process.
 pub(super) fn read(rows: &Mapped<CounterRow>, image: ImageId) -> BTreeMap<Counter, u64> {
     let mut counters = of_slot(rows, image.slot());
     for (counter, value) in &mut counters {
@@ -17,13 +17,13 @@ pub(super) fn read(rows: &Mapped<CounterRow>, image: ImageId) -> BTreeMap<Counte
     counters
 }
 
-/// Every counter of a process.
+/// All counters of a process.
 pub(super) fn of_slot(rows: &Mapped<CounterRow>, slot: ProcessSlot) -> BTreeMap<Counter, u64> {
     let row = usize::from(slot.0);
     Counter::ALL.iter().map(|counter| (*counter, value_of(rows, row, *counter))).collect()
 }
 
-/// Sets a process's counters to 0.
+/// Resets a process's counters.
 pub(super) fn reset(rows: &Mapped<CounterRow>, slot: ProcessSlot) {
     for counter in Counter::ALL {
         if let Some(row) = rows.get(usize::from(slot.0)) {

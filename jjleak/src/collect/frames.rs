@@ -1,4 +1,4 @@
-//! The frames of stacks: the kernel side sends them once, when it sees a stack for the first time.
+//! Frames of stacks, which the kernel side sends when it first sees a stack.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,11 +11,11 @@ use jjleak_common::unwind::MAX_FOUND;
 use super::RawStack;
 use super::threads::Threads;
 
-/// What was sent so far, by row of the stack table.
+/// Received frames, by row of the stack table.
 pub(super) struct Frames {
     ring: RingBuf<MapData>,
     received: HashMap<u32, RawStack>,
-    /// Rows of each image that nobody has been told of.
+    /// Rows of each image that have not been taken yet.
     new: HashMap<ImageId, Vec<u32>>,
     threads: Threads,
 }
@@ -25,7 +25,7 @@ impl Frames {
         Self { ring, received: HashMap::new(), new: HashMap::new(), threads: Threads::default() }
     }
 
-    /// Takes in what is waiting.
+    /// Receives waiting records.
     pub(super) fn receive(&mut self) {
         while let Some(record) = self.ring.next() {
             if let Some((image, row, stack)) = parse(&record) {
@@ -66,7 +66,7 @@ impl AsRawFd for Frames {
     }
 }
 
-/// A [`StackRecord`] that is cut to its frames.
+/// Decodes a [`StackRecord`] that is truncated after its last frame.
 fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
     let (header, frames) = record.split_at_checked(StackRecord::HEADER_BYTES)?;
     let word = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
@@ -90,7 +90,7 @@ fn parse(record: &[u8]) -> Option<(ImageId, u32, RawStack)> {
     Some((image, row, RawStack { status, found, thread, frames }))
 }
 
-/// Number and name of the thread of a [`StackRecord`].
+/// Number and name of a [`StackRecord`]'s thread.
 fn thread(record: &[u8]) -> Option<(u32, String)> {
     let number = record.get(std::mem::offset_of!(StackRecord, thread_number)..)?.first_chunk()?;
     let name = record.get(std::mem::offset_of!(StackRecord, thread_name)..)?.first_chunk::<COMM_BYTES>()?;

@@ -1,5 +1,5 @@
-//! Makes a snapshot one of an instant: has the kernel side keep what is freed while the tables are read. The protocol
-//! stands in `jjleak_common::freed`.
+//! Makes a snapshot consistent: the kernel side logs what is freed while the tables are read. The protocol is
+//! described in `jjleak_common::freed`.
 
 use std::hint::spin_loop;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
@@ -11,14 +11,15 @@ use jjleak_common::live::{Key, Record};
 use crate::attach::Mapped;
 use crate::attach::now_ns;
 
-/// How far ahead the instant is set, so that every processor knows of it when it comes: a store becomes visible within a
-/// microsecond.
+/// Lead time of the instant, so that all processors know of it when it comes: a store becomes visible within
+/// a microsecond.
 const AHEAD_NS: u64 = 20_000;
 
-/// Attempts to set an instant before it has passed: jjleak itself can lose the processor in between.
+/// Attempts to set an instant before it has passed: jjleak may lose the processor in between.
 const ATTEMPTS: usize = 100;
 
-/// Has what is freed from an instant on kept, and waits for that instant: in nanoseconds of `CLOCK_MONOTONIC`.
+/// Starts logging frees from an instant on, and waits for that instant. Returns it in nanoseconds of
+/// `CLOCK_MONOTONIC`.
 pub(super) fn begin(log: &Mapped<FreedLog>) -> u64 {
     let mut instant_ns = now_ns();
     let Some(log) = log.get(0) else { return instant_ns };
@@ -42,14 +43,15 @@ pub(super) fn begin(log: &Mapped<FreedLog>) -> u64 {
     instant_ns
 }
 
-/// Whether blocks can be in the spill: asked for after the instant, it holds for what lived at the instant.
+/// Returns whether the spill may hold blocks. If asked after the instant, the answer holds for the blocks of
+/// the instant.
 pub(super) fn has_spilled(log: &Mapped<FreedLog>) -> bool {
     // SAFETY: mapped for reading.
     log.get(0).is_none_or(|log| unsafe { read_volatile(addr_of!((*log).has_spilled)) } != 0)
 }
 
-/// What was freed since the instant, of the blocks that lived then. Blocks that were still there when their place was read
-/// can be among them.
+/// Ends logging. Returns the blocks freed since the instant that lived then, possibly including some that
+/// were still in the table when they were read.
 pub(super) fn end(log: &Mapped<FreedLog>, instant_ns: u64) -> Vec<(Key, Record)> {
     let Some(log) = log.get(0) else { return Vec::new() };
     // SAFETY: mapped for writing, and the notes are in bounds.

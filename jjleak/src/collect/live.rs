@@ -1,4 +1,4 @@
-//! Reads the table of live blocks. The protocol with its writers stands in `jjleak_common::live`.
+//! Reads the table of live blocks. The protocol with its writers is described in `jjleak_common::live`.
 
 use std::borrow::BorrowMut;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,22 +11,22 @@ use jjleak_common::live::{Key, LiveSet, RESIZING, Record, WAYS};
 
 use crate::attach::{Error, Images, Mapped, is_missing_key};
 
-/// Blocks that are read before they are handed on. Which sets hold any nobody can foresee, the processor neither: while it is
-/// mistaken about that, it gets nothing ready of what comes after.
+/// Number of blocks read before they are passed on. Which sets hold blocks is unpredictable; while the
+/// processor recovers from a mispredicted branch, it does not work ahead on what follows.
 const AT_ONCE: usize = 256;
 
-/// The blocks of one instant, gathered from the places they can be in. A block never moves from one to another, but it can
-/// be freed, and then kept, after it has been read.
+/// The blocks of one instant, collected from the table, the spill and the log of freed blocks. A block never
+/// moves between them, but it can be freed, and then be logged, after it has been read.
 pub(super) struct Blocks<'a, F> {
     table: &'a Mapped<LiveSet>,
     instant_ns: u64,
     each: F,
-    /// The keys of the blocks that were read, set by set.
+    /// Keys of the blocks that were read, set by set.
     read: Vec<Key>,
 }
 
 impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
-    /// Reads the table, which is after the instant; `each` gets what lived then.
+    /// Reads the table, after the instant. `each` receives the blocks of the instant.
     pub(super) fn of_table(table: &'a Mapped<LiveSet>, instant_ns: u64, each: F) -> Self {
         let mut blocks = Self { table, instant_ns, each, read: Vec::new() };
         let mut found = Vec::with_capacity(AT_ONCE + WAYS);
@@ -50,7 +50,7 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
         found.drain(..).for_each(|(key, record)| (self.each)(key, &record));
     }
 
-    /// Adds what is in the spill, and what was freed since the instant, unless it had been read before.
+    /// Adds the blocks of the spill, and those freed since the instant, unless already read.
     pub(super) fn add(mut self, spilled: &[(Key, Record)], freed: &[(Key, Record)]) {
         for (key, record) in spilled.iter().filter(|(_, record)| record.time_ns <= self.instant_ns) {
             (self.each)(*key, &unmarked(*record));
@@ -59,7 +59,7 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
         if freed.is_empty() {
             return;
         }
-        // Of a block of before the instant there is one at its address.
+        // At each address there is one block from before the instant.
         let in_spill: BTreeSet<_> =
             spilled.iter().filter(|(key, _)| freed.contains_key(key)).map(|(key, _)| *key).collect();
         let sets_log2 = self.table.len().ilog2();
@@ -74,12 +74,13 @@ impl<'a, F: FnMut(Key, &Record)> Blocks<'a, F> {
     }
 }
 
-/// The record without the mark of a running call that resizes the block: until it has returned, the block is what it was.
+/// The record without the mark of a running `realloc`: until that returns, the block is unchanged.
 fn unmarked(record: Record) -> Record {
     Record { stack: record.stack & !RESIZING, ..record }
 }
 
-/// Takes out the blocks of images that run no more; `spilled` is what the spill holds. Others come and go meanwhile.
+/// Removes the blocks of images that have ended; `spilled` is the content of the spill. Other blocks come and
+/// go meanwhile.
 pub(super) fn remove<T: BorrowMut<MapData>>(
     table: &Mapped<LiveSet>,
     mut spill: HashMap<T, u64, Record>,
@@ -94,7 +95,7 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
             let slot = unsafe { AtomicU64::from_ptr(addr_of_mut!((*set).keys[way])) };
             let key = slot.load(Ordering::Acquire);
             if is_dead(Key(key), images) {
-                // When another key is there now, somebody else has taken it out.
+                // If the key has changed, somebody else has removed the block.
                 let _ = slot.compare_exchange(key, Key::EMPTY.0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -109,13 +110,13 @@ pub(super) fn remove<T: BorrowMut<MapData>>(
     Ok(())
 }
 
-/// Whether a key is a block's, and its image runs no more.
+/// Returns whether a key is a block's whose image has ended.
 fn is_dead(key: Key, images: &Images) -> bool {
     let image = key.image();
     image.generation() != 0 && !images.is_current(image)
 }
 
-/// Tells a block's set that it is no more in the spill.
+/// Decrements the spill count of a block's set.
 fn forget_spilled(table: &Mapped<LiveSet>, key: Key) {
     let sets_log2 = table.len().checked_ilog2().unwrap_or_default();
     if let Some(set) = table.get(key.set(sets_log2) as usize) {
@@ -124,16 +125,16 @@ fn forget_spilled(table: &Mapped<LiveSet>, key: Key) {
     }
 }
 
-/// Whether a set holds no block.
+/// Returns whether a set is empty.
 fn is_empty(set: *const LiveSet) -> bool {
     // SAFETY: `set` is valid for reads (`Mapped::get`).
     let keys = (0..WAYS).map(|way| unsafe { read_volatile(addr_of!((*set).keys[way])) });
     keys.fold(0, |all, key| all | key) == Key::EMPTY.0
 }
 
-/// One way of a set; `None` when it holds no block. Reads again when a writer got in between.
+/// Reads a way of a set; `None` if it is empty. Retries if a writer interfered.
 fn read_way(set: *const LiveSet, way: usize) -> Option<(Key, Record)> {
-    // A writer is done in well under a microsecond; a way that changes all the time holds short-lived blocks.
+    // A write takes well under a microsecond; a way that changes all the time holds short-lived blocks.
     const ATTEMPTS: usize = 100;
     // SAFETY: `set` is valid for reads (`Mapped::get`) and `way` in bounds. The fences keep the order of the
     // reads; on x86-64 the processor keeps it by itself.

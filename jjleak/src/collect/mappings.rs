@@ -1,4 +1,4 @@
-//! Mappings in a snapshot, beside the blocks.
+//! Adds mappings to snapshots.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,31 +8,31 @@ use jjleak_common::live::Record;
 
 use super::snapshots::merge_rows;
 use super::{Cohorts, Collector, LiveBlocks, RawStack, Snapshot, StackUse, stacks, sums};
-use crate::mappings::{Allocated, MappingBooks};
+use crate::mappings::{Allocated, MappingTable};
 
 impl Collector {
-    /// Adds the mappings in the books of a snapshot's image to it, but for those of stacks that go through an allocator:
-    /// what is allocated from them is counted.
+    /// Adds the mappings of a snapshot's image to it, except those made by allocator code, whose blocks are
+    /// counted instead.
     pub fn add_mappings(
         &self,
         snapshot: &mut Snapshot,
-        books: &MappingBooks,
+        table: &MappingTable,
         is_in_allocator: impl Fn(&RawStack) -> bool,
     ) {
         let is_in_allocator = |row| self.stack(row).is_some_and(&is_in_allocator);
-        add(snapshot, books, is_in_allocator, |row| stacks::hash(&self.stacks, row));
+        add(snapshot, table, is_in_allocator, |row| stacks::hash(&self.stacks, row));
     }
 }
 
 fn add(
     snapshot: &mut Snapshot,
-    books: &MappingBooks,
+    table: &MappingTable,
     is_in_allocator: impl Fn(u32) -> bool,
     hash: impl Fn(u32) -> u64,
 ) {
     let mut live: BTreeMap<u32, (LiveBlocks, Cohorts)> = BTreeMap::new();
     let instants_ns = &snapshot.instants_ns;
-    for mapped in books.mapped().filter(|mapped| mapped.time_ns <= snapshot.youngest_ns) {
+    for mapped in table.mapped().filter(|mapped| mapped.time_ns <= snapshot.youngest_ns) {
         let record = Record { size: mapped.bytes, time_ns: mapped.time_ns, stack: mapped.stack, reserved: 0 };
         let (sum, cohorts) = live.entry(mapped.stack).or_default();
         sum.add(&record);
@@ -45,11 +45,11 @@ fn add(
             cohort.bytes += mapped.bytes;
         }
     }
-    let mut tally = books.tally();
+    let mut tally = table.tally();
     let mut stacks: BTreeMap<_, _> = mem::take(&mut snapshot.stacks).into_iter().collect();
-    for (row, Allocated { objects, bytes }) in books.allocated() {
+    for (row, Allocated { objects, bytes }) in table.allocated() {
         if is_in_allocator(row) {
-            tally.of_allocators += objects;
+            tally.by_allocators += objects;
             continue;
         }
         let new = || StackUse { hash: hash(row), ..StackUse::default() };
@@ -64,8 +64,8 @@ fn add(
     snapshot.stacks = merge_rows(stacks.into_iter().collect(), snapshot.blocks_per_stack);
     for (counter, count) in [
         (Counter::Filtered, tally.filtered),
-        (Counter::MappingOfAllocator, tally.of_allocators),
-        (Counter::MappingTableFull, tally.unbooked),
+        (Counter::MappingOfAllocator, tally.by_allocators),
+        (Counter::MappingTableFull, tally.lost),
     ] {
         *snapshot.counters.entry(counter).or_default() += count;
     }

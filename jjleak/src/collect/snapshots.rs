@@ -1,4 +1,4 @@
-//! Snapshots: what the tables have at one instant, put together for each process.
+//! Snapshots: the content of the tables at one instant, for each process.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,7 +8,7 @@ use jjleak_common::names;
 use jjleak_common::process::ImageId;
 
 use super::live::Blocks;
-use super::sums::{self, Draw, Live, Sum};
+use super::sums::{self, Live, Selection, Sum};
 use super::timeline::Timeline;
 use super::timelines::Places;
 use super::{Collector, Snapshot, StackUse, View, counters, freed, spill, stacks, windows};
@@ -16,7 +16,7 @@ use crate::attach::{Attachment, Error, now_ns};
 use crate::fast_map::fast_map;
 
 impl Collector {
-    /// Takes a snapshot of each of these images, all of the same instant.
+    /// Takes snapshots of these images, all of the same instant.
     pub fn snapshots(
         &mut self,
         attachment: &Attachment,
@@ -34,7 +34,7 @@ impl Collector {
             Some(windows) => windows.allocated(allocated, taken_ns),
             None => allocated,
         };
-        // Blocks first: whatever is live has then been counted for its stack.
+        // The blocks were read first: each live block has been counted for its stack by now.
         let stacks = stacks::read(&self.stacks, images, self.sampling);
         let mut live = live.into_iter();
         let stacks = stacks.into_iter().map(|mut stacks| {
@@ -46,12 +46,12 @@ impl Collector {
             put_in(&mut stacks, live.next().unwrap_or_default());
             for (row, used) in &mut stacks {
                 if let Some((objects, bytes)) = allocated.get(*row as usize) {
-                    // A call that was just booking its block when the instant came can have been counted after.
+                    // A call that was recording its block at the instant may have been counted afterwards.
                     used.allocated_objects = used.live.objects.max(*objects);
                     used.allocated_bytes = used.live.bytes.max(*bytes);
                 }
             }
-            // Those that first allocated after the instant.
+            // Stacks that first allocated after the instant.
             stacks.retain(|(_, used)| used.allocated_objects > 0);
             stacks
         });
@@ -81,7 +81,7 @@ impl Collector {
         Ok(images.iter().zip(&timelines).zip(stacks).map(snapshot).collect())
     }
 
-    /// The blocks of these images at one instant, summed for each row of the stack table.
+    /// The blocks of these images at one instant, summed by row of the stack table.
     fn at_instant(
         &mut self,
         attachment: &Attachment,
@@ -89,7 +89,7 @@ impl Collector {
         view: View,
     ) -> Result<AtInstant, Error> {
         let spill = attachment.map(names::SPILL)?;
-        // A row is of one image: by row, a sum is found without searching. Most rows have none.
+        // A row belongs to one image: an index by row avoids searching. Most rows have no sum.
         let mut places_of_rows = vec![u32::MAX; self.stacks.len()];
         let mut sums: Vec<(u32, Sum)> = Vec::with_capacity(self.rows_with_blocks);
         let instant_ns = freed::begin(&self.freed);
@@ -107,18 +107,18 @@ impl Collector {
                     sums.push((record.stack, Sum::default()));
                 }
                 let (_, sum) = &mut sums[*place as usize];
-                let draw = Draw { sampling: self.sampling, windows: weighted.as_ref() };
-                sum.add(key, record, intervals, draw, view.blocks_per_stack);
+                let selection = Selection { sampling: self.sampling, windows: weighted.as_ref() };
+                sum.add(key, record, intervals, selection, view.blocks_per_stack);
             }
         });
-        // The kernel walks all of its buckets, which takes milliseconds also when nothing is in them.
+        // The kernel walks all buckets, which takes milliseconds even if they are empty.
         let spilled = if freed::has_spilled(&self.freed) { spill::read(spill) } else { Ok(Vec::new()) };
         let freed = freed::end(&self.freed, instant_ns);
         blocks.add(&spilled?, &freed);
         self.rows_with_blocks = sums.len();
         let live_variance = weighted.as_ref().map(|weighted| {
             let seen = sums.iter().flat_map(|(_, sum)| sum.seen()).collect::<Vec<_>>();
-            windows::tell(weighted, &seen);
+            windows::log(weighted, &seen);
             weighted.variances(&seen)
         });
         let mut live = vec![Vec::new(); images.len()];
@@ -132,21 +132,21 @@ impl Collector {
     }
 }
 
-/// What was there at an instant.
+/// The tables' content at an instant.
 #[derive(Default)]
 struct AtInstant {
     taken_ns: u64,
-    /// Of each image.
+    /// One per image.
     timelines: Vec<Timeline>,
     /// Objects and bytes allocated, by row of the stack table.
     allocated: Vec<(u64, u64)>,
-    /// What lives of each image, by row, in their order.
+    /// Live blocks of each image, in the order of rows.
     live: Vec<Vec<(u32, Live)>>,
     /// See [`Snapshot::live_variance`].
     live_variance: Option<(f64, f64)>,
 }
 
-/// Says what lives of stacks; both are in the order of their rows.
+/// Adds live blocks to stacks; both are in the order of rows.
 fn put_in(stacks: &mut Vec<(u32, StackUse)>, live: Vec<(u32, Live)>) {
     let (known, mut place) = (stacks.len(), 0);
     for (row, Live { blocks: live, cohorts, largest: blocks }) in live {
@@ -165,7 +165,7 @@ fn put_in(stacks: &mut Vec<(u32, StackUse)>, live: Vec<(u32, Live)>) {
     }
 }
 
-/// Adds a stack's later rows to its first one.
+/// Merges later rows of a stack into its first one.
 pub(super) fn merge_rows(mut stacks: Vec<(u32, StackUse)>, blocks_per_stack: usize) -> Vec<(u32, StackUse)> {
     let mut firsts = fast_map(stacks.len());
     let mut later = Vec::new();

@@ -1,4 +1,4 @@
-//! Reads the spill: the blocks that did not fit their set of the live table.
+//! Reads the spill: blocks that did not fit into their set of the live table.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,10 +13,10 @@ use crate::attach::Error;
 /// `BPF_MAP_LOOKUP_BATCH` of `enum bpf_cmd` (include/uapi/linux/bpf.h).
 const LOOKUP_BATCH: libc::c_int = 24;
 
-/// Entries asked for at a time: a system call for each would take longer than all the rest of a snapshot.
+/// Entries per system call; one call per entry would take longer than the rest of a snapshot.
 const BATCH: usize = 1 << 14;
 
-/// The part of `union bpf_attr` that batches use.
+/// The part of `union bpf_attr` used by batch operations.
 #[repr(C)]
 struct BatchAttr {
     in_batch: u64,
@@ -29,8 +29,8 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Every block in the spill. The kernel walks it bucket by bucket, each under its lock, so that a block that stays is
-/// found once, whatever comes and goes beside it.
+/// All blocks in the spill. The kernel walks bucket by bucket under each bucket's lock: a block that stays is
+/// found exactly once, whatever happens beside it.
 pub(super) fn read(spill: &Map) -> Result<Vec<(Key, Record)>, Error> {
     let Map::HashMap(spill) = spill else {
         return Err(Error::ObjectLacks { what: "hash map", name: names::SPILL });
@@ -60,7 +60,7 @@ pub(super) fn read(spill: &Map) -> Result<Vec<(Key, Record)>, Error> {
         let end = match Errno::result(result) {
             Ok(_) => false,
             Err(Errno::ENOENT) => true,
-            // A bucket has more entries than were asked for.
+            // A bucket has more entries than the buffer.
             Err(Errno::ENOSPC) => {
                 size *= 2;
                 continue;

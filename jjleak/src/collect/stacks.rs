@@ -13,7 +13,7 @@ use super::{LiveBlocks, StackUse};
 use crate::attach::{Images, Mapped};
 use crate::fast_map::FastMap;
 
-/// Every row in use of each of these images, in their order.
+/// All used rows of each of these images, in order.
 pub(super) fn read(
     table: &Mapped<StackRow>,
     images: &[ImageId],
@@ -39,13 +39,13 @@ pub(super) fn read(
     stacks
 }
 
-/// Empties the rows of images that run no more, and returns them.
+/// Clears the rows of images that have ended, and returns them.
 pub(super) fn remove(table: &Mapped<StackRow>, images: &Images) -> BTreeSet<u32> {
     let mut removed = BTreeSet::new();
     for (index, row) in rows(table) {
         // SAFETY: `row` is valid for reads (`Mapped::get`).
         let image = ImageId(unsafe { read_volatile(addr_of!((*row).image)) });
-        // A row without an image is free, or just being claimed.
+        // A row without an image is free, or being claimed.
         if image.generation() != 0 && !images.is_current(image) {
             empty(row);
             removed.insert(index);
@@ -54,21 +54,21 @@ pub(super) fn remove(table: &Mapped<StackRow>, images: &Images) -> BTreeSet<u32>
     removed
 }
 
-/// Empties the row for what has no stack.
+/// Clears the row of allocations without a stack.
 pub(super) fn reset_lost(table: &Mapped<StackRow>, slot: ProcessSlot) {
     if let Some(row) = table.get(lost_row(slot) as usize) {
         empty(row);
     }
 }
 
-/// The identity of the stack in a row; 0 when there is none.
+/// Identity of the stack in a row; 0 if there is none.
 pub(super) fn hash(table: &Mapped<StackRow>, row: u32) -> u64 {
     let row = table.get(row as usize);
     // SAFETY: `row` is valid for reads (`Mapped::get`).
     row.map_or(0, |row| unsafe { read_volatile(addr_of!((*row).hash)) })
 }
 
-/// The rows that stacks can have.
+/// The rows available to stacks.
 fn rows(table: &Mapped<StackRow>) -> impl Iterator<Item = (u32, *mut StackRow)> {
     let rows = (FIRST_ROW..).zip(FIRST_ROW as usize..table.len());
     rows.filter_map(|(row, index)| Some((row, table.get(index)?)))
@@ -107,7 +107,7 @@ pub(super) fn allocated(table: &Mapped<StackRow>, sampling: Sampling) -> Vec<(u6
     allocated.collect()
 }
 
-/// The live blocks of a row, as the kernel side has summed them up.
+/// Live blocks of a row, as summed by the kernel side.
 pub(super) fn totals(totals: &Mapped<StackTotals>, row: u32, sampling: Sampling) -> LiveBlocks {
     let Some(totals) = totals.get(row as usize) else { return LiveBlocks::default() };
     // SAFETY: `totals` is valid for reads (`Mapped::get`).
@@ -115,7 +115,7 @@ pub(super) fn totals(totals: &Mapped<StackTotals>, row: u32, sampling: Sampling)
     LiveBlocks { objects: objects(count, sampling), bytes, ..LiveBlocks::default() }
 }
 
-/// Sets the sums of rows to 0 that are of no stack any more.
+/// Resets the sums of rows whose stacks are gone.
 pub(super) fn reset_totals(totals: &Mapped<StackTotals>, rows: impl IntoIterator<Item = u32>) {
     for totals in rows.into_iter().filter_map(|row| totals.get(row as usize)) {
         // SAFETY: the totals are mapped for writing. No task runs that could count for them.
@@ -123,12 +123,12 @@ pub(super) fn reset_totals(totals: &Mapped<StackTotals>, rows: impl IntoIterator
     }
 }
 
-/// A number of objects in the unit that the kernel side counts them in.
+/// Converts a count of objects from the kernel side's unit.
 fn objects(count: u64, sampling: Sampling) -> u64 {
     if sampling.is_estimate() { rounded(count) } else { count }
 }
 
-/// Makes a row free for another stack: the hash, by which the kernel side finds it free, goes last.
+/// Frees a row for another stack. The hash goes last: by it, the kernel side recognizes a free row.
 fn empty(row: *mut StackRow) {
     // SAFETY: the row is mapped for writing. No task of its image runs that could count for it.
     unsafe {

@@ -10,31 +10,31 @@ use smallvec::SmallVec;
 use super::timeline::Intervals;
 use crate::sample_windows::{Seen, Weighted};
 
-/// Live blocks, summed; when sampling, estimates.
+/// Sums of live blocks; estimates when sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LiveBlocks {
     /// Number of blocks.
     pub objects: u64,
     /// Requested bytes.
     pub bytes: u64,
-    /// Allocation time of the oldest, in nanoseconds of `CLOCK_MONOTONIC`; 0 without blocks.
+    /// Allocation time of the oldest block, in nanoseconds of `CLOCK_MONOTONIC`; 0 without blocks.
     pub oldest_ns: u64,
-    /// Allocation time of the newest, likewise.
+    /// Allocation time of the newest block, likewise.
     pub newest_ns: u64,
-    /// Estimated variance of the number of blocks, 0 when nothing is estimated.
+    /// Estimated variance of the number of blocks; 0 if exact.
     pub objects_variance: f64,
-    /// Estimated variance of their bytes, likewise.
+    /// Estimated variance of the bytes; 0 if exact.
     pub bytes_variance: f64,
 }
 
 impl LiveBlocks {
-    /// Adds a block that stands for itself only.
+    /// Adds a block of weight 1.
     pub fn add(&mut self, record: &Record) {
         let (objects, bytes, time_ns) = (1, record.size, record.time_ns);
         self.merge(&Self { objects, bytes, oldest_ns: time_ns, newest_ns: time_ns, ..Self::default() });
     }
 
-    /// Adds blocks.
+    /// Adds other sums.
     pub fn merge(&mut self, other: &Self) {
         if self.objects == 0 || other.objects == 0 {
             *self = if self.objects == 0 { *other } else { *self };
@@ -49,10 +49,10 @@ impl LiveBlocks {
     }
 }
 
-/// Live blocks that were allocated between the same two instants; when sampling, estimates.
+/// Live blocks allocated between two consecutive instants; estimates when sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cohort {
-    /// Index of the later one of these instants.
+    /// Index of the later instant.
     pub interval: u16,
     /// Number of blocks.
     pub objects: u64,
@@ -60,8 +60,8 @@ pub struct Cohort {
     pub bytes: u64,
 }
 
-/// Cohorts in the order of their intervals. Most stacks have few, and thousands are told of at every look: few take no memory of
-/// their own.
+/// Cohorts in the order of intervals. Most stacks have few, and each snapshot has thousands of stacks: few
+/// cohorts are stored inline.
 pub type Cohorts = SmallVec<[Cohort; 4]>;
 
 /// Adds cohorts of the same instants.
@@ -73,7 +73,7 @@ pub(super) fn merge_cohorts(cohorts: &mut Cohorts, others: &[Cohort]) {
     }
 }
 
-/// The cohort of an interval, among those that are in their order. Of most intervals, most stacks have none.
+/// The cohort of an interval, in a list ordered by interval. Most stacks have none in most intervals.
 pub(super) fn cohort_of(cohorts: &mut Cohorts, interval: u16) -> &mut Cohort {
     let place = match cohorts.binary_search_by_key(&interval, |cohort| cohort.interval) {
         Ok(place) => place,
@@ -88,49 +88,49 @@ pub(super) fn cohort_of(cohorts: &mut Cohorts, interval: u16) -> &mut Cohort {
 /// A live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Where it is.
+    /// Address.
     pub address: u64,
     /// Requested bytes.
     pub size: u64,
-    /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Allocation time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
 }
 
-/// The blocks of one stack, being summed.
+/// Running sum over the blocks of one stack.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sum {
     /// With [`WEIGHT_BITS`] fractional bits.
     objects: u64,
     image: Option<ImageId>,
     live: LiveBlocks,
-    /// Numbers with [`WEIGHT_BITS`] fractional bits.
+    /// Counts have [`WEIGHT_BITS`] fractional bits.
     cohorts: Cohorts,
     blocks: Vec<Block>,
-    /// What was counted in windows, by their index.
+    /// Counts by window index.
     seen: Option<HashMap<usize, Seen>>,
 }
 
-/// How blocks came to be counted.
+/// How blocks were selected for counting.
 #[derive(Clone, Copy)]
-pub(super) struct Draw<'a> {
+pub(super) struct Selection<'a> {
     pub(super) sampling: Sampling,
     pub(super) windows: Option<&'a Weighted>,
 }
 
 impl Sum {
-    /// Adds a block, which is kept if it is among the `kept` largest.
+    /// Adds a block, and keeps it if it is among the `kept` largest.
     pub(super) fn add(
         &mut self,
         key: Key,
         record: &Record,
         intervals: &Intervals<'_>,
-        draw: Draw<'_>,
+        selection: Selection<'_>,
         kept: usize,
     ) {
         let Record { size, time_ns, .. } = *record;
-        let mut weight = draw.sampling.weight(size);
-        if let Some(windows) = draw.windows {
-            // What is there since another time (a block that was resized) was not drawn.
+        let mut weight = selection.sampling.weight(size);
+        if let Some(windows) = selection.windows {
+            // A block from outside the windows (a resized one) was not selected.
             let Some(window) = windows.of(time_ns) else { return };
             weight = windows.fixed_weight(window);
             let seen = self.seen.get_or_insert_default().entry(window).or_default();
@@ -148,13 +148,13 @@ impl Sum {
             cohort.objects += weight;
             cohort.bytes += weighted(size, weight);
         }
-        if weight != WEIGHT_ONE && draw.windows.is_none() {
+        if weight != WEIGHT_ONE && selection.windows.is_none() {
             #[expect(
                 clippy::cast_precision_loss,
                 reason = "a standard error has no use for more than 53 bits"
             )]
             let (weight, size) = (weight as f64 / WEIGHT_ONE as f64, size as f64);
-            // What a block contributes to the variance of a Horvitz-Thompson estimate.
+            // A block's contribution to the variance of a Horvitz-Thompson estimate.
             live.objects_variance += weight * (weight - 1.);
             live.bytes_variance += weight * (weight - 1.) * size * size;
         }
@@ -166,17 +166,17 @@ impl Sum {
         }
     }
 
-    /// What was counted in windows, by their index.
+    /// Counts by window index.
     pub(super) fn seen(&self) -> impl Iterator<Item = (usize, Seen)> {
         self.seen.iter().flat_map(|seen| seen.iter()).map(|(window, seen)| (*window, *seen))
     }
 
-    /// Whose blocks they are; `None` when there was none.
+    /// Image of the blocks; `None` without blocks.
     pub(super) const fn image(&self) -> Option<ImageId> {
         self.image
     }
 
-    /// What they sum up to, with the blocks that were to be kept.
+    /// Returns the sums and the kept blocks.
     pub(super) fn finish(mut self, kept: usize, windows: Option<&Weighted>) -> Live {
         if let Some(windows) = windows {
             let seen: Vec<_> = self.seen().collect();
@@ -191,16 +191,16 @@ impl Sum {
     }
 }
 
-/// What lives of one stack.
+/// Live blocks of one stack.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Live {
     pub(super) blocks: LiveBlocks,
     pub(super) cohorts: Cohorts,
-    /// The largest first, older ones before younger ones.
+    /// The largest blocks; of equal ones, the older first.
     pub(super) largest: Vec<Block>,
 }
 
-/// A number with [`WEIGHT_BITS`] fractional bits, rounded.
+/// Rounds a number with [`WEIGHT_BITS`] fractional bits.
 pub(super) const fn rounded(objects: u64) -> u64 {
     (objects + WEIGHT_ONE / 2) >> WEIGHT_BITS
 }
@@ -225,7 +225,7 @@ mod tests {
                 Key::new(ImageId(1), address),
                 &Record { size, time_ns, stack: 1, reserved: 0 },
                 &timeline.intervals(),
-                Draw { sampling, windows: None },
+                Selection { sampling, windows: None },
                 kept,
             );
         }
@@ -247,7 +247,7 @@ mod tests {
                 Key::new(ImageId(1), address),
                 &record,
                 &timeline.intervals(),
-                Draw { sampling: Sampling::Off, windows: None },
+                Selection { sampling: Sampling::Off, windows: None },
                 0,
             );
         }

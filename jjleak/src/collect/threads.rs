@@ -1,4 +1,4 @@
-//! The threads that stacks are of, as far as they have allocated.
+//! Threads that have allocated.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use jjleak_common::process::ImageId;
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its number (TID).
+    /// Thread ID.
     pub number: u32,
-    /// Its name (`/proc/PID/task/TID/comm`): the last that is known of it.
+    /// Last known name (`/proc/PID/task/TID/comm`).
     pub name: String,
-    /// Which of the process's threads with this number it is, in the order in which they were first seen, from 1: the kernel
-    /// gives numbers of threads that have ended to others.
+    /// Ordinal, from 1, among the process's threads with this ID, in the order of first sight: the kernel
+    /// reuses IDs of threads that have ended.
     pub nth: u32,
 }
 
@@ -24,12 +24,12 @@ pub(super) struct Threads(HashMap<ImageId, OfImage>);
 struct OfImage {
     /// By [identity](jjleak_common::stack::thread_identity).
     threads: HashMap<u64, Thread>,
-    /// How many have been seen with a number.
+    /// Number of threads seen with an ID.
     seen: HashMap<u32, u32>,
 }
 
 impl Threads {
-    /// A stack of this thread was seen for the first time, when the thread had this name.
+    /// Registers a thread, with its name at the time, when one of its stacks is first seen.
     pub(super) fn see(&mut self, image: ImageId, identity: u64, number: u32, name: String) {
         let OfImage { threads, seen } = self.0.entry(image).or_default();
         if let Some(known) = threads.get_mut(&identity) {
@@ -45,7 +45,8 @@ impl Threads {
         self.0.get(&image)?.threads.get(&identity)
     }
 
-    /// Names threads anew: `name` tells what the one of a number, of which it is the last, is called now; nothing if it has ended.
+    /// Updates names: `name` returns the current name of the thread with an ID, or `None` if it has ended.
+    /// Only the last thread with each ID is renamed.
     pub(super) fn rename(&mut self, image: ImageId, name: impl Fn(u32) -> Option<String>) {
         let Some(OfImage { threads, seen }) = self.0.get_mut(&image) else { return };
         for thread in threads.values_mut().filter(|thread| seen.get(&thread.number) == Some(&thread.nth)) {

@@ -1,20 +1,19 @@
-//! The instants that divide what lives into cohorts: blocks that were allocated between the same two of them.
+//! Instants that divide live blocks into cohorts: blocks allocated between the same two instants.
 
-/// Most instants that are kept. Half as many are there at least once so many snapshots have been taken, which is enough to
-/// tell a line from a curve; the cohorts of each stack take 16 bytes each.
+/// Maximum number of instants. After as many snapshots, at least half of them are kept, which is enough to
+/// tell a line from a curve. A cohort takes 16 bytes per stack.
 pub const MAX_INSTANTS: usize = 48;
 
-/// Buckets of the lookup table: some twenty for each interval, so that most blocks find their interval at once.
+/// Buckets of the lookup table: some twenty per interval, so that most blocks find their interval at once.
 const BUCKETS: usize = 1024;
 
-/// Instants at which processes were looked at, the last one always the latest, evenly thinned out as time goes by.
+/// Instants of snapshots, ending with the latest, evenly thinned out over time.
 ///
-/// A thinned timeline only leaves instants out, so that the cohorts of a longer interval are the sums of those that it was
-/// made of.
+/// Thinning only drops instants, so the cohort of a longer interval is the sum of those that it replaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timeline {
     instants_ns: Vec<u64>,
-    /// The last but one is kept if it is this far from the one before.
+    /// The last but one instant is kept if it is this far from its predecessor.
     spacing_ns: u64,
 }
 
@@ -35,7 +34,7 @@ impl Timeline {
         }
     }
 
-    /// The timeline as it would be with another instant.
+    /// The timeline with one more instant.
     #[must_use]
     pub(super) fn up_to(&self, now_ns: u64) -> Self {
         let mut timeline = self.clone();
@@ -43,7 +42,7 @@ impl Timeline {
         timeline
     }
 
-    /// Whether another instant would stay: others are soon driven out by the next.
+    /// Returns whether another instant would be kept; others are soon replaced by the next.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         let last_to_stay = match self.instants_ns[..] {
             [.., before, last] if last.saturating_sub(before) < self.spacing_ns => before,
@@ -53,10 +52,10 @@ impl Timeline {
         now_ns.saturating_sub(last_to_stay) >= self.spacing_ns
     }
 
-    /// Leaves out about every second instant.
+    /// Drops about every second instant.
     fn thin(&mut self) {
         let (first, last) = (self.instants_ns[0], self.instants_ns[self.instants_ns.len() - 1]);
-        // Snapshots never come at even times: nine tenths of the even spacing will do.
+        // Snapshots are not evenly spaced; nine tenths of the even spacing will do.
         self.spacing_ns = (last - first) / (MAX_INSTANTS as u64 / 2) / 10 * 9;
         let mut before = None;
         self.instants_ns.retain(|instant| {
@@ -66,14 +65,14 @@ impl Timeline {
         });
     }
 
-    /// The instants, in nanoseconds of `CLOCK_MONOTONIC`, ascending. An interval ends at each; the first begins before
-    /// everything.
+    /// The instants, in nanoseconds of `CLOCK_MONOTONIC`, ascending. An interval ends at each; the first is
+    /// open at its start.
     #[must_use]
     pub fn instants_ns(&self) -> &[u64] {
         &self.instants_ns
     }
 
-    /// Finds intervals fast.
+    /// Builds a lookup table of intervals.
     pub(super) fn intervals(&self) -> Intervals<'_> {
         let instants_ns = &self.instants_ns[..];
         let first = instants_ns.first().copied().unwrap_or_default();
@@ -91,17 +90,17 @@ impl Timeline {
     }
 }
 
-/// Which interval a time is in.
+/// Lookup of a time's interval.
 pub(super) struct Intervals<'a> {
     instants_ns: &'a [u64],
     first: u64,
     shift: u32,
-    /// The first interval that reaches into each bucket.
+    /// For each bucket, the first interval that overlaps it.
     first_of: Vec<u8>,
 }
 
 impl Intervals<'_> {
-    /// The interval; what is after the last instant is in the last one. `None` where there is no instant.
+    /// The interval of a time; the last one for later times. `None` without instants.
     pub(super) fn of(&self, time_ns: u64) -> Option<u16> {
         if self.instants_ns.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! A timeline for each image: what has just begun is looked at as closely as what is watched for days once was.
+//! A timeline per image, so that a new image has the same resolution as a long-watched one had at its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,43 +6,43 @@ use jjleak_common::process::{ImageId, MAX_PROCESSES};
 
 use super::timeline::{Intervals, Timeline};
 
-/// The timelines of images.
+/// Timelines of images.
 #[derive(Debug, Default)]
 pub(super) struct Timelines {
     of: BTreeMap<ImageId, Timeline>,
-    /// Images whose blocks are not divided for now.
+    /// Images whose blocks are currently not divided.
     undivided: BTreeSet<ImageId>,
 }
 
 impl Timelines {
-    /// Adds a later instant to those of these images.
+    /// Adds a later instant to the timelines of these images.
     pub(super) fn cut(&mut self, images: &[ImageId], now_ns: u64) {
         for image in images.iter().filter(|image| !self.undivided.contains(image)) {
             self.of.entry(*image).or_default().cut(now_ns);
         }
     }
 
-    /// Forgets all others.
+    /// Drops the timelines of all other images.
     pub(super) fn keep(&mut self, images: &[ImageId]) {
         self.of.retain(|image, _| images.contains(image));
     }
 
-    /// Whether an image's past is told apart by another instant now.
+    /// Returns whether another instant would refine an image's timeline now.
     pub(super) fn is_due(&self, image: ImageId, now_ns: u64) -> bool {
         self.of.get(&image).is_none_or(|timeline| timeline.is_due(now_ns))
     }
 
-    /// The last instant at which an image's blocks were divided; `None` before the first.
+    /// Last instant at which an image's blocks were divided; `None` before the first.
     pub(super) fn last_ns(&self, image: ImageId) -> Option<u64> {
         self.of.get(&image)?.instants_ns().last().copied()
     }
 
-    /// Leaves blocks of these images undivided from now on, and divides those of all others.
+    /// Leaves the blocks of these images undivided, and divides all others.
     pub(super) fn leave_undivided(&mut self, images: BTreeSet<ImageId>) {
         self.undivided = images;
     }
 
-    /// Those of these images, as they would be with another instant; empty where blocks are not divided.
+    /// The timelines of these images with one more instant; empty for undivided ones.
     pub(super) fn up_to(&self, images: &[ImageId], now_ns: u64) -> Vec<Timeline> {
         let up_to = |image: &ImageId| match self.of.get(image) {
             _ if self.undivided.contains(image) => Timeline::default(),
@@ -52,16 +52,16 @@ impl Timelines {
     }
 }
 
-/// Finds the place of an image among those that are looked at, with its intervals.
+/// Index of images, with their intervals.
 pub(super) struct Places<'a> {
     images: &'a [ImageId],
     intervals: Vec<Intervals<'a>>,
-    /// By slot, of which no two current images have the same; beyond the end where there is none.
+    /// By slot, which is unique among current images; out of range if absent.
     of_slot: Vec<u16>,
 }
 
 impl<'a> Places<'a> {
-    /// Of images with their timelines.
+    /// Indexes images and their timelines.
     pub(super) fn new(images: &'a [ImageId], timelines: &'a [Timeline]) -> Self {
         let mut of_slot = vec![u16::MAX; MAX_PROCESSES as usize];
         for (place, image) in (0..).zip(images) {
@@ -70,13 +70,13 @@ impl<'a> Places<'a> {
         Self { images, intervals: timelines.iter().map(Timeline::intervals).collect(), of_slot }
     }
 
-    /// The place of an image; `None` when it is not looked at.
+    /// Index of an image; `None` if it is not included.
     pub(super) fn of(&self, image: ImageId) -> Option<usize> {
         let place = usize::from(*self.of_slot.get(usize::from(image.slot().0))?);
         (self.images.get(place) == Some(&image)).then_some(place)
     }
 
-    /// The intervals of an image; `None` when it is not looked at.
+    /// Intervals of an image; `None` if it is not included.
     pub(super) fn intervals(&self, image: ImageId) -> Option<&Intervals<'a>> {
         self.intervals.get(self.of(image)?)
     }

@@ -1,4 +1,4 @@
-//! What was allocated in windows.
+//! Allocations counted in windows.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,19 @@ use crate::sample_windows::{Seen, Weighted, Windows};
 /// Objects and bytes, by row of the stack table.
 type ByRow = Vec<(u64, u64)>;
 
-/// The windows, and what was allocated in them.
+/// The windows, and the allocations in them.
 pub(super) struct WindowSums {
     windows: Windows,
-    /// The window that is going on: since when, and what had been allocated before.
+    /// The open window: its start, and the sums at that time.
     running: Option<(u64, ByRow)>,
-    /// What was allocated in the last window, whose weight is not settled.
+    /// Allocations in the last window, whose weight is not final.
     last: ByRow,
-    /// Estimates of what was allocated before, with the weights of these windows.
+    /// Estimates for earlier allocations, with the weights of these windows.
     settled: Vec<(f64, f64)>,
 }
 
 impl WindowSums {
-    /// Everything has been counted since the start, and is until the first window ends.
+    /// Starts with a window that is already open: everything counts until it ends.
     pub(super) const fn new(begin_ns: u64) -> Self {
         Self {
             windows: Windows::whole_from(begin_ns),
@@ -50,14 +50,14 @@ impl WindowSums {
         } else {
             self.windows.push(begin_ns, now_ns, stratum_end_ns);
         }
-        // A row that was given to another stack begins anew.
+        // A row reused by another stack starts over.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         let none = std::iter::repeat(&(0, 0));
         let rows = allocated.iter().zip(before.iter().chain(none));
         self.last = rows.map(|(now, before)| (since(now.0, before.0), since(now.1, before.1))).collect();
     }
 
-    /// Forgets what was allocated by stacks whose rows are free for others now.
+    /// Drops the allocations of freed rows.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         let before = self.running.iter_mut().map(|(_, before)| before);
         for sums in before.chain([&mut self.last]) {
@@ -66,7 +66,7 @@ impl WindowSums {
         clear(&mut self.settled, rows);
     }
 
-    /// Estimates of what was allocated by row, for what the rows say.
+    /// Estimates of allocations by row, from the rows' current sums.
     pub(super) fn allocated(&self, rows: ByRow, now_ns: u64) -> ByRow {
         if self.windows.is_whole() {
             return rows;
@@ -80,8 +80,8 @@ impl WindowSums {
     }
 }
 
-/// Says what lives of what was allocated in each window.
-pub(super) fn tell(windows: &Weighted, seen: &[(usize, Seen)]) {
+/// Logs the live part of the allocations of each window.
+pub(super) fn log(windows: &Weighted, seen: &[(usize, Seen)]) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
@@ -122,7 +122,7 @@ mod tests {
         let mut sums = WindowSums::new(0);
         assert_eq!(sums.allocated(vec![(3, 30)], 50), [(3, 30)]);
         sums.end(100, 100, &[(5, 50)]);
-        // In between, a block that is resized counts in the kernel's sums, and not in these.
+        // In between, a resized block counts in the kernel's sums, but not in these.
         sums.begin(150, vec![(6, 60)]);
         sums.end(160, 200, &[(8, 80), (1, 4)]);
         assert_eq!(sums.allocated(vec![(9, 90), (1, 4)], 200), [(5 + 20, 50 + 200), (10, 40)]);

@@ -30,10 +30,10 @@ impl Generated {
         let length = |mapping: &Mapping| mapping.addresses.end - mapping.addresses.start;
         let bytes: u64 = mappings.iter().filter(|mapping| mapping.is_generated()).map(length).sum();
         let mut map = PerfMap::default();
-        let names = (bytes > 0).then(|| match map.look(process, false) {
+        let names = (bytes > 0).then(|| match map.update(process, false) {
             Outcome::Refused(why) => NamesFrom::Refused(why),
             Outcome::Changed => NamesFrom::Map(map.names().len(), map.names().bad_lines()),
-            Outcome::Same | Outcome::Resting => NamesFrom::Nowhere,
+            Outcome::Same | Outcome::Throttled => NamesFrom::Nowhere,
         })?;
         Some(Self { bytes, perf_map: PerfMap::path(process).display().to_string(), names })
     }

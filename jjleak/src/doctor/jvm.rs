@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::jcmd::{self, Unfit, Way};
+use crate::jcmd::{self, Access, Unfit};
 use crate::jvm::{self, Description, Jvm, Origin, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
 use crate::render::humane_bytes;
@@ -27,7 +27,7 @@ pub struct ExaminedJvm {
     /// Libraries that are not the JVM's own: what they allocate, it knows nothing of.
     pub libraries: Vec<PathBuf>,
     /// Whether, and how, it may be asked for a perf map.
-    pub asking: Result<Way, Unfit>,
+    pub asking: Result<Access, Unfit>,
 }
 
 /// Where the names of Java methods come from.
@@ -91,7 +91,7 @@ impl ExaminedJvm {
             flags: known.map(flags).unwrap_or_default(),
             tracking: known.map_or(Tracking::Unknown, tracking),
             libraries: foreign(modules, home.map_or(&library.path, |(home, _)| home)),
-            asking: jcmd::way(known),
+            asking: jcmd::access(known),
         })
     }
 }

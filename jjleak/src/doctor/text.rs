@@ -10,7 +10,7 @@ use super::symbols::Symbols;
 use super::{Examination, ExaminedProcess};
 use crate::allocators::{ProbeSite, Stepping};
 use crate::attach::Check;
-use crate::jcmd::Way;
+use crate::jcmd::Access;
 use crate::render::printable;
 
 /// The report. `archive` is said below advice to install debug packages.
@@ -170,8 +170,8 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
         printable(&others)
     );
     let _ = match jvm.asking {
-        Ok(Way::SocketOrSignal) => Ok(()),
-        Ok(Way::Socket(why)) => {
+        Ok(Access::SocketOrSignal) => Ok(()),
+        Ok(Access::Socket(why)) => {
             writeln!(out, "  -    --refresh-perf-map will not ask it unless it listens already: {why}")
         }
         Err(why) => writeln!(out, "  -    --refresh-perf-map will not ask it: {why}"),

@@ -1,5 +1,5 @@
-//! The process that asks: it becomes as unprivileged as the JVM, and sees what that sees, before it looks at anything that
-//! the JVM has a part in.
+//! The helper process that talks to the JVM. It takes on the JVM's user and root directory before it touches
+//! anything that the JVM controls.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Stdin, Write};
@@ -25,63 +25,64 @@ use super::signal::catches_sigquit;
 use crate::perf_map::PerfMap;
 use crate::processes::{Credentials, Pid, Process};
 
-/// The argument by which jjleak runs itself as this process.
+/// First argument that makes jjleak run as this process.
 pub const VERB: &str = "refresh-perf-map";
 
-/// A JVM answers within milliseconds; one that has not after this is stopped, or has too much to do.
-const LIMIT: Duration = Duration::from_secs(5);
-/// How often it is looked whether a JVM listens. Its own tools look as often.
-const PAUSE: Duration = Duration::from_millis(20);
-/// A JVM that has been sent SIGQUIT is given so long when there is no time left: it answers within milliseconds.
+/// Timeout of a request. A JVM answers within milliseconds; one that takes longer is stopped or overloaded.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which to check for the JVM's listener. The JDK's own tools use the same.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time left to a JVM that has been sent SIGQUIT when jjleak stops; it answers within milliseconds.
 const GRACE: Duration = Duration::from_millis(500);
-/// Longest answer that is read.
+/// Maximum length of an answer.
 const MAX_ANSWER: u64 = 64 << 10;
-/// Version of the protocol, command, and its three arguments, each with a 0 at its end.
+/// Protocol version, command and its three arguments, each with a trailing NUL.
 const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
 
-/// Asks the JVM that the arguments name, and says on stdout what went wrong, if something did; whether nothing did. It stops
-/// when nobody has its stdin open for writing any more, and says nothing then, if there is nothing to be told.
+/// Sends the request to the JVM that the arguments name, and prints the reason on stdout if it fails. Returns
+/// whether it succeeded. It stops when all writers of its stdin are gone, silently if there is nothing to
+/// report.
 #[must_use]
 pub fn run(arguments: &[String]) -> bool {
     // It ends by itself soon, and must not leave its file behind.
     let _ = SigSet::from(Caught::SIGTERM).thread_block();
-    let outcome = parse(arguments).ok_or_else(|| "its arguments make no sense".to_owned());
+    let outcome = parse(arguments).ok_or_else(|| "invalid arguments".to_owned());
     let outcome = outcome.and_then(|(pid, start_time, may_signal)| ask(pid, start_time, may_signal));
     if let Err(why) = &outcome {
-        // Nobody can be told that nobody listens.
+        // If nobody reads stdout, nobody needs the reason.
         let _ = writeln!(io::stdout(), "{why}");
     }
     outcome.is_ok()
 }
 
-/// The process, when it began, and whether it may be sent a signal.
+/// Process, start time, and whether SIGQUIT may be sent.
 fn parse(arguments: &[String]) -> Option<(Pid, u64, bool)> {
     let [pid, start_time, rest @ ..] = arguments else { return None };
     Some((Pid::new(pid.parse().ok()?)?, start_time.parse().ok()?, rest == ["signal"]))
 }
 
 fn ask(pid: Pid, start_time: u64, may_signal: bool) -> Result<(), String> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + TIMEOUT;
     let target = Target::open(pid, start_time)?;
     target.enter()?;
     let socket = PathBuf::from(format!("/tmp/.java_pid{}", target.own_pid));
     let stream = match connect(&socket, target.credentials)? {
         Some(stream) => stream,
-        None if may_signal => target.wake(&socket, deadline, &io::stdin())?,
-        None => return Err("it does not listen, and must not be sent SIGQUIT".to_owned()),
+        None if may_signal => target.start_listener(&socket, deadline, &io::stdin())?,
+        None => return Err("its attach listener is not running, and it must not be sent SIGQUIT".to_owned()),
     };
-    talk(stream, deadline, io::stdin())
+    request(stream, deadline, io::stdin())
 }
 
-/// The JVM, held by descriptors that stay its own.
+/// The JVM, held by descriptors that keep referring to it.
 struct Target {
     own_pid: Pid,
     process: OwnedFd,
     credentials: Credentials,
     root: File,
-    /// The folder it runs in.
+    /// Its working directory.
     folder: File,
-    /// Its `/proc/PID/status`, which says what is so whenever it is read.
+    /// Its `/proc/PID/status`; each read returns the current state.
     status: File,
     progress: Progress,
 }
@@ -89,20 +90,20 @@ struct Target {
 impl Target {
     fn open(pid: Pid, start_time: u64) -> Result<Self, String> {
         let raw = i32::try_from(pid.number().get()).ok().and_then(RawPid::from_raw);
-        let raw = raw.ok_or("its PID is none")?;
+        let raw = raw.ok_or("the PID is invalid")?;
         let held = pidfd_open(raw, PidfdFlags::empty()).map_err(|error| error.to_string())?;
         let process = Process::open(pid).map_err(|error| error.to_string())?;
         if process.start_time != start_time {
-            return Err("it has ended".to_owned());
+            return Err("the process has ended".to_owned());
         }
         let folder = |name| {
             OpenOptions::new()
                 .read(true)
                 .custom_flags((OFlag::O_PATH | OFlag::O_DIRECTORY).bits())
                 .open(pid.proc_file(name))
-                .map_err(|error| format!("its files cannot be reached: {error}"))
+                .map_err(|error| format!("cannot open /proc/{pid}/{name}: {error}"))
         };
-        // What is in the place of its perf map is looked at with all privileges: it would be written to.
+        // Examined with all privileges, because the JVM would write to it.
         if let Some(refusal) = PerfMap::refusal(&process) {
             return Err(format!("{} is in the way: {refusal}", PerfMap::path(&process).display()));
         }
@@ -117,7 +118,7 @@ impl Target {
         })
     }
 
-    /// Takes on the JVM's root, and its user and group for good.
+    /// Switches irrevocably to the JVM's root directory, user and group.
     fn enter(&self) -> Result<(), String> {
         let become_it = || {
             let (user, group) = (Uid::from_raw(self.credentials.user), Gid::from_raw(self.credentials.group));
@@ -128,59 +129,65 @@ impl Target {
             setresgid(group, group, group)?;
             setresuid(user, user, user)
         };
-        become_it().map_err(|errno| format!("jjleak cannot take on its user and files: {errno}"))
+        become_it().map_err(|errno| format!("cannot switch to its user and root directory: {errno}"))
     }
 
-    /// Has the JVM listen, which it does when it gets SIGQUIT and finds a file of its user with this name.
-    fn wake(&self, socket: &Path, mut deadline: Instant, stop: &Stdin) -> Result<UnixStream, String> {
-        // It would get the signal when it runs again, and nobody knows when.
+    /// Starts the JVM's listener: SIGQUIT does that if a file with this name exists and belongs to the JVM's
+    /// user.
+    fn start_listener(
+        &self,
+        socket: &Path,
+        mut deadline: Instant,
+        stop: &Stdin,
+    ) -> Result<UnixStream, String> {
+        // A stopped process would get the signal at some later time.
         if let Some(obstacle) = self.progress.obstacle() {
-            return Err(format!("it does not listen, and is not sent SIGQUIT: {obstacle}"));
+            return Err(format!("its attach listener is not running, and SIGQUIT was not sent: {obstacle}"));
         }
         let trigger = Trigger::create(self)?;
-        // Before it has taken over its signals, this one would end it.
+        // SIGQUIT ends a JVM that has not installed its handler yet.
         if !catches_sigquit(&self.status).map_err(|error| error.to_string())? {
             return Err("it does not catch SIGQUIT, which would end it".to_owned());
         }
         pidfd_send_signal(self.process.as_fd(), Signal::QUIT).map_err(|error| format!("SIGQUIT: {error}"))?;
-        let mut is_told = false;
+        let mut is_stopping = false;
         let outcome = loop {
             match connect(socket, self.credentials) {
                 Ok(None) if Instant::now() < deadline => {}
-                Ok(None) => break Err("it does not listen, although it was told to".to_owned()),
+                Ok(None) => break Err("its attach listener did not start after SIGQUIT".to_owned()),
                 Ok(Some(stream)) => break Ok(stream),
                 Err(why) => break Err(why),
             }
-            if is_told {
-                poll_for(&mut [], PAUSE);
-            } else if poll_for(&mut [PollFd::new(stop, PollFlags::IN)], PAUSE) {
-                is_told = true;
+            if is_stopping {
+                poll_for(&mut [], POLL_INTERVAL);
+            } else if poll_for(&mut [PollFd::new(stop, PollFlags::IN)], POLL_INTERVAL) {
+                is_stopping = true;
                 deadline = deadline.min(Instant::now() + GRACE);
             }
         };
-        // Without the file, a JVM that gets to the signal only later prints all threads' stacks.
+        // Without the file, a JVM that handles the signal later would print all threads' stacks.
         outcome.map_err(|why| match trigger.map(Trigger::leave) {
-            Some(path) => format!("{why}; {path} stays there until it is removed, for SIGQUIT has been sent"),
+            Some(path) => format!("{why}; {path} was left in place because SIGQUIT has been sent"),
             None => why,
         })
     }
 }
 
-/// Whether something has come within some time.
+/// Returns whether one of the descriptors becomes ready in time.
 fn poll_for(what: &mut [PollFd<'_>], time: Duration) -> bool {
     let time = Timespec::try_from(time).ok();
     poll(what, time.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// The file by which a JVM knows what SIGQUIT is for. It is removed when this is dropped.
+/// The file that tells a JVM what SIGQUIT is for. Removed on drop.
 struct Trigger<'a> {
     folder: BorrowedFd<'a>,
     path: PathBuf,
 }
 
 impl<'a> Trigger<'a> {
-    /// Creates it where the JVM looks: in the folder it runs in, or else in `/tmp`. One that is there already is somebody
-    /// else's, and does as well.
+    /// Creates the file where the JVM expects it: in its working directory, or else in `/tmp`. An existing
+    /// one is somebody else's, and serves as well.
     fn create(target: &'a Target) -> Result<Option<Self>, String> {
         let name = format!(".attach_pid{}", target.own_pid);
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
@@ -194,10 +201,10 @@ impl<'a> Trigger<'a> {
                 Err(errno) => outcome = errno,
             }
         }
-        Err(format!("{name} cannot be created: {outcome}"))
+        Err(format!("cannot create {name}: {outcome}"))
     }
 
-    /// Leaves it where it is, and tells where that is.
+    /// Leaves the file in place, and returns its path.
     fn leave(self) -> String {
         let path = self.path.display().to_string();
         std::mem::forget(self);
@@ -212,7 +219,8 @@ impl Drop for Trigger<'_> {
     }
 }
 
-/// Connects to the socket that a JVM of these credentials listens on; `None` when it does not, or is busy.
+/// Connects to the JVM's socket; `None` if nobody listens on it, or the listener is busy. The socket must
+/// belong to the JVM's user.
 fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, String> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
@@ -220,7 +228,7 @@ fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, 
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
     if !metadata.file_type().is_socket() {
-        return Err(format!("{} is no socket", path.display()));
+        return Err(format!("{} is not a socket", path.display()));
     }
     if metadata.uid() != credentials.user {
         return Err(format!("{} belongs to user {}", path.display(), metadata.uid()));
@@ -231,16 +239,16 @@ fn connect(path: &Path, credentials: Credentials) -> Result<Option<UnixStream>, 
         .map_err(|error| error.to_string())?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) => Ok(Some(UnixStream::from(socket))),
-        // Left behind by another process; or as many are waiting as can.
+        // A stale socket, or a full backlog.
         Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::AGAIN | rustix::io::Errno::NOENT) => Ok(None),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }
 
-/// Asks, and reads the answer: a line with a number, 0 for success, and text.
-fn talk(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result<(), String> {
+/// Sends the request and reads the answer: a line with a number, 0 for success, and text.
+fn request(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result<(), String> {
     let failed = |error: io::Error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it has not answered in time".to_owned(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it did not answer in time".to_owned(),
         _ => error.to_string(),
     };
     stream.set_nonblocking(false).map_err(failed)?;
@@ -265,7 +273,7 @@ fn talk(mut stream: UnixStream, deadline: Instant, stop: impl AsFd) -> Result<()
         }
         answer.extend(part.iter().take(length));
     }
-    Err("it has not answered in time".to_owned())
+    Err("it did not answer in time".to_owned())
 }
 
 fn success(answer: &[u8]) -> Result<(), String> {
@@ -273,8 +281,8 @@ fn success(answer: &[u8]) -> Result<(), String> {
     let (result, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match (result.trim(), text.lines().next().unwrap_or_default()) {
         ("0", _) => Ok(()),
-        (_, "") => Err("it gave no answer".to_owned()),
-        (_, why) => Err(format!("it said: {why}")),
+        (_, "") => Err("its answer was empty".to_owned()),
+        (_, why) => Err(format!("it answered: {why}")),
     }
 }
 
@@ -294,8 +302,8 @@ mod tests {
     fn a_jvm_that_never_answers_is_left_alone_at_the_deadline() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (stop, parent) = UnixStream::pair().unwrap();
-        let outcome = talk(ours, Instant::now() + Duration::from_millis(20), stop);
-        assert_eq!(outcome, Err("it has not answered in time".to_owned()));
+        let outcome = request(ours, Instant::now() + Duration::from_millis(20), stop);
+        assert_eq!(outcome, Err("it did not answer in time".to_owned()));
         drop((theirs, parent));
     }
 
@@ -304,7 +312,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (stop, parent) = UnixStream::pair().unwrap();
         drop(parent);
-        assert_eq!(talk(ours, Instant::now() + LIMIT, stop), Err(String::new()));
+        assert_eq!(request(ours, Instant::now() + TIMEOUT, stop), Err(String::new()));
         drop(theirs);
     }
 
@@ -313,7 +321,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let babble = std::thread::spawn(move || while theirs.write_all(&[b'0'; 4096]).is_ok() {});
         let (stop, parent) = UnixStream::pair().unwrap();
-        assert!(talk(ours, Instant::now() + LIMIT, stop).is_err());
+        assert!(request(ours, Instant::now() + TIMEOUT, stop).is_err());
         drop(parent);
         babble.join().unwrap();
     }
@@ -325,14 +333,14 @@ mod tests {
         let path = folder.path().join("socket");
         assert!(connect(&path, own).unwrap().is_none());
         nix::unistd::mkfifo(&path, Mode::S_IRUSR).unwrap();
-        assert!(connect(&path, own).unwrap_err().ends_with("is no socket"));
+        assert!(connect(&path, own).unwrap_err().ends_with("is not a socket"));
         fs::remove_file(&path).unwrap();
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(connect(&path, own).unwrap().is_some());
         assert!(connect(&path, Credentials { user: own.user + 1, ..own }).is_err());
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(connect(&link, own).unwrap_err().ends_with("is no socket"));
+        assert!(connect(&link, own).unwrap_err().ends_with("is not a socket"));
         drop(listener);
         assert!(connect(&path, own).unwrap().is_none());
     }

@@ -1,4 +1,4 @@
-//! Whether a process is kept from running, so that a signal would wait for it.
+//! Detects processes that cannot run, for which a signal would stay pending.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,20 +7,20 @@ use std::path::Path;
 
 use crate::processes::Pid;
 
-/// Larger than any of the files that are read here.
+/// Larger than any of the files read here.
 const MAX_TEXT: usize = 4096;
 
-/// What tells whether a process runs, held so that it can be read without privileges.
+/// The files that tell whether a process can run, held open so that they can be read without privileges.
 pub(super) struct Progress {
     /// `/proc/PID/stat`.
     main_thread: File,
     is_a_thread_stopped: bool,
-    /// State of its control groups, of either version.
+    /// State files of its control groups, v1 or v2.
     groups: Vec<File>,
 }
 
 impl Progress {
-    /// That of a process, all of whose threads are looked at now.
+    /// Opens the files of a process and of all its current threads.
     pub(super) fn of(pid: Pid) -> io::Result<Self> {
         let main_thread = File::open(pid.proc_file("stat"))?;
         let threads = fs::read_dir(pid.proc_file("task"))?.filter_map(Result::ok);
@@ -31,7 +31,7 @@ impl Progress {
         Ok(Self { main_thread, is_a_thread_stopped, groups })
     }
 
-    /// What keeps it from running, if something does.
+    /// The reason why the process cannot run, if any.
     pub(super) fn obstacle(&self) -> Option<&'static str> {
         if self.is_a_thread_stopped || is_stopped(&text(&self.main_thread)) {
             return Some("it is stopped");
@@ -41,7 +41,8 @@ impl Progress {
     }
 }
 
-/// Where a line of `/proc/PID/cgroup` (`hierarchy:controllers:path`) has it told whether the group is frozen.
+/// Path of the freezer state of a control group, from a line of `/proc/PID/cgroup`
+/// (`hierarchy:controllers:path`).
 fn state_file(line: &str) -> Option<String> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     let is_hostile = Path::new(path).components().any(|part| part.as_os_str() == "..");
@@ -53,19 +54,19 @@ fn state_file(line: &str) -> Option<String> {
     }
 }
 
-/// Whether a group is frozen, or is just being, as `cgroup.events` or `freezer.state` tell.
+/// Returns whether a group is frozen or freezing, according to `cgroup.events` or `freezer.state`.
 fn is_frozen(state: &str) -> bool {
     state.lines().any(|line| matches!(line, "frozen 1" | "FROZEN" | "FREEZING"))
 }
 
-/// Whether a thread with this `stat` is stopped, by a signal or a debugger.
+/// Returns whether a thread with this `stat` is stopped by a signal or a debugger.
 fn is_stopped(stat: &str) -> bool {
-    // Its name, in parentheses, can be anything.
+    // The name, in parentheses, can contain anything.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// What a file says now; nothing of a process that is over.
+/// Current content of a file; empty for a process that has ended.
 fn text(file: &File) -> String {
     let mut bytes = [0; MAX_TEXT];
     let length = file.read_at(&mut bytes, 0).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! The code cache: heaps of blocks, each with a blob of machine code (`src/hotspot/share/memory/heap.hpp` and
-//! `code/codeBlob.hpp` in the JDK). It is looked at an address at a time, as the kernel side does: see
+//! `code/codeBlob.hpp` in the JDK). It is searched one address at a time, as the kernel side does: see
 //! [`jjleak_common::jvm`].
 
 use std::ops::Range;
@@ -9,27 +9,29 @@ use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations, MAX_HEADER_BYTES, M
 use super::structs::{Field, Structs};
 use super::{Error, Memory};
 
-/// The largest heap that can be asked for has 2 GiB; the default is 240 MiB for all.
+/// Maximum size of a heap. HotSpot allows up to 2 GiB; the default is 240 MiB for all heaps.
 const MAX_HEAP_BYTES: u64 = 2 << 30;
-/// log2 of the bytes of a heap's segment; 7 unless set otherwise (`-XX:CodeCacheSegmentSize`).
+/// log2 of a heap's segment size in bytes; 7 by default (`-XX:CodeCacheSegmentSize`).
 const SEGMENT_LOG2: Range<u64> = 5..17;
-/// Segments that the map is read for at first, backwards, to find where a block begins: hardly one has more than some hundred.
+/// Number of segment map entries read first, backwards, to find the start of a block. Few blocks exceed some
+/// hundred.
 const FIRST_STRETCH: u64 = 256;
-/// The same of those that have more.
+/// Number of segment map entries read at a time for larger blocks.
 const STRETCH: u64 = 4096;
-/// Steps that lead to the start of a block, each over up to 254 segments: enough for all of a heap.
+/// Maximum number of steps to the start of a block, each over up to 254 segments: enough for a whole heap.
 const MAX_STEPS: u32 = 1 << 16;
-/// In the segment map: no block has ever been there.
+/// Segment map entry of segments that have never been used.
 const UNUSED: u8 = 0xff;
 const WORD: u64 = 8;
-/// Bytes in which the kernel side counts.
+/// Unit of the kernel side's offsets, in bytes.
 const KERNEL_WORD: u64 = 4;
 
-/// Where things are in the code cache.
+/// Layout of the code cache.
 #[derive(Debug)]
 pub(super) struct CodeCacheLayout {
     heaps: Heaps,
-    /// Where the JVM keeps a pointer to its interpreter, which it makes after all heaps and before it runs Java.
+    /// Address of the pointer to the interpreter, which the JVM creates after all heaps and before it runs
+    /// Java.
     interpreter: Option<u64>,
     low: u64,
     end: u64,
@@ -40,16 +42,16 @@ pub(super) struct CodeCacheLayout {
     pub(super) blob: BlobLayout,
 }
 
-/// Where pointers to the heaps are.
+/// Location of the pointers to the heaps.
 #[derive(Debug)]
 enum Heaps {
     /// In an array.
     Many { array: u64, length: Field, data: Field },
-    /// There is one; until JDK 8.
+    /// A single heap; until JDK 8.
     One { pointer: u64 },
 }
 
-/// Where things are in a blob.
+/// Layout of a blob.
 #[derive(Debug)]
 pub(super) struct BlobLayout {
     name: Field,
@@ -58,24 +60,24 @@ pub(super) struct BlobLayout {
     code: CodeRange,
     method: Field,
     compile_id: Field,
-    ways_out: Option<WaysOut>,
-    /// Bytes of a blob that all of these are in.
+    deopt_handlers: Option<DeoptHandlers>,
+    /// Bytes of a blob that contain all these fields.
     bytes: usize,
-    /// Bytes that those are in that every blob has.
+    /// Bytes that contain the fields of every blob, compiled or not.
     plain_bytes: u64,
 }
 
-/// Where compiled code leads to the interpreter when it is thrown away, said as its code is, and where a frame keeps its return
-/// address then.
+/// Deoptimization handlers, by which compiled code continues in the interpreter when it is discarded, located
+/// as its code is; and the frame slot that then holds the original return address.
 #[derive(Debug)]
-struct WaysOut {
+struct DeoptHandlers {
     of_calls: Field,
-    /// There is no other one since JDK 26.
+    /// JDK 26 and later have only the handler for calls.
     of_method_handles: Option<Field>,
     original: Field,
 }
 
-impl WaysOut {
+impl DeoptHandlers {
     fn of(structs: &Structs, is_relative: bool) -> Option<Self> {
         let [call, by_handle]: [&[(&str, &str)]; 2] = if is_relative {
             [
@@ -101,12 +103,12 @@ impl WaysOut {
     }
 }
 
-/// How a blob says where its code is.
+/// How a blob locates its code.
 #[derive(Debug)]
 enum CodeRange {
     /// By addresses; until JDK 22.
     Addresses { begin: Field, end: Field },
-    /// By distances from its start.
+    /// By offsets from its start.
     Offsets { begin: Field, end: Field },
 }
 
@@ -146,7 +148,7 @@ impl Heaps {
         })
     }
 
-    /// Where the first of the pointers is, and how many there are. `None` before there are any.
+    /// Address of the first heap pointer, and their number. `None` before there are any.
     fn read(&self, memory: &impl Memory) -> Option<(u64, u64)> {
         match self {
             Self::Many { array, length, data } => {
@@ -165,7 +167,7 @@ impl BlobLayout {
             (Ok(begin), Ok(end)) => CodeRange::Addresses { begin, end },
             _ => CodeRange::Offsets { begin: field("_code_offset")?, end: field("_data_offset")? },
         };
-        let ways_out = WaysOut::of(structs, matches!(code, CodeRange::Offsets { .. }));
+        let deopt_handlers = DeoptHandlers::of(structs, matches!(code, CodeRange::Offsets { .. }));
         let mut layout = Self {
             name: field("_name")?,
             size: field("_size")?,
@@ -173,21 +175,21 @@ impl BlobLayout {
             code,
             method: structs.field(&[("CompiledMethod", "_method"), ("nmethod", "_method")])?,
             compile_id: structs.field(&[("nmethod", "_compile_id")])?,
-            ways_out,
+            deopt_handlers,
             bytes: 0,
             plain_bytes: 0,
         };
         let (CodeRange::Addresses { begin, end } | CodeRange::Offsets { begin, end }) = layout.code;
         let last = |fields: &[Field]| fields.iter().map(|field| field.end()).max().unwrap_or_default();
         layout.plain_bytes = last(&[layout.name, layout.size, layout.frame_size, begin, end]);
-        let ways_out = layout.ways_out.as_ref().map_or(0, WaysOut::end);
-        let end = layout.plain_bytes.max(last(&[layout.method, layout.compile_id])).max(ways_out);
+        let deopt_handlers = layout.deopt_handlers.as_ref().map_or(0, DeoptHandlers::end);
+        let end = layout.plain_bytes.max(last(&[layout.method, layout.compile_id])).max(deopt_handlers);
         let fits = |end: &usize| *end < MAX_HEADER_BYTES;
         layout.bytes = usize::try_from(end).ok().filter(fits).ok_or_else(too_large)?;
         Ok(layout)
     }
 
-    /// What a copy of the start of the blob at `at` says, without its name and kind.
+    /// Decodes a copy of the start of the blob at `at`, except its name and kind.
     fn parse(&self, at: u64, copy: &[u8]) -> Option<Blob> {
         let code = match self.code {
             CodeRange::Addresses { begin, end } => begin.of(copy)?..end.of(copy)?,
@@ -208,7 +210,7 @@ impl BlobLayout {
         })
     }
 
-    /// Whether the blob is still in its place.
+    /// Returns whether the blob is still in place.
     pub(super) fn is_current(&self, memory: &impl Memory, blob: &Blob) -> bool {
         let copy = self.header(memory, blob.at, 0);
         copy.and_then(|copy| self.parse(blob.at, &copy)).is_some_and(|now| {
@@ -221,31 +223,31 @@ fn too_large() -> Error {
     Error::Unknown("blob of a possible size".to_owned())
 }
 
-/// Machine code and what it is for.
+/// Machine code and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blob {
-    /// Where its header is.
+    /// Address of its header.
     pub(super) at: u64,
     pub(super) size: u64,
-    /// Where its code is.
+    /// Address range of its code.
     pub code: Range<u64>,
-    /// What kind of code it is.
+    /// Kind of code.
     pub kind: BlobKind,
-    /// HotSpot's name for it: of a stub, what it does.
+    /// HotSpot's name for it; of a stub, its purpose.
     pub name: String,
-    /// The `Method` of compiled code.
+    /// Address of the compiled code's `Method`.
     pub(super) method: u64,
     pub(super) compile_id: u64,
 }
 
 impl Blob {
-    /// Whether it is a method's: compiled, or the way to a native one.
+    /// Returns whether the code is a method's: compiled, or the wrapper of a native one.
     #[must_use]
     pub const fn is_method(&self) -> bool {
         self.kind.is_method()
     }
 
-    /// The number of its compilation, of a method; 0 of other code.
+    /// Compilation ID of a method; 0 for other code.
     #[must_use]
     pub fn compile_id(&self) -> u32 {
         let id = if self.is_method() { self.compile_id } else { 0 };
@@ -253,18 +255,18 @@ impl Blob {
     }
 }
 
-/// What kind of code a blob has.
+/// Kind of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlobKind {
-    /// A method, compiled.
+    /// A compiled method.
     Compiled,
-    /// The way from Java to a native method.
+    /// The wrapper that calls a native method from Java.
     Native,
     /// The interpreter.
     Interpreter,
-    /// What a virtual thread's frames return to while those that called them are in the Java heap.
+    /// The stub that a virtual thread's frames return to while their callers are in the Java heap.
     Continuation,
-    /// Anything else.
+    /// Any other code.
     Stub,
 }
 
@@ -278,20 +280,20 @@ impl BlobKind {
             "nmethod" => Self::Compiled,
             "native nmethod" => Self::Native,
             "Interpreter" => Self::Interpreter,
-            // JDK 21 and 25 differ in a space.
+            // The spelling differs by a space between JDK 21 and 25.
             name if name.starts_with("StubRoutines (continuation") => Self::Continuation,
             _ => Self::Stub,
         }
     }
 }
 
-/// Where the code heaps are, of which there is at least one. None before the JVM has its interpreter: it makes one heap after
-/// the other, and one that is missing here would not be known for what it is.
+/// All code heaps, at least one. Fails before the JVM has its interpreter: it creates its heaps one by one,
+/// and code in a missing one would not be recognized.
 pub(super) fn heaps(memory: &impl Memory, layout: &CodeCacheLayout) -> Result<Vec<CodeHeap>, Error> {
     if layout.interpreter.is_some_and(|interpreter| memory.pointer(interpreter).is_none_or(|at| at == 0)) {
-        return Err(Error::Unreadable("its interpreter"));
+        return Err(Error::Unreadable("interpreter"));
     }
-    let (data, count) = layout.heaps.read(memory).ok_or(Error::Unreadable("its code heaps"))?;
+    let (data, count) = layout.heaps.read(memory).ok_or(Error::Unreadable("code heaps"))?;
     let mut heaps: Vec<CodeHeap> = Vec::new();
     for index in 0..count {
         let heap = memory.pointer(data.wrapping_add(WORD * index));
@@ -300,7 +302,7 @@ pub(super) fn heaps(memory: &impl Memory, layout: &CodeCacheLayout) -> Result<Ve
             heap.filter(|new| heaps.iter().all(|heap| heap.end <= new.begin || new.end <= heap.begin)),
         );
     }
-    if heaps.is_empty() { Err(Error::Unreadable("its code heaps")) } else { Ok(heaps) }
+    if heaps.is_empty() { Err(Error::Unreadable("code heaps")) } else { Ok(heaps) }
 }
 
 impl CodeCacheLayout {
@@ -318,7 +320,7 @@ impl CodeCacheLayout {
         is_possible.then_some(CodeHeap { begin, end, segment_map, segment_log2, reserved: 0 })
     }
 
-    /// What the kernel side has to know; `None` when these structures are not laid out in words.
+    /// The layout for the kernel side; `None` if these structures are not laid out in words.
     pub(super) fn for_kernel(&self, heaps: &[CodeHeap]) -> Option<CodeCache> {
         let word = |bytes: u64| {
             let words = bytes.is_multiple_of(KERNEL_WORD).then_some(bytes / KERNEL_WORD)?;
@@ -335,11 +337,12 @@ impl CodeCacheLayout {
             CodeRange::Offsets { begin, end } => (1, sized(begin, 4)?, sized(end, 4)?),
         };
         let width = if is_relative == 0 { 8 } else { 4 };
-        let known_ways = self.blob.ways_out.as_ref().and_then(|ways| {
-            let by_handle = ways.of_method_handles.and_then(|field| sized(field, width)).unwrap_or_default();
-            Some(([sized(ways.of_calls, width)?, by_handle], sized(ways.original, 4)?))
+        let known_handlers = self.blob.deopt_handlers.as_ref().and_then(|handlers| {
+            let by_handle =
+                handlers.of_method_handles.and_then(|field| sized(field, width)).unwrap_or_default();
+            Some(([sized(handlers.of_calls, width)?, by_handle], sized(handlers.original, 4)?))
         });
-        let (ways_out, original) = known_ways.unwrap_or_default();
+        let (deopt_handlers, original) = known_handlers.unwrap_or_default();
         let mut known = CodeCache {
             heaps: [CodeHeap::default(); MAX_HEAPS],
             header_bytes: end(self.blob.bytes as u64)?,
@@ -352,7 +355,7 @@ impl CodeCacheLayout {
             code_end,
             is_relative,
             compile_id: sized(self.blob.compile_id, 4)?,
-            ways_out,
+            deopt_handlers,
             original,
             reserved: 0,
             continuations: Continuations::default(),
@@ -361,7 +364,7 @@ impl CodeCacheLayout {
         Some(known)
     }
 
-    /// The code that the call in front of a return address is in; `text` reads its name.
+    /// The code that contains the call before a return address; `text` reads its name.
     pub(super) fn find(
         &self,
         memory: &impl Memory,
@@ -385,15 +388,16 @@ impl CodeCacheLayout {
 }
 
 impl BlobLayout {
-    /// A copy of so many bytes from an address on, and of the blob's header that follows them. A small blob can be the last one
-    /// in memory.
+    /// Copies `before` bytes from an address on, and the blob's header after them. A small blob can be the
+    /// last one in memory.
     fn header(&self, memory: &impl Memory, at: u64, before: usize) -> Option<Vec<u8>> {
         let plain = || memory.bytes(at, before + usize::try_from(self.plain_bytes).ok()?);
         memory.bytes(at, before + self.bytes).or_else(plain)
     }
 }
 
-/// The start of the block that an address is in: a byte a segment says how far back to go.
+/// The start of the block that contains an address. The segment map has a byte per segment that tells how far
+/// to go back.
 fn block_of(memory: &impl Memory, heap: &CodeHeap, address: u64) -> Option<u64> {
     let mut segment = address.checked_sub(heap.begin)? >> heap.segment_log2;
     let mut map = Vec::new();

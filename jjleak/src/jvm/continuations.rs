@@ -1,8 +1,8 @@
-//! Where the frames of virtual threads are in the Java heap (`src/hotspot/share/oops/stackChunkOop.hpp` in the JDK): see
+//! Frames of virtual threads in the Java heap (`src/hotspot/share/oops/stackChunkOop.hpp` in the JDK): see
 //! [`jjleak_common::jvm::Continuations`].
 //!
-//! Where the fields of Java objects are, HotSpot settles when it starts, and keeps in variables that it does not describe. They
-//! are found by their names in the library's table of symbols, if it has one.
+//! HotSpot chooses the offsets of Java fields at startup and keeps them in variables that it does not
+//! describe. They are found by name in the library's symbol table, if it has one.
 
 use jjleak_common::jvm::{Colours, Continuations, MAX_HEADER_BYTES, barrier};
 
@@ -11,17 +11,18 @@ use super::description::flags;
 use super::structs::{Field, Structs};
 use super::zgc::{KnownColours, ZgcLayout};
 
-/// The class of the objects that frames are in.
+/// The class of stack chunks.
 const CHUNK: &str = "jdk/internal/vm/StackChunk";
-/// Classes that HotSpot knows by number; the JDKs from 21 to 25 have up to 118.
+/// Maximum number of classes that HotSpot knows by number; JDK 21 to 25 have up to 118.
 const MAX_CLASSES: u64 = 256;
-/// Collectors that move objects while threads run, and how they keep references right, if that is known by their name.
+/// Flags of collectors that move objects while threads run, with the barrier that each implies, if the flag
+/// alone determines it.
 const MOVING: [(&str, Option<u32>); 2] = [("UseZGC", None), ("UseShenandoahGC", Some(barrier::FORWARDED))];
-/// Where a header of eight bytes begins to be that of the class (`markWord::klass_shift` in JDK 25).
+/// Shift of the class in an eight-byte object header (`markWord::klass_shift` in JDK 25).
 const COMPACT_SHIFT: u32 = 42;
 const WORD: u64 = 8;
 
-/// Variables that are found by their symbols.
+/// Variables that are found by symbol.
 pub(super) mod variable {
     pub(crate) const TAIL: &str = "_ZN28jdk_internal_vm_Continuation12_tail_offsetE";
     pub(crate) const PARENT: &str = "_ZN26jdk_internal_vm_StackChunk14_parent_offsetE";
@@ -37,7 +38,7 @@ pub(super) mod variable {
         [TAIL, PARENT, SIZE, STACK_POINTER, BOTTOM, STACK, RETURN_ADDRESS, CLASSES, SAFEPOINT, SAFEPOINTS];
 }
 
-/// Addresses of the variables that tell.
+/// Addresses of the variables that describe continuations.
 #[derive(Debug)]
 pub(super) struct ContinuationLayout {
     places: [u64; 6],
@@ -48,7 +49,7 @@ pub(super) struct ContinuationLayout {
     klass: Field,
     reference: Shifted,
     narrow_klass: Shifted,
-    /// Flags that are on or off; 0 for those that there are not.
+    /// Addresses of boolean flags; 0 for flags that the JVM does not have.
     compressed: u64,
     compressed_classes: u64,
     compact: u64,
@@ -57,7 +58,7 @@ pub(super) struct ContinuationLayout {
     colours: ZgcLayout,
 }
 
-/// Addresses of what is to be added to a compressed pointer, and of how far it is to be shifted before.
+/// Addresses of a compressed pointer's base and shift.
 #[derive(Debug)]
 struct Shifted {
     base: u64,
@@ -80,7 +81,7 @@ impl Shifted {
 }
 
 impl ContinuationLayout {
-    /// `None` for a JVM without virtual threads, and for one whose library has no symbols.
+    /// `None` for JVMs without virtual threads or without library symbols.
     pub(super) fn of(
         memory: &impl Memory,
         structs: &Structs,
@@ -118,15 +119,16 @@ impl ContinuationLayout {
         })
     }
 
-    /// Why the collector at work does not let frames be followed, if that will not change; only ZGC is known to be like that.
+    /// The reason why frames cannot be followed under the current collector, if that is permanent; only known
+    /// of ZGC.
     pub(super) fn lacks(&self, memory: &impl Memory) -> Option<&'static str> {
         let is_on = |flag| is_on(memory, flag);
         let [zgc, _] = self.moving;
         is_on(zgc).then(|| self.colours.lacks(is_on(self.generational)))?
     }
 
-    /// What they say once the JVM has its classes; `None` before, and when its collector is one that moves objects in ways that are
-    /// not known. `class_name` tells the name of the class at an address.
+    /// Reads the variables once the JVM has its classes. `None` before, and under a collector that moves
+    /// objects in unknown ways. `class_name` returns the name of the class at an address.
     pub(super) fn read(
         &self,
         memory: &impl Memory,
@@ -186,7 +188,7 @@ impl ContinuationLayout {
     }
 }
 
-/// Whether the flag with this address is on; it has none where there is no such flag.
+/// Returns whether the flag at this address is on; 0 means that there is no such flag.
 fn is_on(memory: &impl Memory, flag: u64) -> bool {
     flag != 0 && memory.number(flag, 1).is_some_and(|value| value != 0)
 }
@@ -196,12 +198,13 @@ mod tests {
     use super::*;
     use crate::jvm::tests::image::Words;
 
-    /// Addresses of the flags of compressed references, of compressed and compact class pointers, of ZGC, and of Shenandoah.
+    /// Addresses of the flags for compressed references, compressed class pointers, compact headers, ZGC, and
+    /// Shenandoah.
     const FLAGS: [usize; 5] = [200, 201, 202, 203, 204];
     const CLASSES: usize = 100;
     const CLASS: u64 = 0x8_0000_1000;
 
-    /// A JVM whose chunks have their fields 8, 12 and so on bytes from their start, and these flags on.
+    /// A JVM with these flags on, whose chunks have their fields at offsets 8, 12 and so on.
     fn read(on: &[usize], class: &str) -> Option<Continuations> {
         let mut memory = vec![0; 512];
         memory[10..16].copy_from_slice(&[8, 12, 16, 20, 24, 48]);

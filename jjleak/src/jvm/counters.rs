@@ -1,14 +1,15 @@
-//! What a JVM tells its own monitoring tools: names and their values (`src/hotspot/share/runtime/perfMemory.hpp` in the JDK).
+//! Performance counters, which a JVM exports for its own monitoring tools
+//! (`src/hotspot/share/runtime/perfMemory.hpp` in the JDK).
 
 use super::Memory;
 use super::structs::{Field, Structs};
 
-/// Who has made the JVM.
+/// Name of the counter with the JVM's vendor.
 pub(super) const VENDOR: &str = "java.property.java.vm.vendor";
-/// Most bytes that are read; there are 32 KiB unless somebody asks for more (`-XX:PerfDataMemorySize`).
+/// Maximum number of bytes read; the default is 32 KiB (`-XX:PerfDataMemorySize`).
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Where things are in the memory of these names.
+/// Layout of the counters' memory.
 struct Layout {
     first: Field,
     count: Field,
@@ -32,7 +33,7 @@ impl Layout {
         })
     }
 
-    /// The name and the value of an entry, if it is a text.
+    /// Name and value of an entry, if it is a string.
     fn parse<'a>(&self, entry: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let behind = |start: Field| entry.get(usize::try_from(start.of(entry)?).ok()?..);
         let value = behind(self.value)?.get(..usize::try_from(self.value_length.of(entry)?).ok()?)?;
@@ -40,7 +41,7 @@ impl Layout {
     }
 }
 
-/// The text with this name. `None` when there is none, or the JVM tells nothing (`-XX:-UsePerfData`).
+/// The string with this name. `None` if there is none, or counters are off (`-XX:-UsePerfData`).
 pub(super) fn text(memory: &impl Memory, structs: &Structs, wanted: &str) -> Option<String> {
     let layout = Layout::of(structs)?;
     let pointer = |name| memory.pointer(structs.address(&[("PerfMemory", name)]).ok()?);

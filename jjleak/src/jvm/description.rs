@@ -1,5 +1,4 @@
-//! What a JVM says of itself besides its code: its release and its flags (`src/hotspot/share/runtime/flags/jvmFlag.hpp`
-//! in the JDK).
+//! A JVM's release and flags (`src/hotspot/share/runtime/flags/jvmFlag.hpp` in the JDK).
 
 use std::collections::HashMap;
 
@@ -7,25 +6,25 @@ use super::memory::Paged;
 use super::structs::{Field, Structs};
 use super::{Error, Memory, Symbols, counters};
 
-/// Most flags that are read; the JDKs from 11 to 25 have up to 1,426.
+/// Maximum number of flags; JDK 11 to 25 have up to 1,426.
 const MAX_FLAGS: u64 = 4096;
-/// Longest entry of the table of flags; they have up to 40 bytes.
+/// Maximum size of a flag table entry; actual ones have up to 40 bytes.
 const MAX_STRIDE: u64 = 256;
-/// Bits of a flag's word that tell who has set it.
+/// Mask of a flag's origin.
 const ORIGIN: u64 = 15;
 
-/// Who has given a flag its value.
+/// Origin of a flag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody: it is the default.
+    /// The default value.
     Default,
-    /// The JVM itself, by what the machine is like.
+    /// Set by the JVM itself, according to the machine.
     Jvm,
-    /// The command line, the environment, a file, or somebody at runtime.
+    /// Set on the command line, in the environment or a file, or at runtime.
     User,
 }
 
-/// What a JVM says of itself.
+/// A JVM's release and flags.
 #[derive(Debug)]
 pub struct Description<M> {
     memory: M,
@@ -33,17 +32,17 @@ pub struct Description<M> {
     release: String,
     build: String,
     vendor: String,
-    /// Where each flag's value is, and who has set it.
+    /// Address and origin of each flag's value.
     flags: HashMap<String, (u64, Origin)>,
 }
 
 impl<M: Memory> Description<M> {
-    /// Reads it, as [`super::Jvm::open`] does. A JVM that describes no flags has none.
+    /// Reads the description, as [`super::Jvm::open`] does. A JVM that describes no flags has none.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
         Self::described(memory, Symbols::of(library)?.above(bias))
     }
 
-    /// The same where the library is not at hand: `symbol` tells where exported variables are.
+    /// Reads the description without the library file: `symbol` returns the addresses of exported variables.
     pub fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
         let paged = Paged::new(&memory);
         let structs = Structs::read(&paged, symbol)?;
@@ -56,7 +55,7 @@ impl<M: Memory> Description<M> {
         let release = text("_s_vm_release").unwrap_or_default();
         Ok(Self {
             version,
-            // Until JDK 8, it is the JVM's own.
+            // JDK 8 reports HotSpot's own version.
             release: if (1..=8).contains(&version) {
                 format!("{version} (HotSpot {release})")
             } else {
@@ -69,56 +68,56 @@ impl<M: Memory> Description<M> {
         })
     }
 
-    /// Its major version, of the JDK; 0 when it is not told.
+    /// The JDK's major version; 0 if unknown.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Its full version, such as `17.0.15+6-Debian-1deb12u1`, or `8 (HotSpot 25.402-b06)`.
+    /// The full version, such as `17.0.15+6-Debian-1deb12u1`, or `8 (HotSpot 25.402-b06)`.
     #[must_use]
     pub fn release(&self) -> &str {
         &self.release
     }
 
-    /// Its name, version and how it was built, as `java -Xinternalversion` prints them.
+    /// Name, version and build, as printed by `java -Xinternalversion`.
     #[must_use]
     pub fn build(&self) -> &str {
         &self.build
     }
 
-    /// Who has made it; empty when it does not tell.
+    /// The vendor; empty if unknown.
     #[must_use]
     pub fn vendor(&self) -> &str {
         &self.vendor
     }
 
-    /// Whether a flag that can be on or off is on; `None` when there is no such flag.
+    /// Value of a boolean flag; `None` if there is no such flag.
     #[must_use]
     pub fn is_on(&self, flag: &str) -> Option<bool> {
         Some(self.memory.number(self.flags.get(flag)?.0, 1)? != 0)
     }
 
-    /// The value of a flag that is a number of eight bytes.
+    /// Value of an eight-byte number flag.
     #[must_use]
     pub fn number(&self, flag: &str) -> Option<u64> {
         self.memory.number(self.flags.get(flag)?.0, 8)
     }
 
-    /// The value of a flag that is a text.
+    /// Value of a string flag.
     #[must_use]
     pub fn text(&self, flag: &str) -> Option<String> {
         self.memory.text(self.memory.pointer(self.flags.get(flag)?.0)?)
     }
 
-    /// Who has set a flag.
+    /// Origin of a flag's value.
     #[must_use]
     pub fn origin(&self, flag: &str) -> Option<Origin> {
         self.flags.get(flag).map(|(_, origin)| *origin)
     }
 }
 
-/// Addresses of all flags' values, and who has set them.
+/// Addresses and origins of all flags' values.
 pub(super) fn flags(memory: &impl Memory, structs: &Structs) -> Option<HashMap<String, (u64, Origin)>> {
     let field = |name| structs.field(&[("JVMFlag", name), ("Flag", name)]).ok();
     let (name, value, word) = (field("_name")?, field("_addr")?, field("_flags")?);
@@ -138,16 +137,16 @@ pub(super) fn flags(memory: &impl Memory, structs: &Structs) -> Option<HashMap<S
     Some(entries.filter_map(flag).collect())
 }
 
-/// A pointer in an entry, whatever type it is said to be of.
+/// Reads a pointer in an entry, whatever its declared type.
 fn pointer(field: Field, entry: &[u8]) -> Option<u64> {
     Field { width: 8, ..field }.of(entry)
 }
 
-/// `JVMFlagOrigin`, which has had these numbers since JDK 8.
+/// `JVMFlagOrigin`; the numbers have not changed since JDK 8.
 const fn origin(number: u64) -> Origin {
     match number {
         0 => Origin::Default,
-        // Ergonomics, and what the JVM sets for its own purposes.
+        // Ergonomics, and internal settings.
         5 | 7 => Origin::Jvm,
         _ => Origin::User,
     }
@@ -174,13 +173,13 @@ mod tests {
         at
     }
 
-    /// A JVM with two flags, one of them set by somebody. Entries of its tables are of six words.
+    /// A JVM with two flags, one of them set by the user. Table entries have six words.
     fn memory() -> (Vec<u64>, HashMap<String, u64>) {
         let mut memory = vec![0; 8];
         let on = words(&mut memory, &[1]);
         let bytes = words(&mut memory, &[1 << 30]);
         let (first, second) = (text(&mut memory, "UseG1GC"), text(&mut memory, "MaxDirectMemorySize"));
-        // As in JDK 17: the value, the name, and who has set it.
+        // As in JDK 17: value, name, origin.
         let table = words(&mut memory, &[on, first, 5, bytes, second, 1]);
         let table = words(&mut memory, &[table]);
         let count = words(&mut memory, &[2]);
@@ -246,7 +245,7 @@ mod tests {
             let (mut memory, symbols) = memory();
             for (place, word, other) in damage {
                 let (place, other) = (place.index(memory.len()), other.index(memory.len()));
-                // Anything, or another place.
+                // An arbitrary value, or another address.
                 memory[place] = if word % 2 == 0 { word } else { other as u64 * 8 };
             }
             if let Ok(known) = describe(memory, &symbols) {

@@ -1,24 +1,24 @@
-//! Where a JVM's library is.
+//! The file that contains the JVM.
 
 use std::rc::Rc;
 
 use super::{LIBRARY, STRUCTS};
 use crate::processes::{Mapping, Module, ModuleTable};
 
-/// Whether a file has HotSpot in it, whatever its name is: a launcher can be linked with all of it. Or it takes HotSpot's
-/// place in another JVM, and has its name.
+/// Returns whether a file contains HotSpot, under any name: a launcher can link all of it statically. A file
+/// with the library's name counts too, as it replaces HotSpot in another JVM.
 #[must_use]
 pub fn is_library(module: &Module) -> bool {
     has_name(module) || describes_itself(module)
 }
 
-/// Whether a file describes the HotSpot that is in it.
+/// Returns whether a file describes the HotSpot in it.
 #[must_use]
 pub fn describes_itself(module: &Module) -> bool {
     module.exports_word(STRUCTS)
 }
 
-/// The JVM's library, and how far above its own addresses it is mapped.
+/// The JVM's library and its load bias.
 #[must_use]
 pub fn library<'a>(mappings: &[Mapping], modules: &'a ModuleTable) -> Option<(&'a Rc<Module>, u64)> {
     let mut libraries = mappings.iter().filter(|mapping| mapping.executable).filter_map(|mapping| {
@@ -28,11 +28,11 @@ pub fn library<'a>(mappings: &[Mapping], modules: &'a ModuleTable) -> Option<(&'
         Some((module, mapping.addresses.start.wrapping_sub(address)))
     });
     let first = libraries.next()?;
-    // OpenJ9 has a libjvm.so, too, which only leads to the JVM.
+    // OpenJ9 has a libjvm.so too, which only forwards to the JVM.
     Some([first].into_iter().chain(libraries).find(|(module, _)| describes_itself(module)).unwrap_or(first))
 }
 
-/// Whether a file has the name of the library that HotSpot is in.
+/// Returns whether a file is named like HotSpot's library.
 #[must_use]
 pub fn has_name(module: &Module) -> bool {
     module.path.file_name().is_some_and(|name| name == LIBRARY)

@@ -1,13 +1,14 @@
-//! A method's table of lines (`CompressedLineNumberReadStream`, `src/hotspot/share/code/compressedStream.hpp` in the JDK).
+//! A method's line number table (`CompressedLineNumberReadStream`,
+//! `src/hotspot/share/code/compressedStream.hpp` in the JDK).
 
 use super::unsigned5::{Encoding, Numbers};
 
-/// A byte that says that two whole numbers follow; any other is a small step of each, but for 0, the end.
+/// A byte followed by two full numbers. Other bytes are a small step of each; 0 is the end.
 const ESCAPE: u8 = 0xff;
-/// Bits of a small step that are lines.
+/// Number of bits that hold the line in a small step.
 const LINE_BITS: u32 = 3;
 
-/// The line of a bytecode: that of the last entry that is not behind it.
+/// Line of a bytecode: that of the last entry at or before it.
 pub(super) fn line_of(table: &[u8], encoding: Encoding, bytecode_index: u32) -> Option<u32> {
     let mut numbers = Numbers::new(table, encoding);
     let (mut at, mut line) = (0i32, 0i32);
@@ -35,7 +36,8 @@ mod tests {
 
     #[test]
     fn a_bytecode_has_the_line_of_the_last_entry_before_it() {
-        // Bytecode 0 is line 40 (escaped: 0 and 80 / 2), bytecode 5 line 42, bytecode 9 line 41 (escaped: 4 and -1).
+        // Bytecode 0 is line 40 (escaped: 0 and 80 / 2), bytecode 5 line 42, bytecode 9 line 41 (escaped: 4
+        // and -1).
         let table = [ESCAPE, 0, 80, 5 << 3 | 2, ESCAPE, 8, 1, 0];
         let line = |bytecode| line_of(&table, Encoding::WithZero, bytecode);
         assert_eq!([0, 4, 5, 8, 9, 100].map(line), [40, 40, 42, 42, 41, 41].map(Some));

@@ -1,4 +1,4 @@
-//! The memory of a process.
+//! Access to a process's memory.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,12 +8,13 @@ use std::os::unix::fs::FileExt;
 
 use crate::processes::Pid;
 
-/// Longest text that is read: Java's names have up to 65,535 bytes, and none that anybody reads has as many as these.
+/// Maximum length of a string. Java names may have up to 65,535 bytes; none that anybody reads is longer than
+/// this.
 pub(super) const MAX_TEXT: usize = 1024;
-/// What is read of a text at first: names of classes and methods are hardly ever longer.
+/// Length of the first read of a string; few names of classes and methods are longer.
 pub(super) const SHORT_TEXT: usize = 96;
 
-/// Something that has bytes at addresses.
+/// Readable memory.
 pub trait Memory {
     /// Reads bytes from an address on, and returns how many could be read.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
@@ -24,7 +25,7 @@ pub trait Memory {
         (self.read(address, &mut bytes) == length).then_some(bytes)
     }
 
-    /// The unsigned number of so many bytes at an address.
+    /// The unsigned number of `width` bytes at an address.
     fn number(&self, address: u64, width: usize) -> Option<u64> {
         let mut bytes = [0; 8];
         let into = bytes.get_mut(..width)?;
@@ -36,10 +37,10 @@ pub trait Memory {
         self.number(address, 8)
     }
 
-    /// The text at an address that a 0 ends.
+    /// The NUL-terminated string at an address.
     fn text(&self, address: u64) -> Option<String> {
         let mut bytes = [0; MAX_TEXT];
-        // Nearly all are short, and what is read costs more the longer it is.
+        // Nearly all strings are short, and longer reads cost more.
         [SHORT_TEXT, MAX_TEXT].into_iter().find_map(|length| {
             let read = self.read(address, &mut bytes[..length]);
             let text = bytes.get(..read)?;
@@ -49,14 +50,14 @@ pub trait Memory {
     }
 }
 
-/// Reads whole pages and keeps them: for what does not change, and is looked at in small pieces.
+/// Page cache for memory that does not change and is read in small pieces.
 pub(super) struct Paged<'a, M> {
     memory: &'a M,
     pages: RefCell<HashMap<u64, Vec<u8>>>,
 }
 
 const PAGE: usize = 4096;
-/// Most pages that are kept; descriptions of structures and their names take 40.
+/// Maximum number of cached pages; structure descriptions and their names take 40.
 const MAX_PAGES: usize = 4096;
 
 impl<'a, M> Paged<'a, M> {
@@ -94,7 +95,7 @@ impl<M: Memory> Memory for Paged<'_, M> {
     }
 }
 
-/// The memory of a running process. It stays that of the program it was opened for.
+/// Memory of a running process. It stays with the program that it was opened for, also after `exec`.
 #[derive(Debug)]
 pub struct ProcessMemory(File);
 

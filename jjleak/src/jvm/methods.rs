@@ -1,4 +1,4 @@
-//! Methods: their names, files and lines (`src/hotspot/share/oops/` in the JDK).
+//! Java methods: names, files and lines (`src/hotspot/share/oops/` in the JDK).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,21 +13,22 @@ use super::structs::{Field, Structs};
 use super::unsigned5::Encoding;
 use super::{Error, Memory, lines, names};
 
-/// Bit of a method's flags that says that it has a table of lines (`constMethodFlags.hpp`).
+/// Flag of a method with a line number table (`constMethodFlags.hpp`).
 const HAS_LINES: u64 = 1;
-/// Longest table of lines that is read: two bytes for each bytecode of the longest method.
+/// Maximum length of a line number table: two bytes per bytecode of the longest method.
 const MAX_LINE_BYTES: u64 = 128 << 10;
-/// Bytes of a `ConstMethod` that are read at first: most methods have no more, with their bytecode and lines.
+/// Bytes of a `ConstMethod` read first; most fit in it with bytecode and lines.
 const START_BYTES: usize = 512;
-/// Bytes of a `ConstMethod` before the bytecode, at most; the JDKs from 11 to 25 have up to 64.
+/// Maximum size of a `ConstMethod` before its bytecode; JDK 11 to 25 have up to 64.
 const MAX_FIXED_BYTES: usize = 256;
-/// The same of a `ConstantPool` before its entries, which have up to 72.
+/// Maximum size of a `ConstantPool` before its entries; actual ones have up to 72.
 const MAX_POOL_BYTES: u64 = 256;
 const WORD: u64 = 8;
-/// Since this version, a frame of the interpreter keeps the method's class, too, and the bytecode a word further down.
+/// First version whose interpreter frames also hold the method's class, which moves the bytecode pointer down
+/// by a word.
 const FRAMES_OF_JDK_9: u64 = 9;
 
-/// Where things are in a method and what it refers to.
+/// Layout of a method and the structures that it refers to.
 #[derive(Debug)]
 pub(super) struct MethodLayout {
     fixed: Field,
@@ -39,7 +40,7 @@ pub(super) struct MethodLayout {
     code: u64,
     pool_length: Field,
     holder: Field,
-    /// Bytes of a pool that these are in.
+    /// Bytes of a pool that contain these fields.
     pool_bytes: usize,
     entries: u64,
     source: Source,
@@ -49,7 +50,7 @@ pub(super) struct MethodLayout {
     knows_bytecode: bool,
 }
 
-/// Which structure knows the index of the source file's name.
+/// The structure that holds the index of the source file's name.
 #[derive(Debug)]
 enum Source {
     Pool(Field),
@@ -92,17 +93,17 @@ impl MethodLayout {
         })
     }
 
-    /// Whether the kernel side finds the bytecode of interpreted frames where it looks.
+    /// Returns whether the kernel side finds the bytecode pointer of interpreted frames.
     pub(super) const fn knows_bytecode(&self) -> bool {
         self.knows_bytecode
     }
 
-    /// The name of a class, as HotSpot has it.
+    /// Name of a class, in HotSpot's notation.
     pub(super) fn class_name(&self, memory: &impl Memory, class: u64) -> Option<String> {
         self.symbol(memory, self.class_name.read(memory, class)?)
     }
 
-    /// The method whose `ConstMethod` is at `fixed`, and starts so.
+    /// The method whose `ConstMethod` is at `fixed` and begins with `start`.
     fn method(&self, memory: &impl Memory, fixed: u64, start: &[u8], pool: &Pool) -> Option<Method> {
         let name = self.pooled(memory, pool, self.name.of(start)?)?;
         let code = fixed.wrapping_add(self.code);
@@ -116,7 +117,7 @@ impl MethodLayout {
         })
     }
 
-    /// A class's pool of constants.
+    /// The constant pool of a class.
     fn pool(&self, memory: &impl Memory, at: u64) -> Option<Pool> {
         let header = memory.bytes(at, self.pool_bytes)?;
         let class = self.holder.of(&header)?;
@@ -140,13 +141,13 @@ impl MethodLayout {
         Some(pool)
     }
 
-    /// Whether a pool is still that of the class that it was read for.
+    /// Returns whether a pool still belongs to the class that it was read for.
     fn is_current(&self, memory: &impl Memory, pool: &Pool) -> bool {
         memory.bytes(pool.at, self.pool_bytes).is_some_and(|header| header == pool.header)
             && self.class_name.read(memory, pool.class_at) == Some(pool.class_name_at)
     }
 
-    /// The table of lines of the `ConstMethod` at `fixed`, which begins where the bytecode ends.
+    /// The line number table of the `ConstMethod` at `fixed`; it begins where the bytecode ends.
     fn lines(&self, memory: &impl Memory, fixed: u64, start: &[u8], begin: u64) -> Option<Vec<u8>> {
         if self.flags.of(start)? & HAS_LINES == 0 {
             return None;
@@ -158,13 +159,13 @@ impl MethodLayout {
         copied.or_else(|| memory.bytes(begin, length))
     }
 
-    /// The text at this index of a constant pool.
+    /// The string at this index of a constant pool.
     fn pooled(&self, memory: &impl Memory, pool: &Pool, index: u64) -> Option<String> {
         let entry = pool.at.wrapping_add(self.entries).wrapping_add(WORD * index);
         self.symbol(memory, (index < pool.length).then(|| memory.pointer(entry))??)
     }
 
-    /// A text as HotSpot keeps it, with its length in front. Nearly all are so short that one read is enough.
+    /// A HotSpot `Symbol`, a string with its length in front. Nearly all fit in one read.
     fn symbol(&self, memory: &impl Memory, at: u64) -> Option<String> {
         let mut start = [0; SHORT_TEXT];
         let read = memory.read(at, &mut start);
@@ -181,16 +182,16 @@ impl MethodLayout {
     }
 }
 
-/// What all methods of a class have in common.
+/// Data that all methods of a class share.
 #[derive(Debug)]
 struct Pool {
     at: u64,
     length: u64,
-    /// The class's name, as HotSpot has it.
+    /// Name of the class, in HotSpot's notation.
     class: String,
-    /// Its source file; empty when unknown.
+    /// Source file; empty if unknown.
     file: String,
-    /// What tells that it is not another class's by now: what it begins with, and where that leads to.
+    /// The pool's header and the start of what it points to. They change if another class takes its place.
     header: Vec<u8>,
     class_at: u64,
     class_name_at: u64,
@@ -201,41 +202,43 @@ struct Method {
     name: String,
     file: String,
     lines: Vec<u8>,
-    /// Where its bytecode is.
+    /// Address of the bytecode.
     code: u64,
     code_size: u64,
 }
 
-/// A Java method at a place in its code.
+/// A Java method with a source position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JavaFrame {
     /// Class and method.
     pub name: String,
-    /// Source file, without its folder; empty when unknown.
+    /// Source file, without its folder; empty if unknown.
     pub file: String,
-    /// Line in it; 0 when unknown.
+    /// Line; 0 if unknown.
     pub line: u32,
 }
 
-/// Methods that have been read, by their address. Each is compared with what is there before it is used again: classes are
-/// unloaded, and others take their place.
+/// Cache of methods by address. Each entry is compared with current memory before use: classes are unloaded,
+/// and others take their place.
 #[derive(Debug, Default)]
 pub struct KnownMethods(HashMap<u64, Known>);
 
-/// Most methods that are remembered: a large application has as many.
+/// Maximum number of cached methods; a large application has as many.
 const MAX_KNOWN: usize = 1 << 17;
-/// Times that a method is read whose class is another one afterwards: it takes the collector far longer to unload one.
+/// Attempts at reading a method whose class changes meanwhile. One retry is enough: the collector takes far
+/// longer to unload a class.
 const TIMES_READ: u32 = 2;
 
 #[derive(Debug)]
 struct Known {
-    /// What a method's address leads to, and what is there: the same for as long as it is the same method.
+    /// The method's first words, which identify it while it exists.
     fixed: u64,
     header: Vec<u8>,
     method: Rc<Method>,
 }
 
-/// Names methods of stacks. What it has read of a class is used again for as long as it lives, and the class is in its place.
+/// Names the methods on stacks. Class data is reused for as long as this value lives and the class is in
+/// place.
 #[derive(Debug)]
 pub struct Methods<'a, M> {
     memory: &'a M,
@@ -243,9 +246,9 @@ pub struct Methods<'a, M> {
     code_cache: &'a CodeCacheLayout,
     scopes: Option<&'a ScopeLayout>,
     known: &'a mut KnownMethods,
-    /// By where they are; one a class, of those that frames are of.
+    /// Constant pools by address, one per class.
     pools: HashMap<u64, Pool>,
-    /// What compiled code is called, by where that is written: in the library.
+    /// Kinds of code by the address of their name, which is constant in the library.
     kinds: HashMap<u64, String>,
 }
 
@@ -260,7 +263,7 @@ impl<'a, M: Memory> Methods<'a, M> {
         Self { memory, layout, code_cache, scopes, known, pools: HashMap::new(), kinds: HashMap::new() }
     }
 
-    /// The code that there is in front of a return address now.
+    /// The code before a return address now.
     pub fn find(&mut self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
         let (memory, kinds) = (self.memory, &mut self.kinds);
         self.code_cache.find(memory, heaps, return_address, |at| {
@@ -275,8 +278,8 @@ impl<'a, M: Memory> Methods<'a, M> {
         })
     }
 
-    /// The methods at a return address in compiled code, innermost first: each is inlined into the next. Empty for other
-    /// code, and when the code is not what it was.
+    /// The methods at a return address in compiled code, innermost first: each is inlined into the next.
+    /// Empty for other code, and for code that has been replaced.
     pub fn compiled(&mut self, blob: &Blob, return_address: u64) -> Vec<JavaFrame> {
         let scopes = match blob.kind {
             BlobKind::Compiled => self.scopes.and_then(|scopes| scopes.at(self.memory, blob, return_address)),
@@ -285,13 +288,15 @@ impl<'a, M: Memory> Methods<'a, M> {
         };
         let frames: Option<Vec<_>> =
             scopes.and_then(|scopes| scopes.iter().map(|scope| self.frame(*scope)).collect());
-        // What is still there now has been there, with all its methods, since before anything was read of it.
+        // Code that is still in place has been there, with all its methods, since before anything was read of
+        // it.
         let frames = frames.filter(|_| self.code_cache.blob.is_current(self.memory, blob));
         frames.unwrap_or_else(|| self.without_line(blob).into_iter().collect())
     }
 
-    /// The method that an interpreted frame is of: `low_bits` are the lowest 16 of the address of its bytecode. What is no place in the
-    /// method's bytecode was one in another's, whose class has been unloaded since. Native methods have none.
+    /// The method of an interpreted frame. `low_bits` are the lowest 16 bits of its bytecode pointer: if they
+    /// do not point into the method's bytecode, they belonged to another method, whose class has been
+    /// unloaded. Native methods have no bytecode.
     pub fn interpreted(&mut self, method: u64, low_bits: u16) -> Option<JavaFrame> {
         let known = self.method(method)?;
         #[expect(clippy::cast_possible_truncation, reason = "the lowest bits are what is compared")]
@@ -324,8 +329,8 @@ impl<'a, M: Memory> Methods<'a, M> {
         (0..TIMES_READ).find_map(|_| self.read(at))
     }
 
-    /// `None` also when the method's class has been unloaded meanwhile, or since its pool was read: another one can be in its
-    /// place, whose methods must not get its name.
+    /// Also `None` if the method's class has been unloaded meanwhile, or since its pool was read: its
+    /// successor's methods must not get its name.
     fn read(&mut self, at: u64) -> Option<Rc<Method>> {
         let (memory, layout) = (self.memory, self.layout);
         let fixed = layout.fixed.read(memory, at)?;

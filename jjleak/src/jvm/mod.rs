@@ -1,11 +1,11 @@
-//! The Java code of a HotSpot JVM, read from outside: which machine code is whose, how its frames are laid out, and which
-//! methods a return address stands for.
+//! Java code of HotSpot JVMs, read from outside: the owners of machine code, the layout of frames, and the
+//! methods at return addresses.
 //!
-//! In: the mapped `libjvm.so` and the process's memory. Out: where the code is, for the kernel side, which unwinds through
-//! it as it finds it, and [`Methods`] for addresses. HotSpot describes its own structures in tables that it exports for
-//! debuggers (`vmStructs`, `src/hotspot/share/runtime/vmStructs.hpp` in the JDK), so that nothing has to run in the JVM,
-//! which is neither stopped nor asked for anything. Nothing that is read is trusted: it changes while it is read, and it is
-//! the target's.
+//! In: the mapped `libjvm.so` and the process's memory. Out: the location of code, for the kernel side's
+//! unwinder, and [`Methods`], which names addresses. HotSpot describes its structures in tables that it
+//! exports for debuggers (`vmStructs`, `src/hotspot/share/runtime/vmStructs.hpp` in the JDK). Nothing runs in
+//! the JVM, and it is not stopped. Nothing that is read is trusted: it changes meanwhile, and the target
+//! controls it.
 
 mod codecache;
 mod continuations;
@@ -43,48 +43,47 @@ pub use library::{describes_itself, has_name, is_library, library};
 pub use memory::{Memory, ProcessMemory};
 pub use methods::{JavaFrame, KnownMethods, Methods};
 
-/// The file that HotSpot is in, unless somebody has put it elsewhere.
+/// File name of HotSpot's library, unless it was renamed.
 pub(crate) const LIBRARY: &str = "libjvm.so";
 
-/// The variable that leads to what HotSpot tells of its structures.
+/// Variable that points to HotSpot's structure descriptions.
 const STRUCTS: &str = "gHotSpotVMStructs";
 
-/// Why a JVM's code cannot be told apart.
+/// Reason why a JVM's code cannot be identified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The library is no ELF file, or exports no `vmStructs`: it is another JVM's.
-    #[error("it exports no description of its structures (gHotSpotVMStructs)")]
+    #[error("the library exports no structure descriptions (gHotSpotVMStructs)")]
     NoStructs,
-    /// What was to be read is not there: the JVM has not come so far yet, or is gone.
-    #[error("cannot read {0}")]
+    /// The memory cannot be read: the JVM has not come so far yet, or is gone.
+    #[error("cannot read the JVM's {0}")]
     Unreadable(&'static str),
-    /// The description says nothing of a structure that is needed: an unknown version.
-    #[error("it describes no {0}")]
+    /// The description lacks a structure that is needed: an unknown version.
+    #[error("HotSpot describes no {0}")]
     Unknown(String),
 }
 
-/// A HotSpot JVM whose structures are known.
+/// A HotSpot JVM with known structures.
 #[derive(Debug)]
 pub struct Jvm<M> {
     memory: M,
     code_cache: CodeCacheLayout,
     methods: MethodLayout,
-    /// `None` where the structures of inlining are not described as they are known.
+    /// `None` if the structures of inlining differ from the known ones.
     scopes: Option<ScopeLayout>,
-    /// `None` where there are no virtual threads, or nothing is known of their frames.
+    /// `None` without virtual threads, or if the layout of their frames is unknown.
     continuations: Option<ContinuationLayout>,
     version: u64,
 }
 
 impl<M: Memory> Jvm<M> {
-    /// Reads what the JVM says of itself: `library` is the content of the file that it is in, which is mapped `bias` bytes
-    /// above the addresses in it.
+    /// Reads the JVM's description. `library` is the content of its file, mapped with this load bias.
     pub fn open(memory: M, library: &[u8], bias: u64) -> Result<Self, Error> {
         Self::described(memory, Symbols::of(library)?.above(bias))
     }
 
-    /// The same where the library is not at hand: `symbol` tells where exported variables are.
+    /// Reads the description without the library file: `symbol` returns the addresses of exported variables.
     pub fn described(memory: M, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
         let paged = Paged::new(&memory);
         let structs = Structs::read(&paged, &symbol)?;
@@ -100,73 +99,73 @@ impl<M: Memory> Jvm<M> {
         })
     }
 
-    /// Its major version, of the JDK.
+    /// The JDK's major version.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Whether inlined methods and lines can be told for this version.
+    /// Returns whether inlined methods and lines can be named for this version.
     const fn knows_inlining(&self) -> bool {
         self.scopes.is_some()
     }
 
-    /// What of its names cannot be told for this version, if anything.
+    /// What names lack for this version, if anything.
     #[must_use]
     pub const fn lacks(&self) -> Option<&'static str> {
         match (self.knows_inlining(), self.methods.knows_bytecode()) {
             (true, true) => None,
-            (true, false) => Some("lines of interpreted methods"),
-            (false, _) => Some("inlined methods and lines"),
+            (true, false) => Some("line numbers of interpreted methods"),
+            (false, _) => Some("inlined methods and line numbers"),
         }
     }
 
-    /// Where code is and can come to be, once all of it is settled: from before the JVM runs the first Java method on.
+    /// The code heaps, once all exist: from before the first Java method runs.
     pub fn heaps(&self) -> Result<Vec<CodeHeap>, Error> {
         codecache::heaps(&self.memory, &self.code_cache)
     }
 
-    /// What the kernel side has to know of these heaps to unwind through code in them.
+    /// The data that the kernel side needs to unwind through code in these heaps.
     pub fn code_cache(&self, heaps: &[CodeHeap]) -> Result<CodeCache, Error> {
-        let unknown = || Error::Unknown("code that is laid out as is known".to_owned());
+        let unknown = || Error::Unknown("known layout of code".to_owned());
         self.code_cache.for_kernel(heaps).ok_or_else(unknown)
     }
 
-    /// Where frames of virtual threads are that are on no stack; `None` before the JVM knows, where it does not tell, and where its
-    /// collector does not allow to look.
+    /// Location of unmounted virtual threads' frames; `None` before the JVM has set it, if it does not expose
+    /// it, or under an unsupported collector.
     #[must_use]
     pub fn continuations(&self) -> Option<Continuations> {
         let class_name = |class| self.methods.class_name(&self.memory, class);
         self.continuations.as_ref()?.read(&self.memory, class_name)
     }
 
-    /// Why there will be no [`Self::continuations`] with this JVM's collector, if that is so. To be asked once its flags are settled, as
-    /// they are when it has [heaps](Self::heaps).
+    /// The reason why there will be no [`Self::continuations`] under this JVM's collector, if any. Valid once
+    /// the flags are final, which they are when it has [heaps](Self::heaps).
     #[must_use]
     pub fn lacks_continuations(&self) -> Option<&'static str> {
         self.continuations.as_ref()?.lacks(&self.memory)
     }
 
-    /// The code that there is in front of a return address now.
+    /// The code before a return address now.
     #[must_use]
     pub fn find(&self, heaps: &[CodeHeap], return_address: u64) -> Option<Blob> {
         self.code_cache.find(&self.memory, heaps, return_address, |at| self.memory.text(at))
     }
 
-    /// Names methods.
+    /// Returns a resolver of method names.
     #[must_use]
     pub fn methods<'a>(&'a self, known: &'a mut KnownMethods) -> Methods<'a, M> {
         Methods::new(&self.memory, &self.methods, &self.code_cache, self.scopes.as_ref(), known)
     }
 }
 
-/// Where the variables are by which HotSpot describes itself, and those that it does not describe: addresses in the library that
-/// it is in.
+/// Addresses, within the library, of the variables with HotSpot's description and of further variables that
+/// it does not describe.
 #[derive(Debug)]
 pub struct Symbols(HashMap<String, u64>);
 
 impl Symbols {
-    /// Looks them up in the content of a library.
+    /// Finds the symbols in the content of a library.
     pub fn of(library: &[u8]) -> Result<Self, Error> {
         let elf = ElfFile::<FileHeader64<Endianness>>::parse(library).map_err(|_| Error::NoStructs)?;
         let exported = elf
@@ -189,13 +188,14 @@ impl Symbols {
         Ok(Self(symbols))
     }
 
-    /// Where they are in a process that maps the library `bias` bytes above the addresses in it.
+    /// The addresses in a process that maps the library with this load bias.
     pub fn above(&self, bias: u64) -> impl Fn(&str) -> Option<u64> {
         move |name: &str| Some(self.0.get(name)?.wrapping_add(bias))
     }
 }
 
-/// Where the loader puts the number by which the library's thread-local variables are found (System V ABI, x86-64), if it does.
+/// Address of the relocation that holds the library's TLS module number (System V ABI, x86-64), if there is
+/// one.
 fn module_of(elf: &ElfFile<'_, FileHeader64<Endianness>>) -> Option<u64> {
     let is_own = |target| match target {
         RelocationTarget::Absolute => true,

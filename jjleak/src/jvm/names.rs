@@ -1,7 +1,7 @@
-//! Names of methods as people write them.
+//! Method names in source notation.
 
-/// Names a method of a class, whose name is as class files have it. What the JVM adds to tell classes of the same code
-/// from each other is left out: the address of a hidden class, and the number of a lambda.
+/// The source name of a method of a class, given in class file notation. It drops the suffixes that
+/// distinguish copies of the same code: the address of a hidden class, and the number of a lambda.
 pub(super) fn method(class: &str, method: &str) -> String {
     let class = without_address(class);
     let class = match class.split_once("$$Lambda$") {

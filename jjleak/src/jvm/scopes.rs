@@ -1,6 +1,6 @@
-//! Which methods a place in compiled code stands for: the compiler inlines, and writes down for each call which method at
-//! which bytecode it belongs to, and which one that was inlined into (`PcDesc` and `ScopeDesc`, `src/hotspot/share/code/`
-//! in the JDK).
+//! Inlined methods at a position in compiled code. For each call, the compiler records the method and
+//! bytecode that it belongs to, and the method that this one was inlined into (`PcDesc` and `ScopeDesc`,
+//! `src/hotspot/share/code/` in the JDK).
 
 use std::ops::Range;
 
@@ -9,21 +9,22 @@ use super::structs::{Field, Structs};
 use super::unsigned5::{Encoding, Numbers};
 use super::{Error, Memory};
 
-/// Most methods inlined into each other; HotSpot stops at 15 by default (`-XX:MaxInlineLevel`).
+/// Maximum depth of inlining; HotSpot's default is 15 (`-XX:MaxInlineLevel`).
 const MAX_INLINED: usize = 128;
-/// Largest table of one compiled method that is read. HotSpot gives up on methods of more than some hundred KiB of machine code
-/// (`MaxNodeLimit`, `NMethodSizeLimit`), and describes their calls only, each by 16 bytes of one table and a few of the other.
+/// Maximum size of a compiled method's table. HotSpot does not compile methods beyond some hundred KiB of
+/// machine code (`MaxNodeLimit`, `NMethodSizeLimit`), and describes only their calls, each in 16 bytes of one
+/// table and a few of the other.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
-/// Bytes of a blob in front of its code that tell where its tables are; the JDKs from 11 to 25 have up to 370.
-const MAX_TELLING_BYTES: u64 = 1024;
+/// Maximum number of bytes before a blob's code that locate its tables; JDK 11 to 25 have up to 370.
+const MAX_HEADER_BYTES: u64 = 1024;
 const WORD: u64 = 8;
 
-/// Where the tables are.
+/// Layout of the tables.
 #[derive(Debug)]
 pub(super) struct ScopeLayout {
     tables: Tables,
-    /// Bytes from a blob's start that tell.
-    telling_bytes: usize,
+    /// Bytes from a blob's start that contain all these fields.
+    header_bytes: usize,
     place_bytes: u64,
     place_pc: Field,
     place_scope: Field,
@@ -32,10 +33,11 @@ pub(super) struct ScopeLayout {
 
 #[derive(Debug)]
 enum Tables {
-    /// In the blob itself: distances from its start, but for the scopes, which the places follow. Until JDK 22.
+    /// In the blob itself: offsets from its start, except for the scopes; the places follow them. Until JDK
+    /// 22.
     Inside { metadata: Field, scopes: Scopes, places: Field, places_end: Field },
-    /// In memory of their own: metadata after the relocations, and distances from the start of what does not change. Since
-    /// JDK 25.
+    /// In memory of their own: metadata after the relocations, and offsets into the immutable data. Since JDK
+    /// 25.
     Outside {
         mutable: Field,
         relocations: Field,
@@ -46,16 +48,16 @@ enum Tables {
     },
 }
 
-/// How a blob says where its scopes are.
+/// How a blob locates its scopes.
 #[derive(Debug)]
 enum Scopes {
     Address(Field),
-    /// By their distance from its start; until JDK 8.
+    /// By their offset from its start; until JDK 8.
     Offset(Field),
 }
 
 impl Scopes {
-    /// `None` where they are in memory of their own.
+    /// `None` if they are in memory of their own.
     fn of(structs: &Structs) -> Option<Self> {
         let address = structs.field(&[("CompiledMethod", "_scopes_data_begin")]).map(Self::Address);
         let offset = || structs.field(&[("nmethod", "_scopes_data_offset")]).map(Self::Offset);
@@ -64,23 +66,23 @@ impl Scopes {
     }
 }
 
-/// A method at a place in its bytecode.
+/// A method and a position in its bytecode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scope {
     pub(super) method: u64,
     pub(super) bytecode_index: u32,
 }
 
-/// Where the tables of one blob are: scopes and places side by side, and the metadata in front of them or elsewhere.
+/// The tables of one blob: scopes and places side by side, and the metadata before them or elsewhere.
 struct Located {
     places: Range<u64>,
     scopes: Range<u64>,
-    /// Its end is known in some versions only.
+    /// Only some versions specify its end.
     metadata: Range<u64>,
 }
 
 impl Located {
-    /// Where all of them are that lie side by side.
+    /// Address range of the tables that lie side by side.
     fn all(&self) -> Range<u64> {
         let start = self.places.start.min(self.scopes.start);
         let is_in_front = self.metadata.end == start;
@@ -108,10 +110,10 @@ impl ScopeLayout {
                 scopes: nmethod("_scopes_data_offset")?,
             },
         };
-        let telling_bytes = tables.telling_bytes().ok_or_else(too_large)?;
+        let header_bytes = tables.header_bytes().ok_or_else(too_large)?;
         Ok(Self {
             tables,
-            telling_bytes,
+            header_bytes,
             place_bytes: structs.size("PcDesc")?,
             place_pc: structs.field(&[("PcDesc", "_pc_offset")])?,
             place_scope: structs.field(&[("PcDesc", "_scope_decode_offset")])?,
@@ -123,10 +125,10 @@ impl ScopeLayout {
         self.encoding
     }
 
-    /// The methods at a return address in compiled code, innermost first. `None` when its tables make no sense. It may be other
-    /// code by now.
+    /// The methods at a return address in compiled code, innermost first. `None` if its tables are invalid:
+    /// it may be other code by now.
     pub(super) fn at(&self, memory: &impl Memory, blob: &Blob, return_address: u64) -> Option<Vec<Scope>> {
-        let copy = memory.bytes(blob.at, self.telling_bytes)?;
+        let copy = memory.bytes(blob.at, self.header_bytes)?;
         let tables = self.tables.of(&copy, blob.at)?;
         let read = |at: &Range<u64>| {
             let length = at.end.checked_sub(at.start).filter(|length| *length <= MAX_TABLE_BYTES)?;
@@ -156,8 +158,8 @@ impl ScopeLayout {
             .collect()
     }
 
-    /// Where the description of a place in the code begins: of the return address, or else, for calls that need none, of
-    /// the next place that has one.
+    /// Offset of the scope of a return address. Calls that need no scope of their own have that of the next
+    /// place.
     fn scope_at(&self, places: &[u8], pc: u64) -> Option<usize> {
         let pc = i64::try_from(pc).ok()?;
         let bytes = usize::try_from(self.place_bytes).ok().filter(|bytes| *bytes > 0)?;
@@ -167,7 +169,7 @@ impl ScopeLayout {
         usize::try_from(scope).ok().filter(|scope| *scope > 0)
     }
 
-    /// The methods, by their numbers among the blob's metadata, and where in their bytecode.
+    /// The methods, by index into the blob's metadata, and their bytecode positions.
     fn chain(&self, scopes: &[u8], first: usize) -> Option<Vec<(u64, u32)>> {
         let mut chain = Vec::new();
         let mut at = first;
@@ -175,10 +177,10 @@ impl ScopeLayout {
             let mut numbers = Numbers::new(scopes.get(at..)?, self.encoding);
             let sender = usize::try_from(numbers.next()?).ok()?;
             let method = u64::from(numbers.next()?.checked_sub(1)?);
-            // Numbers of bytecodes begin at -1: before the first.
+            // Bytecode indices begin at -1: before the first.
             let bytecode_index = numbers.next()?.saturating_sub(1);
             chain.push((method, bytecode_index));
-            // What a method is inlined into is described before it.
+            // The caller of an inlined method is described before it.
             at = if sender < at { sender } else { 0 };
         }
         (!chain.is_empty()).then_some(chain)
@@ -190,8 +192,8 @@ fn too_large() -> Error {
 }
 
 impl Tables {
-    /// Bytes of a blob that all of these fields are in.
-    fn telling_bytes(&self) -> Option<usize> {
+    /// Bytes of a blob that contain all these fields.
+    fn header_bytes(&self) -> Option<usize> {
         let ends = match self {
             Self::Inside { metadata, scopes, places, places_end } => {
                 let (Scopes::Address(scopes) | Scopes::Offset(scopes)) = scopes;
@@ -202,10 +204,10 @@ impl Tables {
                 fields.map(|field| field.end()).into_iter().max()
             }
         };
-        ends.filter(|end| *end <= MAX_TELLING_BYTES).and_then(|end| usize::try_from(end).ok())
+        ends.filter(|end| *end <= MAX_HEADER_BYTES).and_then(|end| usize::try_from(end).ok())
     }
 
-    /// Where they are, by a copy of the start of the blob at `at`.
+    /// Locates the tables with a copy of the start of the blob at `at`.
     fn of(&self, copy: &[u8], at: u64) -> Option<Located> {
         let read = |field: &Field| field.of(copy);
         match self {

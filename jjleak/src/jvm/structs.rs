@@ -1,18 +1,18 @@
-//! HotSpot's description of its own structures: where each field is, and how wide.
+//! HotSpot's description of its own structures: offset and width of each field.
 
 use std::collections::HashMap;
 
 use super::{Error, Memory, STRUCTS};
 
-/// Most entries of a table that are read; the JDKs from 11 to 25 have up to 840.
+/// Maximum number of table entries; JDK 11 to 25 have up to 840.
 const MAX_ENTRIES: u64 = 4096;
-/// Longest entry of a table; they have up to 56 bytes.
+/// Maximum size of a table entry; actual ones have up to 56 bytes.
 const MAX_STRIDE: usize = 256;
 
-/// The JVM's own version in JDK 8.
+/// HotSpot's own version in JDK 8.
 const HOTSPOT_25: u64 = 25;
 
-/// A field: its distance from the start of its structure, and its width in bytes.
+/// A field: its offset in its structure, and its width in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) offset: u64,
@@ -20,12 +20,12 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Its value, as an unsigned number, in the structure at `base`.
+    /// Reads the field as an unsigned number in the structure at `base`.
     pub(super) fn read(self, memory: &impl Memory, base: u64) -> Option<u64> {
         memory.number(base.wrapping_add(self.offset), self.width)
     }
 
-    /// Its value in a copy of the start of its structure.
+    /// Reads the field in a copy of the start of its structure.
     pub(super) fn of(self, copy: &[u8]) -> Option<u64> {
         let at = usize::try_from(self.offset).ok()?;
         let mut bytes = [0; 8];
@@ -33,12 +33,12 @@ impl Field {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// Its value as a signed number in a copy.
+    /// Reads the field as a signed number in a copy.
     pub(super) fn of_signed(self, copy: &[u8]) -> Option<i64> {
         Some(self.extended(self.of(copy)?))
     }
 
-    /// First byte after it.
+    /// Offset of the first byte after the field.
     pub(super) fn end(self) -> u64 {
         self.offset.saturating_add(self.width as u64)
     }
@@ -49,7 +49,7 @@ impl Field {
     }
 }
 
-/// The tables.
+/// The structure descriptions.
 #[derive(Debug, Default)]
 pub(super) struct Structs {
     fields: HashMap<(String, String), Field>,
@@ -59,7 +59,7 @@ pub(super) struct Structs {
 }
 
 impl Structs {
-    /// Reads them; `symbol` gives the addresses of exported variables.
+    /// Reads the tables; `symbol` returns the addresses of exported variables.
     pub(super) fn read(memory: &impl Memory, symbol: impl Fn(&str) -> Option<u64>) -> Result<Self, Error> {
         let value =
             |name: &str| symbol(name).and_then(|address| memory.pointer(address)).ok_or(Error::NoStructs);
@@ -97,31 +97,32 @@ impl Structs {
         Ok(structs)
     }
 
-    /// A field, by the first of these names that there is: they change from version to version.
+    /// The field under the first of these names that exists: names change between versions.
     pub(super) fn field(&self, names: &[(&str, &str)]) -> Result<Field, Error> {
         first(&self.fields, names).ok_or_else(|| unknown(names))
     }
 
-    /// Where a static field is.
+    /// Address of a static field.
     pub(super) fn address(&self, names: &[(&str, &str)]) -> Result<u64, Error> {
         first(&self.statics, names).ok_or_else(|| unknown(names))
     }
 
-    /// Bytes of a structure.
+    /// Size of a structure in bytes.
     pub(super) fn size(&self, name: &str) -> Result<u64, Error> {
         self.sizes.get(name).copied().ok_or_else(|| Error::Unknown(name.to_owned()))
     }
 
-    /// The JDK's major version; 0 when it is not told.
+    /// The JDK's major version; 0 if unknown.
     pub(super) fn version(&self, memory: &impl Memory) -> u64 {
         let address = self.address(&[("Abstract_VM_Version", "_vm_major_version")]);
         let major = address.ok().and_then(|address| memory.number(address, 4)).unwrap_or_default();
-        // Until JDK 8, the JVM counts its own versions, of which 25 is the one in JDK 8; it has one code heap only.
+        // Until JDK 8, HotSpot has versions of its own; JDK 8 has 25. It has a single code heap.
         let is_old = self.address(&[("CodeCache", "_heap")]).is_ok();
         if is_old { major.saturating_sub(HOTSPOT_25 - 8) } else { major }
     }
 
-    /// Bytes of a field of this type. What is no number of up to 8 bytes is a structure, of which the first word is meant.
+    /// Width of a field of this type. Types that are not numbers of up to 8 bytes are structures; their first
+    /// word is used.
     fn width(&self, kind: &str) -> usize {
         let kind = kind.trim_start_matches("volatile ").trim_start_matches("const ");
         let size = if kind.ends_with('*') { None } else { self.sizes.get(kind).copied() };
@@ -145,30 +146,30 @@ fn unknown(names: &[(&str, &str)]) -> Error {
     Error::Unknown(names.join(" or "))
 }
 
-/// A table whose last entry has no name.
+/// A table that ends with an entry without a name.
 struct Table {
     at: u64,
     stride: u64,
-    /// Where in an entry the pointer to its name is.
+    /// Offset of an entry's pointer to its name.
     name: u64,
 }
 
 impl Table {
-    /// Shows each entry and its name. Entries that make no sense are passed over.
+    /// Calls `visit` with each entry and its name, and skips invalid entries.
     fn each(
         &self,
         memory: &impl Memory,
-        mut show: impl FnMut(&[u8], String) -> Option<()>,
+        mut visit: impl FnMut(&[u8], String) -> Option<()>,
     ) -> Result<(), Error> {
         let stride = usize::try_from(self.stride).ok().filter(|stride| (8..=MAX_STRIDE).contains(stride));
-        let stride = stride.ok_or(Error::Unreadable("its tables of structures"))?;
+        let stride = stride.ok_or(Error::Unreadable("structure tables"))?;
         for index in 0..MAX_ENTRIES {
             let at = self.at.wrapping_add(index * self.stride);
-            let entry = memory.bytes(at, stride).ok_or(Error::Unreadable("its tables of structures"))?;
+            let entry = memory.bytes(at, stride).ok_or(Error::Unreadable("structure tables"))?;
             match word(&entry, self.name) {
                 None | Some(0) => return Ok(()),
                 Some(name) => {
-                    let _ = memory.text(name).and_then(|name| show(&entry, name));
+                    let _ = memory.text(name).and_then(|name| visit(&entry, name));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A small JVM in made-up memory, as it is and damaged.
+//! A small JVM in synthetic memory, intact and damaged.
 
 mod fuzzed;
 pub(crate) mod image;
@@ -15,7 +15,7 @@ use image::{
     STEP, image, image_of, open,
 };
 
-/// The blob with code at a return address.
+/// The blob with the code before a return address.
 fn find(jvm: &Jvm<Image>, return_address: u64) -> Option<Blob> {
     jvm.find(&jvm.heaps().unwrap(), return_address)
 }
@@ -63,14 +63,14 @@ fn code_is_found_with_its_kind_wherever_in_it_an_address_is() {
 fn the_kernel_side_is_told_where_to_read() {
     let jvm = open(image());
     let heaps = jvm.heaps().unwrap();
-    let told = jvm.code_cache(&heaps).unwrap();
+    let layout = jvm.code_cache(&heaps).unwrap();
     let (begin, end) = (HEAP, HEAP + HEAP_BYTES);
     let heap = CodeHeap { begin, end, segment_map: SEGMENT_MAP, segment_log2: 7, reserved: 0 };
-    assert_eq!((told.heaps[0], told.heaps[1]), (heap, CodeHeap::default()));
+    assert_eq!((layout.heaps[0], layout.heaps[1]), (heap, CodeHeap::default()));
     // Words of 4 bytes from the start of the block, which is 16 bytes before the blob.
-    assert_eq!((told.used, told.blob, told.name, told.frame_size), (2, 4, 4, 7));
-    assert_eq!((told.code_begin, told.code_end, told.is_relative, told.compile_id), (8, 10, 0, 14));
-    assert_eq!((told.plain_bytes, told.header_bytes), (48, 60));
+    assert_eq!((layout.used, layout.blob, layout.name, layout.frame_size), (2, 4, 4, 7));
+    assert_eq!((layout.code_begin, layout.code_end, layout.is_relative, layout.compile_id), (8, 10, 0, 14));
+    assert_eq!((layout.plain_bytes, layout.header_bytes), (48, 60));
 }
 
 #[test]
@@ -86,13 +86,13 @@ fn a_return_address_stands_for_the_inlined_methods_with_their_lines() {
     let frame = |name: &str, line| (format!("a.B.{name}"), "B.java".to_owned(), line);
     assert_eq!(names(&jvm, CODE + 0x20), [frame("inner", 12), frame("outer", 10)]);
     assert_eq!(names(&jvm, CODE + 0x40), [frame("outer", 10)]);
-    // A call without a description of its own has the next one's; behind the last, the method is known.
+    // A call without a scope of its own has that of the next one; behind the last, only the method is known.
     assert_eq!(names(&jvm, CODE + 0x18), [frame("inner", 12), frame("outer", 10)]);
     assert_eq!(names(&jvm, CODE + 0x50), [frame("outer", 0)]);
 }
 
 #[test]
-fn an_interpreted_method_is_told_by_the_low_bits_of_its_bytecode() {
+fn an_interpreted_method_is_identified_by_the_low_bits_of_its_bytecode() {
     let jvm = open(image());
     let bytecode = u64::from(BYTECODE);
     let line = |at: u64| Some(interpreted(&jvm, METHODS, u16::try_from(at & 0xffff).unwrap())?.line);
@@ -109,7 +109,7 @@ fn a_native_method_has_a_name_and_no_line() {
     assert_eq!((&*native.name, native.line), ("a.B.outer", 0));
 }
 
-/// The lowest bits of where the bytecode of a method begins, and of the one after it.
+/// The lowest 16 bits of the bytecode address of a method, and of the next one.
 const BYTECODE: u16 = low(METHODS + 0x100 + 32);
 const NEXT_BYTECODE: u16 = low(METHODS + STEP + 0x100 + 32);
 
@@ -178,7 +178,7 @@ fn code_that_has_given_way_to_other_code_has_no_names() {
     assert!(later.methods(&mut KnownMethods::default()).compiled(&blob, CODE + 0x20).is_empty());
 }
 
-/// Reads all that there is to read.
+/// Reads everything that can be read.
 fn exhaust(image: Image) {
     let symbols = image.symbols.clone();
     let Ok(jvm) = Jvm::described(image, |name| symbols.get(name).copied()) else { return };

@@ -1,24 +1,25 @@
-//! HotSpot's packed numbers (`src/hotspot/share/utilities/unsigned5.hpp`): one to five bytes, the low six bits of all but
-//! the last first. Since JDK 19 no byte of a number is 0.
+//! HotSpot's compressed numbers (`src/hotspot/share/utilities/unsigned5.hpp`): one to five bytes, the low six
+//! bits of all but the last first. Since JDK 19 no byte of a number is 0.
 
 /// Longest encoding of a number.
 const MAX_BYTES: u32 = 5;
-/// The last byte of a number is below this, counted from the first byte that is used; 64 others say that more follow.
+/// The last byte of a number is below this, counted from the lowest byte used; 64 other values mean that more
+/// follow.
 const BYTE_VALUES: u32 = 256;
 const MORE: u32 = 64;
 const SHIFT: u32 = 6;
 
-/// Which bytes are used.
+/// The byte values in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     /// All.
     WithZero,
-    /// All but 0.
+    /// All except 0.
     WithoutZero,
 }
 
 impl Encoding {
-    /// The one of a JDK.
+    /// The encoding of a JDK.
     pub(super) const fn of_version(version: u64) -> Self {
         if version >= 19 { Self::WithoutZero } else { Self::WithZero }
     }
@@ -31,7 +32,7 @@ impl Encoding {
     }
 }
 
-/// Reads numbers one after the other.
+/// Decoder for consecutive numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbers<'a> {
     bytes: &'a [u8],
@@ -43,7 +44,7 @@ impl<'a> Numbers<'a> {
         Self { bytes, encoding }
     }
 
-    /// The next byte as it is.
+    /// The next byte, undecoded.
     pub(super) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
@@ -65,7 +66,7 @@ impl<'a> Numbers<'a> {
         Some(sum)
     }
 
-    /// The next number, whose lowest bit is its sign.
+    /// The next number, with its sign in the lowest bit.
     pub(super) fn next_signed(&mut self) -> Option<i32> {
         let value = self.next()?;
         Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())

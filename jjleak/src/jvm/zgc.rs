@@ -1,44 +1,45 @@
-//! The colours of ZGC's references: see [`jjleak_common::jvm::Colours`].
+//! Colours of ZGC's references: see [`jjleak_common::jvm::Colours`].
 //!
-//! HotSpot tells debuggers where the variables are that say which colours there are. Where a thread keeps what it knows of them it does not
-//! tell; it keeps them side by side in an order that no JDK has changed, and they are looked for in its threads.
+//! HotSpot exposes to debuggers the variables that hold the current colours, but not where a thread caches
+//! them. Threads cache them side by side, in an order that no JDK has changed. They are found by searching
+//! the thread structures.
 
 use jjleak_common::jvm::{Colours, barrier};
 
 use super::Memory;
 use super::structs::{Field, Structs};
 
-/// Bytes of a thread that its collector's data begin in; they are among its first fields.
+/// Bytes of a thread that are searched; the collector's data are among its first fields.
 const SEARCHED_BYTES: usize = 1024;
-/// Most threads that are looked at.
+/// Maximum number of threads searched.
 const MAX_THREADS: u64 = 64;
-/// Bytes of an entry in a thread's table of modules (glibc's `dtv_t`).
+/// Size of an entry of a thread's TLS module table (glibc's `dtv_t`).
 const MODULE_BYTES: u64 = 16;
-/// No program has as many modules with thread-local variables.
+/// Maximum TLS module number; no program has as many.
 const MAX_MODULES: u64 = 1 << 16;
 const WORD: u64 = 8;
 
-/// Variables that are found by their symbols, or by other means, under such names.
+/// Variables found by symbol or otherwise, under these names.
 pub(super) mod variable {
-    /// The thread-local pointer to the JVM's own description of the thread: how far from the start of the library's.
+    /// Offset of the thread-local pointer to the JVM's `Thread`, from the start of the library's TLS block.
     pub(crate) const THREAD: &str = "_ZN6Thread12_thr_currentE";
-    /// The word in which the loader keeps the number of the library's thread-local variables: a relocation.
+    /// The word with the library's TLS module number, which the loader relocates.
     pub(crate) const MODULE: &str = "R_X86_64_DTPMOD64";
-    /// The library's first byte.
+    /// First byte of the library.
     pub(crate) const START: &str = "__ehdr_start";
 }
 
-/// Where ZGC's colours are told.
+/// Location of ZGC's colours.
 #[derive(Debug, Default)]
 pub(super) struct ZgcLayout {
-    /// As JDKs up to 23 have it without generations.
+    /// Non-generational ZGC, until JDK 23.
     coloured: Option<Globals<3>>,
     generational: Option<Generational>,
-    /// What lacks where nothing is known of that one.
-    lacking: &'static str,
+    /// The reason to report if generational ZGC is not supported.
+    reason: &'static str,
 }
 
-/// Pointers to variables in a structure that a variable points to.
+/// Pointers to variables, in a structure that a variable points to.
 #[derive(Debug)]
 struct Globals<const COUNT: usize> {
     instance: u64,
@@ -47,7 +48,7 @@ struct Globals<const COUNT: usize> {
 
 #[derive(Debug)]
 struct Generational {
-    /// The bits of stale references, how far addresses are shifted, and what threads keep.
+    /// Bits of stale references, the address shift, and the threads' copies.
     globals: Globals<6>,
     threads: u64,
     count: Field,
@@ -58,10 +59,10 @@ struct Generational {
     thread: u64,
 }
 
-/// What they say.
+/// The current colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KnownColours {
-    /// The part of a word that is a reference.
+    /// Mask of a reference's address.
     pub(super) mask: u64,
     pub(super) barrier: u32,
     pub(super) colours: Colours,
@@ -77,7 +78,7 @@ impl<const COUNT: usize> Globals<COUNT> {
             .then(|| Self { instance, fields: fields.map(Option::unwrap_or_default) })
     }
 
-    /// Where the variables are.
+    /// Addresses of the variables.
     fn read(&self, memory: &impl Memory) -> Option<[u64; COUNT]> {
         let instance = memory.pointer(self.instance)?;
         let addresses = self.fields.map(|field| field.read(memory, instance).filter(|address| *address != 0));
@@ -88,27 +89,27 @@ impl<const COUNT: usize> Globals<COUNT> {
 impl ZgcLayout {
     pub(super) fn of(structs: &Structs, symbol: impl Fn(&str) -> Option<u64>) -> Self {
         let coloured = ["_XAddressWeakBadMask", "_XAddressGoodMask", "_XAddressOffsetMask"];
-        let lacking = if symbol(variable::THREAD).is_none() {
-            "its library has no symbol for the pointer to a thread"
+        let reason = if symbol(variable::THREAD).is_none() {
+            "the library has no symbol for the thread pointer"
         } else if symbol(variable::MODULE).is_none() {
-            "its library has no number for its thread-local variables (no relocation R_X86_64_DTPMOD64)"
+            "the library has no TLS module number (no R_X86_64_DTPMOD64 relocation)"
         } else {
-            "it does not describe its threads and this collector as is known"
+            "HotSpot's threads or this collector have an unknown layout"
         };
         Self {
-            lacking,
+            reason,
             coloured: Globals::of(structs, "XGlobalsForVMStructs", coloured),
             generational: Generational::of(structs, symbol),
         }
     }
 
-    /// Why nothing can be known where this collector is at work, if so.
+    /// The reason why this collector is not supported, if any.
     pub(super) fn lacks(&self, has_generations: bool) -> Option<&'static str> {
-        let is_told = self.generational.is_some() || (self.coloured.is_some() && !has_generations);
-        (!is_told).then_some(self.lacking)
+        let is_supported = self.generational.is_some() || (self.coloured.is_some() && !has_generations);
+        (!is_supported).then_some(self.reason)
     }
 
-    /// What there is to know where this collector is at work, with generations or without.
+    /// The colours under this collector, generational or not.
     pub(super) fn read(&self, memory: &impl Memory, has_generations: bool) -> Option<KnownColours> {
         match &self.coloured {
             Some(globals) if !has_generations => {
@@ -179,8 +180,8 @@ impl Generational {
     }
 }
 
-/// Where in each of these the words stand, one after the other: `None` when they stand nowhere, in one of them twice, or in different
-/// places. A thread that has not noticed a new phase yet has others.
+/// Offset of the words, one after the other, in each of these. `None` if they are nowhere, twice in one, or
+/// at different offsets. A thread that has not noticed a new phase yet has other words.
 fn place_in_all<const COUNT: usize>(
     threads: impl Iterator<Item = Vec<u8>>,
     words: [u64; COUNT],
@@ -215,7 +216,7 @@ mod tests {
         Field { offset: at(index), width: 8 }
     }
 
-    /// A JVM with three threads, in which the masks stand at these words; its module's number is 3.
+    /// A JVM with three threads that hold the masks at these words; its TLS module number is 3.
     fn read(places: [usize; 3]) -> Option<Colours> {
         let mut memory = vec![0; 800];
         memory[1] = at(10);

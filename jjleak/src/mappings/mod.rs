@@ -1,7 +1,7 @@
-//! From system calls that map and unmap memory to the mappings of a process.
+//! Tracks a process's mappings by its system calls.
 //!
-//! In: [`Event`]s of the kernel side, in the order in which it told of them. Out: [`MappingBooks`]: which addresses are
-//! mapped, in how many ranges, from which stacks. Pure: what a call does is decided here, by its arguments and result.
+//! In: [`Event`]s of the kernel side, in order. Out: [`MappingTable`]: the mapped addresses, as ranges with
+//! their stacks. Pure: it derives the effect of a call from its arguments and result.
 
 mod ranges;
 #[cfg(test)]
@@ -15,10 +15,10 @@ use jjleak_common::mapping::{Call, Event, Kinds, MAP_FIXED, flag};
 use crate::attach::SizeFilter;
 use ranges::{Allocation, Piece, Ranges};
 
-/// A page of x86-64.
+/// Page size of x86-64.
 const PAGE: u64 = 4096;
-/// `MAP_HUGETLB`, the place of the page size's logarithm in the flags, and the page size that stands for 0
-/// (include/uapi/asm-generic/hugetlb_encode.h).
+/// `MAP_HUGETLB`, the position and mask of the page size's logarithm in the flags, and the size that 0 stands
+/// for (include/uapi/asm-generic/hugetlb_encode.h).
 const MAP_HUGETLB: u64 = 0x4_0000;
 const HUGE_SHIFT: u64 = 26;
 const HUGE_MASK: u64 = 63;
@@ -27,70 +27,70 @@ const DEFAULT_HUGE_LOG2: u64 = 21;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 
-/// Most ranges kept of an image: the kernel allows 65,530 mappings, each of which can be several neighbouring ranges of
-/// ours.
+/// Maximum number of ranges per image: the kernel allows 65,530 mappings, each of which can be several
+/// adjacent ranges here.
 const MAX_RANGES: usize = 1 << 20;
 
-/// Most threads of which the last call is remembered: an unmapping that succeeds does not tell that it has returned, and
-/// threads end. Forgotten are then also the few calls that may still fail.
+/// Maximum number of threads with a remembered call: a successful unmapping reports no return, and threads
+/// end. Beyond it, all are dropped, including the few calls that may still fail.
 const MAX_THREADS: usize = 1 << 16;
 
-/// The mappings of an image that are followed.
+/// The tracked mappings of an image.
 #[derive(Debug, Clone)]
-pub struct MappingBooks {
+pub struct MappingTable {
     kinds: Kinds,
     filter: SizeFilter,
     ranges: Ranges,
-    /// What threads are about to take away, by their last call that told of its beginning.
+    /// Memory that calls in progress are about to unmap, by thread.
     in_flight: HashMap<u32, InFlight>,
     allocated: BTreeMap<u32, Allocated>,
     tally: Tally,
 }
 
-/// What a stack has mapped since the start.
+/// Cumulative mappings of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allocated {
-    /// Ranges.
+    /// Number of ranges.
     pub objects: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// A range that is mapped.
+/// A mapped range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapped {
     /// Row of its stack.
     pub stack: u32,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// When it was mapped, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the mapping, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
 }
 
-/// What is in no book.
+/// Counts of untracked mappings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Mappings that the size filter left out.
+    /// Mappings excluded by the size filter.
     pub filtered: u64,
-    /// Mappings that allocation calls made.
-    pub of_allocators: u64,
-    /// Mappings for which there was no room.
-    pub unbooked: u64,
+    /// Mappings made by allocation functions.
+    pub by_allocators: u64,
+    /// Mappings lost because the table was full.
+    pub lost: u64,
 }
 
-/// A call that has begun.
+/// A call in progress.
 #[derive(Debug, Clone, Default)]
 struct InFlight {
-    /// What is in the books of the memory it takes away.
+    /// Tracked memory that the call unmaps.
     taken: Vec<Piece>,
-    /// What is in the books of the memory in the place of its result.
+    /// Tracked memory that its result replaces.
     replaced: Vec<Piece>,
-    /// The break before it.
+    /// The program break before the call.
     break_before: u64,
 }
 
-impl MappingBooks {
-    /// Empty books, in which mappings of these kinds and sizes are entered.
+impl MappingTable {
+    /// An empty table for mappings of these kinds and sizes.
     #[must_use]
     pub fn new(kinds: Kinds, filter: SizeFilter) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl MappingBooks {
         }
     }
 
-    /// Every range that is mapped.
+    /// All mapped ranges.
     pub fn mapped(&self) -> impl Iterator<Item = Mapped> {
         self.ranges.iter().map(|piece| Mapped {
             stack: piece.allocation.stack,
@@ -112,19 +112,19 @@ impl MappingBooks {
         })
     }
 
-    /// What each stack has mapped since the start.
+    /// Cumulative mappings of each stack.
     pub fn allocated(&self) -> impl Iterator<Item = (u32, Allocated)> {
         self.allocated.iter().map(|(stack, allocated)| (*stack, *allocated))
     }
 
-    /// What is in no book.
+    /// Counts of untracked mappings.
     #[must_use]
     pub const fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Enters what a thread does.
-    pub fn enter(&mut self, event: &Event) {
+    /// Records an event of a thread.
+    pub fn record(&mut self, event: &Event) {
         let Some(call) = Call::from_number(event.call) else { return };
         if event.flags & flag::LEFT == 0 {
             let in_flight = self.take(call, event.arguments);
@@ -138,7 +138,8 @@ impl MappingBooks {
         }
     }
 
-    /// A call begins. What it takes away leaves the books now, before another thread can be given the place.
+    /// Begins a call. Memory that it unmaps leaves the table now, before another thread can be given its
+    /// address.
     fn take(&mut self, call: Call, [first, second, third, fourth, fifth]: [u64; 5]) -> InFlight {
         let mut in_flight = InFlight::default();
         match call {
@@ -161,21 +162,22 @@ impl MappingBooks {
         in_flight
     }
 
-    /// A call has returned.
+    /// Completes a call.
     fn settle(&mut self, call: Call, event: &Event, in_flight: Option<InFlight>) {
-        // Without one, the call was running when jjleak attached, or its beginning was lost: there is nothing to put back.
+        // Without a beginning, the call was running when jjleak attached, or the event was lost: there is
+        // nothing to put back.
         let known = in_flight.is_some();
         let InFlight { taken, replaced, break_before } = in_flight.unwrap_or_default();
         let [_, second, _, fourth, _] = event.arguments;
         match (call, u64::try_from(event.result)) {
             (Call::Map, Ok(address)) => {
                 if self.kinds.has(fourth) {
-                    self.book(pages(address, second, fourth), event);
+                    self.add(pages(address, second, fourth), event);
                 }
             }
             (Call::Remap, Ok(address)) => self.remap(event, taken, address),
-            (Call::Break, Ok(now)) if now > break_before && known => self.book(break_before..now, event),
-            // The break is where it was: the kernel would not move it down.
+            (Call::Break, Ok(now)) if now > break_before && known => self.add(break_before..now, event),
+            // The break is unchanged: the kernel refused to lower it.
             (Call::Break, Ok(now)) if now == break_before => self.ranges.put_back(taken),
             (Call::Unmap | Call::Break, Ok(_)) => {}
             (_, Err(_)) => {
@@ -185,9 +187,9 @@ impl MappingBooks {
         }
     }
 
-    /// Memory was moved, resized or both. What of it was in the books is now at `address`, and so is what it has grown by:
-    /// a mapping of the caller's, as a block is its last `realloc`'s. Memory that was not in the books, such as a file's if
-    /// files are not followed, does not enter them.
+    /// Moves or resizes tracked memory to `address`. The mapping then belongs to the caller, including its
+    /// growth, as a block belongs to its last `realloc`. Untracked memory, such as a file's if files are not
+    /// followed, stays untracked.
     fn remap(&mut self, event: &Event, taken: Vec<Piece>, address: u64) {
         let [old, old_length, new_length, flags, _] = event.arguments;
         let (old, new) = (pages(old, old_length, 0), pages(address, new_length, 0));
@@ -206,24 +208,24 @@ impl MappingBooks {
             self.ranges.put_back(taken);
         }
         for kept in joined(kept) {
-            self.book(address + kept.start..address + kept.end, event);
+            self.add(address + kept.start..address + kept.end, event);
         }
     }
 
-    /// Enters a range.
-    fn book(&mut self, range: Range<u64>, event: &Event) {
+    /// Adds a range.
+    fn add(&mut self, range: Range<u64>, event: &Event) {
         let bytes = range.end - range.start;
         if bytes == 0 {
             return;
         }
-        // Whatever the books have there is gone, or the kernel would not have given the place.
+        // Overlapping ranges are stale, or the kernel would not have returned the address.
         self.ranges.take(&range);
         if event.flags & flag::NESTED != 0 {
-            self.tally.of_allocators += 1;
+            self.tally.by_allocators += 1;
         } else if bytes < self.filter.min || bytes > self.filter.max {
             self.tally.filtered += 1;
         } else if self.ranges.len() >= MAX_RANGES {
-            self.tally.unbooked += 1;
+            self.tally.lost += 1;
         } else {
             let allocated = self.allocated.entry(event.stack).or_default();
             allocated.objects += 1;
@@ -233,7 +235,7 @@ impl MappingBooks {
     }
 }
 
-/// The whole pages that a call means; empty when there can be none.
+/// The whole pages of a range; empty if it overflows.
 fn pages(start: u64, length: u64, map_flags: u64) -> Range<u64> {
     let page = if map_flags & MAP_HUGETLB == 0 {
         PAGE
@@ -247,7 +249,7 @@ fn pages(start: u64, length: u64, map_flags: u64) -> Range<u64> {
     start..end.unwrap_or(start)
 }
 
-/// Ranges in ascending order, with neighbours made one.
+/// Ranges in ascending order, with adjacent ones merged.
 fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {

@@ -1,30 +1,30 @@
-//! Ranges of addresses, each of one allocation. An allocation of which a part was taken out can have several.
+//! Address ranges with their allocations. An allocation can have several ranges if a part of it was removed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a range was mapped by.
+/// Origin of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Allocation {
     /// Row of its stack.
     pub(super) stack: u32,
-    /// When.
+    /// Time of the allocation.
     pub(super) time_ns: u64,
 }
 
-/// A range and what it was mapped by.
+/// A range and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) range: Range<u64>,
     pub(super) allocation: Allocation,
-    /// Which entry into the books it is of: pieces of one that touch again become one.
+    /// ID of the insertion: adjacent pieces of one insertion merge again.
     entry: u64,
 }
 
-/// Ranges that do not overlap.
+/// Disjoint ranges.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranges {
-    /// By their start.
+    /// By start address.
     pieces: BTreeMap<u64, Piece>,
     entries: u64,
 }
@@ -35,23 +35,23 @@ impl Ranges {
         self.pieces.len()
     }
 
-    /// All, by ascending addresses.
+    /// All ranges, in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Piece> {
         self.pieces.values()
     }
 
-    /// Whether an address is in a range.
+    /// Returns whether an address is in a range.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.pieces.range(..=address).next_back().is_some_and(|(_, piece)| address < piece.range.end)
     }
 
-    /// Adds a range, where there is none.
+    /// Adds a range that overlaps no other.
     pub(super) fn add(&mut self, range: Range<u64>, allocation: Allocation) {
         self.entries += 1;
         self.pieces.insert(range.start, Piece { range, allocation, entry: self.entries });
     }
 
-    /// Takes out what is in `range`; pieces that stand out of it are split. Ascending.
+    /// Removes and returns what is in `range`, in ascending order. Pieces that extend beyond it are split.
     pub(super) fn take(&mut self, range: &Range<u64>) -> Vec<Piece> {
         if range.is_empty() {
             return Vec::new();
@@ -63,7 +63,7 @@ impl Ranges {
         starts.into_iter().filter_map(|start| self.cut(start, range)).collect()
     }
 
-    /// Cuts `range` out of the piece at `start`, which it overlaps.
+    /// Cuts `range` out of the overlapping piece at `start`.
     fn cut(&mut self, start: u64, range: &Range<u64>) -> Option<Piece> {
         let piece = self.pieces.remove(&start)?;
         let Range { start, end } = piece.range;
@@ -76,7 +76,7 @@ impl Ranges {
         Some(Piece { range: start.max(range.start)..end.min(range.end), ..piece })
     }
 
-    /// Puts back what was taken out. It joins what is left of the allocation.
+    /// Puts removed pieces back and merges them with the rest of their allocation.
     pub(super) fn put_back(&mut self, taken: Vec<Piece>) {
         for mut piece in taken {
             self.take(&piece.range);

@@ -1,4 +1,5 @@
-//! Opens a process's perf map. Its path is one that anybody in the process's world may have put anything at.
+//! Opens a process's perf map safely. Anything may be at its path: the directory is writable for everybody in
+//! the process's namespace.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -10,34 +11,34 @@ use nix::fcntl::OFlag;
 
 use crate::processes::{Credentials, Pid, Process, Root};
 
-/// Largest perf map that is read: half a million methods with names of a hundred bytes take less.
+/// Maximum size of a perf map. Half a million methods with names of a hundred bytes take less.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// Why a perf map is not read.
+/// Reason why a perf map is not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// It leads elsewhere.
+    /// A symbolic link leads elsewhere.
     #[error("it is a symbolic link")]
     Link,
-    /// Reading it could wait for somebody, or do something.
+    /// Reading it could block or have side effects.
     #[error("it is {0}, not a file")]
     NotAFile(&'static str),
-    /// It has another name, under which it can be somebody else's.
+    /// Its other names may be somebody else's.
     #[error("it is a hard link to a file that has other names")]
     HardLink,
     /// The process cannot have written it.
     #[error("it belongs to user {owner}, and the process runs as user {user}")]
     ForeignOwner {
-        /// Whose it is.
+        /// Owner of the file.
         owner: u32,
-        /// Who the process is.
+        /// User of the process.
         user: u32,
     },
-    /// Nobody needs as many names.
+    /// Exceeds [`MAX_BYTES`].
     #[error("it has {0} bytes, and jjleak reads perf maps of up to {mib} MiB", mib = MAX_BYTES >> 20)]
     TooLarge(u64),
-    /// The system says no.
+    /// A system error.
     #[error("{0}")]
     System(String),
 }
@@ -48,13 +49,13 @@ impl Refusal {
     }
 }
 
-/// Where a process's perf map is, as it sees it itself: by the PID that it knows itself by.
+/// Path of the perf map in the process's own view, with the PID of its own PID namespace.
 pub(super) fn path(process: &Process) -> PathBuf {
     let own_pid = process.container_pid.unwrap_or(process.pid);
     PathBuf::from(format!("/tmp/perf-{own_pid}.map"))
 }
 
-/// Where a process's perf map would be. It stays there when the process is over.
+/// Location of a process's perf map. The file outlives the process.
 #[derive(Debug)]
 pub(super) struct Place {
     pid: Pid,
@@ -64,22 +65,22 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// That of a process, while it runs.
+    /// Location for a running process.
     pub(super) fn of(process: &Process) -> Result<Self, Refusal> {
         let user = Credentials::of(process.pid).map_err(|error| Refusal::System(error.to_string()))?.user;
         let root = Root::of(process.pid).map_err(|error| Refusal::system(&error))?;
         Ok(Self { pid: process.pid, root, path: path(process), user })
     }
 
-    /// Opens the file there; `None` when there is none.
+    /// Opens the file; `None` if there is none.
     pub(super) fn open(&self) -> Result<Option<(File, Metadata)>, Refusal> {
-        // It can have become another user's since.
+        // The process may have changed its user since.
         let user = Credentials::of(self.pid).map_or(self.user, |credentials| credentials.user);
         open_as(&self.root, &self.path, user)
     }
 }
 
-/// Opens the file at a path, if it is a regular one that `user` or root has written.
+/// Opens a file if it is a regular one that belongs to `user` or root.
 pub(super) fn open_as(root: &Root, path: &Path, user: u32) -> Result<Option<(File, Metadata)>, Refusal> {
     let found = match root.find(path) {
         Ok(found) => found,
@@ -87,7 +88,7 @@ pub(super) fn open_as(root: &Root, path: &Path, user: u32) -> Result<Option<(Fil
         Err(error) => return Err(Refusal::system(&error)),
     };
     check(&found.metadata().map_err(|error| Refusal::system(&error))?, user)?;
-    // Only now is it opened: this leads to the very file that was found.
+    // Opened through the descriptor that was checked, so it is the same file.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())

@@ -1,4 +1,4 @@
-//! Follows a perf map as the process writes to it.
+//! Follows a perf map as the process appends to it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -11,15 +11,15 @@ use super::file::{self, MAX_BYTES, Place};
 use super::{NamedRanges, Refusal};
 use crate::processes::Process;
 
-/// Bytes before the end of what has been read that are compared when there is more: they tell a file that has grown from
-/// one that was written anew. A line that came or went further up would have moved them.
+/// Bytes before the end of the read part that are compared when the file has grown. They distinguish appended
+/// from rewritten files: an insertion further up would have moved them.
 const COMPARED: u64 = 4096;
-/// A look may take so large a part of the time since the last one, as its inverse.
-const REST: u32 = 20;
-/// After a look that took so long, nobody looks before it has rested, however much it is needed: a map of the largest size
-/// that is written anew all the time is read in about this time.
-const LONG: Duration = Duration::from_secs(1);
-/// Bytes that are read at a time.
+/// Minimum ratio of the time since the last read to its duration.
+const MIN_PAUSE_RATIO: u32 = 20;
+/// Duration from which on a read is throttled even if names are needed. A map of the maximum size that is
+/// constantly rewritten takes about this long.
+const MAX_UNTHROTTLED: Duration = Duration::from_secs(1);
+/// Bytes per read.
 const BUFFER: usize = 128 << 10;
 
 /// A process's perf map.
@@ -28,53 +28,53 @@ pub struct PerfMap {
     names: NamedRanges,
     place: Option<Place>,
     read: Option<LastRead>,
-    /// When it was looked at last, and how long that took.
+    /// Time and duration of the last read.
     last: Option<(Instant, Duration)>,
     refused: Option<Refusal>,
 }
 
-/// What has been read of a file.
+/// State of the last read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LastRead {
     /// Device and inode.
     file: (u64, u64),
-    /// Its size, and when it was last written to, in seconds and nanoseconds.
+    /// Size and modification time, in seconds and nanoseconds.
     state: (u64, i64, i64),
-    /// Up to where whole lines have been read.
+    /// Offset after the last complete line.
     offset: u64,
     /// The bytes before that.
     tail: Vec<u8>,
-    /// What stands behind, without an end of line.
+    /// Bytes after it: a line without its newline.
     unfinished: Vec<u8>,
 }
 
-/// What a look at the file has shown.
+/// Result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// So much time has gone into looking lately that nobody has looked now.
-    Resting,
-    /// There is none, or it is what it was.
+    /// Skipped: recent reads took too long.
+    Throttled,
+    /// No file, or an unchanged one.
     Same,
-    /// Names have come, or changed.
+    /// Names were added or changed.
     Changed,
-    /// It is not read, for the first time for this reason.
+    /// The file is refused; reported once per reason.
     Refused(Refusal),
 }
 
 impl PerfMap {
-    /// Where a process's perf map is, as it sees it itself.
+    /// Path of the perf map in the process's own view.
     #[must_use]
     pub fn path(process: &Process) -> PathBuf {
         file::path(process)
     }
 
-    /// Why what is in the place of a process's perf map would not be read, if so.
+    /// The reason why the file at the path of the perf map would be refused, if any.
     #[must_use]
     pub fn refusal(process: &Process) -> Option<Refusal> {
         Place::of(process).and_then(|place| place.open()).err()
     }
 
-    /// Holds on to the place where the process's map is, so that it can be read when the process is over.
+    /// Keeps the location open, so that the map can be read after the process has ended.
     pub fn hold(&mut self, process: &Process) {
         if self.place.is_none() {
             let place = Place::of(process);
@@ -89,17 +89,17 @@ impl PerfMap {
         self.names.find(address)
     }
 
-    /// What has been read.
+    /// All names read so far.
     #[must_use]
     pub const fn names(&self) -> &NamedRanges {
         &self.names
     }
 
-    /// Looks whether there is more, unless so much time has gone into that lately that it can wait: if it may, or if a
-    /// look takes long.
-    pub fn look(&mut self, process: &Process, may_wait: bool) -> Outcome {
-        if self.last.is_some_and(|(at, took)| rests(at.elapsed(), took, may_wait)) {
-            return Outcome::Resting;
+    /// Reads what is new. It is skipped if recent reads took much of the time and this one `may_wait`, or if
+    /// reads take long.
+    pub fn update(&mut self, process: &Process, may_wait: bool) -> Outcome {
+        if self.last.is_some_and(|(at, took)| is_throttled(at.elapsed(), took, may_wait)) {
+            return Outcome::Throttled;
         }
         let begun = Instant::now();
         self.hold(process);
@@ -112,7 +112,7 @@ impl PerfMap {
         outcome
     }
 
-    /// Takes in what is new in the file that was found.
+    /// Reads what is new in the opened file.
     pub(super) fn refresh(&mut self, found: Result<Option<(File, Metadata)>, Refusal>) -> Outcome {
         let read = found.and_then(|found| {
             let Some((file, metadata)) = found else { return Ok(false) };
@@ -129,12 +129,12 @@ impl PerfMap {
         }
     }
 
-    /// Reads what is new; whether anything was.
+    /// Reads what is new. Returns whether anything was.
     fn read(&mut self, file: &File, metadata: &Metadata) -> io::Result<bool> {
         let id = (metadata.dev(), metadata.ino());
         let state = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
         if let Some(read) = self.read.as_mut().filter(|read| (read.file, read.state) == (id, state)) {
-            // A last line without its end that stays as it is was not just being written.
+            // An unfinished last line that has not changed is complete.
             let unfinished = std::mem::take(&mut read.unfinished);
             self.names.add_text(&unfinished);
             return Ok(!unfinished.is_empty());
@@ -151,10 +151,11 @@ impl PerfMap {
         Ok(true)
     }
 
-    /// Takes in the lines from an offset on. Where the last whole one ends, and what is behind it.
+    /// Adds the lines from an offset on. Returns the offset after the last complete line, and the bytes after
+    /// it.
     fn add_lines(&mut self, mut file: &File, mut offset: u64) -> io::Result<(u64, Vec<u8>)> {
         file.seek(SeekFrom::Start(offset))?;
-        // It can grow while it is read.
+        // The file can grow while it is read.
         let mut lines = BufReader::with_capacity(BUFFER, file.take(MAX_BYTES.saturating_sub(offset)));
         let mut line = Vec::new();
         loop {
@@ -169,18 +170,18 @@ impl PerfMap {
     }
 }
 
-/// Whether a map is left alone that was looked at so long ago, which took so long.
-pub(super) fn rests(ago: Duration, took: Duration, may_wait: bool) -> bool {
-    (may_wait || took > LONG) && ago < took * REST
+/// Returns whether to skip a read, given the time since the last one and its duration.
+pub(super) fn is_throttled(ago: Duration, took: Duration, may_wait: bool) -> bool {
+    (may_wait || took > MAX_UNTHROTTLED) && ago < took * MIN_PAUSE_RATIO
 }
 
-/// Whether what was read of a file is still there, so that only what follows is new.
+/// Returns whether the file still begins with what was read, so that only the rest is new.
 fn has_grown(file: &File, read: &LastRead, length: u64) -> bool {
     let from = read.offset - read.tail.len() as u64;
     length > read.state.0 && read_at(file, from, read.tail.len()).is_ok_and(|tail| tail == read.tail)
 }
 
-/// So many bytes from an offset on; an error if there are fewer.
+/// Reads exactly `length` bytes from an offset on; fewer are an error.
 fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, offset)?;

@@ -1,9 +1,9 @@
-//! The names that JIT compilers write down for profilers: perf maps, `/tmp/perf-PID.map` in the files of the process
-//! (`tools/perf/Documentation/jit-interface.txt` in the kernel's sources).
+//! Perf maps: names that JIT compilers write for profilers, `/tmp/perf-PID.map` in the mount namespace of the
+//! process (`tools/perf/Documentation/jit-interface.txt` in the kernel's sources).
 //!
-//! In: a process. Out: a [`PerfMap`], which names addresses and follows the file as it grows. What is in the file, and what
-//! is in its place, is the process's choice: nothing but a regular file of the process's own user is read, up to a limit,
-//! and lines that make no sense are passed over and counted.
+//! In: a process. Out: a [`PerfMap`], which names addresses and follows the file as it grows. The process
+//! controls the file and its path. Only a regular file of the process's own user is read, up to a limit;
+//! invalid lines are skipped and counted.
 
 mod file;
 mod follow;

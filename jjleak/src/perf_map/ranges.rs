@@ -1,4 +1,4 @@
-//! Which name each address has, when ranges overlap and addresses are used again: the one that came last.
+//! Names of address ranges. Where ranges overlap because addresses were reused, the latest name counts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,25 +6,26 @@ use std::rc::Rc;
 
 use super::parse;
 
-/// Most ranges that are kept: ten times what a large application compiles, and at most some 200 MB with long names.
+/// Maximum number of ranges: ten times what a large application compiles, and at most some 200 MB with long
+/// names.
 const MAX_RANGES: usize = 1 << 20;
-/// Longest name that is kept, in bytes; the rest of a longer one is cut off. Java's with all their parameters rarely have
-/// as many.
+/// Maximum length of a name in bytes; longer ones are cut off. Java names with all their parameters rarely
+/// reach it.
 pub const MAX_NAME: usize = 512;
 
-/// Names of ranges of addresses, none of which overlap.
+/// Names of disjoint address ranges.
 #[derive(Debug, Clone, Default)]
 pub struct NamedRanges {
-    /// By first address: the end, and the name.
+    /// By start address: end and name.
     ranges: BTreeMap<u64, (u64, Rc<str>)>,
-    /// Lines that make no sense.
+    /// Number of invalid lines.
     bad_lines: u64,
-    /// Ranges for which there was no room.
+    /// Number of ranges dropped because the table was full.
     left_out: u64,
 }
 
 impl NamedRanges {
-    /// Takes in lines; bytes behind the last newline are one, too.
+    /// Adds lines; bytes after the last newline count as one.
     pub fn add_text(&mut self, text: &[u8]) {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
@@ -35,40 +36,40 @@ impl NamedRanges {
         }
     }
 
-    /// The name that was given last to the code at an address.
+    /// The latest name of the code at an address.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&Rc<str>> {
         let (_, (end, name)) = self.ranges.range(..=address).next_back()?;
         (address < *end).then_some(name)
     }
 
-    /// How many ranges have a name.
+    /// Number of named ranges.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether nothing has a name.
+    /// Returns whether there are no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Lines that make no sense.
+    /// Number of invalid lines.
     #[must_use]
     pub const fn bad_lines(&self) -> u64 {
         self.bad_lines
     }
 
-    /// Ranges for which there was no room.
+    /// Number of ranges dropped because the table was full.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Gives a range a name, and takes it away from what was named there before.
+    /// Names a range, replacing earlier names within it.
     fn insert(&mut self, Range { start, end }: Range<u64>, name: &str) {
-        // What begins before and reaches into it keeps what is before and behind.
+        // An earlier range that overlaps the start keeps its parts before and after the new one.
         if let Some((_, before)) = self.ranges.range_mut(..start).next_back()
             && before.0 > start
         {
@@ -87,7 +88,8 @@ impl NamedRanges {
         self.put(start, (end, Rc::from(name)));
     }
 
-    /// Keeps a range that overlaps no other, if there is room: one without a name is better than one with an old name.
+    /// Adds a range that overlaps no other, if there is room. When full, the range has no name, which is
+    /// better than an old one.
     fn put(&mut self, start: u64, named: (u64, Rc<str>)) {
         if self.ranges.len() < MAX_RANGES {
             self.ranges.insert(start, named);
@@ -97,7 +99,7 @@ impl NamedRanges {
     }
 }
 
-/// A name as text. What is no UTF-8 in it is replaced.
+/// Decodes a name; invalid UTF-8 is replaced.
 fn name(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.get(..MAX_NAME).unwrap_or(bytes));
     text.into_owned()
@@ -113,7 +115,7 @@ mod tests {
         let ranges =
             (0..MAX_RANGES as u64).map(|index| (index * 0x100, (index * 0x100 + 0x80, Rc::clone(&old))));
         let mut names = NamedRanges { ranges: ranges.collect(), ..NamedRanges::default() };
-        // Within one, in the place of one, and where nothing was.
+        // Inside a range, in place of one, and where there was none.
         names.add_text(b"110 10 within\n200 80 instead\n2f0 8 beside\n");
         let at = |address| names.find(address).map(AsRef::as_ref);
         assert_eq!([0x100, 0x110, 0x120].map(at), [Some("old"), None, None]);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::file::open_as;
-use super::follow::rests;
+use super::follow::is_throttled;
 use super::{MAX_BYTES, MAX_NAME, NamedRanges, Outcome, PerfMap, Refusal, parse};
 use crate::processes::{Pid, Process, Root};
 
@@ -91,7 +91,7 @@ fn a_name_can_be_any_bytes_of_any_length() {
     assert_eq!(name_at(&names, 0x2000), Some(&long[..MAX_NAME]));
 }
 
-/// A file that the process which runs the tests could have written, and that is read as its perf map.
+/// A file that the test's own process could have written, read as its perf map.
 struct Map {
     folder: TempDir,
     map: PerfMap,
@@ -111,7 +111,7 @@ impl Map {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    fn look(&mut self) -> Outcome {
+    fn update(&mut self) -> Outcome {
         self.map.refresh(open(&self.path()))
     }
 
@@ -141,58 +141,58 @@ fn refusal(opened: Opened) -> Refusal {
 #[test]
 fn a_map_is_read_when_it_comes_and_when_it_grows() {
     let mut map = Map::new();
-    assert_eq!(map.look(), Outcome::Same);
+    assert_eq!(map.update(), Outcome::Same);
     map.append("1000 10 first\n2000 10 sec");
-    assert_eq!(map.look(), Outcome::Changed);
+    assert_eq!(map.update(), Outcome::Changed);
     assert_eq!((map.name_at(0x1000), map.name_at(0x2000)), (Some("first"), None));
     map.append("ond\n1000 10 again\n");
-    assert_eq!(map.look(), Outcome::Changed);
+    assert_eq!(map.update(), Outcome::Changed);
     assert_eq!((map.name_at(0x1000), map.name_at(0x2000)), (Some("again"), Some("second")));
-    assert_eq!(map.look(), Outcome::Same);
+    assert_eq!(map.update(), Outcome::Same);
 }
 
 #[test]
 fn a_last_line_without_an_end_counts_once_it_stays_as_it_is() {
     let mut map = Map::new();
     map.append("1000 10 first\n2000 10 last");
-    assert_eq!(map.look(), Outcome::Changed);
-    assert_eq!(map.look(), Outcome::Changed);
+    assert_eq!(map.update(), Outcome::Changed);
+    assert_eq!(map.update(), Outcome::Changed);
     assert_eq!((map.name_at(0x1000), map.name_at(0x2000)), (Some("first"), Some("last")));
-    assert_eq!(map.look(), Outcome::Same);
+    assert_eq!(map.update(), Outcome::Same);
 }
 
 #[test]
 fn a_map_that_is_written_anew_is_read_anew() {
     let mut map = Map::new();
     map.append("1000 10 first\n2000 10 second\n");
-    map.look();
-    // As HotSpot does: the same file, emptied and filled again.
+    map.update();
+    // As HotSpot does: the same file, truncated and rewritten.
     fs::write(map.path(), "1000 10 other\n3000 10 third\n4000 10 fourth\n").unwrap();
-    assert_eq!(map.look(), Outcome::Changed);
+    assert_eq!(map.update(), Outcome::Changed);
     let at = |address| map.name_at(address);
     assert_eq!([0x1000, 0x2000, 0x3000].map(at), [Some("other"), None, Some("third")]);
-    // Another file in its place.
+    // Another file at the same path.
     fs::remove_file(map.path()).unwrap();
     map.append("5000 10 fifth\n");
-    map.look();
+    map.update();
     assert_eq!((map.name_at(0x1000), map.name_at(0x5000)), (None, Some("fifth")));
 }
 
 #[test]
 fn a_map_that_takes_long_to_read_rests_even_when_names_are_needed() {
     let [short, long, soon, late] = [100, 3000, 10, 90_000].map(Duration::from_millis);
-    assert!(rests(soon, short, true) && !rests(soon, short, false));
-    assert!(rests(soon, long, true) && rests(soon, long, false));
-    assert!(!rests(late, long, true) && !rests(late, long, false));
+    assert!(is_throttled(soon, short, true) && !is_throttled(soon, short, false));
+    assert!(is_throttled(soon, long, true) && is_throttled(soon, long, false));
+    assert!(!is_throttled(late, long, true) && !is_throttled(late, long, false));
 }
 
 #[test]
 fn names_outlive_the_file() {
     let mut map = Map::new();
     map.append("1000 10 first\n");
-    map.look();
+    map.update();
     fs::remove_file(map.path()).unwrap();
-    assert_eq!(map.look(), Outcome::Same);
+    assert_eq!(map.update(), Outcome::Same);
     assert_eq!(map.name_at(0x1000), Some("first"));
 }
 
@@ -236,10 +236,10 @@ fn a_file_that_says_it_is_huge_is_refused_and_told_of_once() {
     file.set_len(10 << 30).unwrap();
     let why = Refusal::TooLarge(10 << 30);
     assert!(why.to_string().ends_with("perf maps of up to 64 MiB"), "{why}");
-    assert_eq!(map.look(), Outcome::Refused(why));
-    assert_eq!(map.look(), Outcome::Same);
+    assert_eq!(map.update(), Outcome::Refused(why));
+    assert_eq!(map.update(), Outcome::Same);
     file.set_len(MAX_BYTES).unwrap();
-    assert_eq!(map.look(), Outcome::Changed);
+    assert_eq!(map.update(), Outcome::Changed);
     assert_eq!(map.map.names().len(), 0);
 }
 
@@ -272,7 +272,7 @@ fn cases() -> u32 {
     if std::env::var("JJLEAK_LONG").is_ok_and(|value| value == "1") { 5000 } else { 500 }
 }
 
-/// A line in any of the ways that it can be written in.
+/// A line in any valid notation.
 fn line() -> impl Strategy<Value = (u64, u64, String, String)> {
     let way = prop::sample::select(vec![" ", "\t", "  "]);
     let prefix = prop::sample::select(vec!["", "0x", "0X", "0x000", "0"]);
@@ -322,7 +322,7 @@ proptest! {
         let mut from = 0;
         for cut in cuts.into_iter().chain([text.len()]) {
             map.append(&text[from..cut]);
-            map.look();
+            map.update();
             from = cut;
         }
         let whole = named(&text);

@@ -1,14 +1,14 @@
-//! What has no field of its own stands in the profile's comments, as `key=value`, for people and for jjleak.
+//! Profile comments: `key=value` data without a field of its own, for people and for jjleak.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::profile::{Cost, Coverage, InWindows, ProcessInfo, ProcessKind, Profile, Sampling, Totals};
 
-/// Who wrote the file.
+/// The tool that wrote the file.
 const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
 
-/// The comments on a profile.
+/// The comments of a profile.
 pub(super) fn of(profile: &Profile) -> Vec<String> {
     let (process, coverage) = (&profile.process, &profile.coverage);
     let mut comments = vec![
@@ -56,14 +56,14 @@ pub(super) fn of(profile: &Profile) -> Vec<String> {
     comments
 }
 
-/// What the comments of a file say.
+/// Parsed comments of a file.
 #[derive(Debug, Default)]
 pub(super) struct Comments<'a> {
     values: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Comments<'a> {
-    /// Takes what is of the form `key=value`; the first of a key counts.
+    /// Parses comments of the form `key=value`; the first of each key counts.
     pub(super) fn parse(comments: impl Iterator<Item = &'a str>) -> Self {
         let mut values = BTreeMap::new();
         for (key, value) in comments.filter_map(|comment| comment.split_once('=')) {
@@ -72,7 +72,7 @@ impl<'a> Comments<'a> {
         Self { values }
     }
 
-    /// Whether jjleak wrote them.
+    /// Returns whether jjleak wrote them.
     pub(super) fn are_ours(&self) -> bool {
         self.values.get("tool").is_some_and(|tool| tool.starts_with("jjleak "))
     }
@@ -93,7 +93,7 @@ impl<'a> Comments<'a> {
         self.number("unknown_frees").unwrap_or_default()
     }
 
-    /// Counters whose names begin like this.
+    /// Counters with this name prefix.
     pub(super) fn counters(&self, prefix: &str) -> BTreeMap<String, u64> {
         let named = self.values.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value)));
         named.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()

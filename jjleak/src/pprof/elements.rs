@@ -1,5 +1,5 @@
-//! What a message takes in memory, before any of it is taken: an element of a list is a byte or two in the file, none of them
-//! once it is compressed, and a hundred in memory.
+//! Estimates a message's memory before it is decoded: a list element is a byte or two in the file, next to
+//! nothing when compressed, and a hundred bytes in memory.
 
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -11,23 +11,24 @@ use super::proto::{
 };
 use crate::profile::{Block, Moment, Point, StackProfile, Verdict};
 
-/// Bytes of all elements of all lists in memory. A million stacks of 30 frames take less than half of it.
+/// Maximum size of all elements of all lists in memory. A million stacks of 30 frames take less than half of
+/// it.
 pub(super) const MAX_ELEMENT_BYTES: u64 = 2 << 30;
 
-/// A field that is a list, or leads to one.
+/// A field that is a list or contains one.
 struct Field {
     tag: u32,
-    /// Bytes in memory for each element.
+    /// Bytes in memory per element.
     bytes: usize,
     elements: Elements,
 }
 
 enum Elements {
-    /// Numbers of as many bytes as they need, one by one or packed.
+    /// Numbers of variable length, packed or not.
     Varints,
-    /// Numbers of eight bytes, likewise.
+    /// Numbers of eight bytes, packed or not.
     Fixed,
-    /// Messages with these fields, or texts.
+    /// Messages with these fields, or strings.
     Messages(&'static [Field]),
 }
 
@@ -43,7 +44,7 @@ const fn fixed<T>(tag: u32) -> Field {
     Field { tag, bytes: size_of::<T>(), elements: Elements::Fixed }
 }
 
-/// The lists of [`super::proto::Profile`]: of pairs, both what is decoded and what is made of it.
+/// The lists of [`super::proto::Profile`]. Sizes include both the decoded form and what is built from it.
 const PROFILE: &[Field] = &[
     messages::<(ValueType, String, String)>(1, &[]),
     messages::<(Sample, StackProfile)>(2, SAMPLE),
@@ -62,14 +63,14 @@ const LOCATION: &[Field] = &[messages::<Line>(4, &[]), varints::<u32>(1000)];
 const VERDICT: &[Field] =
     &[fixed::<[u64; 2]>(4), varints::<u64>(5), messages::<(PointDetail, Point)>(17, &[])];
 
-/// Fails when the elements of a profile's lists would take more than `limit` bytes.
+/// Fails if the elements of a profile's lists would take more than `limit` bytes.
 pub(super) fn check(message: &[u8], limit: u64) -> Result<(), Error> {
     let mut left = limit;
     let fits = charge(message, PROFILE, &mut left)?;
     if fits { Ok(()) } else { Err(Error::TooLarge { limit, what: "bytes of entries" }) }
 }
 
-/// Takes what the elements of a message need from what is left; whether that is enough.
+/// Subtracts the size of a message's elements from the rest. Returns whether it was enough.
 fn charge(message: &[u8], fields: &[Field], left: &mut u64) -> Result<bool, Error> {
     let mut rest = message;
     while rest.has_remaining() {
@@ -107,10 +108,10 @@ mod tests {
     use super::super::proto::{self, SampleDetail};
     use super::*;
 
-    /// Elements of each list.
+    /// Number of elements in each list.
     const MANY: usize = 1000;
 
-    /// Messages with a thousand elements in one of their lists, and what the list is of.
+    /// Messages with a thousand elements in one list, with the list's name.
     fn long() -> Vec<(&'static str, proto::Profile)> {
         let base = proto::Profile::default;
         let sample = |sample| proto::Profile { sample: vec![sample], ..base() };
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn lists_too_long_for_memory_are_refused_before_they_take_any() {
-        // The least that a thousand elements take: of four bytes each.
+        // One less than the minimum size of a thousand elements of four bytes.
         let limit = 4 * MANY as u64 - 1;
         for (list, message) in long() {
             let checked = check(&message.encode_to_vec(), limit);
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_not_packed_count_as_well() {
-        // A sample (field 2) with values (field 2) of one byte, one by one.
+        // A sample (field 2) with values (field 2) of one byte, not packed.
         let values = [0x10, 0].repeat(50);
         let sample = [&[0x12, 100][..], &values].concat();
         let sizes = size_of::<(Sample, StackProfile)>() + 50 * size_of::<i64>();

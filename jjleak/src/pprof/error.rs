@@ -1,51 +1,51 @@
-//! Why a file is not read.
+//! Errors of the reader.
 
 use std::io;
 
-/// A file that cannot be read as a profile of memory.
+/// Reason why a file cannot be read as a memory profile.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its compression is damaged.
-    #[error("it cannot be decompressed")]
+    /// The compressed data are damaged.
+    #[error("decompression failed")]
     Compression(#[source] io::Error),
-    /// It is more than a profile can be.
-    #[error("it has more than {limit} {what}, which is more than jjleak reads")]
+    /// The file exceeds a limit.
+    #[error("more than {limit} {what}, which is jjleak's limit")]
     TooLarge {
-        /// The most that is read.
+        /// The limit.
         limit: u64,
-        /// Of what.
+        /// The limited quantity.
         what: &'static str,
     },
-    /// It is no protobuf message.
-    #[error("it is no pprof profile")]
+    /// The file is not a protobuf message.
+    #[error("not a pprof profile")]
     NotPprof(#[source] prost::DecodeError),
-    /// It is not what pprof describes.
-    #[error("it is no pprof profile: {0}")]
+    /// The message violates the pprof format.
+    #[error("not a pprof profile: {0}")]
     Malformed(Malformed),
-    /// It has no figures in bytes or objects.
-    #[error("it is no profile of memory: its figures are {0}")]
+    /// No values are in bytes or objects.
+    #[error("not a memory profile: its values are {0}")]
     NoMemory(String),
 }
 
-/// What is wrong with a message.
+/// A violation of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Nothing says what values are of.
-    #[error("it has no sample types")]
+    /// No types of values.
+    #[error("no sample types")]
     NoSampleTypes,
-    /// A string that is not in the table.
-    #[error("string {0} is not in its table")]
+    /// A string index out of range.
+    #[error("string {0} is not in the table")]
     String(i64),
-    /// A location that is not in the table.
-    #[error("location {0} is not in its table")]
+    /// An unknown location.
+    #[error("location {0} is not in the table")]
     Location(u64),
-    /// A function that is not in the table.
-    #[error("function {0} is not in its table")]
+    /// An unknown function.
+    #[error("function {0} is not in the table")]
     Function(u64),
-    /// A mapping that is not in the table.
-    #[error("mapping {0} is not in its table")]
+    /// An unknown mapping.
+    #[error("mapping {0} is not in the table")]
     Mapping(u64),
-    /// A sample has another number of values than there are types.
+    /// A sample whose number of values differs from that of the types.
     #[error("a sample has {0} values")]
     Values(usize),
 }

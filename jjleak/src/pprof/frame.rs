@@ -1,4 +1,4 @@
-//! What pprof does not say of a frame: its kind, and how it was found. One number a frame.
+//! Kind and origin of a frame, which pprof has no field for, packed into a number.
 
 use crate::profile::{Frame, FrameKind};
 
@@ -6,7 +6,7 @@ const KIND: u32 = 0xf;
 const INLINED: u32 = 1 << 4;
 const BY_FRAME_POINTER: u32 = 1 << 5;
 
-/// Numbers of kinds in files: what is written stays readable, whatever becomes of the order of the kinds.
+/// Numbers of kinds in files. They never change, so that old files stay readable.
 const NUMBERS: [(FrameKind, u32); 9] = [
     (FrameKind::Unknown, 0),
     (FrameKind::Native, 1),
@@ -19,7 +19,7 @@ const NUMBERS: [(FrameKind, u32); 9] = [
     (FrameKind::Signal, 8),
 ];
 
-/// Whether two frames, one after the other, are lines of one location: functions inlined at one address.
+/// Returns whether two consecutive frames are lines of one location: functions inlined at one address.
 pub(super) fn share_a_location(frame: &Frame, next: &Frame) -> bool {
     frame.inlined
         && frame.address == next.address
@@ -29,7 +29,7 @@ pub(super) fn share_a_location(frame: &Frame, next: &Frame) -> bool {
         && has_line(next)
 }
 
-/// Whether there is something to say of the frame beside its address.
+/// Returns whether the frame has more than its address.
 pub(super) fn has_line(frame: &Frame) -> bool {
     !frame.symbol.is_empty() || !frame.file.is_empty() || frame.line != 0
 }
@@ -40,7 +40,7 @@ pub(super) fn pack(frame: &Frame) -> u32 {
     number | flag(frame.inlined, INLINED) | flag(frame.by_frame_pointer, BY_FRAME_POINTER)
 }
 
-/// Gives the frame what the number says.
+/// Unpacks the number into the frame.
 pub(super) fn unpack(number: u32, frame: &mut Frame) {
     let kind = NUMBERS.iter().find(|(_, known)| *known == number & KIND);
     frame.kind = kind.map_or(FrameKind::Unknown, |(kind, _)| *kind);
@@ -48,7 +48,7 @@ pub(super) fn unpack(number: u32, frame: &mut Frame) {
     frame.by_frame_pointer = number & BY_FRAME_POINTER != 0;
 }
 
-/// The kind of a frame of which another tool does not tell it.
+/// Guesses the kind of another tool's frame.
 pub(super) fn guess(frame: &Frame) -> FrameKind {
     let file_name = frame.module.rsplit('/').next().unwrap_or_default();
     if frame.symbol.is_empty() {

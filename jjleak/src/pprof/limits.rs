@@ -1,20 +1,20 @@
-//! Bounds to what is read: a file can say little and mean much, by compression, and by naming the same location again and
-//! again.
+//! Limits of the reader. A small file can expand to a large profile, through compression and repeated use of
+//! a location.
 
 use std::io::Read;
 
 use super::error::Error;
 use flate2::read::MultiGzDecoder;
 
-/// Bytes of a decompressed profile. A million stacks of 30 frames take about 100 MiB.
+/// Maximum size of a decompressed profile. A million stacks of 30 frames take about 100 MiB.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
-/// Bytes of all frames of all stacks in memory.
+/// Maximum size of all frames of all stacks in memory.
 pub(super) const MAX_FRAME_BYTES: u64 = 2 << 30;
 
-/// How a gzip file begins (RFC 1952, 2.3.1).
+/// First bytes of a gzip file (RFC 1952, 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The bytes of the message in a file, which need not be compressed.
+/// The message in a file, which may be uncompressed.
 pub(super) fn decompressed(file: &[u8], limit: u64) -> Result<Vec<u8>, Error> {
     let too_large = || Error::TooLarge { limit, what: "bytes" };
     if !file.starts_with(&GZIP) {
@@ -26,7 +26,7 @@ pub(super) fn decompressed(file: &[u8], limit: u64) -> Result<Vec<u8>, Error> {
     if message.len() as u64 > limit { Err(too_large()) } else { Ok(message) }
 }
 
-/// What is left of a bound.
+/// Remaining memory budget.
 pub(super) struct Budget(pub(super) u64);
 
 impl Budget {

@@ -1,7 +1,7 @@
-//! Profiles in files: pprof, gzip-compressed protobuf, which `go tool pprof`, Pyroscope and Parca open as it is.
+//! Profiles in files: pprof, gzip-compressed protobuf, as read by `go tool pprof`, Pyroscope and Parca.
 //!
-//! In and out: a [`Profile`](crate::profile::Profile) and the bytes of a file. What jjleak has written it reads back as it
-//! was; of other tools' profiles it takes what there is ([`read`]).
+//! In and out: a [`Profile`](crate::profile::Profile) and the bytes of a file. jjleak's own files are
+//! restored exactly; other tools' profiles are read as far as possible ([`read`]).
 
 mod comments;
 mod elements;

@@ -1,5 +1,5 @@
-//! OTLP's profiles, which grew out of pprof: the same tables, of indexes from 0 instead of IDs, and a profile for each type
-//! of value.
+//! OTLP profiles, a descendant of pprof: the same tables, with indexes from 0 instead of IDs, and a profile
+//! per type of value.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use prost::Message;
 use super::{proto, write};
 use crate::profile;
 
-/// The attribute that a build ID is (OpenTelemetry's semantic conventions for profiles).
+/// Attribute key of a build ID (OpenTelemetry's semantic conventions for profiles).
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 
-/// A profile as an export request of OTLP, with these attributes beside those of its process.
+/// Encodes a profile as an OTLP export request, with these labels and the attributes of its process.
 #[must_use]
 pub fn otlp(profile: &profile::Profile, labels: &BTreeMap<String, String>) -> Vec<u8> {
     request(profile, labels).encode_to_vec()
@@ -58,13 +58,13 @@ fn request(profile: &profile::Profile, labels: &BTreeMap<String, String>) -> Exp
     }
 }
 
-/// A stack's value of one type; none when it is 0.
+/// A stack's value of one type; `None` if it is 0.
 fn sample(stack: i32, values: &[i64], column: usize) -> Option<otlp::Sample> {
     let value = *values.get(column)?;
     (value != 0).then(|| otlp::Sample { stack_index: stack, values: vec![value], ..otlp::Sample::default() })
 }
 
-/// The tables of a message. In each, the first entry stands for nothing, as ID 0 does in pprof.
+/// The tables of a message. The first entry of each is empty, as ID 0 is in pprof.
 fn dictionary(message: proto::Profile, stacks: Vec<Stack>) -> ProfilesDictionary {
     let mut strings = message.string_table;
     strings.push(BUILD_ID.to_owned());
@@ -116,7 +116,7 @@ fn value_type(kind: &proto::ValueType) -> otlp::ValueType {
     otlp::ValueType { type_strindex: string(kind.r#type), unit_strindex: string(kind.unit) }
 }
 
-/// Who the profile is of, in the words of OpenTelemetry's semantic conventions.
+/// Attributes of the process, according to OpenTelemetry's semantic conventions.
 fn attributes(process: &profile::ProcessInfo, labels: &BTreeMap<String, String>) -> Vec<KeyValue> {
     let own = [
         ("service.name", text(process.comm.clone())),
@@ -124,7 +124,7 @@ fn attributes(process: &profile::ProcessInfo, labels: &BTreeMap<String, String>)
         ("process.executable.path", text(process.exe.clone())),
     ];
     let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
-    // What the user says counts.
+    // The user's labels take precedence.
     let own = own.filter(|(key, _)| !labels.contains_key(key));
     let labels = labels.iter().map(|(key, value)| (key.clone(), text(value.clone())));
     own.chain(labels)
@@ -136,7 +136,8 @@ fn text(text: String) -> AnyValue {
     AnyValue { value: Some(Value::StringValue(text)) }
 }
 
-/// The same 16 bytes for the same profile, so that one that is sent again is known.
+/// A 16-byte identifier that depends only on the profile, so that a receiver recognizes a profile that is
+/// sent again.
 fn identifier(profile: &profile::Profile, column: usize) -> Vec<u8> {
     use sha2::{Digest, Sha256};
     let process = &profile.process;
@@ -144,7 +145,7 @@ fn identifier(profile: &profile::Profile, column: usize) -> Vec<u8> {
     Sha256::digest(what.as_bytes())[..16].to_vec()
 }
 
-/// IDs are given from 1 on without gaps.
+/// IDs are assigned from 1 on without gaps.
 fn index(id: u64) -> i32 {
     i32::try_from(id).unwrap_or(0)
 }
@@ -153,7 +154,7 @@ fn string(index: i64) -> i32 {
     i32::try_from(index).unwrap_or(0)
 }
 
-/// The index of the last entry of a table.
+/// Index of the last entry of a table.
 fn last<T>(table: &[T]) -> i32 {
     i32::try_from(table.len() - 1).unwrap_or(0)
 }

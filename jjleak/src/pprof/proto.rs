@@ -1,9 +1,8 @@
-//! The messages of pprof's `proto/profile.proto`, field by field. Strings are indexes into the string table; ID 0 is
-//! none.
+//! The messages of pprof's `proto/profile.proto`, field by field. Strings are indexes into the string table;
+//! ID 0 is none.
 //!
-//! What the format has no field for stands in fields of our own, numbered 1000: far from those that pprof's authors give
-//! away one by one. Other readers skip what they do not know, and so neither show nor mistake it, as they would with
-//! labels.
+//! jjleak's additional data have fields from number 1000 on, far from those that pprof's authors assign one
+//! by one. Other readers skip unknown fields; labels they would show or misread.
 
 /// `perftools.profiles.Profile`.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -21,7 +20,7 @@ pub(super) struct Profile {
     /// The first is empty.
     #[prost(string, repeated, tag = "6")]
     pub(super) string_table: Vec<String>,
-    /// When the profile was taken, in nanoseconds since the epoch.
+    /// Time of the profile, in nanoseconds since the epoch.
     #[prost(int64, tag = "9")]
     pub(super) time_nanos: i64,
     #[prost(int64, tag = "10")]
@@ -30,13 +29,13 @@ pub(super) struct Profile {
     pub(super) comment: Vec<i64>,
     #[prost(int64, tag = "14")]
     pub(super) default_sample_type: i64,
-    /// What lived at earlier reports, and at this one.
+    /// Live totals at earlier reports and at this one.
     #[prost(message, repeated, tag = "1000")]
     pub(super) history: Vec<MomentDetail>,
-    /// What is thought of call sites.
+    /// Verdicts on call sites.
     #[prost(message, repeated, tag = "1001")]
     pub(super) verdict: Vec<VerdictDetail>,
-    /// How much memory the process could have.
+    /// Memory limit of the process.
     #[prost(message, optional, tag = "1002")]
     pub(super) memory: Option<MemoryDetail>,
 }
@@ -52,7 +51,7 @@ pub(super) struct VerdictDetail {
     pub(super) site: u64,
     #[prost(fixed64, repeated, tag = "4")]
     pub(super) stack_id: Vec<u64>,
-    /// Of the stack that holds the most, leaf first.
+    /// Frames of the largest stack, leaf first.
     #[prost(uint64, repeated, tag = "5")]
     pub(super) location_id: Vec<u64>,
     #[prost(uint64, tag = "6")]
@@ -87,7 +86,7 @@ pub(super) struct VerdictDetail {
     pub(super) is_early: bool,
 }
 
-/// Bytes a second.
+/// Bytes per second.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct RateDetail {
     #[prost(double, tag = "1")]
@@ -98,7 +97,7 @@ pub(super) struct RateDetail {
     pub(super) high: f64,
 }
 
-/// What became of old allocations.
+/// Survival of old allocations.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct SurvivalDetail {
     #[prost(uint64, tag = "1")]
@@ -118,7 +117,7 @@ pub(super) struct PointDetail {
     pub(super) bytes: u64,
 }
 
-/// How much memory there is.
+/// A memory limit.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct MemoryDetail {
     /// Name of what sets the limit.
@@ -130,7 +129,7 @@ pub(super) struct MemoryDetail {
     pub(super) available: u64,
 }
 
-/// What lived at an instant.
+/// Live totals at an instant.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct MomentDetail {
     /// Nanoseconds since the epoch.
@@ -142,7 +141,7 @@ pub(super) struct MomentDetail {
     pub(super) objects: u64,
 }
 
-/// What a value of a sample is.
+/// Type and unit of a sample's values.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct ValueType {
     #[prost(int64, tag = "1")]
@@ -167,7 +166,7 @@ pub(super) struct Sample {
     pub(super) detail: Option<SampleDetail>,
 }
 
-/// Something that is told of a sample: a text or a number.
+/// A label of a sample: a string or a number.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Label {
     #[prost(int64, tag = "1")]
@@ -178,7 +177,7 @@ pub(super) struct Label {
     pub(super) num: i64,
 }
 
-/// What jjleak knows of a stack beyond pprof's values.
+/// A stack's data beyond pprof's values.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct SampleDetail {
     #[prost(fixed64, tag = "1")]
@@ -188,28 +187,28 @@ pub(super) struct SampleDetail {
     pub(super) status: i64,
     #[prost(message, optional, tag = "3")]
     pub(super) ages: Option<AgesDetail>,
-    /// Standard errors of what lives, when it is an estimate.
+    /// Standard errors of live totals, if they are estimates.
     #[prost(message, optional, tag = "4")]
     pub(super) live_error: Option<TotalsDetail>,
     #[prost(sint64, tag = "5")]
     pub(super) growth: i64,
     #[prost(message, repeated, tag = "6")]
     pub(super) block: Vec<BlockDetail>,
-    /// The one location says that the stack was not kept.
+    /// The stack was not kept; its one location is a placeholder.
     #[prost(bool, tag = "7")]
     pub(super) no_frames: bool,
-    /// What labels do not tell of the thread.
+    /// The thread's data beyond labels.
     #[prost(message, optional, tag = "8")]
     pub(super) thread: Option<ThreadDetail>,
 }
 
-/// The place of a thread.
+/// Position of a thread.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct ThreadDetail {
-    /// Which of the threads with its number.
+    /// Ordinal among the threads with its ID.
     #[prost(uint32, tag = "1")]
     pub(super) nth: u32,
-    /// How many frames it stands below: its process's, where there are several.
+    /// Number of frames above it: the process's, if there are several.
     #[prost(uint32, tag = "2")]
     pub(super) below: u32,
 }
@@ -263,7 +262,7 @@ pub(super) struct Mapping {
     pub(super) has_inline_frames: bool,
 }
 
-/// An address, and the functions it is in.
+/// An address with the functions at it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Location {
     #[prost(uint64, tag = "1")]
@@ -272,15 +271,15 @@ pub(super) struct Location {
     pub(super) mapping_id: u64,
     #[prost(uint64, tag = "3")]
     pub(super) address: u64,
-    /// Innermost inlined function first; the last is the one all are inlined into.
+    /// Innermost inlined function first; the last is the one that all are inlined into.
     #[prost(message, repeated, tag = "4")]
     pub(super) line: Vec<Line>,
-    /// What kind of frame each line is, or the address when there is none: a [`super::frame::pack`]ed number each.
+    /// Packed kind of each line's frame, or of the address without lines: see [`super::frame::pack`].
     #[prost(uint32, repeated, tag = "1000")]
     pub(super) frame: Vec<u32>,
 }
 
-/// A place in a function.
+/// A position in a function.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Line {
     #[prost(uint64, tag = "1")]

@@ -1,8 +1,9 @@
-//! From a file to a profile.
+//! Reads profiles from files.
 //!
-//! What jjleak wrote comes back as it was, but for cohorts, which no report shows (only the next verdict needs them), and
-//! what the format cannot hold: times before 1677 and after 2262, and figures above 2^63. Other tools' files lack most of what jjleak knows; what is missing is left empty, and which of their
-//! figures stand for what lives is said.
+//! jjleak's own files are restored exactly, except for cohorts, which no report shows (only later verdicts
+//! need them), and what the format cannot hold: times before 1677 and after 2262, and numbers above 2^63.
+//! Other tools' files lack most of jjleak's data; these are left empty. Remarks name the values that were
+//! taken as live.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,12 @@ use super::tables::Tables;
 use super::{SAMPLE_TYPES, thread, verdicts};
 use crate::profile::{Ages, Block, Moment, Profile, StackProfile, Totals};
 
-/// What a file says.
+/// Result of reading a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
     /// The profile.
     pub profile: Profile,
-    /// What a reader should know of how it was read; nothing when jjleak wrote it.
+    /// Remarks on how the file was read; empty for jjleak's own files.
     pub remarks: Vec<String>,
 }
 
@@ -34,16 +35,16 @@ pub struct Reading {
 ///
 /// # Errors
 ///
-/// When it is no profile of memory, or larger than any that is worth reading.
+/// If it is not a memory profile, or exceeds the limits.
 pub fn read(file: &[u8]) -> Result<Reading, Error> {
     read_within(file, MAX_BYTES)
 }
 
-/// Reads a profile of at most so many bytes, decompressed.
+/// Reads a profile of at most `limit` bytes, decompressed.
 ///
 /// # Errors
 ///
-/// When it is no profile of memory, or larger.
+/// If it is not a memory profile, or exceeds the limits.
 pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
     let message = decompressed(file, limit)?;
     elements::check(&message, MAX_ELEMENT_BYTES)?;
@@ -67,10 +68,10 @@ pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
         remarks.push(columns.remark());
     }
     if negative > 0 {
-        remarks.push(format!("{negative} of its samples have negative values, which count as 0"));
+        remarks.push(format!("negative values in {negative} of its samples count as 0"));
     }
     let mut profile = profile(&message, &comments, stacks);
-    // Other tools may tell of threads, too.
+    // Other tools may record threads too.
     profile.coverage.threads |= profile.stacks.iter().any(|stack| stack.thread().is_some());
     for verdict in &message.verdict {
         profile.verdicts.extend(verdicts::read(verdict, &mut tables, &mut budget)?);
@@ -79,7 +80,7 @@ pub fn read_within(file: &[u8], limit: u64) -> Result<Reading, Error> {
         profile.memory = verdicts::read_memory(memory, &tables)?;
     }
     if profile.verdicts.is_empty() && profile.live().bytes > 0 && !profile.coverage.settle.is_zero() {
-        // Whatever lives had a verdict: another tool has left them out.
+        // Live stacks without verdicts: another tool has dropped them.
         profile.unjudge();
     }
     Ok(Reading { profile, remarks })
@@ -163,16 +164,16 @@ fn add_detail(stack: &mut StackProfile, detail: &SampleDetail, tables: &Tables<'
     Ok(())
 }
 
-/// Which of a sample's values are what.
+/// Columns of a sample's values.
 #[derive(Debug, Clone)]
 struct Columns {
     live: Pair,
     allocated: Option<Pair>,
-    /// Names and units, for people.
+    /// Names and units, for messages.
     names: Vec<(String, String)>,
 }
 
-/// Where bytes and objects stand.
+/// Columns of bytes and objects.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     bytes: Option<usize>,
@@ -197,7 +198,7 @@ impl Columns {
         };
         let allocated = pair(allocated_bytes, allocated_objects);
         let live = pair(live_bytes, live_objects).or_else(|| {
-            // What the file itself shows first, or else what the Go tool would: the last.
+            // The file's own default, or else the Go tool's: the last.
             let by_unit = |units: &[&str]| {
                 let has_unit = |index: &usize| units.contains(&names[*index].1.as_str());
                 let all: Vec<_> = (0..names.len()).filter(has_unit).collect();
@@ -215,18 +216,18 @@ impl Columns {
         Ok(Self { live: live.ok_or_else(|| Error::NoMemory(shown()))?, allocated, names })
     }
 
-    /// What stands for what lives.
+    /// Names the values that were taken as live.
     fn remark(&self) -> String {
         let name = |column: Option<usize>| {
             column.map_or("nothing", |column| self.names[column].0.as_str()).to_owned()
         };
         let (bytes, objects) = (name(self.live.bytes), name(self.live.objects));
-        format!("another tool wrote it: live bytes are its {bytes}, live objects its {objects}")
+        format!("written by another tool: live bytes are its {bytes}, live objects its {objects}")
     }
 }
 
-/// Counts can be of anything, such as samples of a CPU's time: only beside bytes, or when nothing else is there, are they
-/// objects.
+/// Counts may be of anything, such as CPU samples. They count as objects only beside bytes, or if nothing
+/// else is there.
 fn is_memory(names: &[(String, String)]) -> bool {
     names.iter().any(|(name, unit)| unit == "bytes" || name.contains("objects"))
 }

@@ -1,4 +1,4 @@
-//! The tables of a file that samples point into, looked up by ID.
+//! Lookup of a file's tables by ID.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use super::limits::Budget;
 use super::proto::{self, Function, Line, Location, Mapping};
 use crate::profile::Frame;
 
-/// The tables of a message. Every ID is checked when it is looked up.
+/// The tables of a message. Every ID is checked on lookup.
 pub(super) struct Tables<'a> {
     strings: &'a [String],
     locations: HashMap<u64, &'a Location>,
     functions: HashMap<u64, &'a Function>,
     mappings: HashMap<u64, &'a Mapping>,
-    /// Frames of locations that have been asked for, and what they take in memory.
+    /// Frames of locations looked up so far, with their size in memory.
     frames: HashMap<u64, (Vec<Frame>, u64)>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Tables<'a> {
     }
 
     pub(super) fn string(&self, index: i64) -> Result<&'a str, Malformed> {
-        // Some writers leave out the empty string that should stand first.
+        // Some writers omit the leading empty string.
         if index == 0 {
             return Ok(self.strings.first().map_or("", String::as_str));
         }
@@ -93,10 +93,10 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Says what kinds of frame they are: as the file tells, if it does.
-fn mark(frames: &mut [Frame], told: &[u32]) {
-    if told.len() == frames.len() {
-        frames.iter_mut().zip(told).for_each(|(frame, number)| unpack(*number, frame));
+/// Sets the kinds of frames, from the file if it has them.
+fn mark(frames: &mut [Frame], packed: &[u32]) {
+    if packed.len() == frames.len() {
+        frames.iter_mut().zip(packed).for_each(|(frame, number)| unpack(*number, frame));
         return;
     }
     let outermost = frames.len() - 1;

@@ -1,4 +1,4 @@
-//! What is written is what tools read, and what jjleak reads back; files of others, and hostile ones.
+//! Round trips, other tools' files, and hostile files.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ proptest! {
     }
 }
 
-/// Profiles with everything in them that a profile can have.
+/// Profiles with any content.
 fn anything() -> impl Strategy<Value = Profile> {
     (prop::collection::vec(any_stack(), 0..6), any_process(), any_coverage(), any_counters(), any_counters())
         .prop_flat_map(|(stacks, process, coverage, lost, notes)| {
@@ -271,7 +271,7 @@ fn any_stack() -> impl Strategy<Value = StackProfile> {
     )
 }
 
-/// A verdict with everything that a stack has figures for.
+/// A verdict with all figures of a stack.
 fn verdict(stack: &StackProfile) -> Verdict {
     let half = Duration::from_nanos(stack.live.objects);
     let odd = stack.id % 2 == 1;
@@ -356,7 +356,7 @@ fn a_go_heap_profile_is_read_with_all_its_figures() {
     assert_eq!(stack.status, StackStatus::Foreign);
     let symbols: Vec<_> = stack.frames.iter().map(|frame| (frame.symbol.as_str(), frame.kind)).collect();
     assert_eq!(symbols, [("leaf", FrameKind::Native), ("main", FrameKind::Native)]);
-    let remark = "another tool wrote it: live bytes are its inuse_space, live objects its inuse_objects";
+    let remark = "written by another tool: live bytes are its inuse_space, live objects its inuse_objects";
     assert_eq!(reading.remarks, [remark]);
 }
 
@@ -391,14 +391,14 @@ fn of_other_sample_types_bytes_are_taken_for_what_lives() {
     let allocations = live(&[("alloc_objects", "count"), ("alloc_space", "bytes")], &[4, 40]).unwrap();
     assert_eq!(allocations, Totals { bytes: 40, objects: 4 });
     let cpu = live(&[("samples", "count"), ("cpu", "nanoseconds")], &[1, 10]).unwrap_err();
-    assert_eq!(cpu.to_string(), "it is no profile of memory: its figures are samples/count, cpu/nanoseconds");
+    assert_eq!(cpu.to_string(), "not a memory profile: its values are samples/count, cpu/nanoseconds");
 }
 
 #[test]
-fn negative_values_count_as_nothing_and_are_told() {
+fn negative_values_count_as_zero_and_are_reported() {
     let reading = read(&foreign(&[("inuse_space", "bytes")], &[-5]).encode_to_vec()).unwrap();
     assert!(reading.profile.stacks[0].live.is_nothing());
-    assert!(reading.remarks[1].starts_with("1 of its samples have negative values"), "{:?}", reading.remarks);
+    assert!(reading.remarks[1].starts_with("negative values in 1 of its samples"), "{:?}", reading.remarks);
 }
 
 #[test]
@@ -430,11 +430,11 @@ fn a_location_that_is_named_again_and_again_does_not_fill_the_memory() {
 }
 
 #[test]
-fn what_is_no_profile_is_told_so() {
+fn other_files_are_refused_with_the_reason() {
     for (file, why) in [
-        (&b"hello"[..], "it is no pprof profile"),
-        (b"", "it is no pprof profile: it has no sample types"),
-        (b"\x1f\x8bgarbage", "it cannot be decompressed"),
+        (&b"hello"[..], "not a pprof profile"),
+        (b"", "not a pprof profile: no sample types"),
+        (b"\x1f\x8bgarbage", "decompression failed"),
     ] {
         assert_eq!(read(file).unwrap_err().to_string(), why);
     }

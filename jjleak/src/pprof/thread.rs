@@ -1,30 +1,30 @@
-//! The thread of a sample: labels, by which the Go tool and others group and filter.
+//! Threads of samples, stored as labels, by which the Go tool and others group and filter.
 
 use super::error::Error;
 use super::proto::{Label, Sample};
 use super::tables::Tables;
 use crate::profile::{Frame, FrameKind, Thread};
 
-/// Key of the label with the thread's name, and what other tools call it.
+/// Label key of the thread's name, and other tools' variants.
 pub(super) const NAME: &str = "thread";
 const NAMES: [&str; 3] = [NAME, "thread_name", "thread name"];
 
-/// Key of the label with its number, and what other tools call it.
+/// Label key of the thread's ID, and other tools' variants.
 pub(super) const NUMBER: &str = "thread_id";
 const NUMBERS: [&str; 3] = [NUMBER, "thread id", "tid"];
 
-/// How many frames a stack's thread stands below; `None` when it has none.
+/// Index of the thread's frame counted from the root; `None` without a thread.
 pub(super) fn place(frames: &[Frame]) -> Option<usize> {
     frames.iter().rev().position(|frame| frame.kind == FrameKind::Thread)
 }
 
-/// The labels of a thread; `string` gives a text its number.
+/// The labels of a thread; `string` interns a string.
 pub(super) fn labels(thread: &Thread, mut string: impl FnMut(&str) -> i64) -> Vec<Label> {
     let name = Label { key: string(NAME), str: string(&thread.name), num: 0 };
     vec![name, Label { key: string(NUMBER), str: 0, num: thread.number.into() }]
 }
 
-/// Puts the thread that a sample's labels tell of among its frames.
+/// Adds the thread of a sample's labels to its frames.
 pub(super) fn add(sample: &Sample, frames: &mut Vec<Frame>, tables: &Tables<'_>) -> Result<(), Error> {
     let (mut name, mut number) = (None, None);
     for label in &sample.label {

@@ -1,4 +1,4 @@
-//! Verdicts, and the memory that there is, in fields of our own.
+//! Verdicts and memory limits, in jjleak's own fields.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::proto::{MemoryDetail, PointDetail, RateDetail, SurvivalDetail, Totals
 use super::tables::Tables;
 use crate::profile::{Basis, Memory, MemoryKind, Point, Rate, Survival, Totals, Verdict, VerdictKind};
 
-/// A verdict, but for its frames and the name of its kind, which stand in tables.
+/// Encodes a verdict; its frames and the name of its kind are in tables.
 pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> VerdictDetail {
     VerdictDetail {
         kind,
@@ -42,7 +42,7 @@ pub(super) fn write(verdict: &Verdict, kind: i64, location_id: Vec<u64>) -> Verd
     }
 }
 
-/// The verdict; `None` for one of a kind that this version does not know.
+/// Decodes a verdict; `None` for an unknown kind.
 pub(super) fn read(
     detail: &VerdictDetail,
     tables: &mut Tables<'_>,

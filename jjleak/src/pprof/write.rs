@@ -1,6 +1,7 @@
-//! From a profile to a file.
+//! Writes profiles to files.
 //!
-//! A profile has no address ranges, so a module is one mapping without a range; frames are symbolized already.
+//! A profile has no address ranges: each module is one mapping without a range, and frames are already
+//! symbolized.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ use super::proto::{
 use super::{SAMPLE_TYPES, comments, frame, thread, verdicts};
 use crate::profile::{Frame, Moment, NO_STACK, Profile, StackProfile, Totals, Verdict};
 
-/// What viewers show first.
+/// Default sample type of viewers.
 pub(super) const DEFAULT_SAMPLE_TYPE: &str = "inuse_space";
 
 /// Writes the profile.
@@ -74,7 +75,7 @@ pub(super) fn values(stack: &StackProfile) -> [i64; 4] {
     [stack.live.objects, stack.live.bytes, stack.allocated.objects, stack.allocated.bytes].map(signed)
 }
 
-/// The tables that samples point into, each entry once.
+/// The deduplicated tables that samples refer to.
 #[derive(Default)]
 struct Tables<'a> {
     strings: Vec<String>,
@@ -86,7 +87,7 @@ struct Tables<'a> {
     /// By name and source file.
     function_ids: HashMap<(&'a str, &'a str), u64>,
     locations: Vec<Location>,
-    /// By a frame and what is inlined into it.
+    /// By a frame and those inlined into it.
     location_ids: HashMap<&'a [Frame], u64>,
 }
 
@@ -102,7 +103,7 @@ impl<'a> Tables<'a> {
     }
 
     fn sample(&mut self, stack: &'a StackProfile) -> Sample {
-        // Labels tell of the thread, in the place of a frame.
+        // A thread is written as labels instead of a frame.
         let (inner, outer) = match thread::place(&stack.frames) {
             None => (&stack.frames[..], &[][..]),
             Some(below) => {
@@ -184,7 +185,7 @@ impl<'a> Tables<'a> {
         id
     }
 
-    /// The mapping of the frame's module; 0 when it is in none.
+    /// The mapping of the frame's module; 0 without a module.
     fn mapping(&mut self, frame: &'a Frame) -> u64 {
         if frame.module.is_empty() && frame.build_id.is_empty() {
             return 0;
@@ -195,7 +196,7 @@ impl<'a> Tables<'a> {
         }
         let id = next_id(&self.mappings);
         let (filename, build_id) = (self.string(key.0), self.string(key.1));
-        // All that can be found out was: viewers need not try.
+        // Symbolization is complete; viewers need not try.
         self.mappings.push(Mapping {
             id,
             filename,
@@ -231,7 +232,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// IDs count from 1: 0 is none.
+/// IDs count from 1; 0 is none.
 fn next_id<T>(table: &[T]) -> u64 {
     table.len() as u64 + 1
 }
@@ -240,7 +241,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-/// pprof's numbers are signed; none of ours comes near the limit.
+/// pprof's numbers are signed; no value comes near the limit.
 fn signed(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Puts a profile together from a snapshot and named stacks.
+//! Builds profiles from snapshots and symbolized stacks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::collect::{self, Cohorts, Snapshot, StackUse};
 use crate::symbolize::NamedStack;
 
 impl Profile {
-    /// Builds the profile of this coverage that a snapshot shows. `name` gives the stack in a row of the kernel's table.
+    /// Builds the profile of a snapshot. `name` returns the stack in a row of the kernel's table.
     pub fn build(
         snapshot: Snapshot,
         process: ProcessInfo,
@@ -75,7 +75,7 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
     }
 }
 
-/// The cohorts of which something lives.
+/// The cohorts with live blocks.
 fn cohorts(cohorts: Cohorts) -> SmallVec<[Cohort; 4]> {
     let live = |cohort: &collect::Cohort| cohort.objects > 0 || cohort.bytes > 0;
     let cohort =
@@ -92,7 +92,7 @@ fn standard_error(variance: f64) -> u64 {
     variance.sqrt().round() as u64
 }
 
-/// Counters by name, also those that are 0.
+/// Counters by name, including zeros.
 fn named(counters: &BTreeMap<Counter, u64>, belongs: impl Fn(Counter) -> bool) -> BTreeMap<String, u64> {
     Counter::ALL
         .iter()

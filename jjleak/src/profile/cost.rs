@@ -1,47 +1,47 @@
-//! What being profiled costs a process: estimates.
+//! Cost of being profiled: estimates.
 
 use std::time::Duration;
 
-/// What being profiled has cost a process in a span of time. Calls are those that the books show; what each takes is
-/// measured on functions of jjleak's own, and by the kernel. It is an estimate.
+/// Estimated cost of profiling to a process in a period. Calls are those accounted for; the time per call is
+/// measured on functions of jjleak's own, and by the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The span: since the report before.
+    /// The period: since the previous report.
     pub over: Duration,
-    /// Allocations and frees in it.
+    /// Allocations and frees.
     pub calls: u64,
-    /// CPU time that the probes took of the process; `None` when it cannot be told what a call takes.
+    /// CPU time of the process spent in probes; `None` if the time per call is unknown.
     pub spent: Option<Duration>,
-    /// CPU time that the process has used, that of the probes included; `None` when it is not known.
+    /// CPU time of the process, probes included; `None` if unknown.
     pub cpu: Option<Duration>,
 }
 
 impl Cost {
-    /// Allocations and frees in a second.
+    /// Allocations and frees per second.
     #[must_use]
     pub fn calls_per_second(&self) -> f64 {
         share(self.calls_f64(), self.over.as_secs_f64()).unwrap_or_default()
     }
 
-    /// What a call takes, on average.
+    /// Average time per call.
     #[must_use]
     pub fn ns_per_call(&self) -> Option<f64> {
         share(self.spent?.as_secs_f64() * 1e9, self.calls_f64())
     }
 
-    /// The share of the CPU time that the process uses; 1 at most.
+    /// Share of the process's CPU time, at most 1.
     #[must_use]
     pub fn of_cpu(&self) -> Option<f64> {
         Some(share(self.spent?.as_secs_f64(), self.cpu?.as_secs_f64())?.min(1.))
     }
 
-    /// The share of a core.
+    /// Share of a core.
     #[must_use]
     pub fn of_core(&self) -> Option<f64> {
         share(self.spent?.as_secs_f64(), self.over.as_secs_f64())
     }
 
-    /// Of several processes together, in the longest of their spans.
+    /// Combines the costs of several processes over the longest of their periods.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

@@ -1,22 +1,22 @@
-//! What lived at earlier reports.
+//! History of live totals.
 
 use jiff::Timestamp;
 
 use super::Totals;
 
-/// Moments that are kept of a process: as many as a curve can show.
+/// Maximum number of moments per process: as many as a curve can show.
 const MAX_MOMENTS: usize = 400;
 
-/// What lived at an instant.
+/// Live totals at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// When.
+    /// The instant.
     pub at: Timestamp,
     /// Live bytes and objects of all stacks.
     pub live: Totals,
 }
 
-/// Adds a moment to a history. When there are too many, every second one goes; the last always stays.
+/// Appends a moment. If there are too many, every second one is dropped, except the last.
 pub fn remember(history: &mut Vec<Moment>, moment: Moment) {
     if history.len() >= MAX_MOMENTS {
         let mut keep = false;

@@ -1,4 +1,4 @@
-//! Puts profiles of several processes side by side.
+//! Merges profiles of several processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,19 @@ use super::{
     Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, StackProfile, Totals, Verdict, VerdictKind,
 };
 
-/// What belongs to no process stands in every process's profile.
+/// Counters that belong to no process and are repeated in every profile.
 const OF_NO_PROCESS: [Counter; 2] = [Counter::ProcessTableFull, Counter::MissedRun];
 
-/// Adds what another process's profile says of a counter. What is of no process is the same in all.
+/// Adds a process's counter. Counters of no process are equal in all profiles.
 pub(crate) fn add_count(sum: &mut u64, name: &str, count: u64) {
     let is_common = OF_NO_PROCESS.iter().any(|counter| counter.name() == name);
     *sum = if is_common { count.max(*sum) } else { *sum + count };
 }
 
 impl Profile {
-    /// One profile of several: each process is a frame below which its stacks and verdicts stand. A single one stays as it is.
-    /// That nothing leaks is told of those alone that have all been judged; a leak in one of them is told in any case.
+    /// Merges profiles: each process becomes the root frame of its stacks and verdicts. A single profile is
+    /// unchanged. "Nothing leaks" requires that all processes have been judged; a leak in one of them is
+    /// always shown.
     pub fn merge<'a>(profiles: impl ExactSizeIterator<Item = &'a Self>) -> Self {
         let number = profiles.len();
         let mut profiles = profiles.peekable();
@@ -87,7 +88,7 @@ impl Profile {
         merged
     }
 
-    /// Of no process: nothing was allocated, nothing lost.
+    /// An empty profile of no process.
     pub(crate) fn empty() -> Self {
         Self {
             started_at: jiff::Timestamp::UNIX_EPOCH,
@@ -118,7 +119,7 @@ impl Profile {
     }
 }
 
-/// Stands for a process among frames.
+/// The frame that represents a process.
 fn root(process: &ProcessInfo) -> Frame {
     Frame { symbol: format!("{} (pid {})", process.comm, process.pid), ..Frame::default() }
 }

@@ -1,7 +1,7 @@
-//! What was found: a symbolized, aggregated profile of one process at one instant. Pure data.
+//! A symbolized, aggregated profile of one process at one instant. Pure data.
 //!
 //! In: live blocks by stack from [`crate::collect`], frames from [`crate::symbolize`]. Out: what
-//! [`crate::analyze`] ranks and [`crate::render`] writes. Knows nothing of BPF, /proc or clocks.
+//! [`crate::analyze`] ranks and [`crate::render`] writes. It does not depend on BPF, /proc or clocks.
 
 mod build;
 mod cost;
@@ -29,7 +29,7 @@ pub use history::{Moment, remember};
 pub(crate) use merge::add_count;
 pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
 
-/// Stands for the frames of a stack that was not kept, where people read it.
+/// Placeholder shown for the frames of a stack that was not kept.
 pub const NO_STACK: &str = "[no stack]";
 pub use verdict::{
     Basis, JUDGED_SNAPSHOTS, JUDGED_SPANS, Memory, MemoryKind, NOT_JUDGED, Point, Rank, Rate, StackIds,
@@ -39,39 +39,39 @@ pub use verdict::{
 /// A profile of one process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// When accounting began.
+    /// Start of accounting.
     pub started_at: Timestamp,
-    /// The instant the profile describes.
+    /// The instant that the profile describes.
     pub taken_at: Timestamp,
-    /// Whose profile it is.
+    /// The process.
     pub process: ProcessInfo,
     /// How the process ended, if it has; for a command its own exit status.
     pub ended: Option<String>,
     /// What the figures cover.
     pub coverage: Coverage,
-    /// Every loss counter by name, also those that are 0.
+    /// Loss counters by name, including zeros.
     pub lost: BTreeMap<String, u64>,
-    /// Every other counter by name: harmless, but part of the picture.
+    /// Other counters by name: harmless, but part of the picture.
     pub notes: BTreeMap<String, u64>,
-    /// Frees of blocks that are not in the books: allocated before accounting began, or filtered.
+    /// Frees of unknown blocks: allocated before accounting began, or filtered.
     pub unknown_frees: u64,
-    /// Every stack that allocated since accounting began, in no particular order.
+    /// All stacks that have allocated since accounting began, in no particular order.
     pub stacks: Vec<StackProfile>,
-    /// What lived at the reports up to this one, the oldest first; see [`crate::analyze::Growth`].
+    /// Live totals at the reports up to this one, oldest first; see [`crate::analyze::Growth`].
     pub history: Vec<Moment>,
-    /// The instants that the cohorts of stacks are divided by, in nanoseconds of `CLOCK_MONOTONIC`; the last is the one that
-    /// the profile describes. Empty when no ages are known.
+    /// Instants between cohorts, in nanoseconds of `CLOCK_MONOTONIC`; the last is the profile's own. Empty if
+    /// ages are unknown.
     pub instants_ns: Arc<[u64]>,
-    /// How much memory the process can have, if that is known.
+    /// Memory limit of the process, if known.
     pub memory: Option<Memory>,
-    /// What is to be thought of each call site, what is worst first; see [`crate::analyze::History`].
+    /// Verdicts on all call sites, worst first; see [`crate::analyze::History`].
     pub verdicts: Vec<Verdict>,
-    /// How many looks at the process the verdicts are drawn from, this one among them; those that tell nothing more than
-    /// others do not count.
+    /// Number of snapshots behind the verdicts, including this one. Snapshots that add nothing to the history
+    /// do not count.
     pub snapshots: u32,
-    /// Call sites that hold something and are not judged: there are more than are remembered.
+    /// Call sites that hold memory and are not judged, because there are more than are remembered.
     pub unjudged_sites: u64,
-    /// What being profiled has cost the process lately, if that is known; see [`crate::cost`].
+    /// Recent cost of profiling, if known; see [`crate::cost`].
     pub cost: Option<Cost>,
 }
 
@@ -82,11 +82,11 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.live).sum()
     }
 
-    /// Standard errors of [`Self::live`]; `None` when it is exact. Those of the stacks are independent.
+    /// Standard errors of [`Self::live`]; `None` if it is exact. The errors of stacks are independent.
     #[must_use]
     pub fn live_error(&self) -> Option<Totals> {
         if let Some(windows) = self.coverage.windows {
-            // The same windows tell of all stacks.
+            // All stacks share the same windows.
             return Some(windows.live_error);
         }
         let errors = || self.stacks.iter().filter_map(|stack| stack.live_error);
@@ -102,8 +102,8 @@ impl Profile {
         self.stacks.iter().map(|stack| stack.allocated).sum()
     }
 
-    /// For how much longer the process has to be watched before its call sites are judged; until then, they only grow or do
-    /// not. Nothing when they are.
+    /// Remaining time until call sites are judged; zero if they are. Until then, verdicts only distinguish
+    /// growth.
     #[must_use]
     pub fn judged_in(&self) -> Duration {
         if self.coverage.settle.is_zero() {
@@ -114,20 +114,20 @@ impl Profile {
         missing_time.max(self.elapsed() / self.snapshots.max(1) * missing_snapshots)
     }
 
-    /// Whether the process has been watched for long enough to judge its call sites: without verdicts, none then leaks. A
-    /// profile that nothing was judged in is not ([`Self::unjudge`]).
+    /// Returns whether the process has been watched for long enough to judge its call sites: without
+    /// verdicts, none leaks. False after [`Self::unjudge`].
     #[must_use]
     pub fn is_judged(&self) -> bool {
         !self.coverage.settle.is_zero() && self.judged_in().is_zero()
     }
 
-    /// Claims nothing of call sites any more, neither that they leak nor that they do not.
+    /// Removes all claims about leaks, positive and negative.
     pub fn unjudge(&mut self) {
         self.verdicts.clear();
         self.coverage.settle = Duration::ZERO;
     }
 
-    /// How long accounting has run.
+    /// Time since accounting began.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::try_from(self.taken_at.duration_since(self.started_at)).unwrap_or_default()
@@ -144,30 +144,30 @@ fn root_of_squares(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.map(|number| (number as f64).powi(2)).sum::<f64>().sqrt().round() as u64
 }
 
-/// What of a process's allocations the figures cover.
+/// What the figures cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Live figures are of blocks at least this old.
+    /// Minimum age of the blocks in live figures.
     pub older: Duration,
-    /// Which allocations were taken; cumulative and live figures are estimates of all unless it is off.
+    /// Which allocations were sampled. Unless it is off, cumulative and live figures are estimates.
     pub sampling: Sampling,
-    /// Allocations were counted in windows of time; cumulative and live figures are estimates of all. Nothing when they were
-    /// counted all the time.
+    /// Windows of time in which allocations were counted; figures are estimates. `None` if they were counted
+    /// all the time.
     pub windows: Option<InWindows>,
-    /// Live figures are the kernel side's sums: there are no ages.
+    /// Live figures are sums of the kernel side, without ages.
     pub combined: bool,
-    /// The blocks of each stack are listed, the largest first, so many at most.
+    /// Maximum number of blocks listed per stack, largest first.
     pub blocks_per_stack: usize,
-    /// Younger allocations are not judged.
+    /// Minimum age at which allocations are judged.
     pub settle: Duration,
-    /// Blocks of some sizes are left out: freeing them counts among [`Profile::unknown_frees`].
+    /// Blocks of some sizes are filtered out: their frees count among [`Profile::unknown_frees`].
     pub some_sizes: bool,
-    /// Threads are told apart: the root frame of each stack is the thread's ([`Frame::of_thread`]).
+    /// Threads are distinguished: the root frame of each stack is its thread ([`Frame::of_thread`]).
     pub threads: bool,
 }
 
 impl Coverage {
-    /// Whether figures are estimates.
+    /// Returns whether figures are estimates.
     #[must_use]
     pub const fn is_estimate(&self) -> bool {
         self.sampling.is_estimate() || self.windows.is_some()
@@ -177,41 +177,42 @@ impl Coverage {
 /// Allocations were counted in windows of time (see [`crate::sample_windows`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InWindows {
-    /// How many there were.
+    /// Number of windows.
     pub windows: u32,
-    /// Standard errors of what lives.
+    /// Standard errors of live figures.
     pub live_error: Totals,
 }
 
-/// Who a process is.
+/// Identity of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Process ID in the host's PID namespace.
     pub pid: u32,
-    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22); with the PID it identifies a process.
+    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22); with the PID it identifies a
+    /// process.
     pub start_time: u64,
     /// Name of the main thread (`/proc/PID/comm`).
     pub comm: String,
-    /// Path of the executable, as the process sees it.
+    /// Path of the executable, in the process's own view.
     pub exe: String,
-    /// What kind of program it runs.
+    /// Kind of program.
     pub kind: ProcessKind,
-    /// PID of the process whose memory its own began as a copy of (`fork`): blocks from before are the other's, and in
-    /// no book of this one.
+    /// PID of the parent whose memory was copied (`fork`): earlier blocks are accounted to the parent, not to
+    /// this process.
     pub forked_from: Option<u32>,
-    /// Its PID as it sees it itself, where that is another.
+    /// PID in the process's own namespace, if different.
     pub container_pid: Option<u32>,
 }
 
 impl fmt::Display for ProcessInfo {
-    /// `name (pid 42)`; without a PID for several processes together, and where another tool's profile tells of none.
+    /// `name (pid 42)`. Merged profiles, and some of other tools, have no PID.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.comm)?;
         if self.pid == 0 { Ok(()) } else { write!(formatter, " (pid {})", self.pid) }
     }
 }
 
-/// What kind of program a process runs.
+/// Kind of program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessKind {
     /// Native code.
@@ -221,7 +222,7 @@ pub enum ProcessKind {
 }
 
 impl ProcessKind {
-    /// The name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -236,13 +237,13 @@ impl ProcessKind {
 pub struct Totals {
     /// Requested bytes.
     pub bytes: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub objects: u64,
 }
 
 impl Totals {
-    /// Whether there is neither a byte nor an object. Blocks of no bytes are objects; and other tools' profiles can have
-    /// bytes without telling of objects.
+    /// Returns whether there are neither bytes nor objects. Blocks of zero bytes are objects; profiles of
+    /// other tools can have bytes without object counts.
     #[must_use]
     pub const fn is_nothing(self) -> bool {
         self.bytes == 0 && self.objects == 0
@@ -258,24 +259,24 @@ impl std::iter::Sum for Totals {
     }
 }
 
-/// What one stack allocated.
+/// Allocations of one stack.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackProfile {
-    /// Identity of the stack: a hash over its addresses.
+    /// Hash over the stack's addresses.
     pub id: u64,
-    /// What lives.
+    /// Live totals.
     pub live: Totals,
-    /// What was allocated since accounting began.
+    /// Totals allocated since accounting began.
     pub allocated: Totals,
-    /// Standard errors of `live`; `None` when it is exact.
+    /// Standard errors of `live`; `None` if it is exact.
     pub live_error: Option<Totals>,
-    /// Live bytes more than at the report before, or less; see [`crate::analyze::Growth`].
+    /// Change of live bytes since the previous report; see [`crate::analyze::Growth`].
     pub growth: i64,
-    /// What lives by when it was allocated, without cohorts of which nothing lives; empty when ages are not known.
+    /// Live totals by time of allocation, without empty cohorts; empty if ages are unknown.
     pub cohorts: SmallVec<[Cohort; 4]>,
-    /// Ages of the live blocks; `None` when none lives, or they are not known.
+    /// Ages of the live blocks; `None` without live blocks, or if ages are unknown.
     pub ages: Option<Ages>,
-    /// The largest of the live blocks, if the [`Coverage`] asks for them.
+    /// The largest live blocks, if the [`Coverage`] asks for them.
     pub blocks: Vec<Block>,
     /// How the stack walk ended.
     pub status: StackStatus,
@@ -286,28 +287,28 @@ pub struct StackProfile {
 /// A live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Where it is.
+    /// Address.
     pub address: u64,
     /// Requested bytes.
     pub size: u64,
-    /// How long it has lived.
+    /// Age.
     pub age: Duration,
 }
 
-/// Live blocks that were allocated between the same two instants.
+/// Live blocks allocated between two consecutive instants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cohort {
-    /// Index into [`Profile::instants_ns`] of the instant at or before which they were allocated, and after the one before it.
+    /// Index into [`Profile::instants_ns`] of the later instant.
     pub interval: u16,
-    /// What lives of them.
+    /// Live totals.
     pub live: Totals,
 }
 
-/// Ages of the live blocks of a stack.
+/// Ages of a stack's live blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ages {
-    /// Of the oldest.
+    /// Age of the oldest.
     pub oldest: Duration,
-    /// Of the newest.
+    /// Age of the newest.
     pub newest: Duration,
 }

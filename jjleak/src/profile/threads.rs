@@ -1,4 +1,4 @@
-//! Threads: which one a stack is of, and profiles in which that makes no difference.
+//! Threads of stacks, and profiles merged across threads.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl StackProfile {
-    /// The thread that it is of; `None` where threads are not told apart.
+    /// Thread of the stack; `None` if threads are not distinguished.
     #[must_use]
     pub fn thread(&self) -> Option<Thread> {
         self.frames.iter().rev().find_map(Frame::thread)
@@ -19,7 +19,7 @@ impl StackProfile {
 }
 
 impl Profile {
-    /// The profile as it would be if threads were not told apart: stacks that differ only in that are one.
+    /// The profile without threads: stacks that differ only in their thread are merged.
     #[must_use]
     pub fn across_threads(mut self) -> Self {
         self.coverage.threads = false;
@@ -67,7 +67,7 @@ fn without_thread(frames: &Arc<[Frame]>) -> Arc<[Frame]> {
     }
 }
 
-/// Adds what another thread has allocated with the same stack.
+/// Adds the allocations of another thread with the same stack.
 fn add(sum: &mut StackProfile, more: StackProfile, most_blocks: usize) {
     sum.live = [sum.live, more.live].into_iter().sum();
     sum.allocated = [sum.allocated, more.allocated].into_iter().sum();

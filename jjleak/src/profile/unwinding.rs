@@ -1,4 +1,4 @@
-//! Which files lack what stacks are followed by.
+//! Files that lack unwind information.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use jjleak_common::stack::StackStatus;
 use super::{FrameKind, Profile, StackProfile, Totals};
 
 impl Profile {
-    /// The files on whose account live stacks are not proven to be whole, by path, with what lives below such stacks. A
-    /// stack can be in several. Code that is in no file has an empty path.
+    /// Files because of which live stacks are not proven complete, by path, with the live totals of these
+    /// stacks. A stack can have several. Code outside of any file has an empty path.
     #[must_use]
     pub fn without_unwind_information(&self) -> BTreeMap<&str, Totals> {
         let mut files: BTreeMap<&str, Totals> = BTreeMap::new();
         for stack in self.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
-            let mut lacking: Vec<_> = lacking(stack).collect();
-            lacking.sort_unstable();
-            lacking.dedup();
-            for file in lacking {
+            let mut of_stack: Vec<_> = incomplete(stack).collect();
+            of_stack.sort_unstable();
+            of_stack.dedup();
+            for file in of_stack {
                 let totals = files.entry(file).or_default();
                 *totals = [*totals, stack.live].into_iter().sum();
             }
@@ -25,13 +25,14 @@ impl Profile {
     }
 }
 
-/// The files of frames from which a frame pointer had to lead on, and of the last frame of a stack that ended there.
-fn lacking(stack: &StackProfile) -> impl Iterator<Item = &str> {
-    let led_on = stack.frames.windows(2).filter(|pair| pair[1].by_frame_pointer && !pair[0].inlined);
+/// Files of frames that were unwound by frame pointer, and of the last frame of a stack that ended there.
+fn incomplete(stack: &StackProfile) -> impl Iterator<Item = &str> {
+    let by_frame_pointer =
+        stack.frames.windows(2).filter(|pair| pair[1].by_frame_pointer && !pair[0].inlined);
     let ended =
         matches!(stack.status, StackStatus::NoRow | StackStatus::BrokenChain | StackStatus::Unsupported);
     let last = stack.frames.iter().rfind(|frame| frame.kind != FrameKind::Thread).filter(|_| ended);
-    led_on.map(|pair| &pair[0]).chain(last).map(|frame| frame.module.as_str())
+    by_frame_pointer.map(|pair| &pair[0]).chain(last).map(|frame| frame.module.as_str())
 }
 
 #[cfg(test)]

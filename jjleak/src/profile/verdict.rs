@@ -1,4 +1,4 @@
-//! What is to be thought of a call site. Pure data; [`crate::analyze`] comes to it.
+//! Verdicts on call sites. Pure data; [`crate::analyze`] computes them.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -8,99 +8,99 @@ use smallvec::SmallVec;
 
 use super::{Frame, Totals};
 
-/// A call site must have been watched for so many times the age at which allocations are judged: less leaves too little time
-/// between what is young and what is old.
+/// Minimum time for which a call site is watched, in multiples of the age at which allocations are judged.
+/// Less leaves too little time between young and old.
 pub const JUDGED_SPANS: u32 = 4;
 
-/// A call site must have been looked at so many times: what is between two looks cannot be told apart.
+/// Minimum number of snapshots of a call site: nothing between two snapshots can be resolved.
 pub const JUDGED_SNAPSHOTS: u32 = 6;
 
-/// What is said of a call site that has not been watched for long enough.
+/// Label of call sites that have not been watched for long enough.
 pub const TOO_EARLY: &str = "too early to say";
 
-/// What is said of one of which nothing is claimed.
+/// Label of call sites without any claim.
 pub const NOT_JUDGED: &str = "not judged";
 
-/// IDs of stacks. Most call sites have one, and thousands are told of at every look: those of one take no memory of their own.
+/// Stack IDs. Most call sites have one, and each snapshot has thousands of sites: a single ID is stored
+/// inline.
 pub type StackIds = SmallVec<[u64; 2]>;
 
-/// What is to be thought of the allocations of a call site, and why.
+/// A verdict on the allocations of a call site, with its evidence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// What it is taken for.
+    /// The verdict.
     pub kind: VerdictKind,
-    /// On what that rests.
+    /// Basis of the verdict.
     pub basis: Basis,
-    /// How sure that is, from 0 to 1.
+    /// Confidence, from 0 to 1.
     pub confidence: f64,
-    /// Identity of the call site, the same in later profiles of the process.
+    /// Identity of the call site, stable across profiles of the process.
     pub site: u64,
-    /// The stacks that are this call site: their IDs.
+    /// IDs of the call site's stacks.
     pub stacks: StackIds,
-    /// How many more stacks are this call site, and left out of what is shown: what became of allocations, and how fast, is told
-    /// of all.
+    /// Number of the call site's stacks that are not shown. Survival and rates include them.
     pub hidden_stacks: u64,
-    /// Frames of the stack among them that holds the most, leaf first.
+    /// Frames of its largest stack, leaf first.
     pub frames: Arc<[Frame]>,
-    /// Index of the frame that it is called by: the first that is not an allocator's, or a helper's that only passes on what
+    /// Index of the caller's frame: the first that is neither an allocator's nor a helper's that returns what
     /// it has allocated.
     pub caller: usize,
-    /// What lives.
+    /// Live totals.
     pub live: Totals,
-    /// What was allocated since accounting began.
+    /// Totals allocated since accounting began.
     pub allocated: Totals,
-    /// For how long it has been watched: since accounting began, or since what is judged began.
+    /// Watched time: since accounting began, or since the judged behaviour began.
     pub watched: Duration,
-    /// When it first allocated, since accounting began.
+    /// First allocation, since accounting began.
     pub first_seen: Duration,
-    /// By how much it grows; `None` when it does not, or too little is known.
+    /// Growth rate; `None` without growth, or if too little is known.
     pub rate: Option<Rate>,
-    /// What became of the allocations that are old enough to be judged; `None` when no ages are known, or none is.
+    /// Survival of allocations old enough to be judged; `None` without ages or without such allocations.
     pub survival: Option<Survival>,
-    /// Bytes allocated and freed a second while it was watched.
+    /// Bytes allocated per second while watched.
     pub allocation_rate: f64,
-    /// Bytes freed a second while it was watched.
+    /// Bytes freed per second while watched.
     pub free_rate: f64,
-    /// Of what was old already when it was looked at before, the share that has been freed since.
+    /// Share of previously old bytes that has been freed since.
     pub freed_when_old: Option<f64>,
-    /// How many blocks from before accounting began are freed for each that seems to be kept, in the whole process, when they
-    /// are so many that this may be no leak: what is kept may only take their place.
+    /// Frees of blocks from before accounting began, per block that seems to be kept, in the whole process.
+    /// Set if there are enough that kept blocks may merely replace freed ones.
     pub freed_from_before: Option<f64>,
-    /// For how long it has not grown, when it has before.
+    /// Time without growth, after growth.
     pub flat_for: Option<Duration>,
     /// Live bytes over time, oldest first; evenly thinned out.
     pub series: Arc<[Point]>,
 }
 
-/// On what a verdict rests.
+/// Basis of a verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Basis {
     /// The call site has been watched for long enough.
     #[default]
     LongHistory,
-    /// It has not, and only whether it grows can be told.
+    /// The call site has been watched too briefly for more than growth.
     ShortHistory,
-    /// Nothing was judged: the figures are not of all that the call site does.
+    /// Not judged: the figures do not cover all of the call site.
     Nothing,
 }
 
-/// What a call site is taken for, what is worst first.
+/// Verdict on a call site, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VerdictKind {
-    /// A share of what it allocates is never freed, all the time.
+    /// It constantly keeps a share of its allocations forever.
     Leaking,
-    /// It holds more and more, and it cannot be told yet whether that ends.
+    /// It grows, and whether that ends is not known yet.
     Growing,
-    /// It grew, and then no more.
+    /// It grew, then stopped.
     CacheLike,
-    /// It holds what was allocated at once, and not again.
+    /// It holds allocations that were made at once and not repeated.
     StartUp,
-    /// What it allocates is freed.
+    /// It frees what it allocates.
     SteadyChurn,
 }
 
 impl Verdict {
-    /// What is thought of it, in the words of reports.
+    /// Label in reports.
     #[must_use]
     pub const fn words(&self) -> &'static str {
         match (self.basis, self.kind) {
@@ -110,25 +110,25 @@ impl Verdict {
         }
     }
 
-    /// What is worst first: by kind, then what grows by how fast, the rest by what it holds.
+    /// Orders verdicts, worst first: by kind, then growth rate, then live bytes.
     #[must_use]
     pub fn worst_first(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }
 
-    /// Where it stands among others.
+    /// Sort key.
     #[must_use]
     pub fn rank(&self) -> Rank {
         Rank::of(self.kind, self.rate, self.live, self.site)
     }
 }
 
-/// Where a verdict stands among others: what is worst is least.
+/// Sort key of a verdict; the worst is the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank(VerdictKind, Reverse<i64>, Reverse<u64>, u64);
 
 impl Rank {
-    /// Of the verdict of this kind on a call site that grows so fast and holds so much.
+    /// The key of a verdict of this kind on a call site with this rate and these live totals.
     #[must_use]
     pub fn of(kind: VerdictKind, rate: Option<Rate>, live: Totals, site: u64) -> Self {
         let pace = rate.filter(|_| kind <= VerdictKind::Growing).map_or(0., |rate| rate.per_second);
@@ -136,19 +136,19 @@ impl Rank {
     }
 }
 
-/// An integer for each number, in their order.
+/// Maps floats to integers in the same order.
 const fn ordered(number: f64) -> i64 {
     let bits = number.to_bits().cast_signed();
-    // As `f64::total_cmp` does: of negative numbers, larger bits are less.
+    // As `f64::total_cmp` does: larger bits of negative numbers are smaller.
     bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
 }
 
 impl VerdictKind {
-    /// All kinds, what is worst first.
+    /// All kinds, worst first.
     pub const ALL: [Self; 5] =
         [Self::Leaking, Self::Growing, Self::CacheLike, Self::StartUp, Self::SteadyChurn];
 
-    /// The name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -160,7 +160,7 @@ impl VerdictKind {
         }
     }
 
-    /// The words in reports.
+    /// Label in reports.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -173,26 +173,25 @@ impl VerdictKind {
     }
 }
 
-/// Growth in bytes a second.
+/// Growth in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// The estimate.
     pub per_second: f64,
     /// Lower bound of its 95 % confidence interval.
     pub low: f64,
-    /// Upper bound likewise.
+    /// Upper bound of its 95 % confidence interval.
     pub high: f64,
 }
 
 impl Rate {
-    /// Bytes a day, if it goes on like this.
+    /// Extrapolated bytes per day.
     #[must_use]
     pub fn per_day(self) -> f64 {
         self.per_second * 86_400.
     }
 
-    /// How long it takes to fill so many bytes, if it goes on like this; `None` when it does not grow, or takes longer than
-    /// a hundred years.
+    /// Extrapolated time to fill `bytes`; `None` without growth, or beyond a hundred years.
     #[must_use]
     pub fn time_to_fill(self, bytes: u64) -> Option<Duration> {
         const HUNDRED_YEARS: f64 = 100. * 365. * 86_400.;
@@ -202,19 +201,19 @@ impl Rate {
     }
 }
 
-/// What became of allocations.
+/// Survival of allocations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Survival {
-    /// They were made at least so long ago.
+    /// Minimum age.
     pub older_than: Duration,
-    /// What was allocated.
+    /// Allocated totals.
     pub allocated: Totals,
-    /// What of it lives.
+    /// Live totals.
     pub live: Totals,
 }
 
 impl Survival {
-    /// The share of bytes that lives.
+    /// Share of bytes that live.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share has no use for 53 bits")]
     pub fn share(&self) -> f64 {
@@ -225,34 +224,34 @@ impl Survival {
 /// Live bytes at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// When, since accounting began.
+    /// Time since accounting began.
     pub at: Duration,
     /// Live bytes.
     pub bytes: u64,
 }
 
-/// How much memory a process can have.
+/// Memory limit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// What sets the limit.
     pub kind: MemoryKind,
     /// The limit, in bytes.
     pub limit: u64,
-    /// What is left of it.
+    /// Bytes left.
     pub available: u64,
 }
 
-/// What sets a limit to memory.
+/// What sets a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The memory limit of the process's control group, or of one above it.
+    /// The process's control group, or an ancestor.
     Cgroup,
-    /// The machine.
+    /// The machine's memory.
     Ram,
 }
 
 impl MemoryKind {
-    /// The name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What of a profile a reader wants to see.
+//! Filters for what a reader wants to see of a profile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
@@ -8,40 +8,41 @@ use regex::Regex;
 
 use super::{Frame, FrameKind, Profile, StackProfile, Verdict};
 
-/// Which stacks to keep, and which of their frames. The default keeps everything.
+/// Which stacks and frames to keep. The default keeps everything.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Only stacks with a frame that matches.
+    /// Keep only stacks with a matching frame.
     pub focus: Option<Regex>,
-    /// No stacks with a frame that matches.
+    /// Drop stacks with a matching frame.
     pub ignore: Option<Regex>,
-    /// Only frames of these kinds, and only stacks that have any; all when there are none.
+    /// Keep only frames of these kinds, and stacks that have any; empty keeps all.
     pub kinds: Vec<Kinds>,
 }
 
-/// Kinds of frames that belong together for people.
+/// Groups of frame kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinds {
     /// Compiled ahead of time.
     Native,
     /// Java methods, inlined or not.
     Java,
-    /// The JVM, and what it generates for itself.
+    /// The JVM, and the code it generates for itself.
     Jvm,
     /// The kernel.
     Kernel,
-    /// Code of which nothing is known.
+    /// Unidentified code.
     Unknown,
 }
 
 impl View {
-    /// Whether everything is kept.
+    /// Returns whether everything is kept.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.focus.is_none() && self.ignore.is_none() && self.kinds.is_empty()
     }
 
-    /// Leaves out what is not to be seen, and says how much that is. Where nothing is left, nothing is said of leaks.
+    /// Applies the filter, and returns how much is shown. If nothing is left, the profile makes no claim
+    /// about leaks.
     #[must_use]
     pub fn apply(&self, mut profile: Profile) -> (Profile, Shown) {
         let live_bytes = profile.live().bytes;
@@ -79,7 +80,7 @@ impl View {
     }
 }
 
-/// Leaves a verdict the stacks that are kept; whether there are any. What became of allocations, and how fast, stays that of
+/// Restricts a verdict to the kept stacks. Returns whether any are left. Survival and rates remain those of
 /// the whole call site.
 fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
     let all = verdict.stacks.len();
@@ -91,7 +92,7 @@ fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
         verdict.live = stacks().map(|stack| stack.live).sum();
         verdict.allocated = stacks().map(|stack| stack.allocated).sum();
     }
-    // The frame that it is called by may not be shown: then it is the next that calls it.
+    // If the caller's frame is hidden, the next visible caller is used.
     let mut callers = verdict.frames.iter().skip(verdict.caller);
     let place = |caller: &Frame| largest.frames.iter().position(|frame| frame == caller);
     verdict.caller = callers.find_map(place).unwrap_or(largest.frames.len().saturating_sub(1));
@@ -99,7 +100,7 @@ fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
     true
 }
 
-/// Whether the frame's function, source file or module matches.
+/// Returns whether the frame's function, source file or module matches.
 fn is_in(regex: &Regex, frame: &Frame) -> bool {
     [&frame.symbol, &frame.file, &frame.module].iter().any(|text| !text.is_empty() && regex.is_match(text))
 }
@@ -107,18 +108,19 @@ fn is_in(regex: &Regex, frame: &Frame) -> bool {
 /// How much of a profile is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// What is.
+    /// The shown part.
     pub of: Amount,
-    /// What there is.
+    /// The whole.
     pub all: Amount,
-    /// Whether verdicts are on call sites of which only a part is shown: their rates and shares are of the whole.
+    /// Some verdicts are on call sites of which only a part is shown: their rates and shares are of the
+    /// whole.
     pub narrowed: bool,
 }
 
-/// Stacks, and what lives of them.
+/// Stacks and their live bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
-    /// Stacks, also those of which nothing lives.
+    /// Number of stacks, including those without live blocks.
     pub stacks: usize,
     /// Live bytes.
     pub live_bytes: u64,
@@ -153,7 +155,7 @@ impl FromStr for Kinds {
     }
 }
 
-/// A name that no [`Kinds`] have.
+/// An unknown name of frame kinds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown kind `{0}`: frames are native, java, jvm, kernel or unknown")]
 pub struct UnknownKinds(String);

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::Watch;
-use crate::jcmd::{self, Request, State, Unfit, Way};
+use crate::jcmd::{self, Access, Request, State, Unfit};
 use crate::jvm;
 use crate::processes::{Module, Process};
 
@@ -44,11 +44,11 @@ impl AskedJvm {
             return;
         }
         let Some((library, bias)) = library() else { return };
-        match jcmd::way_of(process.pid, library, bias) {
-            Ok(Way::Socket(Unfit::NotCaught | Unfit::UnknownFlags)) if self.attempts < ATTEMPTS => {
+        match jcmd::access_of(process.pid, library, bias) {
+            Ok(Access::Socket(Unfit::NotCaught | Unfit::UnknownFlags)) if self.attempts < ATTEMPTS => {
                 self.attempts += 1;
             }
-            Ok(way) => match Request::begin(process, way) {
+            Ok(access) => match Request::begin(process, access) {
                 Ok(request) => self.running = Some(request),
                 Err(error) => self.fail(process, "cannot be asked for a perf map", error.to_string()),
             },

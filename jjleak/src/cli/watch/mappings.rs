@@ -9,7 +9,7 @@ use jjleak_common::process::ImageId;
 use super::Failure;
 use crate::attach::{Attachment, Drained, Images, MappingEvents, SizeFilter};
 use crate::collect::{Collector, RawStack, Snapshot};
-use crate::mappings::MappingBooks;
+use crate::mappings::MappingTable;
 
 /// The mappings of each image, or nothing without `--mmap`.
 pub(super) struct Mappings(Option<Followed>);
@@ -18,7 +18,7 @@ struct Followed {
     events: MappingEvents,
     kinds: Kinds,
     sizes: SizeFilter,
-    books: HashMap<ImageId, MappingBooks>,
+    tables: HashMap<ImageId, MappingTable>,
 }
 
 impl Mappings {
@@ -30,7 +30,7 @@ impl Mappings {
     ) -> Result<Self, Failure> {
         let Some(kinds) = wanted else { return Ok(Self(None)) };
         let events = attachment.mapping_events()?;
-        Ok(Self(Some(Followed { events, kinds, sizes, books: HashMap::new() })))
+        Ok(Self(Some(Followed { events, kinds, sizes, tables: HashMap::new() })))
     }
 
     /// A descriptor that is readable when something has happened; none without `--mmap`.
@@ -40,9 +40,9 @@ impl Mappings {
 
     /// Enters what has happened.
     pub(super) fn receive(&mut self) -> Drained {
-        let Some(Followed { events, kinds, sizes, books }) = &mut self.0 else { return Drained::Empty };
+        let Some(Followed { events, kinds, sizes, tables }) = &mut self.0 else { return Drained::Empty };
         events.take(|event| {
-            books.entry(event.image).or_insert_with(|| MappingBooks::new(*kinds, *sizes)).enter(event);
+            tables.entry(event.image).or_insert_with(|| MappingTable::new(*kinds, *sizes)).record(event);
         })
     }
 
@@ -54,16 +54,16 @@ impl Mappings {
         collector: &Collector,
         is_in_allocator: impl Fn(&RawStack) -> bool,
     ) {
-        let Some(Followed { books, .. }) = &self.0 else { return };
-        if let Some(books) = books.get(&snapshot.image) {
-            collector.add_mappings(snapshot, books, is_in_allocator);
+        let Some(Followed { tables, .. }) = &self.0 else { return };
+        if let Some(table) = tables.get(&snapshot.image) {
+            collector.add_mappings(snapshot, table, is_in_allocator);
         }
     }
 
     /// Throws away what images had mapped that run no more.
     pub(super) fn forget(&mut self, images: &Images) {
-        if let Some(Followed { books, .. }) = &mut self.0 {
-            books.retain(|image, _| images.is_current(*image));
+        if let Some(Followed { tables, .. }) = &mut self.0 {
+            tables.retain(|image, _| images.is_current(*image));
         }
     }
 }

@@ -66,14 +66,14 @@ impl WatchedPerfMap {
 
     /// Looks whether there are more names, unless that can wait.
     fn look(&mut self, process: &Process, urgency: Urgency) -> Outcome {
-        let outcome = self.map.look(process, urgency == Urgency::Soon);
+        let outcome = self.map.update(process, urgency == Urgency::Soon);
         match &outcome {
             Outcome::Changed => tell(process.pid, &self.map),
             Outcome::Refused(why) => {
                 let (pid, path) = (process.pid, PerfMap::path(process));
                 tracing::warn!("{} of process {pid} is not read: {why}", path.display());
             }
-            Outcome::Resting | Outcome::Same => {}
+            Outcome::Throttled | Outcome::Same => {}
         }
         outcome
     }
@@ -127,7 +127,7 @@ pub(super) fn name_by_perf_map(
     let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(module));
     let known = JitNames::new(&perf_map.map, is_jvm);
     // Those that are new wait for the next look at the map.
-    let can_wait = looked == Outcome::Resting && urgency == Urgency::Soon;
+    let can_wait = looked == Outcome::Throttled && urgency == Urgency::Soon;
     let mut rows = if can_wait { BTreeSet::new() } else { std::mem::take(&mut perf_map.new) };
     if looked == Outcome::Changed {
         rows.append(&mut perf_map.waiting);

@@ -1,4 +1,4 @@
-//! The JVM that the fuzz target changes: `tests/fuzz/jvm-memory` is written here, where it is known to be whole.
+//! The seed of the fuzz target `jvm-memory`: writes `tests/fuzz/jvm-memory` and checks that it is intact.
 
 use std::fmt::Write as _;
 use std::{env, fs};
@@ -13,26 +13,26 @@ use super::image::{CODE, FIELDS, HEAPS, Image, image_of, open};
 use super::names;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/jvm-memory");
-/// Makes the file anew.
+/// Set to rewrite the file.
 const WRITE: &str = "JJLEAK_WRITE_JVM_MEMORY";
 
 const FLAGS: u64 = HEAPS + 0x1000;
 const CLASSES: u64 = HEAPS + 0x2000;
 const SHIFTS: u64 = HEAPS + 0x3000;
 const COUNTERS: u64 = HEAPS + 0x4000;
-/// Where the second of them is, and its parts.
+/// Address of the second counter, and of its parts.
 const COUNTER: u64 = COUNTERS + 0x80;
-/// What leads to the colours of generational ZGC, to those of the one without generations, and to the threads.
+/// Addresses of the colours of generational and non-generational ZGC, and of the threads.
 const COLOURS: u64 = HEAPS + 0x5000;
 const OLDER_COLOURS: u64 = COLOURS + 0x80;
 const THREADS: u64 = COLOURS + 0x100;
-/// Two threads, and where in them they keep the colours.
+/// Two threads, and the offsets of their colours.
 const EACH_THREAD: [u64; 2] = [HEAPS + 0x6000, HEAPS + 0x6800];
 const KEPT: u64 = 0x48;
-/// How far from the start of the library's thread-local variables the pointer to the thread is.
+/// Offset of the thread pointer in the library's TLS block.
 const THREAD: u64 = 0x28;
 
-/// Flags, and whether they are on. Their values are in one word, so that those that are off are changed, too.
+/// Flags and their values. The values share a word, so that flags that are off are mutated too.
 const FLAG_VALUES: [(&str, u8); 6] = [
     ("UseCompressedOops", 0),
     ("UseCompressedClassPointers", 1),
@@ -42,7 +42,7 @@ const FLAG_VALUES: [(&str, u8); 6] = [
     ("UseShenandoahGC", 0),
 ];
 
-/// The small JVM, with flags, virtual threads under ZGC, and what it tells of its vendor.
+/// The small JVM, with flags, virtual threads under ZGC, and a vendor.
 fn whole() -> Image {
     let more = [
         ("JVMFlag", "_addr", "void*", 0),
@@ -106,7 +106,7 @@ fn whole() -> Image {
     image
 }
 
-/// Where a flag's value is.
+/// Address of a flag's value.
 fn flag(name: &str) -> u64 {
     FLAGS + 0x10 + FLAG_VALUES.iter().position(|(flag, _)| *flag == name).unwrap() as u64
 }
@@ -124,7 +124,7 @@ fn flags(image: &mut Image) {
     }
 }
 
-/// What ZGC tells of its colours, and two threads that know them.
+/// ZGC's colours, and two threads that know them.
 fn colours(image: &mut Image) {
     let masks = [0x1000, 0xe000, 0xeac0, 0x1510, 0xeae0];
     let of_generations = [&[13][..], &masks].concat();
@@ -151,7 +151,7 @@ fn colours(image: &mut Image) {
     image.symbols.insert(thread_local::THREAD.to_owned(), THREAD);
 }
 
-/// A number and a text with their names, as a JVM has them for its monitoring tools.
+/// A number and a string with their names, as performance counters.
 fn counters(image: &mut Image) {
     image.word(COUNTERS - 16, COUNTERS);
     image.word(COUNTERS - 8, COUNTER + 0x80);
@@ -171,7 +171,7 @@ fn described(image: &Image) -> Description<Image> {
     Description::described(image.clone(), |name| image.symbols.get(name).copied()).unwrap()
 }
 
-/// Where symbols are, and the words that are not 0.
+/// The symbols' addresses, and the words that are not 0.
 fn text(image: &Image) -> String {
     let mut text = String::new();
     for (name, address) in &image.symbols {
@@ -213,7 +213,7 @@ fn the_jvm_that_is_fuzzed_is_whole() {
 }
 
 #[test]
-fn the_jvm_that_is_fuzzed_tells_the_colours_of_zgc_without_generations_too() {
+fn the_jvm_that_is_fuzzed_has_the_colours_of_zgc_without_generations_too() {
     let mut image = whole();
     image.put(flag("ZGenerational"), &[0]);
     let known = open(image).continuations().unwrap();
@@ -223,7 +223,7 @@ fn the_jvm_that_is_fuzzed_tells_the_colours_of_zgc_without_generations_too() {
 }
 
 #[test]
-fn what_is_not_known_of_generational_zgc_is_told() {
+fn unsupported_generational_zgc_is_reported() {
     let lacks =
         |image: Image| (open(image.clone()).lacks_continuations(), open(image).continuations().is_some());
     assert_eq!(lacks(whole()), (None, true));
@@ -240,7 +240,7 @@ fn what_is_not_known_of_generational_zgc_is_told() {
 }
 
 #[test]
-fn a_jvm_that_tells_damaged_counters_tells_no_vendor() {
+fn a_jvm_with_damaged_counters_has_no_vendor() {
     let damages = [
         ("more entries lie before the first", COUNTERS + 4, u32::MAX),
         ("there are none", COUNTERS + 8, 0),

@@ -1,4 +1,4 @@
-//! Made-up memory, and a small JVM in it.
+//! Synthetic memory with a small JVM.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +16,11 @@ impl Memory for Words {
     }
 }
 
-/// Memory from address 0 on, which ends somewhere.
+/// Memory of bytes from address 0 on.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
     pub(super) bytes: Vec<u8>,
-    /// Addresses that mean something.
+    /// Addresses in use.
     pub(super) written: BTreeSet<u64>,
     next_text: u64,
     pub(super) symbols: BTreeMap<String, u64>,
@@ -35,7 +35,7 @@ impl Memory for Image {
     }
 }
 
-/// The same while it changes.
+/// An image that changes meanwhile.
 #[derive(Debug)]
 pub(super) struct Changing(pub(super) RefCell<Image>);
 
@@ -45,7 +45,7 @@ impl Memory for Changing {
     }
 }
 
-/// Where things are in the made-up memory.
+/// Addresses in the synthetic memory.
 const SYMBOLS: u64 = 0x1000;
 const TEXTS: u64 = 0x8000;
 const TABLES: u64 = 0x2_0000;
@@ -99,7 +99,7 @@ impl Image {
         self.symbols.insert(name.to_owned(), address);
     }
 
-    /// The tables that describe the structures.
+    /// Writes the tables that describe the structures.
     pub(super) fn describe(
         &mut self,
         fields: &[(&str, &str, &str, u64)],
@@ -143,11 +143,11 @@ impl Image {
         }
     }
 
-    /// A block of the code heap with a blob: where its code begins.
+    /// Writes a block with a blob, and returns the address of its code.
     pub(super) fn blob(&mut self, block: u64, name: &str, frame_words: u32, method: u64) -> u64 {
         let at = block + 16;
         self.word(block, STEP >> SEGMENT_LOG2);
-        // Back to the start in two steps from its last third.
+        // From its last third, back to the start in two steps.
         for segment in 0..STEP >> SEGMENT_LOG2 {
             let back = if segment < 20 { segment } else { segment - 10 };
             self.put(
@@ -167,7 +167,7 @@ impl Image {
         at + BLOB_HEADER
     }
 
-    /// A method of class `a/B`, with bytecode of 16 bytes: from 0 on line 10, from 8 on line 12.
+    /// Writes a method of class `a/B` with 16 bytes of bytecode: line 10 from 0 on, line 12 from 8 on.
     pub(super) fn method(&mut self, index: u64, name: &str) -> u64 {
         let method = METHODS + index * STEP;
         let (fixed, pool, class, symbols) = (method + 0x100, method + 0x200, method + 0x300, method + 0x400);
@@ -194,7 +194,8 @@ impl Image {
 }
 
 impl Image {
-    /// Puts class `c/D`, with a method, where that of [`Self::method`] was. Its pool has the same size.
+    /// Replaces the class of [`Self::method`] by `c/D`, with one method. The size of its pool does not
+    /// change.
     pub(super) fn reload(&mut self, index: u64, name: &str) {
         let method = METHODS + index * STEP;
         let (class, symbols) = (method + 0x300, method + 0x400);
@@ -254,12 +255,13 @@ const SIZES: &[(&str, u64)] = &[
     ("JVMFlag", 24),
 ];
 
-/// A JVM with one code heap: the interpreter, a compiled method `outer` that has `inner` inlined at pc 0x20, and a stub.
+/// A JVM with one code heap: the interpreter, a compiled method `outer` with `inner` inlined at pc 0x20, and
+/// a stub.
 pub(crate) fn image() -> Image {
     image_of(17, FIELDS, &[("CodeCache", "_heaps", HEAPS)])
 }
 
-/// The same with this version, these fields, and these variables, of which the heaps are one.
+/// The same JVM with this version, these fields and these variables, which include the heaps.
 pub(super) fn image_of(
     version: u32,
     fields: &[(&str, &str, &str, u64)],
@@ -291,7 +293,7 @@ pub(super) fn image_of(
     image.int(blob + 64, 0x458);
     image.word(blob + 0x400, outer);
     image.word(blob + 0x408, inner);
-    // Scopes: at 1, `outer` at bytecode 3, inlined into nothing; at 5, `inner` at bytecode 9, inlined into that.
+    // Scopes: at 1, `outer` at bytecode 3, not inlined; at 5, `inner` at bytecode 9, inlined into the former.
     image.put(blob + 0x410, &[0, 0, 1, 4, 0, 1, 2, 10]);
     for (index, (pc, scope)) in [(u32::MAX, 0), (0x20, 5), (0x40, 1)].into_iter().enumerate() {
         let place = blob + 0x440 + 8 * index as u64;
