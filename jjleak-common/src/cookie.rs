@@ -1,11 +1,11 @@
-//! What a probe site tells its BPF program, packed into the 64-bit attach cookie.
+//! The 64-bit attach cookie, which tells a BPF program about its probe site.
 //!
-//! One BPF program serves every function of a role; the cookie says which argument is what. Adding an
-//! allocator function is therefore a row in a table of the user side, not a new program.
+//! One BPF program serves all functions of a role; the cookie identifies their arguments. Supporting another
+//! allocator function therefore takes a row in a table of the user side, not a new program.
 
 use crate::process::ProcessSlot;
 
-/// An integer argument register of the System V calling convention, counted from 0 (`rdi`) to 5 (`r9`).
+/// An integer argument register of the System V calling convention, from 0 (`rdi`) to 5 (`r9`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arg(u8);
 
@@ -13,7 +13,7 @@ impl Arg {
     /// Number of arguments passed in integer registers.
     pub const COUNT: u8 = 6;
 
-    /// The `index`-th argument; `None` when it is not passed in a register.
+    /// The `index`-th argument; `None` if it is not passed in a register.
     #[must_use]
     pub const fn new(index: u8) -> Option<Self> {
         if index < Self::COUNT { Some(Self(index)) } else { None }
@@ -35,47 +35,50 @@ pub const ARG2: Arg = Arg(2);
 /// Fourth argument.
 pub const ARG3: Arg = Arg(3);
 
-/// Where a successful call leaves the pointer to the new block.
+/// Location of the pointer to the new block after a successful call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResultIn {
     /// In the return register; null means failure.
     Return,
-    /// Where the `pointer` argument points to; a return value other than 0 means failure (`posix_memalign`).
+    /// In the memory that the `pointer` argument points to; a nonzero return value means failure
+    /// (`posix_memalign`).
     Pointee,
 }
 
-/// Which arguments of an allocator function mean what.
+/// Meaning of an allocator function's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Signature {
     /// The requested size in bytes.
     pub size: Option<Arg>,
     /// A factor of the size: the number of elements of `calloc` and `reallocarray`.
     pub count: Option<Arg>,
-    /// The block to free or resize, or the place for the result (see [`ResultIn::Pointee`]).
+    /// The block to free or resize, or the address for the result (see [`ResultIn::Pointee`]).
     pub pointer: Option<Arg>,
-    /// How many bytes more than the size the call may give (jemalloc's `xallocx`).
+    /// Bytes that the call may return beyond the size (jemalloc's `xallocx`).
     pub extra: Option<Arg>,
-    /// Where the result is.
+    /// Location of the result.
     pub result: ResultIn,
     /// Resizing a block to 0 bytes frees it and returns null (glibc's `realloc`).
     pub zero_frees: bool,
 }
 
-/// What can be read at an instruction inside of an allocation function, where the arguments may be gone. The block that the
-/// call will return is in `rax`, where it is known; null when the call will fail.
+/// Data available at an instruction inside an allocation function, where the arguments may have been
+/// overwritten. `rax` holds the block that the call will return, where it is known, or null if the call will
+/// fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Inside {
-    /// The register with the requested size, by the number that instructions encode it with.
+    /// The register with the requested size, by its number in instruction encodings.
     pub size: u8,
-    /// How many words below the canonical frame address the caller's frame pointer is saved; 0 when it is in `rbp`.
+    /// Distance from the canonical frame address down to the saved frame pointer of the caller, in words; 0
+    /// if it is in `rbp`.
     pub frame_pointer_words: u8,
-    /// From the function's first instruction to this one, in bytes.
+    /// Offset of this instruction from the function's first one, in bytes.
     pub distance: i32,
 }
 
 impl Inside {
-    /// The registers that can hold the size, by number: those that calls leave alone, and `rsi` and `rdi`, in which a size is
-    /// passed on.
+    /// Registers that can hold the size, by number: callee-saved ones, and `rsi` and `rdi`, which pass a size
+    /// on.
     pub const SIZE_REGISTERS: [u8; 8] = [3, 5, 6, 7, 12, 13, 14, 15];
     /// The largest [`Self::frame_pointer_words`] that a cookie can carry.
     pub const MAX_FRAME_POINTER_WORDS: u8 = (1 << 6) - 1;
@@ -86,14 +89,14 @@ impl Inside {
 /// A decoded attach cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cookie {
-    /// The process whose books the event belongs to.
+    /// The process that the event is accounted to.
     pub process: ProcessSlot,
     /// How to read the arguments.
     pub signature: Signature,
     /// Distance in 8-byte words from the stack pointer at the site up to the canonical frame address: the
     /// stack pointer just before the call instruction pushed the return address. 1 at a function's entry.
     pub cfa_words: u16,
-    /// For a site that is not where the function is called, in the place of the signature.
+    /// For a site inside a function; it replaces the signature.
     pub inside: Option<Inside>,
 }
 
@@ -110,7 +113,7 @@ const CFA_SHIFT: u64 = ZERO_FREES_SHIFT + 1;
 const CFA_MASK: u64 = Cookie::MAX_CFA_WORDS as u64;
 const INSIDE_SHIFT: u64 = CFA_SHIFT + 10;
 const DISTANCE_SHIFT: u64 = INSIDE_SHIFT + 1;
-/// In the bits of the signature.
+/// Shares the bits of the signature.
 const SIZE_REGISTER_SHIFT: u64 = 16;
 const FRAME_POINTER_SHIFT: u64 = SIZE_REGISTER_SHIFT + 4;
 const REGISTER_MASK: u64 = (1 << 4) - 1;
@@ -123,7 +126,7 @@ impl Cookie {
     /// The largest distance to the canonical frame address that a cookie can carry.
     pub const MAX_CFA_WORDS: u16 = (1 << 10) - 1;
 
-    /// Packs the cookie. What is beyond the limits of its field is a caller's bug and is cut.
+    /// Packs the cookie. A value that exceeds its field is a caller's bug and is truncated.
     #[must_use]
     pub const fn encode(self) -> u64 {
         let Signature { size, count, pointer, extra, result, zero_frees } = self.signature;
@@ -146,7 +149,7 @@ impl Cookie {
         self.process.0 as u64 | reading | (self.cfa_words as u64 & CFA_MASK) << CFA_SHIFT
     }
 
-    /// Unpacks what [`Self::encode`] packed.
+    /// Unpacks a cookie from [`Self::encode`].
     #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each field is masked to its width")]

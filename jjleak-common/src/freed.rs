@@ -1,45 +1,45 @@
-//! Blocks that are freed while a snapshot is being taken.
+//! Log of blocks freed while a snapshot is taken.
 //!
-//! Reading the table of live blocks takes milliseconds, in which the program runs on. To get the blocks of one instant,
-//! the reader leaves out those allocated after it, and the kernel side notes those freed after it: whoever takes a block
-//! of before the instant out of the table notes it *first*, so that a reader who no longer finds the block in the table
-//! finds the note.
+//! Reading the table of live blocks takes milliseconds, during which the program runs. For a consistent
+//! snapshot, the reader skips blocks allocated after the instant, and the kernel side logs blocks of before
+//! the instant that are freed after it. It logs a block *before* removing it from the table: a reader that no
+//! longer finds the block there finds the note.
 
 use crate::live::Record;
 
-/// Notes that fit one snapshot: 16,384 frees within the 20 ms that reading a million blocks takes are 800,000 a second, more
-/// than a processor or two get done under probes. 640 KiB.
+/// Capacity in notes: 16,384 frees within the 20 ms that reading a million blocks takes are 800,000 per
+/// second, more than a processor or two achieve under probes. 640 KiB.
 pub const MAX_NOTES: usize = 1 << 14;
 
-/// The notes of the snapshot that is being taken.
+/// The log of the current snapshot.
 #[repr(C)]
 pub struct FreedLog {
-    /// The instant of the snapshot, in nanoseconds of `CLOCK_MONOTONIC`; 0 while none is being taken. It is set a little
-    /// ahead, so that all processors know of it when it comes.
+    /// The instant of the snapshot, in nanoseconds of `CLOCK_MONOTONIC`; 0 between snapshots. It is set
+    /// slightly ahead of time, so that all processors know of it when it comes.
     pub instant_ns: u64,
-    /// Notes begun so far; may run past the end.
+    /// Number of notes begun; may exceed the capacity.
     pub begun: u64,
-    /// Whether a block has ever gone into the spill: when 0, nobody has to read it. Outlasts snapshots.
+    /// Nonzero once a block has gone into the spill; until then, readers skip the spill. Outlasts snapshots.
     pub has_spilled: u64,
     /// The notes.
     pub notes: [Note; MAX_NOTES],
 }
 
-/// One block that was freed.
+/// A freed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Note {
     /// The block's [`crate::live::Key`].
     pub key: u64,
-    /// What was known of it.
+    /// The block's record.
     pub record: Record,
-    /// [`Self::seal_of`] the fields and the instant: a note that is half written, or left from a snapshot before, does
-    /// not carry it.
+    /// [`Self::seal_of`] the fields and the instant. It invalidates half-written notes, and those of an
+    /// earlier snapshot.
     pub seal: u64,
 }
 
 impl Note {
-    /// Mixes all fields and the instant of the snapshot.
+    /// Hashes all fields and the instant of the snapshot.
     #[inline(always)]
     #[must_use]
     pub const fn seal_of(key: u64, record: &Record, instant_ns: u64) -> u64 {

@@ -1,19 +1,19 @@
 //! The ABI between jjleak's BPF programs and its user side.
 //!
-//! Everything here is plain data with a fixed layout, or a rule both sides must apply in the same way.
+//! Everything here is plain data with a fixed layout, or a rule that both sides must apply in the same way.
 //! The kernel side writes these types into BPF maps; the user side reads them through `mmap`. Layouts are
 //! asserted at compile time.
 //!
-//! - [`cookie`]: how a probe site tells the one BPF program of its role which registers to read.
-//! - [`process`]: one row per profiled process: armed or not, which program image it runs.
+//! - [`cookie`]: which registers to read at a probe site.
+//! - [`process`]: one row per profiled process: whether it is armed, and its program image.
 //! - [`live`]: the table of live allocations.
 //! - [`mapping`]: system calls that map and unmap memory.
-//! - [`freed`]: what leaves that table while a snapshot is being taken.
+//! - [`freed`]: blocks that leave that table while a snapshot is taken.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
-//! - [`stage`]: how far an allocation is accounted, for the benchmark.
-//! - [`unwind`]: tables that lead from a frame to its caller.
+//! - [`stage`]: stages of accounting an allocation, for the benchmark.
+//! - [`unwind`]: unwind tables, from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
-//! - [`sampling`]: which allocations are taken when not all are.
+//! - [`sampling`]: selection of allocations.
 //! - [`trace`]: single allocations and frees.
 //! - [`counter`]: every way to lose or distort data, by name.
 #![cfg_attr(not(test), no_std)]
@@ -42,17 +42,17 @@ pub mod names {
     pub const PROCESSES: &str = "PROCESSES";
     /// Hash map from PID to the process's index in [`PROCESSES`].
     pub const TRACKED: &str = "TRACKED";
-    /// Queue of indexes in [`PROCESSES`] that stand for no process.
+    /// Queue of free indexes in [`PROCESSES`].
     pub const FREE_SLOTS: &str = "FREE_SLOTS";
     /// Array of [`crate::live::LiveSet`], memory-mapped.
     pub const LIVE: &str = "LIVE";
-    /// Hash map from [`crate::live::Key`] to [`crate::live::Record`]: what did not fit its set.
+    /// Hash map from [`crate::live::Key`] to [`crate::live::Record`]: blocks that did not fit into their set.
     pub const SPILL: &str = "SPILL";
     /// Array of [`crate::stack::StackRow`], memory-mapped.
     pub const STACKS: &str = "STACKS";
-    /// Ring buffer of [`crate::stack::StackRecord`], each cut to its frames.
+    /// Ring buffer of [`crate::stack::StackRecord`], each truncated after its last frame.
     pub const FRAMES: &str = "FRAMES";
-    /// Array of [`crate::stack::StackTotals`], memory-mapped; one for each of [`STACKS`] when [`COMBINED`].
+    /// Array of [`crate::stack::StackTotals`], memory-mapped; parallel to [`STACKS`] if [`COMBINED`].
     pub const TOTALS: &str = "TOTALS";
     /// One array element, a [`crate::freed::FreedLog`], memory-mapped.
     pub const FREED: &str = "FREED";
@@ -64,7 +64,7 @@ pub mod names {
     pub const PAGES: &str = "PAGES";
     /// Array of [`crate::unwind::MappingTable`], memory-mapped.
     pub const MAPPINGS: &str = "MAPPINGS";
-    /// Array of [`crate::jvm::CodeCache`], one for each of [`PROCESSES`], memory-mapped.
+    /// Array of [`crate::jvm::CodeCache`], parallel to [`PROCESSES`], memory-mapped.
     pub const JVMS: &str = "JVMS";
     /// Hash map from [`crate::unwind::CodeFile`] to [`crate::unwind::CodeRows`].
     pub const CODE: &str = "CODE";
@@ -78,16 +78,16 @@ pub mod names {
     pub const LIVE_SETS_LOG2: &str = "LIVE_SETS_LOG2";
     /// Read-only global: log2 of the number of rows in [`STACKS`].
     pub const STACK_ROWS_LOG2: &str = "STACK_ROWS_LOG2";
-    /// Read-only global: 1 when each stack's live blocks are summed up in [`TOTALS`].
+    /// Read-only global: 1 to sum up each stack's live blocks in [`TOTALS`].
     pub const COMBINED: &str = "COMBINED";
-    /// Read-only global: 1 when every allocation and free is sent through [`EVENTS`].
+    /// Read-only global: 1 to send every allocation and free through [`EVENTS`].
     pub const TRACE: &str = "TRACE";
-    /// Read-only global: 1 when the thread that allocates is a part of a stack's identity.
+    /// Read-only global: 1 to make the allocating thread a part of a stack's identity.
     pub const THREADS: &str = "THREADS";
     /// Read-only global: [`crate::sampling::draws_of_rate`], or 0.
     pub const SAMPLE_DRAWS: &str = "SAMPLE_DRAWS";
-    /// Read-only global: [`crate::sampling::scale_of`] the bytes to sample by, or 0.
+    /// Read-only global: [`crate::sampling::scale_of`] the sampling interval in bytes, or 0.
     pub const SAMPLE_SCALE: &str = "SAMPLE_SCALE";
-    /// Read-only global: [`crate::sampling::certain_from`] the bytes to sample by.
+    /// Read-only global: [`crate::sampling::certain_from`] the sampling interval in bytes.
     pub const SAMPLE_CERTAIN_FROM: &str = "SAMPLE_CERTAIN_FROM";
 }

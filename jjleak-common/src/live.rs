@@ -1,9 +1,9 @@
 //! The table of live allocations: set-associative, memory-mapped, spilling into a hash map.
 //!
-//! An insert claims a way by writing [`Key::LOCKED`] into its key with compare-and-swap, writes the time, then
-//! the other fields, then the key. A removal reads the fields and swaps the key for [`Key::EMPTY`]. A reader
-//! that sees the same key before and the same time after reading the fields has a consistent record: a writer
-//! that reused the way in between changed the time first. A block that takes the place of one with the same key locks its
+//! An insert claims a way by compare-and-swap of its key to [`Key::LOCKED`], then writes the time, the other
+//! fields, and last the key. A removal reads the fields and swaps the key for [`Key::EMPTY`]. A reader that
+//! sees the same key before and the same time after reading the fields has a consistent record: a writer that
+//! reused the way in between changed the time first. A block that replaces one with the same key locks its
 //! way likewise.
 
 use crate::process::ImageId;
@@ -11,32 +11,32 @@ use crate::process::ImageId;
 /// Ways per set. Four keys and sizes share one cache line.
 pub const WAYS: usize = 4;
 
-/// Blocks that find room by default: 32 MiB of sets, 4 MiB of buckets of the spill map.
+/// Default capacity in blocks: 32 MiB of sets, 4 MiB of buckets of the spill map.
 pub const DEFAULT_BLOCKS: u32 = 1_000_000;
 
-/// Most blocks that can be asked for: 4 GiB of sets.
+/// Maximum capacity in blocks: 4 GiB of sets.
 pub const MAX_BLOCKS: u32 = 1 << 27;
 
-/// log2 of the number of sets for so many blocks: at least as many ways as blocks.
+/// log2 of the number of sets for this capacity: at least as many ways as blocks.
 #[must_use]
 pub const fn sets_log2(blocks: u32) -> u32 {
     let ways = if blocks < MIN_WAYS { MIN_WAYS } else { blocks };
     ways.next_power_of_two().ilog2() - WAYS.ilog2()
 }
 
-/// Entries of the spill map for so many blocks. When there are as many blocks as ways, a fifth of them finds its set full
-/// (the blocks of a set are Poisson-distributed around 4); a quarter leaves room for chance. The kernel allocates the
-/// entries one by one, so an unused spill costs only its buckets.
+/// Entries of the spill map for this capacity. With as many blocks as ways, a fifth of the blocks find their
+/// set full (the blocks of a set are Poisson-distributed around 4); a quarter leaves a margin. The kernel
+/// allocates entries on demand, so an unused spill costs only its buckets.
 #[must_use]
 pub const fn spill_entries(blocks: u32) -> u32 {
     let blocks = if blocks < MIN_WAYS { MIN_WAYS } else { blocks };
     blocks / 4
 }
 
-/// Fewer would leave the spill too small for chance.
+/// Fewer ways would leave too little margin in the spill.
 const MIN_WAYS: u32 = 256;
 
-/// Bit of a block's stack index that says: a call that resizes the block is running. The block stays in the table until
+/// Bit of a block's stack index: a call that resizes the block is running. The block stays in the table until
 /// the call's outcome is known, but its address may already be another block's.
 pub const RESIZING: u32 = 1 << 31;
 
@@ -44,8 +44,7 @@ const ADDRESS_BITS: u32 = 47;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 const _: () = assert!(ADDRESS_BITS + ImageId::BITS == u64::BITS);
 
-/// A block: the image that allocated it, and its address. User addresses on x86-64 without 5-level paging have
-/// 47 bits.
+/// Key of a block: its image and its address. User addresses on x86-64 without 5-level paging have 47 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Key(pub u64);
@@ -76,8 +75,8 @@ impl Key {
         self.0 & ADDRESS_MASK
     }
 
-    /// The set the block belongs to, among 2^`sets_log2`. Multiplicative hashing; blocks are at least 8-byte
-    /// aligned, so the low bits carry nothing.
+    /// Index of the block's set among 2^`sets_log2`. Multiplicative hashing; blocks are at least 8-byte
+    /// aligned, so the low bits carry no information.
     #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "at most 32 bits remain after the shift")]
@@ -86,13 +85,13 @@ impl Key {
     }
 }
 
-/// What is known of a live block.
+/// A live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Record {
     /// Requested size in bytes.
     pub size: u64,
-    /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Allocation time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// Index of its stack in the stack table, with [`RESIZING`].
     pub stack: u32,
@@ -100,11 +99,11 @@ pub struct Record {
     pub reserved: u32,
 }
 
-/// One set: field by field rather than record by record, so that a search touches one cache line.
+/// A set, stored field by field, so that a search touches one cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
 pub struct LiveSet {
-    /// The blocks' keys, or [`Key::EMPTY`], or [`Key::LOCKED`].
+    /// Keys of the blocks, [`Key::EMPTY`] or [`Key::LOCKED`].
     pub keys: [u64; WAYS],
     /// Requested sizes in bytes.
     pub sizes: [u64; WAYS],
@@ -112,7 +111,7 @@ pub struct LiveSet {
     pub times_ns: [u64; WAYS],
     /// Indexes into the stack table, with [`RESIZING`].
     pub stacks: [u32; WAYS],
-    /// Blocks of this set that are in the spill map: when 0, nobody has to look there.
+    /// Number of this set's blocks in the spill map; 0 saves searching there.
     pub spilled: u32,
     /// Explicit padding to two cache lines.
     pub reserved: [u32; 3],
@@ -154,7 +153,7 @@ mod tests {
 
     #[test]
     fn as_many_blocks_as_asked_for_find_room() {
-        // The kernel's rule, on addresses as allocators give them: a full set spills.
+        // The kernel's rule, with addresses as allocators return them: a full set spills.
         for blocks in [1_000u32, 1_024, 65_536] {
             let sets_log2 = sets_log2(blocks);
             let mut held = vec![0usize; 1 << sets_log2];

@@ -1,8 +1,8 @@
-//! System calls that change what a process maps, as the kernel side tells of them.
+//! Events of system calls that change a process's mappings.
 //!
-//! A call can tell twice: when it is entered, if it may take something away, and when it is left, if it gave something or
-//! failed. What it takes away is told before the kernel does it, so that an address that another thread is given next is
-//! never removed by this call; what it gives is told after. The rules are the user side's.
+//! A call can have two events: on entry, if it may unmap memory, and on return, if it mapped memory or
+//! failed. The unmapping is reported before the kernel does it: if another thread gets the address next, this
+//! call does not remove it. The mapping is reported afterwards. The user side applies the rules.
 
 use crate::process::ImageId;
 
@@ -47,24 +47,24 @@ impl Call {
     }
 }
 
-/// Arguments that are told of: those of `mremap`, which has the most that matter.
+/// Number of reported arguments: as many as matter of `mremap`, which has the most.
 pub const ARGUMENTS: usize = 5;
 
-/// What a thread does.
+/// An event of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Event {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// The call's arguments.
     pub arguments: [u64; ARGUMENTS],
-    /// What the call returned; 0 while it has not.
+    /// The call's result; 0 on entry.
     pub result: i64,
-    /// The image the call was made in.
+    /// The image that made the call.
     pub image: ImageId,
     /// The thread, to pair the two events of a call.
     pub thread: u32,
-    /// Row of the call's stack in the stack table, if it gave memory.
+    /// Row of the call's stack in the stack table, if it mapped memory.
     pub stack: u32,
     /// A [`Call`].
     pub call: u8,
@@ -78,30 +78,30 @@ pub struct Event {
 pub mod flag {
     /// The call has returned.
     pub const LEFT: u8 = 1;
-    /// The call is part of an allocation call that is followed.
+    /// The call is part of a tracked allocation call.
     pub const NESTED: u8 = 2;
 }
 
 const _: () = assert!(size_of::<Event>() == 72 && align_of::<Event>() == 8);
 
-/// `MAP_FIXED` (include/uapi/asm-generic/mman-common.h): what was mapped in the place is unmapped.
+/// `MAP_FIXED` (include/uapi/asm-generic/mman-common.h): replaces existing mappings.
 pub const MAP_FIXED: u64 = 0x10;
 /// `MAP_ANONYMOUS`: no file is mapped.
 pub const MAP_ANONYMOUS: u64 = 0x20;
 
-/// Which mappings are followed: bits.
+/// Kinds of tracked mappings, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kinds(pub u8);
 
 impl Kinds {
-    /// Memory of no file, and the break.
+    /// Anonymous memory, and the break.
     pub const ANONYMOUS: Self = Self(1);
     /// Files and devices.
     pub const FILES: Self = Self(2);
     /// Both.
     pub const ALL: Self = Self(Self::ANONYMOUS.0 | Self::FILES.0);
 
-    /// Whether what an `mmap` with these flags maps is among them.
+    /// Returns whether an `mmap` with these flags is tracked.
     #[inline(always)]
     #[must_use]
     pub const fn has(self, map_flags: u64) -> bool {
@@ -109,7 +109,7 @@ impl Kinds {
         self.0 & kind.0 != 0
     }
 
-    /// Whether the break is.
+    /// Returns whether the break is tracked.
     #[inline(always)]
     #[must_use]
     pub const fn has_break(self) -> bool {
@@ -117,12 +117,12 @@ impl Kinds {
     }
 }
 
-/// Size of the ring buffer in bytes when mappings are followed, a power of two: 58,000 events. A thread that does nothing
-/// else maps and unmaps some hundred thousand times a second, so that they last for the tenths of a second that naming many
-/// new stacks takes.
+/// Size of the ring buffer in bytes while mappings are tracked, a power of two: 58,000 events. A thread that
+/// does nothing else maps and unmaps some hundred thousand times per second, so the buffer lasts for the
+/// tenths of a second that symbolizing many new stacks takes.
 pub const RING_BYTES: u32 = 4 << 20;
 
-/// Size of the ring buffer when mappings are not followed: the smallest there is.
+/// Size of the ring buffer while mappings are not tracked: the minimum.
 pub const UNUSED_RING_BYTES: u32 = 4096;
 
 #[cfg(test)]

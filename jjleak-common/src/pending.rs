@@ -1,4 +1,5 @@
-//! An allocation call between its entry and its return, and the rule that tells outermost from nested calls.
+//! An allocation call between its entry and its return, and the rule that distinguishes outermost from nested
+//! calls.
 
 use crate::live::Record;
 
@@ -6,29 +7,29 @@ use crate::live::Record;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Pending {
-    /// Canonical frame address of the call: the stack pointer once it has returned.
+    /// Canonical frame address of the call: the stack pointer after its return.
     pub cfa: u64,
-    /// The image the call was made in, widened; tells a call of an image that `exec` replaced.
+    /// The image that made the call, widened; identifies calls of an image that `exec` replaced.
     pub image: u64,
-    /// Requested size in bytes; `u64::MAX` when the multiplication overflowed (the call will fail).
+    /// Requested size in bytes; `u64::MAX` if the multiplication overflowed (the call will fail).
     pub size: u64,
-    /// The block being resized, or the place where the result will be written.
+    /// The block being resized, or the address for the result.
     pub pointer: u64,
-    /// Where the call returns to, if its exits are probed instead of its return; 0 if the kernel's return-probe
-    /// trampoline stands there.
+    /// The return address, if the call's exits are probed instead of its return; 0 if the kernel's
+    /// return-probe trampoline is in the return slot.
     pub return_address: u64,
-    /// How much more than `size` the call may give.
+    /// Bytes that the call may return beyond `size`.
     pub extra: u64,
     /// Index of the call's stack.
     pub stack: u32,
-    /// Calls muted as nested in this one.
+    /// Number of calls ignored as nested in this one.
     pub nested: u16,
-    /// Which of the process's allocators the call was made to, as an index into
-    /// [`crate::process::ProcessRow::allocator_text`]; beyond its end when that is not known.
+    /// The allocator, as an index into [`crate::process::ProcessRow::allocator_text`]; out of range if
+    /// unknown.
     pub allocator: u8,
     /// Flags, see [`flag`].
     pub flags: u8,
-    /// The record of the block being resized, which stays in the table until the outcome is known.
+    /// Record of the block being resized, which stays in the table until the outcome is known.
     pub old: Record,
 }
 
@@ -44,77 +45,78 @@ pub mod flag {
     pub const ZERO_FREES: u8 = 8;
     /// The result will be written to `pointer`; the return value is an error number.
     pub const POINTEE: u8 = 16;
-    /// The size filters leave this call out.
+    /// The size filters exclude this call.
     pub const FILTERED: u8 = 32;
-    /// Sampling leaves this call out.
+    /// Sampling excludes this call.
     pub const UNSAMPLED: u8 = 64;
-    /// The call resizes the block where it is; the return value is its real size, which is less than `size` when
-    /// that failed (jemalloc's `xallocx`).
+    /// The call resizes the block in place; the return value is its real size, which is less than `size` on
+    /// failure (jemalloc's `xallocx`).
     pub const IN_PLACE: u8 = 128;
 }
 
 const _: () = assert!(size_of::<Pending>() == 80 && align_of::<Pending>() == 8);
 
-/// A thread's calls in progress. Kept in task storage: one a thread.
+/// A thread's calls in progress, in task storage.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Calls {
     /// The innermost call that counts.
     pub current: Pending,
-    /// The call that has called the program back, which has made `current`: an `operator new` that runs a new handler,
-    /// or is about to throw.
+    /// The call that called back into the program, which made `current`: an `operator new` that runs a new
+    /// handler, or is about to throw.
     pub outer: Pending,
-    /// The thread's [`crate::stack::thread_identity`]; 0 until it is asked for.
+    /// The thread's [`crate::stack::thread_identity`]; 0 until it is needed.
     pub thread: u64,
-    /// Blocks that are not in the books and that the C library has freed since the thread last allocated: if it ends now, they
-    /// are what was kept for it.
+    /// Unknown blocks that the C library has freed since the thread last allocated: if the thread ends now,
+    /// they were its cached blocks.
     pub freed_by_library: u64,
 }
 
-/// Most calls that may nest in one call. Real allocators nest a handful (`posix_memalign` to `memalign` to
-/// `malloc`); a pending record that seems to hold more is one whose call never returned, and must not mute its
-/// thread.
+/// Maximum number of calls nested in one call. Real allocators nest a handful (`posix_memalign` to `memalign`
+/// to `malloc`). A pending record that seems to hold more is one whose call never returned, and must not
+/// silence its thread.
 pub const MAX_NESTED: u16 = 16;
 
-/// What an allocation call is to the pending record of its thread.
+/// Relation of a call to its thread's pending record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nesting {
     /// No call is pending: this one counts.
     Outermost,
     /// Made by the pending call: only the outer one counts.
     Nested,
-    /// Made by the program while the pending call runs: both count.
+    /// Made by the program during the pending call: both count.
     CalledBack,
-    /// The pending call will never return: drop its record; this call counts.
+    /// The pending call will never return: its record is dropped, and this call counts.
     Stale,
 }
 
 impl Pending {
-    /// Whether `flag` is set.
+    /// Returns whether `flag` is set.
     #[inline(always)]
     #[must_use]
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether the ends of the call are seen at its exits, and not by a return probe.
+    /// Returns whether the call's end is detected at its exits rather than by a return probe.
     #[inline(always)]
     #[must_use]
     pub const fn ends_at_exits(&self) -> bool {
         self.return_address != 0
     }
 
-    /// Judges a call with canonical frame address `cfa` in `image`.
+    /// Classifies a call with canonical frame address `cfa` in `image`.
     ///
-    /// `return_slot_intact` says whether the word below the pending call's CFA is still what it was at entry: the
-    /// return-probe trampoline, or the return address of a call whose exits are probed. `from_allocator` says whether
-    /// the new call is made by an allocator's code. A deeper call with both is nested; an intact slot alone can be a
-    /// leftover that the frames of later calls cover without writing to it. An equal CFA with an intact slot is a tail
-    /// call (`reallocarray` jumping to `realloc`); with another word in the slot it is a new call from the same place.
+    /// `return_slot_intact` says whether the word below the pending call's CFA is still what it was at entry:
+    /// the return-probe trampoline, or the return address of a call whose exits are probed. `from_allocator`
+    /// says whether the new call is made by an allocator's code. A deeper call with both is nested; an intact
+    /// slot alone can be a leftover that the frames of later calls cover without writing to it. An equal CFA
+    /// with an intact slot is a tail call (`reallocarray` jumping to `realloc`); with another word in the
+    /// slot it is a new call from the same place.
     ///
-    /// A call whose exits are probed may have thrown an exception, of which nothing is seen. Where it has thrown, the
-    /// program can call again from the same place, which looks like a tail call and is none; where it has not, the
-    /// program can be called back, and what it allocates then is its own.
+    /// A call whose exits are probed may have thrown an exception, which is not detected. If it has, the
+    /// program can call again from the same place, which looks like a tail call. If it has not, it can call
+    /// back into the program, whose allocations count on their own.
     #[inline(always)]
     #[must_use]
     pub const fn nesting(

@@ -2,29 +2,29 @@
 
 use crate::unwind::CodeChanges;
 
-/// Index of a process in the process table; travels in every attach cookie.
+/// Index of a process in the process table, carried in every attach cookie.
 ///
 /// The probes of a process fire only for tasks that share its memory, so the slot identifies the address
-/// space: threads, and the child of a `vfork`, are booked where their heap is.
+/// space: threads, and the child of a `vfork`, are accounted where their heap is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct ProcessSlot(pub u16);
 
-/// Bits of a slot's number.
+/// Number of bits of a slot.
 const SLOT_BITS: u32 = 10;
 
-/// Number of processes one load of the BPF object can profile at a time. The sizing is by what a person can look at,
-/// not by memory.
+/// Maximum number of processes profiled at a time per load of the BPF object. It is bounded by what a person
+/// can read, not by memory.
 pub const MAX_PROCESSES: u32 = 1 << SLOT_BITS;
 
 impl ProcessSlot {
-    /// In an attach cookie: the probe belongs to the file, and its events to whichever profiled process hits it.
+    /// In an attach cookie: the probe belongs to the file, and each event to the process that hits it.
     pub const OF_WHOEVER_HITS: Self = Self(u16::MAX);
 }
 
-/// Identifies one program image of one process: the process's slot, and a generation that changes when the slot is
-/// given to another process and at every `exec`, so that blocks of an old image cannot be taken for blocks of a new
-/// one. 0 means none. 17 bits are used: a [`crate::live::Key`] has no room for more.
+/// Identifies a program image of a process: the process's slot, and a generation that changes with each new
+/// process in the slot and at every `exec`, so that blocks of an old image are never attributed to a new one.
+/// 0 means none. 17 bits are used: a [`crate::live::Key`] has no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct ImageId(pub u32);
@@ -32,7 +32,7 @@ pub struct ImageId(pub u32);
 impl ImageId {
     const GENERATION_BITS: u32 = 7;
     const GENERATION_MASK: u32 = (1 << Self::GENERATION_BITS) - 1;
-    /// Bits of an image's number.
+    /// Number of bits of an image.
     pub const BITS: u32 = SLOT_BITS + Self::GENERATION_BITS;
 
     /// The first image in a slot.
@@ -42,9 +42,9 @@ impl ImageId {
         Self((slot.0 as u32 & (MAX_PROCESSES - 1)) << Self::GENERATION_BITS | 1)
     }
 
-    /// The image after this one in the same slot. Generations are used again after 127 of them: until then, whoever
-    /// reads the tables should have thrown away what the first had left there ([`ProcessRow::swept`]). Skips 0, which
-    /// would disarm the process.
+    /// The next image in the same slot. Generations repeat after 127 of them: by then, readers of the tables
+    /// should have cleared what the first had left there ([`ProcessRow::swept`]). Skips 0, which would disarm
+    /// the process.
     #[inline(always)]
     #[must_use]
     pub const fn next(self) -> Self {
@@ -62,7 +62,7 @@ impl ImageId {
         ProcessSlot((self.0 >> Self::GENERATION_BITS & (MAX_PROCESSES - 1)) as u16)
     }
 
-    /// What tells it from other images in the slot; never 0.
+    /// Number of the image within its slot; never 0.
     #[inline(always)]
     #[must_use]
     pub const fn generation(self) -> u32 {
@@ -70,10 +70,10 @@ impl ImageId {
     }
 }
 
-/// Where the kernel's return-probe trampoline is in an image: the start of a page (kernel/events/uprobes.c,
-/// `uprobe_get_trampoline_vaddr`), tagged with the image in the bits below. The kernel maps it (`[uprobes]`) at the
-/// first hit of a probe, so that it is not known from the start; the tag keeps an address that was found just before
-/// an `exec` from being taken for the new image's.
+/// Address of the kernel's return-probe trampoline in an image: the start of a page (kernel/events/uprobes.c,
+/// `uprobe_get_trampoline_vaddr`), tagged with the image in the bits below. The kernel maps it (`[uprobes]`)
+/// at the first hit of a probe, so it is unknown at first. The tag keeps an address found just before an
+/// `exec` from being used for the new image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Trampoline(pub u64);
@@ -87,8 +87,8 @@ impl Trampoline {
         Self(address & !Self::TAG | image.generation() as u64)
     }
 
-    /// Whether a return slot that holds `word` belongs to a call that is running in `image`. While the image's
-    /// trampoline is not known, every page-aligned word passes for it.
+    /// Returns whether a return slot that holds `word` belongs to a call that is running in `image`. While
+    /// the image's trampoline is unknown, every page-aligned word matches.
     #[inline(always)]
     #[must_use]
     pub const fn is_in(self, word: u64, image: ImageId) -> bool {
@@ -100,52 +100,52 @@ impl Trampoline {
     }
 }
 
-/// One process, as both sides see it. Read by every probe. A row is written by the side that gives it to a process:
-/// the user side for one that runs already, the kernel side for one that a followed process begins. From then on the
+/// A process, shared by both sides and read by every probe. The row is initialized by the user side for a
+/// process that runs already, and by the kernel side for one that a followed process starts. After that, the
 /// user side writes what it learns of the image, and the kernel side what happens to the process.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ProcessRow {
     /// The running image; 0 while the probes are not armed. Setting it arms all probe sites of the process at
-    /// once, so that no free can be missed for being attached after its malloc.
+    /// once: no free is missed because it was attached after its malloc.
     pub image: u64,
-    /// The last image that the row was armed with; 0 before the first.
+    /// The last armed image; 0 before the first.
     pub last_image: u64,
     /// A [`ProcessState`].
     pub state: u32,
     /// The process's PID, as the user side knows it.
     pub pid: u32,
-    /// Bits, see [`flag`].
+    /// Flags, see [`flag`].
     pub flags: u32,
-    /// PID of the process whose memory this one's is a copy of; 0 after `exec`, and when that is not known.
+    /// PID of the process whose memory was copied by `fork`; 0 after `exec`, or if unknown.
     pub parent: u32,
-    /// When the image began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the image, in nanoseconds of `CLOCK_MONOTONIC`.
     pub since_ns: u64,
-    /// The oldest image of the process that can have left something in the tables: what older ones had left was thrown
-    /// away.
+    /// The oldest image of the process that may have entries in the tables: those of older ones have been
+    /// cleared.
     pub swept: u64,
-    /// Name of the thread that ran `exec` or `fork`, ended by a 0; the kernel side's to write. Some processes are over
-    /// before the user side can ask for theirs.
+    /// NUL-terminated name of the thread that ran `exec` or `fork`, written by the kernel side. Some
+    /// processes end before the user side can ask for theirs.
     pub comm: [u8; COMM_BYTES],
     /// A [`Trampoline`]; 0 while unknown.
     pub trampoline: u64,
     /// Index of the process's current [`crate::unwind::MappingTable`].
     pub mappings: u64,
-    /// The image that those mappings are of.
+    /// The image of those mappings.
     pub mappings_image: u64,
-    /// What has become of the code since.
+    /// Changes of the code since.
     pub code: CodeChanges,
-    /// The image that `allocator_text` describes; another one than `image` while it is not known.
+    /// The image that `allocator_text` describes; differs from `image` while that is unknown.
     pub text_image: u64,
-    /// Mappings that the user side has been told of: their
-    /// [`code_identity`](crate::unwind::code_identity), mixed with the image's generation.
+    /// Mappings already reported to the user side: their [`code_identity`](crate::unwind::code_identity),
+    /// mixed with the image's generation.
     pub told: [u64; TOLD],
-    /// Where the allocators' code is mapped; unused places are empty. Calls that nest in a pending one come from
-    /// there.
+    /// Address ranges of the allocators' code; unused entries are empty. Calls that nest in a pending one
+    /// come from there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
 }
 
-/// Mappings of a process that are not told of again and again: programs have some ten libraries.
+/// Number of mappings per process that are not reported again; programs have some ten libraries.
 pub const TOLD: usize = 16;
 
 /// Bytes of a thread's name (`TASK_COMM_LEN` in include/linux/sched.h).
@@ -153,20 +153,20 @@ pub const COMM_BYTES: usize = 16;
 
 /// Bits of [`ProcessRow::flags`].
 pub mod flag {
-    /// The image's memory began as a copy of another process's (`fork`): it frees blocks that were never allocated in
-    /// it.
+    /// The image's memory is a copy of another process's (`fork`): it frees blocks that were never allocated
+    /// in it.
     pub const FORKED: u32 = 1;
 }
 
-/// What a row of the process table stands for.
+/// State of a row of the process table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProcessState {
-    /// No process; its slot is among the free ones.
+    /// No process; the slot is free.
     Free = 0,
-    /// A process that runs.
+    /// A running process.
     Running = 1,
-    /// A process that has ended, and whose books have not been closed.
+    /// A process that has ended, with its accounting still open.
     Ended = 2,
 }
 
@@ -183,11 +183,11 @@ impl ProcessState {
     }
 }
 
-/// Most allocators in one process whose code is told apart from other code: a C library's, a preloaded one's, and
+/// Maximum number of allocators per process whose code is recognized: a C library's, a preloaded one's, and
 /// two linked under names of their own.
 pub const MAX_ALLOCATORS: usize = 4;
 
-/// Where code is mapped.
+/// Address range of code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TextRange {
@@ -198,7 +198,7 @@ pub struct TextRange {
 }
 
 impl TextRange {
-    /// Whether the code at `address` is in the range.
+    /// Returns whether `address` is in the range.
     #[inline(always)]
     #[must_use]
     pub const fn contains(&self, address: u64) -> bool {

@@ -1,9 +1,9 @@
-//! Which allocations are taken when not all are, and how much each that is taken stands for.
+//! Sampling of allocations, and the weights of sampled ones.
 //!
-//! Each allocation is taken or left by an independent draw. Its probability depends on its size only, so that a block
-//! that was taken stands for 1/probability blocks (the Horvitz-Thompson estimator): sums over what was taken, so
-//! weighted, are right on average, whatever the probabilities are. Both sides compute the same integers, so the
-//! kernel's sums and those over live blocks agree.
+//! Each allocation is selected at random, independently of the others. The probability depends on its size
+//! only, so that a sampled block stands for 1/probability blocks (the Horvitz-Thompson estimator): weighted
+//! sums are unbiased, whatever the probabilities are. Both sides compute the same integers, so the kernel's
+//! sums and those over live blocks agree.
 
 /// Weights are fixed-point numbers with this many fractional bits.
 pub const WEIGHT_BITS: u32 = 16;
@@ -11,39 +11,39 @@ pub const WEIGHT_BITS: u32 = 16;
 /// The weight of a block that stands for itself only.
 pub const WEIGHT_ONE: u64 = 1 << WEIGHT_BITS;
 
-/// Draws are 32-bit numbers; a probability is the number of draws out of 2^32 that take the allocation.
+/// Random numbers have 32 bits; a probability is the number of them, out of 2^32, that select the allocation.
 const DRAWS: u64 = 1 << 32;
 
-/// Average distances in bytes up to this can be computed with: a gibibyte.
+/// Maximum sampling interval in bytes that the arithmetic supports: a gibibyte.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// From this many average distances on a block is always taken: all but 10^-14 of them would be.
+/// Size in sampling intervals from which on a block is always selected: all but 10^-14 of them would be.
 const CERTAIN: u64 = 32;
 
 /// log2(e), with 32 fractional bits.
 const LOG2_E: u64 = 6_196_328_019;
 
-/// How allocations are chosen.
+/// How allocations are selected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sampling {
-    /// All are taken.
+    /// All are selected.
     #[default]
     Off,
-    /// One of so many, on average.
+    /// One in this many, on average.
     Rate(u32),
-    /// As if points were strewn over the allocated bytes, one in so many on average, and each block taken that holds one:
-    /// a block of `size` bytes with the probability 1 - exp(-size / bytes).
+    /// As if points were scattered over the allocated bytes, one in this many on average, and each block with
+    /// a point were selected: a block of `size` bytes with the probability 1 - exp(-size / bytes).
     Bytes(u64),
 }
 
 impl Sampling {
-    /// Whether figures are estimates.
+    /// Returns whether figures are estimates.
     #[must_use]
     pub const fn is_estimate(self) -> bool {
         !matches!(self, Self::Off | Self::Rate(0 | 1))
     }
 
-    /// How many of 2^32 equally likely draws take a block of `size` bytes. 2^32 means always.
+    /// How many of 2^32 equally likely random numbers select a block of `size` bytes; 2^32 means always.
     #[inline(always)]
     #[must_use]
     pub const fn draws(self, size: u64) -> u64 {
@@ -54,7 +54,7 @@ impl Sampling {
         }
     }
 
-    /// How many blocks a block of `size` bytes that was taken stands for: a fixed-point number.
+    /// Number of blocks that a sampled block of `size` bytes stands for, in fixed point.
     #[inline(always)]
     #[must_use]
     pub const fn weight(self, size: u64) -> u64 {
@@ -65,36 +65,38 @@ impl Sampling {
     }
 }
 
-/// Draws that take one of `rate`.
+/// Number of random numbers that select one in `rate`.
 #[inline(always)]
 #[must_use]
 pub const fn draws_of_rate(rate: u32) -> u64 {
     DRAWS / if rate == 0 { 1 } else { rate as u64 }
 }
 
-/// From this size on, every block is taken.
+/// Size from which on every block is selected.
 #[inline(always)]
 #[must_use]
 pub const fn certain_from(bytes: u64) -> u64 {
     bytes * CERTAIN
 }
 
-/// log2(e) / `bytes`, with 48 fractional bits: what a byte of a block's size adds to the negative binary logarithm of the
-/// probability that the block is left. Computed by the user side, for BPF divides slowly.
+/// log2(e) / `bytes`, with 48 fractional bits: the contribution of each byte of a block to the negative
+/// binary logarithm of the probability that it is skipped. Computed by the user side, since BPF divides
+/// slowly.
 #[must_use]
 pub const fn scale_of(bytes: u64) -> u64 {
     let bytes = if bytes == 0 { 1 } else { bytes };
     (LOG2_E << 16).div_ceil(bytes)
 }
 
-/// Draws that take a block of `size` bytes: 2^32 (1 - 2^-(size * scale)). Never 0, so that every block has a weight.
+/// Number of random numbers that select a block of `size` bytes: 2^32 (1 - 2^-(size * scale)). Never 0, so
+/// that every block has a weight.
 #[inline(always)]
 #[must_use]
 pub const fn draws_of_bytes(scale: u64, certain_from: u64, size: u64) -> u64 {
     if size >= certain_from {
         return DRAWS;
     }
-    // Below 47 with 48 fractional bits, since size < 32 average distances.
+    // Below 47 with 48 fractional bits, since size < 32 sampling intervals.
     let exponent = size.wrapping_mul(scale) >> 16;
     let whole = exponent >> 32;
     let left = (DRAWS - one_minus_exp2(exponent & (DRAWS - 1))) >> (whole & 63);
@@ -102,8 +104,9 @@ pub const fn draws_of_bytes(scale: u64, certain_from: u64, size: u64) -> u64 {
     if taken == 0 { 1 } else { taken }
 }
 
-/// 2^32 (1 - 2^-f) for f = `fraction` / 2^32: the series of the exponential function, with its last coefficient such that
-/// it reaches one half at 1. Off by 0.04 % at most, which changes who is taken, and not what is estimated.
+/// 2^32 (1 - 2^-f) for f = `fraction` / 2^32: the series of the exponential function, with its last
+/// coefficient chosen to reach one half at 1. Off by 0.04 % at most, which affects the selection but not the
+/// estimate.
 #[inline(always)]
 const fn one_minus_exp2(fraction: u64) -> u64 {
     const C1: u64 = 2_977_044_472;
@@ -116,11 +119,11 @@ const fn one_minus_exp2(fraction: u64) -> u64 {
     (sum * fraction) >> 32
 }
 
-/// The weight of a block that `draws` of 2^32 take, rounded.
+/// The weight of a block that `draws` of 2^32 random numbers select, rounded.
 #[inline(always)]
 #[must_use]
 pub const fn weight_of(draws: u64) -> u64 {
-    // Draws are never 0; a division that could panic would be refused by the kernel.
+    // `draws` is never 0, but the kernel would reject a division that can panic.
     match ((DRAWS << WEIGHT_BITS) + draws / 2).checked_div(draws) {
         Some(weight) => weight,
         None => WEIGHT_ONE,
@@ -131,7 +134,7 @@ pub const fn weight_of(draws: u64) -> u64 {
 #[inline(always)]
 #[must_use]
 pub const fn weighted(amount: u64, weight: u64) -> u64 {
-    // The two parts apart, or a large block's product would overflow.
+    // Separate parts, since the product would overflow for a large block.
     (amount >> WEIGHT_BITS).wrapping_mul(weight)
         + ((amount & (WEIGHT_ONE - 1)).wrapping_mul(weight) >> WEIGHT_BITS)
 }
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// splitmix64: a stream of independent draws, the same in every run.
+    /// splitmix64: independent random numbers, the same in every run.
     struct Stream(u64);
 
     impl Stream {
@@ -154,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Bytes and objects of something.
+    /// A pair of bytes and objects.
     #[derive(Debug, Default, Clone, Copy)]
     struct Pair {
         bytes: f64,
@@ -168,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Takes from a stream of blocks: the estimated sums and their estimated variances.
+    /// Samples a stream of blocks: the estimated sums and their estimated variances.
     fn estimate(sampling: Sampling, sizes: &[u64], seed: u64) -> (Pair, Pair) {
         let mut draws = Stream(seed);
         let (mut sums, mut variances) = (Pair::default(), Pair::default());
@@ -183,10 +186,10 @@ mod tests {
         (sums, variances)
     }
 
-    /// Estimates of many runs are right on average, and so are their estimated variances.
+    /// Asserts that estimates and their estimated variances are right on average over many runs.
     fn assert_unbiased(sampling: Sampling) {
         const RUNS: u64 = 1_000;
-        // A program that allocates the same sizes in turn, again and again.
+        // A program that repeatedly allocates the same sizes.
         let sizes: Vec<_> =
             [16, 24, 100, 400, 3_000, 40_000, 500_000].into_iter().cycle().take(7_000).collect();
         let (mut truth, mut true_variance) = (Pair::default(), Pair::default());

@@ -1,45 +1,46 @@
-//! The stages in which an allocation is accounted, for the benchmark: it measures what each takes by having programs end with
-//! it.
+//! Stages of accounting an allocation, for the benchmark, which measures them by stopping the programs after
+//! each.
 
-/// The last stage of an allocation that is seen by one probe.
+/// The last stage to run, for an allocation seen by one probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Stage {
-    /// Nothing is left out: always, but for the benchmark.
+    /// All stages: always, except in the benchmark.
     #[default]
     All = 0,
-    /// What the cookie says, and whose books it is for.
+    /// The cookie is decoded and the process looked up.
     Process = 1,
-    /// Whether the call is a part of another one.
+    /// Nested calls are recognized.
     Calls = 2,
-    /// The words of the stack are copied, as many as earlier walks have needed: the first one is walked whole.
+    /// The words of the stack are copied, as many as earlier walks have needed. The first walk covers the
+    /// whole stack.
     Words = 3,
     /// The row of the stack is found.
     Stack = 4,
-    /// The time is taken, and the allocation is counted for its stack.
+    /// The time is read, and the allocation is counted for its stack.
     Counted = 5,
 }
 
-/// How often a [`Step`] is done in one run, so that what the kernel takes to measure a run is little beside it.
+/// Repetitions of a [`Step`] per run, so that the kernel's overhead per run is small beside it.
 pub const STEPS: u32 = 32;
 
-/// A single step of what is done for an allocation, for the benchmark.
+/// A single step of accounting an allocation, for the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Step {
-    /// None.
+    /// No step.
     #[default]
     Nothing = 0,
-    /// A word of the process's memory is read.
+    /// Read a word of the process's memory.
     Word = 1,
-    /// A buffer is claimed, as many words as a stack of some ten frames has are copied there, and it is given back.
+    /// Claim a buffer, copy as many words as for a stack of some ten frames, and release it.
     Copy = 2,
-    /// It is claimed and given back.
+    /// Claim and release a buffer.
     Claim = 3,
-    /// What is kept of the thread is looked up.
+    /// Look up the thread's storage.
     Storage = 4,
-    /// The time is taken.
+    /// Read the time.
     Time = 5,
-    /// Two sums of a row of a table are added to.
+    /// Add to two sums in a row of a table.
     Add = 6,
 }

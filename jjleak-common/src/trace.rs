@@ -1,19 +1,19 @@
-//! Single allocations and frees, for those who want to see each as it happens.
+//! Single allocations and frees, for following them as they happen.
 
-/// Bytes of the ring buffer between the kernel and the user side when tracing: 25,000 events on their way.
+/// Size of the ring buffer when tracing: 25,000 pending events.
 pub const RING_BYTES: u32 = 1 << 20;
 
-/// What happened to a block.
+/// An allocation or a free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Event {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
-    /// The block.
+    /// Address of the block.
     pub address: u64,
-    /// Its size in bytes, as requested.
+    /// Requested size in bytes.
     pub size: u64,
-    /// The thread, as the initial PID namespace numbers it.
+    /// Thread ID in the initial PID namespace.
     pub thread: u32,
     /// [`ALLOCATED`] or [`FREED`].
     pub kind: u32,

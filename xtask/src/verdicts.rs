@@ -12,8 +12,8 @@ use crate::{
 
 /// The tests that judge them and print the tables: with ages, and without.
 const TESTS: [&str; 2] = [
-    "analyze::labelled::verdicts_on_labelled_pasts_are_precise_and_complete",
-    "analyze::labelled::leaks_on_labelled_pasts_are_leaks_without_ages_too",
+    "analyze::labelled::verdicts_on_labelled_histories_are_precise_and_complete",
+    "analyze::labelled::leaks_on_labelled_histories_are_leaks_without_ages_too",
 ];
 
 /// The test that judges programs.

@@ -1,51 +1,52 @@
-//! References with colours: ZGC's. By its colour it is known whether a reference is up to date.
+//! ZGC's coloured references. The colour shows whether a reference is current.
 
 use super::{Continuations, barrier};
 
-/// Where a reference in an object has its address at most, where it has its colour in the same word.
+/// Maximum shift of a reference's address, where the colour is in the lower bits of the same word.
 const ADDRESS_SHIFT: u64 = 16;
 
-/// By what it is known whether a reference is up to date (`src/hotspot/share/gc/z/zAddress.hpp` in the JDK). A phase in which objects
-/// are moved begins in a safepoint, with a change of colours. From then on references of the colours before are stale, and those of the
-/// new one lead to where objects are and stay until the next such phase.
+/// Location of ZGC's colours (`src/hotspot/share/gc/z/zAddress.hpp` in the JDK). A phase that moves objects
+/// begins in a safepoint, with a change of colours. From then on references with earlier colours are stale.
+/// References with the new colour are valid until the next such phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Colours {
-    /// Address of the variable with the bits of which a reference has none unless it is stale.
+    /// Address of the variable with the bits that only stale references have.
     pub stale: u64,
-    /// Address of the variable by which the rest of it becomes an address: bits that belong to it, or how far it is shifted.
+    /// Address of the variable that turns the rest of a reference into an address: bits to add, or a shift.
     pub change: u64,
-    /// Where the C library keeps the address of the thread-local variables of the JVM's library: bytes from the start of a thread's table.
+    /// Offset in a thread's dtv (System V ABI) of the address of the JVM library's TLS block.
     pub module: u32,
-    /// Bytes from there to the pointer to the JVM's thread,
+    /// Offset of the pointer to the JVM's `Thread` in that block.
     pub thread: u32,
-    /// and from that one's start to what it knows of [`stale`](Self::stale): that what is on its stack has been brought up to date,
+    /// Offset in the `Thread` of its copy of [`stale`](Self::stale), which shows that the references on its
+    /// stack have been updated.
     pub thread_stale: u32,
-    /// to the outer end of its stack,
+    /// Offset in the `Thread` of the outer end of its stack.
     pub stack_base: u32,
-    /// and to how many bytes that has.
+    /// Offset in the `Thread` of the stack's size in bytes.
     pub stack_size: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
 }
 
-/// What a phase of the collector is known by: what the variables of [`Colours`] hold.
+/// Colours of a phase: the values of the variables of [`Colours`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Phase {
-    /// Bits of which a reference has none unless it is stale.
+    /// Bits that only stale references have.
     pub stale: u64,
-    /// Bits that belong to an address, or how far it is shifted.
+    /// Bits to add to a reference, or its shift.
     pub change: u64,
 }
 
 impl Phase {
-    /// The address that a word with a reference in it refers to, 0 when to none; `None` when it is stale.
+    /// The address that a reference refers to, 0 for null; `None` if the reference is stale.
     #[inline(always)]
     #[must_use]
     pub const fn referred(&self, known: &Continuations, word: u64) -> Option<u64> {
         let is_shifted = known.barrier == barrier::SHIFTED;
-        // One to nothing is right in all phases.
+        // Null is valid in all phases.
         if word == 0 || is_shifted && word >> ADDRESS_SHIFT == 0 {
             return Some(0);
         }
@@ -62,10 +63,10 @@ mod tests {
 
     const ADDRESS: u64 = 0x0300_1234_5678;
 
-    /// The bits of which one is set in all references of a phase with generations.
+    /// Bits of which one is set in all references of a phase, with generations.
     const COLOURS: u64 = 0xf000;
 
-    /// Such phases: the bit that tells each, and how far an address is shifted in it, so that it begins above that bit.
+    /// Phases with generations: the bit of each, and the shift of an address, which begins above that bit.
     const SHIFTS: [(u64, u64); 4] = [(1 << 12, 13), (1 << 13, 14), (1 << 14, 15), (1 << 15, 16)];
 
     fn shifted() -> Continuations {
@@ -76,7 +77,8 @@ mod tests {
         Phase { stale: COLOURS & !colour, change: shift }
     }
 
-    /// ZGC without generations: 42 bits of an address, and above them the bits that tell phases, in which the memory is mapped again.
+    /// ZGC without generations: 42 bits of an address, and above them the bits of phases, in which the memory
+    /// is mapped again.
     const OFFSETS: u64 = (1 << 42) - 1;
     const MARKED_0: u64 = 1 << 42;
     const MARKED_1: u64 = 1 << 43;
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn a_reference_of_the_phase_leads_to_its_address_whatever_the_shift() {
         for (colour, shift) in SHIFTS {
-            // Lower bits tell of phases in which nothing is moved.
+            // Lower bits belong to phases that move nothing.
             for others in [0, 0x0550, 0x0aa0] {
                 let word = ADDRESS << shift | colour | others;
                 assert_eq!(

@@ -1,9 +1,9 @@
-//! Code that a HotSpot JVM generates: where the kernel side reads what it is.
+//! Layout of code that a HotSpot JVM generates, for the kernel side.
 //!
-//! A code heap consists of segments of equal size, and of blocks of whole segments, each with a blob of code. A byte a
-//! segment, the *segment map*, leads back from any of a block's segments to its first one. A block on whose code a thread
-//! stands cannot go while it does: what is read of it when a stack is taken is right, whatever the JVM compiles and throws
-//! away meanwhile.
+//! A code heap consists of segments of equal size. Its blocks are whole segments, each with a blob of code.
+//! The *segment map* has a byte per segment, which leads back to the first segment of its block. A block
+//! stays in place while a thread executes its code: its data are valid while a stack is walked, whatever the
+//! JVM compiles and discards meanwhile.
 
 use crate::unwind::layer;
 
@@ -12,135 +12,140 @@ pub mod safepoint;
 
 pub use colours::{Colours, Phase};
 
-/// Code heaps of a JVM: HotSpot has one to three, four with the AOT compiler. A power of two: the kernel side masks with it.
+/// Maximum number of code heaps: HotSpot has one to three, four with the AOT compiler. A power of two: the
+/// kernel side masks with it.
 pub const MAX_HEAPS: usize = 8;
 
-/// Bytes from the start of a block that all fields are in; HotSpot's blobs have headers of up to 376 bytes.
+/// Bytes from the start of a block that contain all fields; HotSpot's blobs have headers of up to 376 bytes.
 pub const MAX_HEADER_BYTES: usize = 512;
 
-/// Words of a header.
+/// Number of words of a header.
 pub const HEADER_WORDS: usize = MAX_HEADER_BYTES / 4;
 
-/// Where a code heap is.
+/// Address range of a code heap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CodeHeap {
     /// First address.
     pub begin: u64,
-    /// First address after what it can grow to.
+    /// First address after its reserved memory.
     pub end: u64,
     /// Address of its segment map.
     pub segment_map: u64,
-    /// log2 of the bytes of a segment.
+    /// log2 of the segment size in bytes.
     pub segment_log2: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
 }
 
-/// A JVM's code cache. All places are counted in words of 4 bytes from the start of a block.
+/// A JVM's code cache. All offsets are in words of 4 bytes from the start of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CodeCache {
-    /// Its heaps; those that are not there are empty.
+    /// Its heaps; unused entries are empty.
     pub heaps: [CodeHeap; MAX_HEAPS],
-    /// Bytes of a block that are read: all of compiled code's header.
+    /// Bytes of a block to read: the whole header of compiled code.
     pub header_bytes: u32,
     /// Bytes of the header that every blob has.
     pub plain_bytes: u32,
-    /// Whether the block is in use: the lowest byte.
+    /// Offset of the flag that the block is in use: its lowest byte.
     pub used: u32,
-    /// Where the blob begins.
+    /// Offset of the blob.
     pub blob: u32,
-    /// Pointer to the blob's name, by which its kind is known.
+    /// Offset of the pointer to the blob's name, which identifies its kind.
     pub name: u32,
-    /// Size of a frame in words of 8 bytes.
+    /// Offset of the frame size, in words of 8 bytes.
     pub frame_size: u32,
-    /// Where the code begins and ends: addresses, or distances from the start of the blob.
+    /// Offset of the start of the code: an address, or an offset from the start of the blob.
     pub code_begin: u32,
-    /// See [`Self::code_begin`].
+    /// Offset of the end of the code, likewise.
     pub code_end: u32,
-    /// 1 when they are distances, of 4 bytes each.
+    /// 1 if these are offsets, of 4 bytes each.
     pub is_relative: u32,
-    /// Number of the compilation.
+    /// Offset of the compilation ID.
     pub compile_id: u32,
-    /// Where compiled code has its ways out to the interpreter, for calls and for calls by method handles: a frame whose code was
-    /// thrown away under it (*deoptimized*) returns there. Addresses or distances, as the code; both 0 where that is not known.
+    /// Deoptimization handlers of compiled code, for calls and for calls by method handles: a frame whose
+    /// code was discarded while it was running (*deoptimized*) returns there. Located as the code is; both 0
+    /// if unknown.
     pub deopt_handlers: [u32; 2],
-    /// How many bytes from a frame's inner end such a frame keeps the address that it would have returned to.
+    /// Offset in a frame, from its inner end in bytes, of the original return address of a deoptimized frame.
     pub original: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
-    /// Where the frames of virtual threads are that are on no stack.
+    /// Frames of virtual threads in the Java heap.
     pub continuations: Continuations,
 }
 
-/// The frames of virtual threads that are on no stack. When a virtual thread runs on, the JVM puts back a few of its frames
-/// only. The others stay in the Java heap, in objects of the class `StackChunk`, each as it would be on a stack, but that
-/// pointers into the frames are distances. The last frame on the stack returns to a barrier, and above it is what HotSpot
-/// notes of the continuation (`src/hotspot/share/runtime/continuationEntry.hpp` in the JDK), with the `Continuation`, which knows the
-/// innermost chunk. All 0 while that is not known. Places in objects are counted in words of 4 bytes.
+/// Frames of virtual threads in the Java heap. When a virtual thread resumes, the JVM copies only a few of
+/// its frames back to the stack. The others stay in the heap, in `StackChunk` objects. They have the layout
+/// of stack frames, except that pointers into frames are offsets. The last frame on the stack returns to a
+/// barrier. Above it is HotSpot's entry of the continuation
+/// (`src/hotspot/share/runtime/continuationEntry.hpp` in the JDK), with the `Continuation`, which refers to
+/// the innermost chunk. All fields are 0 while unknown. Offsets in objects are in words of 4 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Continuations {
-    /// What the word of 8 bytes at [`klass_at`](Self::klass_at) is in a chunk, as far as this mask goes; never 0 when it is known.
+    /// Value of the 8-byte word at [`klass_at`](Self::klass_at) of a chunk under the mask; never 0 if known.
     pub klass: u64,
     /// See [`Self::klass`].
     pub klass_mask: u64,
-    /// References are such a part of a word of 8 bytes,
+    /// Mask of a reference within its 8-byte word.
     pub reference_mask: u64,
-    /// to be shifted to the left by this,
+    /// Left shift of the masked reference.
     pub reference_shift: u32,
     /// See [`Self::klass`].
     pub klass_at: u32,
-    /// and added to this.
+    /// Base to add to the shifted reference.
     pub reference_base: u64,
     /// Address of the variable that holds the return address into the code that entered the continuation.
     pub return_address: u64,
-    /// Address of the variable that tells how far a safepoint has come: a [`safepoint`]. Collectors move objects in those that are in
-    /// force, while threads in native code run on; [`barrier`] says whether they do at other times, too.
+    /// Address of the variable with the progress of a safepoint: a [`safepoint`]. Collectors move objects
+    /// while a safepoint is in force, and threads in native code run on; [`barrier`] says whether they also
+    /// do so at other times.
     pub safepoint: u64,
-    /// Address of the variable that counts the beginnings and the ends of safepoints; it is odd in between.
+    /// Address of the counter of safepoint beginnings and ends; it is odd in between.
     pub safepoints: u64,
-    /// In a `Continuation`: reference to its innermost chunk.
+    /// Offset in a `Continuation` of the reference to its innermost chunk.
     pub tail: u32,
-    /// In a chunk: reference to the one further out; none in the last.
+    /// Offset in a chunk of the reference to the next outer one; null in the last.
     pub parent: u32,
-    /// In a chunk: the size of the memory for its frames, in words of 8 bytes,
+    /// Offset in a chunk of the size of its frame memory, in words of 8 bytes.
     pub size: u32,
-    /// how many of them are before the frames,
+    /// Offset in a chunk of the number of words before the frames.
     pub stack_pointer: u32,
-    /// and before the end of the frames.
+    /// Offset in a chunk of the number of words before the end of the frames.
     pub bottom: u32,
-    /// Where that memory begins.
+    /// Offset of the frame memory.
     pub stack: u32,
-    /// How the collector keeps references right: a [`barrier`].
+    /// How the collector keeps references valid: a [`barrier`].
     pub barrier: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
-    /// By what references are known that are up to date, where they have colours.
+    /// Colours of valid references, for collectors that use them.
     pub colours: Colours,
 }
 
-/// How collectors keep references right. One that moves objects while threads run leaves stale references behind, each of which is mended
-/// when it is used.
+/// How collectors keep references valid. One that moves objects while threads run leaves stale references
+/// behind, each of which is fixed when it is used.
 pub mod barrier {
-    /// Objects are moved while threads are stopped, and references are right when they run.
+    /// Objects are moved while threads are stopped; references are valid while they run.
     pub const NONE: u32 = 0;
-    /// Shenandoah: an object that was moved leads to its copy ([`super::forwarded`]). It stays where it was until all references to it
-    /// have been mended, which a safepoint ends.
+    /// Shenandoah: a moved object refers to its copy ([`super::forwarded`]). It stays in place until all
+    /// references to it have been updated, which ends with a safepoint.
     pub const FORWARDED: u32 = 1;
-    /// ZGC without generations (until JDK 23): references are addresses, with bits in them that tell of which phase they are, wherever
-    /// they are.
+    /// ZGC without generations (until JDK 23): references are addresses with the bits of their phase, on
+    /// stacks too.
     pub const COLOURED: u32 = 2;
-    /// Generational ZGC: references in objects are shifted addresses, with such bits below them. Those on a stack are addresses, and
-    /// are of the phase that the thread is in.
+    /// Generational ZGC: references in objects are shifted addresses, with such bits below them. Those on a
+    /// stack are plain addresses, valid in the thread's phase.
     pub const SHIFTED: u32 = 3;
 }
 
-/// Where an object is whose header begins with this word, if it has been moved (`src/hotspot/share/oops/markWord.hpp` and
-/// `src/hotspot/share/gc/shenandoah/shenandoahForwarding.inline.hpp` in the JDK): the lowest two bits say it. Without an address, the
-/// object is only marked by somebody who goes through the heap; with compact headers such a mark keeps its class, which would be taken
-/// for an address, but is there within safepoints only.
+/// Address of the copy of a moved object, by the first word of its header
+/// (`src/hotspot/share/oops/markWord.hpp` and
+/// `src/hotspot/share/gc/shenandoah/shenandoahForwarding.inline.hpp` in the JDK): the lowest two bits mark
+/// it. Without an address, the object is only marked by a heap walk. With compact headers such a mark keeps
+/// the class, which could be mistaken for an address, but it exists within safepoints only.
 #[inline(always)]
 #[must_use]
 pub const fn forwarded(mark: u64) -> Option<u64> {
@@ -148,23 +153,25 @@ pub const fn forwarded(mark: u64) -> Option<u64> {
 }
 
 impl Continuations {
-    /// Bytes from the innermost end of what HotSpot notes of a continuation on the stack to the reference to the `Continuation`:
-    /// an empty structure, and a pointer.
+    /// Offset of the reference to the `Continuation` in HotSpot's continuation entry on the stack, in bytes:
+    /// an empty structure and a pointer precede it.
     pub const CONTINUATION_AT: u64 = 16;
-    /// To the entry further out on the same stack, if there is one,
+    /// Offset of the next outer entry on the same stack, if there is one.
     pub const PARENT_AT: u64 = 8;
-    /// to a chunk, which none of the JDKs from 21 to 25 sets,
+    /// Offset of a chunk, which none of the JDKs from 21 to 25 sets.
     pub const CHUNK_AT: u64 = 24;
-    /// to whether it is a virtual thread's, and, in the higher half, how many words the last frame on the stack has been passed,
+    /// Offset of the virtual thread flag, with the number of argument words of the last frame on the stack in
+    /// the higher half.
     pub const FLAGS_AT: u64 = 32;
-    /// to the thread's outermost frame before that is not as compiled code has it,
+    /// Offset of the thread's previous outermost frame that does not have compiled code's layout.
     pub const FAST_PATH_AT: u64 = 40;
-    /// to how many monitors are held, and, in JDK 21 in the higher half, how many reasons there are not to unmount it.
+    /// Offset of the number of held monitors, in JDK 21 with the number of reasons not to unmount in the
+    /// higher half.
     pub const HELD_AT: u64 = 48;
-    /// Bytes up to the end of these.
+    /// Size of the entry in bytes.
     pub const ENTRY_BYTES: u32 = 56;
 
-    /// The address that a word of 8 bytes with a reference in it refers to, where it has no colour; 0 when to none.
+    /// The address that a word with an uncoloured reference refers to; 0 for null.
     #[inline(always)]
     #[must_use]
     pub const fn referred(&self, word: u64) -> u64 {
@@ -175,22 +182,22 @@ impl Continuations {
     }
 }
 
-/// The start of the names by which HotSpot tells kinds of code apart, as little-endian words.
+/// Beginnings of HotSpot's names for kinds of code, as little-endian words.
 pub mod name {
-    /// Of compiled methods, with the 0 that ends it.
+    /// Compiled methods, with the trailing NUL.
     pub const COMPILED: u64 = u64::from_le_bytes(*b"nmethod\0");
-    /// Of wrappers of native methods.
+    /// Wrappers of native methods.
     pub const NATIVE: u64 = u64::from_le_bytes(*b"native n");
-    /// Of the interpreter.
+    /// The interpreter.
     pub const INTERPRETER: u64 = u64::from_le_bytes(*b"Interpre");
-    /// Of stubs.
+    /// Stubs.
     pub const STUBS: u64 = u64::from_le_bytes(*b"StubRout");
-    /// What follows 16 bytes after the start of a stub's name when it is one of virtual threads: `StubRoutines (continuation
-    /// stubs)`, in JDK 25 without the second space.
+    /// The eight bytes at offset 16 in the name of a continuation stub: `StubRoutines (continuation stubs)`,
+    /// in JDK 25 without the second space.
     pub const OF_CONTINUATIONS: u64 = u64::from_le_bytes(*b"ntinuati");
 }
 
-/// Bits of a [`compile_id`](CodeCache::compile_id) that are a part of a frame.
+/// Bits of a [`compile_id`](CodeCache::compile_id) that are part of a frame.
 pub const COMPILE_ID_BITS: u32 = 13;
 
 /// Those bits.
@@ -200,8 +207,8 @@ pub const fn id_in_frame(compile_id: u32) -> u16 {
     (compile_id & ((1 << COMPILE_ID_BITS) - 1)) as u16
 }
 
-/// What stands for a compilation in the place of a row's address: the layer of its frames in the lower half, and in the upper
-/// half the next higher 16 bits of its number, which are a part of the stack's hash.
+/// Identifies a compilation in place of a row's address: the layer of its frames in the lower half, and in
+/// the upper half the next higher 16 bits of its ID, which are part of the stack's hash.
 #[inline(always)]
 #[must_use]
 pub const fn frame_of(compile_id: u32) -> u32 {
@@ -223,12 +230,12 @@ mod tests {
     #[test]
     fn an_object_leads_to_its_copy_if_there_is_one() {
         assert_eq!(forwarded(0x7f00_1238 | 3), Some(0x7f00_1238));
-        // Unlocked, with a monitor, locked on the stack, marked, and such that stay for want of memory.
+        // Unlocked, with a monitor, locked on the stack, marked, and immovable for want of memory.
         assert!([1, 0x7f00_1238 | 2, 0x7f00_1238, 3, 5].iter().all(|mark| forwarded(*mark).is_none()));
     }
 
     #[test]
-    fn compilations_are_told_apart_by_29_bits_of_their_numbers() {
+    fn compilations_are_distinguished_by_29_bits_of_their_ids() {
         let ids = (0..29).map(|bit| 0x64 ^ 1 << bit).chain([0, 100, 8_192 + 100, 65_536 + 100]);
         let ids: std::collections::BTreeSet<u32> = ids.collect();
         let frames: std::collections::BTreeSet<u32> = ids.iter().map(|id| frame_of(*id)).collect();

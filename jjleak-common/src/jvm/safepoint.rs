@@ -1,15 +1,16 @@
-//! Whether anything has been done in a safepoint while something was read.
+//! Detects whether a safepoint took effect while data were read.
 //!
-//! A safepoint is counted and announced, then threads are stopped, except for those in native code, then comes what it is for. In the
-//! end it is announced to be over, and counted again (`src/hotspot/share/runtime/safepoint.cpp` in the JDK). So nothing has been done
-//! in any if none has been counted, or if the first one is still coming when everything has been read.
+//! A safepoint is counted and announced, then threads are stopped, except for those in native code, then it
+//! takes effect. In the end it is announced to be over, and counted again
+//! (`src/hotspot/share/runtime/safepoint.cpp` in the JDK). No safepoint took effect if none was counted, or
+//! if the first one is still coming after everything has been read.
 
-/// How far a safepoint has come (`SafepointSynchronize::SynchronizeState` in the JDK), as far as it matters: threads are being stopped
-/// for it, and nothing has been done in it yet.
+/// Progress of a safepoint (`SafepointSynchronize::SynchronizeState` in the JDK): threads are being stopped
+/// for it, and it has not taken effect yet.
 pub const COMING: u32 = 1;
 
-/// Whether nothing has been done in a safepoint since so many beginnings and ends of safepoints had been counted `before`. The `state` is
-/// to be read first, and then how many there are `now`: what is coming while there are so many is not over.
+/// Returns whether no safepoint has taken effect since `before` beginnings and ends had been counted. The
+/// `state` must be read first, then the count `now`: a safepoint that is coming at that count is not over.
 #[inline(always)]
 #[must_use]
 pub const fn are_still(before: u64, state: u32, now: u64) -> bool {
@@ -28,7 +29,7 @@ mod tests {
     fn nothing_is_done_where_no_safepoint_begins() {
         assert!(are_still(0, NONE, 0));
         assert!(are_still(4, NONE, 4));
-        // Another was announced to be coming, or to be over, but not counted when that was looked at.
+        // Another one was announced as coming or over, but not counted when the counter was read.
         assert!(are_still(4, COMING, 4));
     }
 

@@ -94,7 +94,7 @@ mod tests {
     use crate::render::sample;
 
     #[test]
-    fn what_was_there_before_is_left_out_and_no_more() {
+    fn the_baseline_is_subtracted_and_no_more() {
         let before = sample::profile();
         let mut now = before.clone();
         now.stacks[1].live = Totals { bytes: 2_000_000, objects: 20 };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_there_twice_gives_what_was_there_before_once() {
+    fn the_baseline_of_a_stack_is_subtracted_once_if_it_is_there_twice() {
         let mut before = sample::profile();
         before.stacks.truncate(1);
         let mut now = before.clone();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_very_process_nothing_is_left_out() {
+    fn a_process_is_not_its_own_baseline() {
         let before = sample::judged();
         let mut now = before.clone();
         Baseline::of(&before, Matching::default()).subtract_from(&mut now);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_of_call_sites_of_which_a_part_is_left_out() {
+    fn subtraction_drops_verdicts() {
         let before = sample::judged();
         let mut now = before.clone();
         now.process.pid += 1;

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_tell_stacks_apart_unless_asked_not_to() {
+    fn lines_distinguish_stacks_unless_ignored() {
         let (before, after) = (profile(&[(&[frame("f", 1, 0)], 10)]), profile(&[(&[frame("f", 2, 0)], 10)]));
         assert_eq!(
             changes(&before, &after, Matching::default()),

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_settles_rises_less_and_less() {
+    fn what_settles_slows_down() {
         let rise = rise(&points(|time| 1e9 * (1. - (-time / 200.).exp())));
         assert!(rise.is_none_or(|rise| rise.slows), "{rise:?}");
     }

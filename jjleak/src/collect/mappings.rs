@@ -8,7 +8,7 @@ use jjleak_common::live::Record;
 
 use super::snapshots::merge_rows;
 use super::{Cohorts, Collector, LiveBlocks, RawStack, Snapshot, StackUse, stacks, sums};
-use crate::mappings::{Allocated, MappingTable};
+use crate::mappings::{Allocated, TrackedMappings};
 
 impl Collector {
     /// Adds the mappings of a snapshot's image to it, except those made by allocator code, whose blocks are
@@ -16,7 +16,7 @@ impl Collector {
     pub fn add_mappings(
         &self,
         snapshot: &mut Snapshot,
-        table: &MappingTable,
+        table: &TrackedMappings,
         is_in_allocator: impl Fn(&RawStack) -> bool,
     ) {
         let is_in_allocator = |row| self.stack(row).is_some_and(&is_in_allocator);
@@ -26,7 +26,7 @@ impl Collector {
 
 fn add(
     snapshot: &mut Snapshot,
-    table: &MappingTable,
+    table: &TrackedMappings,
     is_in_allocator: impl Fn(u32) -> bool,
     hash: impl Fn(u32) -> u64,
 ) {

@@ -90,7 +90,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_young_image_is_told_apart_closely_beside_one_that_has_been_watched_for_a_day() {
+    fn a_young_image_has_close_instants_beside_one_watched_for_a_day() {
         let [old, young] = [0, 1].map(|slot| ImageId::first(ProcessSlot(slot)));
         let mut timelines = Timelines::default();
         let day = 24 * 3600;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_divided_has_no_instants_and_its_past_stays_as_it_was() {
+    fn an_undivided_image_has_no_instants_and_its_timeline_stays() {
         let [one, other] = [0, 1].map(|slot| ImageId::first(ProcessSlot(slot)));
         let mut timelines = Timelines::default();
         timelines.cut(&[one, other], 5);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_gone_leaves_its_slot_without_a_past() {
+    fn an_image_that_is_gone_leaves_no_timeline_in_its_slot() {
         let first = ImageId::first(ProcessSlot(3));
         let mut timelines = Timelines::default();
         timelines.cut(&[first], 5);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stopped_and_traced_threads_are_told_from_others_whatever_their_name() {
+    fn stopped_and_traced_threads_are_recognized_whatever_their_name() {
         assert!(is_stopped("7 (java) T 1 7") && is_stopped("7 (a) S (b) t 1 7"));
         assert!(!is_stopped("7 (a) T (b) S 1 7") && !is_stopped(""));
     }

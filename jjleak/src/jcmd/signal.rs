@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sigquit_is_told_from_other_signals() {
+    fn sigquit_is_distinguished_from_other_signals() {
         let catches =
             |mask: &str| caught(&format!("Name:\tjava\nSigCgt:\t{mask}\n")).unwrap() & SIGQUIT_BIT != 0;
         // A JVM of JDK 17 with default options, and with -Xrs.

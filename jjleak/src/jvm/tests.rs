@@ -170,7 +170,7 @@ fn a_class_that_could_not_be_read_is_read_when_it_can_be() {
 }
 
 #[test]
-fn code_that_has_given_way_to_other_code_has_no_names() {
+fn replaced_code_has_no_names() {
     let blob = find(&open(image()), CODE + 0x20).unwrap();
     let mut later = image();
     later.int(HEAP + STEP + 16 + 40, 78);

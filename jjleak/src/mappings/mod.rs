@@ -1,6 +1,6 @@
 //! Tracks a process's mappings by its system calls.
 //!
-//! In: [`Event`]s of the kernel side, in order. Out: [`MappingTable`]: the mapped addresses, as ranges with
+//! In: [`Event`]s of the kernel side, in order. Out: [`TrackedMappings`]: the mapped addresses, as ranges with
 //! their stacks. Pure: it derives the effect of a call from its arguments and result.
 
 mod ranges;
@@ -37,7 +37,7 @@ const MAX_THREADS: usize = 1 << 16;
 
 /// The tracked mappings of an image.
 #[derive(Debug, Clone)]
-pub struct MappingTable {
+pub struct TrackedMappings {
     kinds: Kinds,
     filter: SizeFilter,
     ranges: Ranges,
@@ -74,7 +74,7 @@ pub struct Tally {
     pub filtered: u64,
     /// Mappings made by allocation functions.
     pub by_allocators: u64,
-    /// Mappings lost because the table was full.
+    /// Mappings lost because of the limit.
     pub lost: u64,
 }
 
@@ -89,8 +89,8 @@ struct InFlight {
     break_before: u64,
 }
 
-impl MappingTable {
-    /// An empty table for mappings of these kinds and sizes.
+impl TrackedMappings {
+    /// No mappings yet, to track those of these kinds and sizes.
     #[must_use]
     pub fn new(kinds: Kinds, filter: SizeFilter) -> Self {
         Self {

@@ -28,42 +28,42 @@ fn event(call: Call, arguments: [u64; 5]) -> Event {
 }
 
 /// Plays a complete call.
-fn play(table: &mut MappingTable, call: Call, arguments: [u64; 5], result: i64, stack: u32) {
+fn play(table: &mut TrackedMappings, call: Call, arguments: [u64; 5], result: i64, stack: u32) {
     if call != Call::Map || arguments[3] & MAP_FIXED != 0 {
         table.record(&event(call, arguments));
     }
     if call == Call::Unmap && result == 0 {
         return;
     }
-    let told = if call == Call::Break { [arguments[0], 0, 0, 0, 0] } else { arguments };
-    table.record(&Event { result, stack, flags: flag::LEFT, ..event(call, told) });
+    let reported = if call == Call::Break { [arguments[0], 0, 0, 0, 0] } else { arguments };
+    table.record(&Event { result, stack, flags: flag::LEFT, ..event(call, reported) });
 }
 
-fn map(table: &mut MappingTable, at: u64, pages: u64, stack: u32) {
+fn map(table: &mut TrackedMappings, at: u64, pages: u64, stack: u32) {
     let arguments = [0, pages * PAGE, 3, MAP_ANONYMOUS, 0];
     play(table, Call::Map, arguments, page(at).cast_signed(), stack);
 }
 
-fn unmap(table: &mut MappingTable, at: u64, pages: u64) {
+fn unmap(table: &mut TrackedMappings, at: u64, pages: u64) {
     play(table, Call::Unmap, [page(at), pages * PAGE, 0, 0, 0], 0, 0);
 }
 
-fn remap(table: &mut MappingTable, old: Range<u64>, new: Range<u64>, flags: u64, stack: u32) {
+fn remap(table: &mut TrackedMappings, old: Range<u64>, new: Range<u64>, flags: u64, stack: u32) {
     let arguments =
         [page(old.start), (old.end - old.start) * PAGE, (new.end - new.start) * PAGE, flags, page(new.start)];
     play(table, Call::Remap, arguments, page(new.start).cast_signed(), stack);
 }
 
-fn table() -> MappingTable {
+fn table() -> TrackedMappings {
     table_of(Kinds::ANONYMOUS)
 }
 
-fn table_of(kinds: Kinds) -> MappingTable {
-    MappingTable::new(kinds, SizeFilter::default())
+fn table_of(kinds: Kinds) -> TrackedMappings {
+    TrackedMappings::new(kinds, SizeFilter::default())
 }
 
 /// Ranges in pages: first, count, stack.
-fn ranges(table: &MappingTable) -> Vec<(u64, u64, u32)> {
+fn ranges(table: &TrackedMappings) -> Vec<(u64, u64, u32)> {
     let pieces = table.ranges.iter().map(|piece| {
         let Range { start, end } = piece.range;
         ((start - BASE) / PAGE, (end - start) / PAGE, piece.allocation.stack)
@@ -253,7 +253,7 @@ fn what_allocators_map_is_counted_by_the_blocks_in_it() {
 
 #[test]
 fn filters_go_by_the_size_of_a_mapping() {
-    let mut table = MappingTable::new(Kinds::ANONYMOUS, SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
+    let mut table = TrackedMappings::new(Kinds::ANONYMOUS, SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
     for pages in 1..5 {
         map(&mut table, pages * 10, pages, 7);
     }
@@ -314,7 +314,7 @@ fn play_model(model: &mut Model, action: &Action, number: u32) {
     }
 }
 
-fn play_on(table: &mut MappingTable, action: &Action, number: u32) {
+fn play_on(table: &mut TrackedMappings, action: &Action, number: u32) {
     let length = |pages: &Range<u64>| (pages.end - pages.start) * PAGE;
     let fixed = |pages: &Range<u64>, flags| [page(pages.start), length(pages), 3, MAP_FIXED | flags, 0];
     match action {

@@ -49,7 +49,7 @@ fn each_runtimes_lines_are_understood() {
 }
 
 #[test]
-fn lines_that_make_no_sense_are_passed_over_and_counted() {
+fn invalid_lines_are_skipped_and_counted() {
     let nonsense = [
         "nonsense",
         "1000",
@@ -152,7 +152,7 @@ fn a_map_is_read_when_it_comes_and_when_it_grows() {
 }
 
 #[test]
-fn a_last_line_without_an_end_counts_once_it_stays_as_it_is() {
+fn an_unterminated_last_line_counts_once_it_stays_unchanged() {
     let mut map = Map::new();
     map.append("1000 10 first\n2000 10 last");
     assert_eq!(map.update(), Outcome::Changed);
@@ -179,7 +179,7 @@ fn a_map_that_is_written_anew_is_read_anew() {
 }
 
 #[test]
-fn a_map_that_takes_long_to_read_rests_even_when_names_are_needed() {
+fn a_map_that_takes_long_to_read_is_throttled_even_when_names_are_needed() {
     let [short, long, soon, late] = [100, 3000, 10, 90_000].map(Duration::from_millis);
     assert!(is_throttled(soon, short, true) && !is_throttled(soon, short, false));
     assert!(is_throttled(soon, long, true) && is_throttled(soon, long, false));
@@ -230,7 +230,7 @@ fn a_pipe_a_folder_and_a_device_are_refused_without_waiting() {
 }
 
 #[test]
-fn a_file_that_says_it_is_huge_is_refused_and_told_of_once() {
+fn a_file_of_huge_size_is_refused_and_reported_once() {
     let mut map = Map::new();
     let file = File::create(map.path()).unwrap();
     file.set_len(10 << 30).unwrap();
@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_strange(
+    fn any_bytes_are_accepted(
         text in prop::collection::vec(prop_oneof![
             Just(b' '), Just(b'\n'), Just(b'\r'), Just(b'0'), Just(b'x'), Just(b'f'), any::<u8>(),
         ], 0..300),

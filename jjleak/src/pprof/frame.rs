@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_other_tools_frames_are_told_by_name_and_file() {
+    fn kinds_of_other_tools_frames_are_guessed_by_name_and_file() {
         let kind = |symbol: &str, module: &str, file: &str| {
             guess(&Frame {
                 symbol: symbol.into(),

@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_at_all_bring_the_reader_down(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = read(&bytes);
     }
 
@@ -402,7 +402,7 @@ fn negative_values_count_as_zero_and_are_reported() {
 }
 
 #[test]
-fn what_leads_out_of_a_table_is_an_error() {
+fn indexes_out_of_a_table_are_errors() {
     let types = [("inuse_space", "bytes")];
     let malformed = |change: &dyn Fn(&mut proto::Profile)| {
         let mut message = foreign(&types, &[1]);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn that_nothing_leaks_is_told_only_of_processes_that_have_all_been_judged() {
+    fn nothing_leaks_only_if_all_processes_have_been_judged() {
         let nothing = Profile { verdicts: Vec::new(), ..sample::judged() };
         assert!(Profile::merge([&nothing, &nothing].into_iter()).is_judged());
         let unjudged = sample::profile();

@@ -53,7 +53,7 @@ fn judged(combined: bool) -> Table {
 }
 
 #[test]
-fn verdicts_on_labelled_pasts_are_precise_and_complete() {
+fn verdicts_on_labelled_histories_are_precise_and_complete() {
     let table = judged(false);
     for verdict in VerdictKind::ALL {
         let (precision, recall) = (table.precision(verdict), table.recall(verdict));
@@ -67,7 +67,7 @@ fn verdicts_on_labelled_pasts_are_precise_and_complete() {
 
 /// Without ages, many kinds look alike; but a site called leaking must leak.
 #[test]
-fn leaks_on_labelled_pasts_are_leaks_without_ages_too() {
+fn leaks_on_labelled_histories_are_leaks_without_ages_too() {
     let table = judged(true);
     let precision = table.precision(VerdictKind::Leaking);
     assert!(precision >= REQUIRED, "{precision}\n{table}");

@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_verdict_does_not_depend_on_how_fast_time_goes_by(
+    fn verdicts_do_not_depend_on_the_time_scale(
         blocks in blocks(),
         // Powers of two, so that rounding moves no time across an instant.
         factor in prop::sample::select(vec![0.25, 0.5, 2., 8., 64., 1024.]),
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_is_judged_without_nonsense(profiles in nonsense()) {
+    fn invalid_profiles_are_judged_without_invalid_figures(profiles in nonsense()) {
         let mut history = History::default();
         for profile in profiles {
             for verdict in history.observe(&profile, Pace::Thorough) {

@@ -9,7 +9,7 @@ use jjleak_common::process::ImageId;
 use super::Failure;
 use crate::attach::{Attachment, Drained, Images, MappingEvents, SizeFilter};
 use crate::collect::{Collector, RawStack, Snapshot};
-use crate::mappings::MappingTable;
+use crate::mappings::TrackedMappings;
 
 /// The mappings of each image, or nothing without `--mmap`.
 pub(super) struct Mappings(Option<Followed>);
@@ -18,7 +18,7 @@ struct Followed {
     events: MappingEvents,
     kinds: Kinds,
     sizes: SizeFilter,
-    tables: HashMap<ImageId, MappingTable>,
+    tables: HashMap<ImageId, TrackedMappings>,
 }
 
 impl Mappings {
@@ -42,7 +42,7 @@ impl Mappings {
     pub(super) fn receive(&mut self) -> Drained {
         let Some(Followed { events, kinds, sizes, tables }) = &mut self.0 else { return Drained::Empty };
         events.take(|event| {
-            tables.entry(event.image).or_insert_with(|| MappingTable::new(*kinds, *sizes)).record(event);
+            tables.entry(event.image).or_insert_with(|| TrackedMappings::new(*kinds, *sizes)).record(event);
         })
     }
 
