@@ -139,14 +139,14 @@ pub struct ProcessRow {
     pub text_image: u64,
     /// Mappings already reported to the user side: their [`code_identity`](crate::unwind::code_identity),
     /// mixed with the image's generation.
-    pub told: [u64; TOLD],
+    pub reported: [u64; MAX_REPORTED],
     /// Address ranges of the allocators' code; unused entries are empty. Calls that nest in a pending one
     /// come from there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
 }
 
 /// Number of mappings per process that are not reported again; programs have some ten libraries.
-pub const TOLD: usize = 16;
+pub const MAX_REPORTED: usize = 16;
 
 /// Bytes of a thread's name (`TASK_COMM_LEN` in include/linux/sched.h).
 pub const COMM_BYTES: usize = 16;
@@ -207,7 +207,7 @@ impl TextRange {
 }
 
 const _: () = assert!(
-    size_of::<ProcessRow>() == 112 + COMM_BYTES + 8 * TOLD + 16 * MAX_ALLOCATORS
+    size_of::<ProcessRow>() == 112 + COMM_BYTES + 8 * MAX_REPORTED + 16 * MAX_ALLOCATORS
         && align_of::<ProcessRow>() == 8
 );
 

@@ -13,7 +13,7 @@ use aya_ebpf::{
     helpers::generated::{bpf_find_vma, bpf_get_current_task_btf},
 };
 use jjleak_common::{
-    process::{ImageId, TOLD},
+    process::{ImageId, MAX_REPORTED},
     unwind::{Hint, MAX_FOUND, Mapping, code_identity, layer},
 };
 
@@ -173,17 +173,17 @@ extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut
 fn tell(image: ImageId, hint: &Hint, identity: u64) {
     let Some(row) = PROCESSES.get_ptr_mut(image.slot().0 as u32) else { return };
     let mark = identity ^ image.generation() as u64;
-    let place = (hint.begin >> PAGE_SHIFT ^ hint.begin >> (2 * PAGE_SHIFT)) as usize & (TOLD - 1);
+    let place = (hint.begin >> PAGE_SHIFT ^ hint.begin >> (2 * PAGE_SHIFT)) as usize & (MAX_REPORTED - 1);
     // SAFETY: points into a map value; the index is in bounds.
-    let told = unsafe { addr_of_mut!((*row).told).cast::<u64>().add(place) };
+    let reported = unsafe { addr_of_mut!((*row).reported).cast::<u64>().add(place) };
     // SAFETY: as above.
-    if hint.begin != 0 && unsafe { read_volatile(told) } == mark {
+    if hint.begin != 0 && unsafe { read_volatile(reported) } == mark {
         return;
     }
     // When the buffer is full, there are hints enough.
     if HINTS.output::<Hint>(hint, 0).is_ok() {
         // SAFETY: as above.
-        unsafe { write_volatile(told, mark) };
+        unsafe { write_volatile(reported, mark) };
     }
 }
 

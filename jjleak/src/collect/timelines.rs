@@ -99,14 +99,14 @@ mod tests {
                 timelines.cut(&[old], second * SECOND);
             }
         }
-        let looks = (1..=40).filter(|second| {
+        let kept = (1..=40).filter(|second| {
             let now_ns = (day + second) * SECOND;
             let due: Vec<_> =
                 [old, young].into_iter().filter(|image| timelines.is_due(*image, now_ns)).collect();
             timelines.cut(&due, now_ns);
             due.contains(&young)
         });
-        assert_eq!(looks.count(), 40);
+        assert_eq!(kept.count(), 40);
         let [old_line, young_line] = &timelines.up_to(&[old, young], (day + 41) * SECOND)[..] else {
             panic!("two images, two timelines")
         };

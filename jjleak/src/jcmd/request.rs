@@ -84,8 +84,8 @@ impl Drop for Request {
             return;
         }
         drop(self.child.stdin.take());
-        let told = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && told.elapsed() < GRACE {
+        let stopped = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && stopped.elapsed() < GRACE {
             sleep(POLL);
         }
         // It may have ended by now.

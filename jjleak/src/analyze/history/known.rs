@@ -41,7 +41,7 @@ impl KnownStacks {
         let named = self.stacks.iter().filter(|known| known.has_frames);
         let known: FastMap<_, _> = named.map(|known| (known.id, (known.site, known.caller))).collect();
         let mut places = fast_map(stacks.len());
-        let tell = |stack: &StackProfile| {
+        let known_stack = |stack: &StackProfile| {
             let (site, caller) = known.get(&stack.id).copied().unwrap_or_else(|| {
                 let caller = site::caller(&stack.frames);
                 (site::identity(&stack.frames, caller), caller)
@@ -50,7 +50,7 @@ impl KnownStacks {
             let place = *places.entry(site).or_insert(next);
             KnownStack { id: stack.id, has_frames: !stack.frames.is_empty(), site, caller, place }
         };
-        self.stacks = stacks.iter().map(tell).collect();
+        self.stacks = stacks.iter().map(known_stack).collect();
         self.sites = places.len();
     }
 }

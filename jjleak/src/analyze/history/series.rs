@@ -52,8 +52,8 @@ fn weight(sampling: Sampling, live: Totals) -> f64 {
         Sampling::Rate(rate) => f64::from(rate),
         Sampling::Bytes(bytes) => {
             let size = figure(live.bytes) / figure(live.objects.max(1));
-            let drawn = 1. - (-size / figure(bytes.max(1))).exp();
-            1. / drawn.max(f64::EPSILON)
+            let probability = 1. - (-size / figure(bytes.max(1))).exp();
+            1. / probability.max(f64::EPSILON)
         }
     }
 }
