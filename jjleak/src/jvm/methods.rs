@@ -231,7 +231,7 @@ const TIMES_READ: u32 = 2;
 
 #[derive(Debug)]
 struct Known {
-    /// The method's first words, which identify it while it exists.
+    /// Address of the `ConstMethod` and its first bytes: unchanged while the method exists.
     fixed: u64,
     header: Vec<u8>,
     method: Rc<Method>,
