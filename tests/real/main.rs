@@ -76,3 +76,4 @@ mod units;
 mod verdicts;
 mod verifier;
 mod views;
+mod world;

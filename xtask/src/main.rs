@@ -15,6 +15,7 @@
 //! | [`check`], [`imports`], [`licences`] | formatting, direction of imports, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
 //! | [`mod@package`] | the Debian package, and whether everything in deploy/ is well-formed |
+//! | [`mod@world`] | programs that nobody here wrote, and their oracles |
 //! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts and programs |
 //! | [`mod@bench`] | benchmarks on the running kernel |
 //! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
@@ -47,6 +48,7 @@ mod verdicts;
 mod verifier;
 mod vm;
 mod workspace;
+mod world;
 
 use std::process::ExitCode;
 
@@ -101,6 +103,15 @@ enum Verb {
     },
     /// Write down how many Java stacks are whole, on every JDK, in every mode and with every collector
     Jdks,
+    /// Count what programs of the world allocate, compare it with oracles, and write the table: a quarter of an hour
+    World {
+        /// Only this program, and write no table; can be given several times
+        #[arg(long, value_name = "NAME")]
+        only: Vec<String>,
+        /// Print the programs' names
+        #[arg(long)]
+        list: bool,
+    },
     /// Build the Debian package
     Package {
         /// Also install, upgrade and purge it in a copy of this system, and check everything in deploy/
@@ -148,6 +159,7 @@ fn main() -> ExitCode {
         Verb::VmTest { service: true } => vm::service::test(),
         Verb::Soak { minutes } => soak::soak(minutes),
         Verb::Jdks => jdks::jdks(),
+        Verb::World { only, list } => world::world(&only, list),
         Verb::Package { check } => package::package(check),
         Verb::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
         Verb::Manual => manual::write(),

@@ -16,7 +16,7 @@ use crate::{
     fuzz, jdks, package, prerequisites,
     sudo::Root,
     tally::Tally,
-    vm, workspace,
+    vm, workspace, world,
 };
 
 /// Makes a test that cannot run on this kernel fail instead of skipping itself.
@@ -48,6 +48,7 @@ pub(crate) fn on_kernel(filter: &str, variables: &[(&str, &str)], reason: &str) 
 /// `cargo xtask test [--long] [-- ARGS]`.
 pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     prerequisites::for_tests(long)?;
+    let world = world::install_for_tests()?;
     let object = build::object()?;
     let skipped = SkippedFile::create()?;
     let mut cargo = host_cargo();
@@ -64,6 +65,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
         ])
         .env(OBJECT_VARIABLE, object)
         .env(SKIPPED, &skipped.0)
+        .env(world::CACHE, world)
         .env(SEED, seed(env::var(SEED).ok(), long));
     if !args.is_empty() {
         cargo.arg("--").args(args);
