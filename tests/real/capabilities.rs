@@ -244,7 +244,7 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     assert!(report.stdout.contains("forget_message"), "{}", report.stdout);
 
     // It hears of programs that start, or says that it does not.
-    if !daemon.has_said("the kernel does not tell of programs that start") {
+    if !daemon.has_said("process events are unavailable") {
         let (other, _said) = target();
         daemon.until(&format!("(pid {})", other.id()), SOON);
     }

@@ -30,7 +30,7 @@ fn a_signal_has_a_process_profiled_and_its_last_profile_is_kept_or_told_of_as_mi
     let said = daemon.end();
     let kept = profiles(&place.state()).len();
     // What does not come in that time is not waited for, on a machine that is busy enough, and that is said.
-    let is_late = said.iter().any(|line| line["message"].as_str().unwrap().contains("takes too long to end"));
+    let is_late = said.iter().any(|line| line["message"].as_str().unwrap().contains("did not stop in time"));
     assert!(kept > before || is_late, "{kept} profiles, {before} before: {said:#?}");
 }
 
@@ -102,7 +102,7 @@ fn a_full_disk_is_told_of_and_as_soon_as_there_is_room_profiles_are_kept_again()
     while file.write_all(&[0; 4096]).is_ok() {}
     drop(file);
     daemon.signal(Signal::SIGUSR1);
-    let told = daemon.until("is not kept", LONG);
+    let told = daemon.until("cannot store the profile", LONG);
     assert!(told["message"].as_str().unwrap().contains("No space left on device"), "{told}");
     assert_eq!(daemon.profiles().len(), 0);
     fs::remove_file(&filler).unwrap();
@@ -121,7 +121,7 @@ fn a_configuration_is_checked_with_file_and_line() {
     assert!(check("[watch]\ninterval = \"5s\"\n").assert_done().stdout.ends_with("jjleak.toml: right\n"));
     check("[watch]\n\ninterval = \"5 parsecs\"\n").assert_failed(
         2,
-        "jjleak.toml:3: `5 parsecs` is no duration",
+        "jjleak.toml:3: `5 parsecs` is not a duration",
         "correct it",
     );
     let missing = folder.path().join("missing.toml");
@@ -139,14 +139,14 @@ fn a_configuration_that_is_wrong_is_refused_on_reload_and_one_that_is_right_hold
     let right = fs::read_to_string(&path).unwrap();
     fs::write(&path, right.replace("interval = \"1s\"", "interval = \"1 s s\"")).unwrap();
     daemon.signal(Signal::SIGHUP);
-    let refused = daemon.until("refused", SOON);
+    let refused = daemon.until("cannot reload", SOON);
     assert!(refused["message"].as_str().unwrap().contains("jjleak.toml:8: "), "{refused}");
     // It watches as before.
     daemon.signal(Signal::SIGUSR1);
     daemon.until("profiling ", SOON);
     fs::write(&path, right.replace("interval = \"1s\"", "interval = \"2s\"")).unwrap();
     daemon.signal(Signal::SIGHUP);
-    daemon.until("read anew", SOON);
+    daemon.until("reloaded the configuration", SOON);
     daemon.end();
 }
 

@@ -60,7 +60,7 @@ pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
         return Ok(());
     }
     log::start(&config.log);
-    memory::keep_little();
+    memory::limit_arenas();
     notices::go_to_log();
     attach::preflight().map_err(attach::Error::from)?;
     umask(Mode::from_bits_truncate(UMASK));

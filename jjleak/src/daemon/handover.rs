@@ -1,8 +1,8 @@
-//! What a daemon leaves to the next one: the past of the processes that it watches, so that neither growth over days nor
-//! back-offs begin anew when it is restarted, upgraded or killed. What was found is in the history.
+//! State of the watched processes, saved for the next daemon, so that neither growth over days nor back-offs start afresh
+//! when it is restarted, upgraded or killed. Findings are in the history.
 //!
-//! In: what is known of processes, now and then and around every profile. Out: at the next start, what is known of those that
-//! still run. A file of lines with checksums, replaced as a whole: one that is there is of one instant.
+//! In: the state of processes, at intervals and at each profile. Out: at the next start, the state of those that still run.
+//! The file consists of lines with checksums and is replaced as a whole, so its lines are of one instant.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,39 +10,39 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::decide::Past;
+use super::decide::SavedCase;
 use super::history::Error;
 use super::watch::{Watched, program};
 use crate::processes::Pid;
 use crate::store::Journal;
 
-/// In the state directory.
+/// File name in the state directory.
 const FILE: &str = "watched";
-/// Processes whose past is kept; 10 KiB each at most.
+/// Maximum number of saved processes, of at most 10 KiB each.
 const MAX_PROCESSES: usize = 4096;
-/// The kernel's name of the time since the host was started: PIDs, start times and instants mean nothing to another.
+/// The kernel's boot ID: PIDs, start times and times since boot are meaningless after a reboot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A process and its past.
+/// Saved state of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Left {
+pub struct SavedProcess {
     pid: u32,
     start_time: u64,
     exe: String,
-    past: Past,
+    past: SavedCase,
 }
 
-/// What another daemon has left, by process.
-pub type Inheritance = BTreeMap<(Pid, u64), Left>;
+/// State saved by an earlier daemon, by PID and start time.
+pub type SavedProcesses = BTreeMap<(Pid, u64), SavedProcess>;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
     Boot(String),
-    Process(Box<Left>),
+    Process(Box<SavedProcess>),
 }
 
-/// The file.
+/// The file with the saved state.
 #[derive(Debug)]
 pub struct Handover {
     directory: PathBuf,
@@ -51,57 +51,54 @@ pub struct Handover {
     has_failed: bool,
 }
 
-impl Left {
-    /// What is known of a process.
+impl SavedProcess {
+    /// Snapshot of a watched process.
     #[must_use]
     pub fn of(watched: &Watched) -> Self {
         Self {
             pid: watched.process.pid.number().get(),
             start_time: watched.process.start_time,
             exe: program(&watched.process.exe).to_string_lossy().into_owned(),
-            past: watched.case.past(),
+            past: watched.case.saved(),
         }
     }
 
-    /// Its past, if it is the one of this program.
+    /// The saved state, if it is of this program.
     #[must_use]
-    pub fn of_program(self, exe: &Path) -> Option<Past> {
-        // Another daemon may have noted what the kernel said.
+    pub fn of_program(self, exe: &Path) -> Option<SavedCase> {
+        // The earlier daemon may have saved the path with the kernel's "(deleted)".
         let is_same = program(self.exe.as_ref()).to_string_lossy() == program(exe).to_string_lossy();
         is_same.then_some(self.past)
     }
 }
 
 impl Handover {
-    /// Opens what another daemon has left in the state directory.
-    pub fn open(directory: &Path) -> Result<(Self, Inheritance), Error> {
-        // Without it, nothing is inherited, and nothing left: the next daemon cannot tell of which start of the host that is.
+    /// Opens the file in the state directory; returns the state saved by an earlier daemon.
+    pub fn open(directory: &Path) -> Result<(Self, SavedProcesses), Error> {
+        // Without a boot ID, nothing is restored or saved: the next daemon could not tell reboots.
         let boot = fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned();
         Self::open_at(directory, boot)
     }
 
-    fn open_at(directory: &Path, boot: String) -> Result<(Self, Inheritance), Error> {
+    fn open_at(directory: &Path, boot: String) -> Result<(Self, SavedProcesses), Error> {
         let path = directory.join(FILE);
         let opened = Journal::open(&path).or_else(|error| {
-            tracing::warn!("what another daemon has left cannot be read, and processes begin anew: {error}");
-            // What is no file stays, and is told of.
+            tracing::warn!("cannot read the previous daemon's state, starting afresh: {error}");
+            // If this is not a file, opening it again reports that.
             let _ = fs::remove_file(&path);
             Journal::open(&path)
         });
         let (journal, found) =
-            opened.map_err(|source| Error::State { what: "opening", path: path.clone(), source })?;
+            opened.map_err(|source| Error::State { what: "open", path: path.clone(), source })?;
         if found.damaged > 0 {
-            tracing::warn!(
-                "of what another daemon has left, {} processes are damaged, and begin anew",
-                found.damaged
-            );
+            tracing::warn!("the saved state of {} processes is damaged: they start afresh", found.damaged);
         }
-        let inheritance = inherited(found.records, &boot);
-        Ok((Self { directory: directory.to_owned(), journal, boot, has_failed: false }, inheritance))
+        let saved = of_this_boot(found.records, &boot);
+        Ok((Self { directory: directory.to_owned(), journal, boot, has_failed: false }, saved))
     }
 
-    /// Leaves this to the next daemon, instead of what was left before.
-    pub fn write(&mut self, left: Vec<Left>) {
+    /// Replaces the saved state.
+    pub fn write(&mut self, left: Vec<SavedProcess>) {
         if self.boot.is_empty() {
             return;
         }
@@ -109,22 +106,22 @@ impl Handover {
         let lines: Vec<_> = std::iter::once(boot)
             .chain(left.into_iter().take(MAX_PROCESSES).map(|left| Line::Process(Box::new(left))))
             .collect();
-        // Whoever removed the directory has not asked.
+        // The directory may have been removed while the daemon runs.
         let made = fs::create_dir_all(&self.directory).map_err(|error| error.to_string());
         let written =
             made.and_then(|()| self.journal.rewrite(lines.iter()).map_err(|error| crate::cli::chain(&error)));
         if let (Err(error), false) = (&written, self.has_failed) {
-            tracing::warn!("growth and back-offs cannot be kept for the next daemon: {error}");
+            tracing::warn!("cannot save growth and back-offs for the next daemon: {error}");
         }
         self.has_failed = written.is_err();
     }
 }
 
-/// Of what was left, that of the same start of the host.
-fn inherited(lines: Vec<Line>, boot: &str) -> Inheritance {
-    let is_of_now = matches!(lines.first(), Some(Line::Boot(left)) if left == boot && !boot.is_empty());
+/// Selects the saved processes, if they are from this boot.
+fn of_this_boot(lines: Vec<Line>, boot: &str) -> SavedProcesses {
+    let is_this_boot = matches!(lines.first(), Some(Line::Boot(left)) if left == boot && !boot.is_empty());
     let left = lines.into_iter().filter_map(|line| match line {
-        Line::Process(left) if is_of_now => Some(((Pid::new(left.pid)?, left.start_time), *left)),
+        Line::Process(left) if is_this_boot => Some(((Pid::new(left.pid)?, left.start_time), *left)),
         Line::Process(_) | Line::Boot(_) => None,
     });
     left.collect()
@@ -137,18 +134,18 @@ mod tests {
     use super::*;
     use crate::daemon::decide::Case;
 
-    fn left(pid: u32) -> Left {
-        let past = Case::new(Duration::from_secs(90), Duration::ZERO).past();
-        Left { pid, start_time: 7, exe: "/usr/bin/java".to_owned(), past }
+    fn left(pid: u32) -> SavedProcess {
+        let past = Case::new(Duration::from_secs(90), Duration::ZERO).saved();
+        SavedProcess { pid, start_time: 7, exe: "/usr/bin/java".to_owned(), past }
     }
 
-    fn open(folder: &Path, boot: &str) -> (Handover, Vec<Left>) {
-        let (handover, inheritance) = Handover::open_at(folder, boot.to_owned()).unwrap();
-        (handover, inheritance.into_values().collect())
+    fn open(folder: &Path, boot: &str) -> (Handover, Vec<SavedProcess>) {
+        let (handover, saved) = Handover::open_at(folder, boot.to_owned()).unwrap();
+        (handover, saved.into_values().collect())
     }
 
     #[test]
-    fn what_is_left_last_is_inherited_by_daemons_of_the_same_start_of_the_host() {
+    fn the_last_saved_state_is_restored_after_a_restart_but_not_after_a_reboot() {
         let folder = tempfile::tempdir().unwrap();
         let (mut first, nothing) = open(folder.path(), "boot");
         assert_eq!(nothing, []);
@@ -158,13 +155,13 @@ mod tests {
         assert_eq!(open(folder.path(), "another boot").1, []);
         assert!(left(2).of_program("/usr/bin/java".as_ref()).is_some());
         assert!(left(2).of_program("/usr/bin/java (deleted)".as_ref()).is_some());
-        let upgraded = Left { exe: "/usr/bin/java (deleted)".to_owned(), ..left(2) };
+        let upgraded = SavedProcess { exe: "/usr/bin/java (deleted)".to_owned(), ..left(2) };
         assert!(upgraded.of_program("/usr/bin/java".as_ref()).is_some());
         assert!(left(2).of_program("/usr/bin/perl".as_ref()).is_none());
     }
 
     #[test]
-    fn what_is_damaged_anywhere_costs_the_past_of_what_is_there_and_no_more() {
+    fn damage_loses_only_the_processes_it_affects() {
         let folder = tempfile::tempdir().unwrap();
         open(folder.path(), "boot").0.write(vec![left(1), left(2)]);
         let path = folder.path().join(FILE);
@@ -181,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_removed_is_made_again() {
+    fn a_removed_directory_is_created_again() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("state");
         fs::create_dir(&directory).unwrap();

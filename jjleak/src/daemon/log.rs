@@ -1,4 +1,4 @@
-//! The log: as lines or JSON on stderr, and never too much of the same.
+//! Log on stderr, as text or JSON, rate-limited.
 
 use std::collections::HashMap;
 use std::env;
@@ -17,16 +17,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::config::{Log, LogFormat, LogLevel};
 
-/// Messages that were left out because there were too many of their kind.
+/// Number of suppressed messages.
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// How many messages were left out since the start.
+/// Number of messages suppressed by the rate limit since the start.
 #[must_use]
 pub fn suppressed() -> u64 {
     SUPPRESSED.load(Ordering::Relaxed)
 }
 
-/// Has messages written from now on; once.
+/// Installs the log. Only the first call has an effect.
 pub fn start(log: &Log) {
     let level = match log.level {
         LogLevel::Error => Level::ERROR,
@@ -38,7 +38,7 @@ pub fn start(log: &Log) {
     let limit = Limit { level, per_minute: log.per_minute.0, seen: Mutex::default() };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false);
     let registry = tracing_subscriber::registry();
-    // A second one, as in tests, changes nothing.
+    // Fails if a log is already installed, as in tests.
     let _ = match log.format {
         LogFormat::Text => registry.with(layer.without_time().with_ansi(false).with_filter(limit)).try_init(),
         LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(limit)).try_init(),
@@ -51,7 +51,7 @@ fn is_journal() -> bool {
     env::var("JOURNAL_STREAM").is_ok_and(|journal| stderr.is_ok_and(|stderr| stderr == journal))
 }
 
-/// Makes what writes a message.
+/// Creates a writer for each message.
 struct Writer {
     is_journal: bool,
 }
@@ -68,7 +68,7 @@ impl<'a> MakeWriter<'a> for Writer {
     }
 }
 
-/// A level as the journal takes it at the beginning of a line (`sd-daemon(3)`), so that `journalctl -p warning` knows it.
+/// Priority prefix of a line for the journal (`sd-daemon(3)`), for example for `journalctl -p warning`.
 const fn level(level: Level) -> &'static str {
     match level {
         Level::ERROR => "<3>",
@@ -78,8 +78,7 @@ const fn level(level: Level) -> &'static str {
     }
 }
 
-/// Writes each message as a line. The names of processes are in some, and a name with the end of a line in it would begin
-/// another one, with whatever the process wants to have said.
+/// Writes each message as one line. Messages contain process names, and a line break in one could forge another message.
 struct Lines {
     level: &'static str,
 }
@@ -96,33 +95,33 @@ impl Write for Lines {
     }
 }
 
-/// The formatter writes whole messages, each with the end of its line.
+/// Joins the lines of a message. The formatter writes each message at once, with a line break at its end.
 fn one_line(message: &str) -> String {
     let ends_lines = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
     let lines: Vec<_> = message.split(ends_lines).map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join(" | ") + "\n"
 }
 
-/// Lets so many messages of each place in the code through in a minute. There are as many places as the code has.
+/// Filter by level, and rate limit per call site in the code, of which there is a fixed number.
 struct Limit {
     level: Level,
     per_minute: usize,
     seen: Mutex<HashMap<Identifier, Window>>,
 }
 
-/// A minute of a place.
+/// Messages of a call site within a minute.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     began: Instant,
     count: usize,
 }
 
-/// Where the daemon's own messages come from.
+/// Target prefix of the daemon's own messages.
 const OWN: &str = "jjleak::daemon";
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Window {
-    /// Whether another message may pass now.
+    /// Counts a message; returns whether it may pass.
     fn admit(&mut self, now: Instant, per_minute: usize) -> bool {
         if now.saturating_duration_since(self.began) >= MINUTE {
             *self = Self { began: now, count: 0 };
@@ -135,7 +134,7 @@ impl Window {
 impl<S> Filter<S> for Limit {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         let is_own = metadata.target().starts_with(OWN);
-        // What is news to somebody who profiles one process is a detail here.
+        // Other modules' info messages are meant for users who profile a single process; here they are details.
         let is_detail = !is_own && *metadata.level() == Level::INFO;
         let level = if is_detail { Level::DEBUG } else { *metadata.level() };
         level <= self.level
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_in_a_message_it_is_one_line() {
+    fn a_message_is_one_line_whatever_it_contains() {
         let forged = "INFO watching a\nWARN java (pid 1) leaks (pid 2)\n";
         assert_eq!(one_line(forged), "INFO watching a | WARN java (pid 1) leaks (pid 2)\n");
         assert_eq!(
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_messages_pass_in_a_minute_and_then_again() {
+    fn the_rate_limit_is_per_minute() {
         let began = Instant::now();
         let mut window = Window { began, count: 0 };
         let passed = |window: &mut Window, now| (0..10).filter(|_| window.admit(now, 3)).count();

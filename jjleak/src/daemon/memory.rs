@@ -1,33 +1,33 @@
-//! Gives memory back that was taken for a profile.
+//! Returns memory to the kernel after a profile.
 //!
-//! The C library keeps what is freed in arenas, of which each thread may get one of its own, for whoever asks next. In a daemon
-//! that profiles for minutes and then watches for days, nobody does.
+//! The C library keeps freed memory in arenas, possibly one per thread, for later allocations. A daemon that profiles for minutes
+//! and then watches for days would hold it in vain.
 
 #[cfg(target_env = "gnu")]
 use nix::libc;
 
-/// Arenas, which threads share: the daemon's own, and one for those that profile.
+/// Number of arenas: one for the daemon's own threads, and one for profiling threads.
 #[cfg(target_env = "gnu")]
 const MAX_ARENAS: libc::c_int = 2;
-/// From this size on, allocations are mapped by themselves, and unmapped when they are freed. Named, it stays: the C library
-/// raises it otherwise with each large one that is freed.
+/// Size from which allocations are mapped individually and unmapped when freed. Setting it disables the C library's dynamic
+/// threshold, which would rise with each large free.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: libc::c_int = 128 << 10;
 
-/// Has the C library keep little of what is freed. Before other threads are started.
-pub fn keep_little() {
+/// Configures the C library's allocator to keep little freed memory. Call before starting threads.
+pub fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in [(libc::M_ARENA_MAX, MAX_ARENAS), (libc::M_MMAP_THRESHOLD, MAPPED_FROM)] {
         // SAFETY: the call takes numbers only, and changes what the allocator does with memory that is asked for later.
         let is_done = unsafe { libc::mallopt(parameter, value) };
         if is_done == 0 {
-            tracing::debug!("the C library does not take parameter {parameter} of its allocator");
+            tracing::debug!("the C library rejects allocator parameter {parameter}");
         }
     }
 }
 
-/// Gives the kernel back what is free.
-pub(super) fn give_back() {
+/// Returns free memory to the kernel.
+pub(super) fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator takes its own locks; what is in use stays where it is.
     unsafe {
@@ -48,7 +48,7 @@ mod tests {
         }
     }
 
-    /// Set where the test is all that its process does: memory of other tests is none of its business.
+    /// Set in the child process that runs this test alone, because other tests' memory would distort it.
     const ALONE: &str = "JJLEAK_TEST_ALONE";
 
     #[test]
@@ -64,15 +64,15 @@ mod tests {
             assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
             return;
         }
-        keep_little();
+        limit_arenas();
         let before = resident();
         let last = std::thread::spawn(|| {
             let mut many: Vec<Box<[u8; 4096]>> = (0..50_000).map(|_| Box::new([1; 4096])).collect();
-            // What lies at the end keeps the C library from giving back what is before.
+            // A live block at the end of the heap keeps the C library from trimming what is below.
             many.pop()
         });
         let _last = last.join().unwrap();
-        give_back();
+        trim();
         let after = resident();
         assert!(after < before + (100 << 20) || !cfg!(target_env = "gnu"), "{before} {after}");
     }

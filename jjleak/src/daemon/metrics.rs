@@ -1,4 +1,4 @@
-//! What Prometheus scrapes (its text format, version 0.0.4). Pure, but for the daemon's own cost.
+//! Metrics in Prometheus' text format, version 0.0.4. Pure except for the daemon's own resource usage.
 
 use std::fmt::{Display, Write};
 use std::fs;
@@ -12,7 +12,7 @@ use super::watch::Watched;
 use crate::profile::MemoryKind;
 use crate::push::Status;
 
-/// A metric's samples, under its help and type.
+/// A metric with its help, type and samples.
 struct Family<'a> {
     out: &'a mut String,
     name: &'static str,
@@ -20,7 +20,7 @@ struct Family<'a> {
 
 impl<'a> Family<'a> {
     fn new(out: &'a mut String, name: &'static str, kind: &str, help: &str) -> Self {
-        // Writing into a String does not fail.
+        // Writing to a String does not fail.
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         Self { out, name }
     }
@@ -34,16 +34,16 @@ impl<'a> Family<'a> {
     }
 }
 
-/// As it may stand in a label.
+/// Escapes a label value.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// What is known of processes, and what the daemon has done.
+/// Metrics of the watched processes, and of the daemon.
 pub(super) fn of_processes(core: &Core) -> String {
     let mut text = String::new();
     let out = &mut text;
-    Family::new(out, "jjleak_build_info", "gauge", "Which jjleak this is.")
+    Family::new(out, "jjleak_build_info", "gauge", "Version of jjleak.")
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     states(core, out);
     let seen = |out: &mut String, name, help, value: fn(&Watched) -> Option<f64>| {
@@ -59,13 +59,13 @@ pub(super) fn of_processes(core: &Core) -> String {
     seen(out, "jjleak_process_cgroup_bytes", "Memory of the control group.", |of| {
         of.case.last().group.map(float)
     });
-    let help = "What the memory limit that is nearest leaves.";
+    let help = "Memory left within the nearest limit.";
     seen(out, "jjleak_process_available_bytes", help, |of| {
         of.case.last().limit.map(|limit| float(limit.available))
     });
-    let help = "Growth of resident memory now; 0 when it does not grow.";
-    seen(out, "jjleak_process_growth_bytes_per_second", help, |of| Some(of.case.course().growth()));
-    let help = "For how much of the last minute tasks of the control group waited for memory.";
+    let help = "Current growth of resident memory; 0 without growth.";
+    seen(out, "jjleak_process_growth_bytes_per_second", help, |of| Some(of.case.trend().growth()));
+    let help = "Share of the last minute for which tasks of the control group waited for memory.";
     seen(out, "jjleak_process_memory_pressure_ratio", help, |of| {
         of.case.last().pressure.map(|percent| percent / 100.)
     });
@@ -90,22 +90,21 @@ fn states(core: &Core, out: &mut String) {
         out,
         "jjleak_processes_turned_away",
         "gauge",
-        "Processes that are wanted and not watched: too many.",
+        "Processes that match but exceed watch.max_processes.",
     )
     .sample(&[], core.watcher.turned_away());
 }
 
-/// Where each process stands.
+/// State of each process.
 fn each_state(core: &Core, out: &mut String) {
-    let mut states =
-        Family::new(out, "jjleak_process_state", "gauge", "1 for the state that the process is in.");
+    let mut states = Family::new(out, "jjleak_process_state", "gauge", "1 for the state of the process.");
     for watched in core.watcher.iter() {
         let (pid, state) = (watched.process.pid.to_string(), watched.case.state().name());
         states.sample(&[("pid", &pid), ("comm", &watched.process.comm), ("state", state)], 1);
     }
 }
 
-/// What limits each process.
+/// Limit of each process.
 fn limits(core: &Core, out: &mut String) {
     let help = "The memory limit that leaves the least, of a control group or the machine.";
     let mut limits = Family::new(out, "jjleak_process_limit_bytes", "gauge", help);
@@ -116,7 +115,7 @@ fn limits(core: &Core, out: &mut String) {
     }
 }
 
-/// What sets a limit, for programs.
+/// Kind of a limit, for programs.
 pub(super) const fn limit_of(is_cgroup: bool) -> &'static str {
     let kind = if is_cgroup { MemoryKind::Cgroup } else { MemoryKind::Ram };
     kind.name()
@@ -136,17 +135,17 @@ fn findings(core: &Core, out: &mut String) {
             Some((watched.process.pid.to_string(), watched.process.comm.as_str(), finding))
         })
         .collect();
-    let help = "Call sites that leak, by the last profile.";
+    let help = "Leaking call sites, by the last profile.";
     let mut sites = Family::new(out, "jjleak_process_leaking_call_sites", "gauge", help);
     for (pid, comm, finding) in &found {
         sites.sample(&[("pid", pid), ("comm", comm)], finding.leaking);
     }
-    let help = "By how much they leak together.";
+    let help = "Total leak rate of these call sites.";
     let mut rates = Family::new(out, "jjleak_process_leak_bytes_per_second", "gauge", help);
     for (pid, comm, finding) in &found {
         rates.sample(&[("pid", pid), ("comm", comm)], finding.leak_rate);
     }
-    let help = "What lived of what was allocated while the last profile was taken.";
+    let help = "Live bytes of what was allocated while the last profile was taken.";
     let mut live = Family::new(out, "jjleak_process_live_bytes", "gauge", help);
     for (pid, comm, finding) in &found {
         live.sample(&[("pid", pid), ("comm", comm)], finding.live_bytes);
@@ -157,12 +156,12 @@ fn findings(core: &Core, out: &mut String) {
         estimates.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.estimate.is_some()));
     }
     costs(&found, out);
-    let help = "Whether the last profile was long and complete enough to tell leaks.";
+    let help = "Whether the last profile was long and complete enough for a verdict on leaks.";
     let mut judged = Family::new(out, "jjleak_process_profile_judged", "gauge", help);
     for (pid, comm, finding) in &found {
         judged.sample(&[("pid", pid), ("comm", comm)], u8::from(finding.is_last_judged));
     }
-    let help = "What the last profile has lost, by counter.";
+    let help = "Losses of the last profile, by counter.";
     let mut lost = Family::new(out, "jjleak_process_lost", "gauge", help);
     for (pid, comm, finding) in &found {
         for (counter, count) in &finding.lost {
@@ -171,10 +170,10 @@ fn findings(core: &Core, out: &mut String) {
     }
 }
 
-/// PID and name of a process, and what was found of it.
+/// PID and name of a process, and the findings.
 type Found<'a> = (String, &'a str, &'a Finding);
 
-/// What being profiled has cost processes, by the last profile of each.
+/// Overhead of profiling, by the last profile of each process.
 fn costs(found: &[Found<'_>], out: &mut String) {
     let mut each = |name, help, value: fn(&Costs) -> Option<f64>| {
         let mut family = Family::new(out, name, "gauge", help);
@@ -184,64 +183,71 @@ fn costs(found: &[Found<'_>], out: &mut String) {
             }
         }
     };
-    let help = "Allocations and frees in a second, by the last profile.";
+    let help = "Allocations and frees per second, by the last profile.";
     each("jjleak_process_profile_calls_per_second", help, |cost| Some(cost.calls_per_s));
-    let help = "What profiling takes of each, on this machine: an estimate.";
+    let help = "Estimated cost of profiling per call.";
     each("jjleak_process_profile_call_seconds", help, |cost| Some(cost.ns_per_call? / 1e9));
-    let help = "The share of the process's CPU time that profiling was: an estimate.";
+    let help = "Estimated share of the process's CPU time taken by profiling.";
     each("jjleak_process_profile_cpu_ratio", help, |cost| cost.of_cpu);
 }
 
-/// What the daemon has done, and costs.
+/// Activities and resource usage of the daemon.
 fn own(core: &Core, out: &mut String) {
-    Family::new(out, "jjleak_looks_total", "counter", "Looks at all watched processes.")
-        .sample(&[], core.looks);
-    Family::new(out, "jjleak_profiles_total", "counter", "Profiles begun.").sample(&[], core.profiles_begun);
-    Family::new(out, "jjleak_profiles_failed_total", "counter", "Profiles that could not be taken.")
+    Family::new(out, "jjleak_looks_total", "counter", "Scans of all watched processes.")
+        .sample(&[], core.scans);
+    Family::new(out, "jjleak_profiles_total", "counter", "Profiles started.")
+        .sample(&[], core.profiles_begun);
+    Family::new(out, "jjleak_profiles_failed_total", "counter", "Profiles that failed.")
         .sample(&[], core.profiles_failed);
-    let help = "Profiles that hang, and are waited for no longer.";
+    let help = "Profiling threads that hang.";
     Family::new(out, "jjleak_profiles_stuck", "gauge", help).sample(&[], core.stuck.len());
     Family::new(
         out,
         "jjleak_log_messages_suppressed_total",
         "counter",
-        "Messages left out: too many of a kind.",
+        "Log messages suppressed by the rate limit.",
     )
     .sample(&[], suppressed());
     if let Some((cpu, resident)) = cost() {
-        Family::new(out, "process_cpu_seconds_total", "counter", "Time on CPUs.").sample(&[], cpu);
+        Family::new(out, "process_cpu_seconds_total", "counter", "CPU time.").sample(&[], cpu);
         Family::new(out, "process_resident_memory_bytes", "gauge", "Resident memory.").sample(&[], resident);
     }
 }
 
-/// What is kept.
+/// Metrics of the stored profiles.
 pub(super) fn of_history(history: &History) -> String {
     let mut text = String::new();
     let out = &mut text;
-    let (lost, trouble) = history.trouble();
-    Family::new(out, "jjleak_history_profiles", "gauge", "Profiles that are kept.")
+    let (lost, error) = history.last_error();
+    Family::new(out, "jjleak_history_profiles", "gauge", "Stored profiles.")
         .sample(&[], history.entries().count());
-    Family::new(out, "jjleak_history_bytes", "gauge", "Bytes that they take.").sample(&[], history.bytes());
-    Family::new(out, "jjleak_history_lost_total", "counter", "Profiles that could not be kept.")
+    Family::new(out, "jjleak_history_bytes", "gauge", "Size of the stored profiles.")
+        .sample(&[], history.bytes());
+    Family::new(out, "jjleak_history_lost_total", "counter", "Profiles that could not be stored.")
         .sample(&[], lost);
-    Family::new(out, "jjleak_history_failing", "gauge", "Whether the last profile could not be kept.")
-        .sample(&[], u8::from(trouble.is_some()));
+    Family::new(out, "jjleak_history_failing", "gauge", "Whether the last profile could not be stored.")
+        .sample(&[], u8::from(error.is_some()));
     text
 }
 
-/// What has become of profiles that are sent elsewhere.
+/// Metrics of the pusher.
 pub(super) fn of_pushing(status: &Status) -> String {
     let mut text = String::new();
     let out = &mut text;
     let mut add = |name, kind, help, value: u64| {
         Family::new(out, name, kind, help).sample(&[], value);
     };
-    add("jjleak_push_waiting", "gauge", "Profiles that wait to be sent.", status.waiting as u64);
-    add("jjleak_push_waiting_bytes", "gauge", "Bytes that they take.", status.waiting_bytes);
+    add("jjleak_push_waiting", "gauge", "Profiles queued to be sent.", status.waiting as u64);
+    add("jjleak_push_waiting_bytes", "gauge", "Size of the queued profiles.", status.waiting_bytes);
     add("jjleak_push_sent_total", "counter", "Profiles that were sent.", status.sent);
-    add("jjleak_push_refused_total", "counter", "Profiles that the other side never takes.", status.refused);
-    add("jjleak_push_dropped_total", "counter", "Profiles that found no place to wait.", status.dropped);
-    add("jjleak_push_failures_total", "counter", "Attempts that failed and are made again.", status.failures);
+    add(
+        "jjleak_push_refused_total",
+        "counter",
+        "Profiles that the server will never accept.",
+        status.refused,
+    );
+    add("jjleak_push_dropped_total", "counter", "Profiles that did not fit into the queue.", status.dropped);
+    add("jjleak_push_failures_total", "counter", "Failed attempts that will be retried.", status.failures);
     text
 }
 
@@ -267,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_being_profiled_costs_is_told_in_base_units() {
+    fn profiling_costs_are_in_base_units() {
         let costs = |ns_per_call| Costs { calls_per_s: 2_000., ns_per_call, of_cpu: Some(0.25) };
         let (mut known, mut unknown) = (finding(), finding());
         (known.cost, unknown.cost) = (Some(costs(Some(1_500.))), None);
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_cost_is_known() {
+    fn the_daemons_own_cost_is_known() {
         let (cpu, resident) = cost().unwrap();
         assert!(cpu >= 0. && resident > 1 << 20);
     }

@@ -1,24 +1,24 @@
-//! The service: watches processes for weeks at next to no cost, profiles the one that grows, and keeps and serves what it
-//! finds.
+//! Service that watches processes for weeks at next to no cost, profiles those that grow, and stores and serves the
+//! profiles.
 //!
 //! ```text
-//! config     what is to be done
-//!   watch      processes found and looked at, from outside
-//!     decide     which of them is a suspect                       (pure)
-//!       profile    the run of the command line, on a thread
-//!         history    what was found, on disk; and, in handover, what the next daemon is to know of processes
-//!           http       and told to whoever asks; metrics, too
+//! config     the configuration file
+//!   watch      finds processes and reads their memory, from outside
+//!     decide     finds suspects                                   (pure)
+//!       profile    profiles one on a thread of its own
+//!         history    stores profiles on disk; handover saves the state of processes for the next daemon
+//!           http       serves a page, JSON, profiles and metrics
 //! ```
 //!
-//! In: a [`Config`], and a [`Profiler`], which `cli` gives it. Out: the state directory, and the log.
+//! In: a [`Config`], and a [`Profiler`] from `cli`. Out: the state directory, and the log.
 
 pub mod config;
 mod core;
+mod cost_limit;
 pub mod decide;
 pub mod handover;
 pub mod history;
 pub mod http;
-mod life;
 pub mod log;
 pub mod memory;
 mod metrics;
@@ -26,7 +26,7 @@ mod outcome;
 mod privileges;
 pub mod profile;
 pub mod pushing;
-mod tab;
+mod systemd;
 mod token;
 pub mod watch;
 
@@ -47,78 +47,78 @@ use http::{Guard, Listener};
 use profile::{Message, Profiler};
 use watch::Watcher;
 
-/// Messages of profiling that wait: there are few, and of what is found on the way only the last matters.
+/// Capacity of the channel from profiling threads. Messages are rare, and of interim findings only the last one matters.
 const MAX_MESSAGES: usize = 64;
-/// How long the last profiles may take when the daemon is to end: systemd and people expect it within five seconds.
-const FAREWELL: Duration = Duration::from_secs(4);
-/// How often what is kept is compared with what may be kept.
-const TIDY: Duration = Duration::from_secs(60);
-/// How often the next daemon is left what is known of processes, beside what is left around every profile. That is what a
-/// killed daemon's successor does not know.
-const HAND_OVER: Duration = Duration::from_secs(600);
-/// Threads that wait for the disk, or draw what is asked for, at a time: each has a stack, and leaves some memory taken.
+/// Time for the last profiles at shutdown: systemd and people expect the end within five seconds.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
+/// Interval of removing old profiles.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of saving the state of processes for the next daemon, besides at each profile: the most that a killed daemon
+/// loses.
+const HANDOVER_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of threads for blocking work: each has a stack, and leaves some memory in the allocator.
 const MAX_BLOCKING: usize = 8;
-/// Without systemd's watchdog, there is nobody who waits for a sign of life.
+/// Watchdog interval without systemd's watchdog.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
-/// The daemon could not begin.
+/// Reasons not to start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The state directory cannot be used.
-    #[error("the state directory {0} cannot be used")]
+    #[error("cannot use the state directory {0}")]
     State(std::path::PathBuf, #[source] history::Error),
-    /// Nobody can be served.
+    /// The HTTP server cannot start.
     #[error(transparent)]
     Http(#[from] http::Error),
-    /// Profiles cannot be sent.
+    /// The pusher cannot start.
     #[error(transparent)]
     Push(#[from] pushing::Error),
-    /// Something else of the system.
-    #[error("{0} failed")]
+    /// A system call failed.
+    #[error("cannot {0}")]
     System(&'static str, #[source] io::Error),
 }
 
-/// Reads the configuration anew.
+/// Reloads the configuration.
 pub type Reload = Box<dyn Fn() -> Result<Config, String>>;
 
-/// Watches until SIGTERM or SIGINT.
+/// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
     let directory = config.state.directory.clone();
     let unusable = |error| Error::State(directory.clone(), error);
     let _lock = Lock::take(&directory).map_err(unusable)?;
-    let (history, mended) = History::open(&directory).map_err(unusable)?;
-    if mended != history::Mended::default() {
-        tracing::warn!("the history was not whole: {mended:?}");
+    let (history, repairs) = History::open(&directory).map_err(unusable)?;
+    if repairs != history::Repairs::default() {
+        tracing::warn!("repaired the history: {repairs}");
     }
-    let (handover, inheritance) = Handover::open(&directory).map_err(unusable)?;
+    let (handover, saved) = Handover::open(&directory).map_err(unusable)?;
     let (mut watcher, deaf) = Watcher::new();
-    watcher.inherit(inheritance);
+    watcher.restore(saved);
     if let Some(error) = deaf {
         tracing::warn!(
-            "the kernel does not tell of programs that start ({error}): they are found at each watch.rescan"
+            "process events are unavailable ({error}): new processes are found by scanning every watch.rescan"
         );
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MAX_BLOCKING).build();
-    let runtime = runtime.map_err(|error| Error::System("starting the runtime", error))?;
+    let runtime = runtime.map_err(|error| Error::System("start the runtime", error))?;
     let (guard, listener) = {
         let _within = runtime.enter();
         (Guard::of(&config.http)?, Listener::open(&config.http.listen)?)
     };
-    privileges::give_away();
+    privileges::drop_unneeded();
     let pusher = pushing::start(&config)?;
     let shared = Shared::new(config, watcher, (history, handover), pusher);
-    shared.tidy_up();
+    shared.apply_retention();
     let outcome = runtime.block_on(async {
         let serving = listener.map(|listener| serve(listener, guard, &shared));
         watch(&shared, reload, profiler, serving).await
     });
-    // Nobody waits for a report that is still being drawn.
+    // Nobody waits for a report that is still being rendered.
     runtime.shutdown_background();
     outcome
 }
 
-/// What wakes the daemon.
+/// Signals that the daemon handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -143,17 +143,18 @@ async fn watch(
     profiler: &Profiler,
     serving: Option<JoinHandle<()>>,
 ) -> Result<(), Error> {
-    let mut signals = Signals::listen().map_err(|error| Error::System("taking over signals", error))?;
+    let mut signals = Signals::listen().map_err(|error| Error::System("install signal handlers", error))?;
     let (sender, mut messages) = channel(MAX_MESSAGES);
-    let between_looks = shared.core().config.watch.interval.0;
-    let (mut looks, mut tidy, mut hand_over) = (every(between_looks), every(TIDY), every(HAND_OVER));
-    let mut watchdog = every(life::watchdog().unwrap_or(NEVER));
-    shared.core().look();
-    let recalled = shared.recall();
+    let scan_interval = shared.core().config.watch.interval.0;
+    let (mut scans, mut tidy, mut hand_over) =
+        (every(scan_interval), every(RETENTION_INTERVAL), every(HANDOVER_INTERVAL));
+    let mut watchdog = every(systemd::watchdog().unwrap_or(NEVER));
+    shared.core().scan();
+    let recalled = shared.restore_findings();
     if recalled > 0 {
-        tracing::info!("of {recalled} processes it is known what was found before");
+        tracing::info!("restored findings for {recalled} processes");
     }
-    life::ready();
+    systemd::ready();
     tracing::info!("{}", shared.core().describe());
     loop {
         let deadline = shared.core().deadline().map_or_else(|| Instant::now() + NEVER, Instant::from_std);
@@ -162,23 +163,23 @@ async fn watch(
             _ = signals.terminate.recv() => break,
             _ = signals.interrupt.recv() => break,
             _ = signals.reload.recv() => {
-                reconsider(shared, reload);
-                looks = every(shared.core().config.watch.interval.0);
+                reload_config(shared, reload);
+                scans = every(shared.core().config.watch.interval.0);
             }
             _ = signals.request.recv() => request(shared),
-            _ = watchdog.tick() => life::alive(),
+            _ = watchdog.tick() => systemd::alive(),
             () = sleep_until(deadline) => shared.core().stop_overdue(std::time::Instant::now()),
-            Some(message) = messages.recv() => shared.core().hear(message),
-            _ = looks.tick() => shared.core().look(),
-            _ = tidy.tick() => aside(shared, Shared::tidy_up),
-            _ = hand_over.tick() => aside(shared, Shared::hand_over),
+            Some(message) = messages.recv() => shared.core().handle(message),
+            _ = scans.tick() => shared.core().scan(),
+            _ = tidy.tick() => on_blocking_thread(shared, Shared::apply_retention),
+            _ = hand_over.tick() => on_blocking_thread(shared, Shared::hand_over),
             () = shared.wake.notified() => {}
         }
         shared.begin(profiler, &sender);
-        if mem::take(&mut shared.core().has_news) && shared.claims_handing_over() {
-            aside(shared, Shared::hand_over);
+        if mem::take(&mut shared.core().needs_handover) && shared.claims_handover() {
+            on_blocking_thread(shared, Shared::hand_over);
         }
-        life::status(&shared.core().describe());
+        systemd::status(&shared.core().describe());
     }
     if let Some(serving) = serving {
         serving.abort();
@@ -187,51 +188,53 @@ async fn watch(
     Ok(())
 }
 
-/// Does what waits for the disk. Those that do the same wait for each other, and there are never many.
-fn aside(shared: &Shared, work: fn(&Shared)) {
+/// Runs work that blocks on the disk on another thread. Work of one kind waits for the lock, so few run at a time.
+fn on_blocking_thread(shared: &Shared, work: fn(&Shared)) {
     let shared = shared.clone();
     drop(spawn_blocking(move || work(&shared)));
 }
 
-/// Begins to serve.
+/// Starts the HTTP server.
 fn serve(listener: Listener, guard: Guard, shared: &Shared) -> JoinHandle<()> {
     tracing::info!("listening on {}", listener.describe());
     tokio::spawn(http::serve(listener, guard, shared.clone()))
 }
 
-/// Reads the configuration anew. What is wrong with it is told, and the old one holds.
-fn reconsider(shared: &Shared, reload: &Reload) {
-    life::reloading();
+/// Reloads the configuration; keeps the old one if the new one is invalid.
+fn reload_config(shared: &Shared, reload: &Reload) {
+    systemd::reloading();
     match reload() {
         Ok(config) => {
             let mut core = shared.core();
             let fixed =
                 (&core.config.state.directory, &core.config.http, &core.config.push, &core.config.log);
             if fixed != (&config.state.directory, &config.http, &config.push, &config.log) {
-                tracing::warn!("state.directory, [http], [push] and [log] change at the next start only");
+                tracing::warn!(
+                    "changes of state.directory, [http], [push] and [log] take effect at the next start"
+                );
             }
-            core.reconsider(config);
+            core.apply_config(config);
             drop(core);
-            // There may be less room from now on.
-            aside(shared, Shared::tidy_up);
-            tracing::info!("the configuration has been read anew");
+            // The new limits may be lower.
+            on_blocking_thread(shared, Shared::apply_retention);
+            tracing::info!("reloaded the configuration");
         }
-        Err(error) => tracing::error!("the configuration is refused, and the old one holds: {error}"),
+        Err(error) => tracing::error!("cannot reload the configuration, keeping the old one: {error}"),
     }
-    life::ready();
+    systemd::ready();
 }
 
 fn request(shared: &Shared) {
     if let Some(pid) = shared.core().request_any() {
-        tracing::info!("a profile is asked for: pid {pid} is next");
+        tracing::info!("profile requested: pid {pid} is next");
     } else {
-        tracing::warn!("a profile is asked for, and there is no process that could be profiled");
+        tracing::warn!("profile requested, but there is no process to profile");
     }
 }
 
-/// Waits for the last profiles of what is being profiled; not for long.
+/// Stops all profiling, and waits a limited time for the last profiles.
 async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<Message>) {
-    life::stopping();
+    systemd::stopping();
     drop(sender);
     let now = std::time::Instant::now();
     {
@@ -239,13 +242,13 @@ async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<M
         core.is_ending = true;
         core.jobs.iter_mut().for_each(|job| job.stop(now));
     }
-    let latest = Instant::now() + FAREWELL;
+    let latest = Instant::now() + SHUTDOWN_TIMEOUT;
     while !shared.core().jobs.is_empty() {
         match timeout_at(latest, messages.recv()).await {
-            Ok(Some(message)) => shared.core().hear(message),
+            Ok(Some(message)) => shared.core().handle(message),
             Ok(None) => break,
             Err(_) => {
-                tracing::warn!("profiling takes too long to end: its last profile is not kept");
+                tracing::warn!("profiling did not stop in time: its last profile is lost");
                 shared.core().interrupt();
                 break;
             }
@@ -255,7 +258,7 @@ async fn end(shared: &Shared, sender: Sender<Message>, messages: &mut Receiver<M
     tracing::info!("ended");
 }
 
-/// A timer whose first tick comes after one period.
+/// A timer whose first tick is one period from now.
 fn every(period: Duration) -> Interval {
     let mut timer = interval(period);
     timer.reset();

@@ -4,9 +4,8 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
-/// What profiling takes (SECURITY.md tells what for). `CAP_NET_ADMIN` is none of it: whoever listens to the kernel's process
-/// events, for which older kernels want it, goes on hearing them. Root whose state directory is another user's needs
-/// `CAP_DAC_OVERRIDE` to write to it.
+/// Capabilities that profiling needs (reasons in SECURITY.md). `CAP_NET_ADMIN`, which older kernels require for process events,
+/// is needed only to subscribe, not to receive. `CAP_DAC_OVERRIDE` lets root write to another user's state directory.
 const NEEDED: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_PTRACE)
@@ -15,16 +14,15 @@ const NEEDED: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Gives away all but what profiling takes, for good: root would get it back with another program that it runs, if that could give
-/// it new privileges.
-pub(super) fn give_away() {
+/// Drops all other capabilities permanently. `no_new_privs` keeps root from regaining them by running another program.
+pub(super) fn drop_unneeded() {
     let given = capabilities(None).and_then(|CapabilitySets { effective, permitted, inheritable }| {
         let [effective, permitted, inheritable] = [effective, permitted, inheritable].map(|set| set & NEEDED);
         set_capabilities(None, CapabilitySets { effective, permitted, inheritable })
     });
     let given = given.and_then(|()| set_no_new_privs(true));
     if let Err(error) = given {
-        tracing::warn!("capabilities that are not needed any more cannot be given away: {error}");
+        tracing::warn!("cannot drop unneeded capabilities: {error}");
     }
 }
 
@@ -33,11 +31,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_but_what_is_needed_and_that_is() {
+    fn exactly_the_needed_capabilities_are_left() {
         let [before, after] = std::thread::spawn(|| {
             let before = capabilities(None).unwrap();
-            give_away();
-            // Also who has none cannot get any more.
+            drop_unneeded();
+            // Set even without any capabilities.
             assert!(rustix::thread::no_new_privs().unwrap());
             [before, capabilities(None).unwrap()]
         })

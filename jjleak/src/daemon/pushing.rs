@@ -1,4 +1,4 @@
-//! Begins to send profiles to where those of others are, as the configuration says.
+//! Starts the pusher from the configuration.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,28 +7,28 @@ use super::config::{Config, Store};
 use super::token;
 use crate::push::{self, Destination, Kind, Pusher};
 
-/// Profiles that wait to be sent, in the state directory.
+/// Folder of the queue, in the state directory.
 const QUEUE: &str = "push";
-/// The label that tells hosts apart (OpenTelemetry's semantic conventions).
+/// Label of the host (OpenTelemetry semantic conventions).
 const HOST: &str = "host.name";
 
-/// Profiles cannot be sent.
+/// Reasons why the pusher cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no token where one should be.
+    /// The token file is unusable.
     #[error("push.token_file {path}: {why}")]
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// They cannot be kept until they are sent.
+    /// The queue is unusable.
     #[error(transparent)]
     Queue(#[from] push::Error),
 }
 
-/// What sends profiles; `None` when they are sent nowhere.
+/// Starts the pusher; `None` if pushing is off.
 pub(super) fn start(config: &Config) -> Result<Option<Pusher>, Error> {
     let push = &config.push;
     let kind = match push.to {
@@ -40,9 +40,7 @@ pub(super) fn start(config: &Config) -> Result<Option<Pusher>, Error> {
     let path = &push.token_file;
     let token = token::read(path).map_err(|why| Error::Token { path: path.clone(), why })?;
     if token.is_some() && push.url.starts_with("http://") {
-        tracing::warn!(
-            "push.url begins with http:// and there is a push.token_file: others can read the token on its way"
-        );
+        tracing::warn!("push.url is http://: the token in push.token_file is sent unencrypted");
     }
     let mut labels = push.labels.clone();
     if !labels.contains_key(HOST)
@@ -53,6 +51,6 @@ pub(super) fn start(config: &Config) -> Result<Option<Pusher>, Error> {
     let destination =
         Destination { kind, url: push.url.clone(), token, headers: push.headers.clone(), labels };
     let queue = config.state.directory.join(QUEUE);
-    tracing::info!("profiles are sent to {}", push.url);
+    tracing::info!("pushing profiles to {}", push.url);
     Ok(Some(Pusher::start(destination, &queue, push.queue_bytes.0)?))
 }

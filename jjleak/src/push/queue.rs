@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_come_out_in_the_order_in_which_they_went_in_also_after_a_restart() {
+    fn the_queue_is_first_in_first_out_even_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let mut queue = Queue::open(folder.path(), 100).unwrap();
         queue.push(b"one").unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_and_are_counted() {
+    fn the_oldest_are_dropped_and_counted() {
         let folder = tempfile::tempdir().unwrap();
         let mut queue = Queue::open(folder.path(), 10).unwrap();
         for profile in [b"aaaa", b"bbbb", b"cccc"] {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named() {
+    fn a_folder_that_cannot_be_created_is_named() {
         let error = Queue::open(Path::new("/dev/null/queue"), 10).unwrap_err();
         assert!(error.to_string().contains("/dev/null/queue"), "{error}");
     }

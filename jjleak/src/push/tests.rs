@@ -177,7 +177,7 @@ fn another_store_gets_the_file_as_it_is() {
 }
 
 #[test]
-fn what_fails_is_sent_again_until_it_is_taken_and_in_order() {
+fn failed_profiles_are_retried_in_order() {
     let busy = answer("503 Service Unavailable", "Retry-After: 0\r\n", b"not now");
     let receiver = receiver(vec![busy, ok(), ok()]);
     let folder = tempfile::tempdir().unwrap();
@@ -196,7 +196,7 @@ fn what_fails_is_sent_again_until_it_is_taken_and_in_order() {
 }
 
 #[test]
-fn what_is_refused_is_thrown_away_and_counted() {
+fn refused_profiles_are_discarded_and_counted() {
     let refusal = answer("422 Unprocessable Entity", "", b"bad \x1b[2J profile");
     let receiver = receiver(vec![refusal, ok()]);
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn what_is_refused_is_thrown_away_and_counted() {
 }
 
 #[test]
-fn a_collector_that_takes_the_request_and_not_the_profiles_has_refused_them() {
+fn a_collector_that_rejects_profiles_of_an_accepted_request_refuses_them() {
     let partial = ExportProfilesPartialSuccess { rejected_profiles: 4, error_message: "too many".to_owned() };
     let refusal = ExportProfilesServiceResponse { partial_success: Some(partial) }.encode_to_vec();
     let receiver = receiver(vec![answer("200 OK", "", &refusal)]);
@@ -223,7 +223,7 @@ fn a_collector_that_takes_the_request_and_not_the_profiles_has_refused_them() {
 }
 
 #[test]
-fn a_redirection_is_not_followed_for_the_token_is_for_nobody_else() {
+fn redirects_are_not_followed_to_protect_the_token() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     elsewhere.set_nonblocking(true).unwrap();
     let location = format!("Location: http://{}/\r\n", elsewhere.local_addr().unwrap());
@@ -238,7 +238,7 @@ fn a_redirection_is_not_followed_for_the_token_is_for_nobody_else() {
 }
 
 #[test]
-fn what_waits_when_jjleak_ends_is_sent_by_the_next() {
+fn queued_profiles_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     // Nobody listens on this port any more.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -255,7 +255,7 @@ fn what_waits_when_jjleak_ends_is_sent_by_the_next() {
 }
 
 #[test]
-fn a_damaged_file_in_the_queue_is_thrown_away_and_counted() {
+fn a_damaged_file_in_the_queue_is_discarded_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("0000000000000000.pb.gz"), b"\x1f\x8bnonsense").unwrap();
     let pusher = start(Kind::Pprof, "http://127.0.0.1:9", folder.path());

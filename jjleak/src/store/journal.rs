@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_also_after_it_was_rewritten() {
+    fn records_are_read_back_even_after_a_rewrite() {
         let (_folder, path) = written(&["one", "two\nlines", "é"]);
         assert_eq!(read(&path).records, ["one", "two\nlines", "é"]);
         let (mut journal, _) = Journal::open::<String>(&path).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_at_any_byte_it_has_every_record_before_and_takes_others() {
+    fn a_truncated_journal_keeps_all_earlier_records_and_can_be_appended_to() {
         let (_folder, path) = written(&["one", "two", "three"]);
         let whole = fs::read(&path).unwrap();
         let ends: Vec<_> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_at_any_byte_it_lacks_the_records_of_that_place_only() {
+    fn a_damaged_byte_loses_only_the_records_it_affects() {
         let (_folder, path) = written(&["one", "two", "three"]);
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_in_which_they_can_be_imagined() {
+    fn rates_use_the_shortest_unit_of_time_with_a_whole_byte() {
         let rates = [5_000_000., 100., 1., 0.02, 0.000_1, 0.].map(|a_second| rate(a_second, short_bytes));
         assert_eq!(rates, ["+286M/min", "+5.9K/min", "+60/min", "+1/min", "+9/d", "·"]);
         assert_eq!(rate(-2_048., short_bytes), "-120K/min");

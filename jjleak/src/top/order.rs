@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_read_by_name_and_follow_each_other_round() {
+    fn orders_parse_by_name_and_cycle() {
         assert_eq!("rate".parse(), Ok(Sort::Rate));
         assert!("colour".parse::<Sort>().unwrap_err().to_string().starts_with("unknown sort order `colour`"));
         assert_eq!((Sort::Age.step(1), Sort::Verdict.step(Sort::ALL.len() - 1)), (Sort::Verdict, Sort::Age));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_a_terminal_or_hides_is_shown_as_a_mark() {
+    fn control_and_invisible_characters_are_replaced() {
         assert_eq!(
             safe("\u{1b}[2J\u{202e}evil\u{200b}\u{9b}1m"),
             "\u{fffd}[2J\u{fffd}evil\u{fffd}\u{fffd}1m"

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_one_name_are_apart() {
+    fn threads_of_one_name_are_separate() {
         let stack = |number| {
             let thread = Thread { number, name: "http-nio-8080-e".to_owned(), nth: 1 };
             StackProfile {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn one_walks_from_box_to_box() {
+    fn tiles_have_neighbours() {
         let icicle = icicle(&[], 26);
         let root = icicle.find(&[]).unwrap();
         let main = icicle.below(root).unwrap();

@@ -1,9 +1,9 @@
-//! What the daemon does, as `/etc/jjleak/jjleak.toml` says.
+//! Configuration of the daemon, `/etc/jjleak/jjleak.toml`.
 //!
-//! In: the file's text, and settings from the command line. Out: a [`Config`], each value of which is within its bounds, or
-//! an [`Error`] with the line that is to blame. What each key means is told in `deploy/jjleak.toml`, which names all of them.
+//! In: the file's text, and settings from the command line. Out: a validated [`Config`], or an [`Error`] with the offending
+//! line. `deploy/jjleak.toml` lists and explains all keys.
 
-mod place;
+mod listen_address;
 mod read;
 mod values;
 
@@ -13,185 +13,185 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use place::Place;
+pub use listen_address::ListenAddress;
 pub use read::{Error, read};
-pub use values::{AtMost, Count, Every, Pattern, Percent, Size, Span};
+pub use values::{Count, Every, OverheadLimit, Pattern, Percent, Size, Span};
 
-/// Everything that can be configured.
+/// The whole configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What is kept.
+    /// Stored profiles.
     pub state: State,
-    /// Which processes are watched.
+    /// Processes to watch.
     pub watch: Watching,
-    /// When a process is suspected.
+    /// Criteria for suspicion.
     pub suspect: Suspicion,
-    /// How suspects are profiled.
+    /// Profiling of suspects.
     pub profile: Profiling,
-    /// What is served.
+    /// HTTP server.
     pub http: Http,
-    /// Where profiles are sent.
+    /// Remote profile store.
     pub push: Push,
-    /// What is said.
+    /// Log.
     pub log: Log,
 }
 
-/// What is kept, and for how long.
+/// Stored profiles and their retention.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct State {
     /// The state directory.
     pub directory: PathBuf,
-    /// Most bytes of all profiles.
+    /// Maximum size of all profiles.
     pub max_bytes: Size<{ 1 << 20 }, { 1 << 50 }>,
-    /// Older profiles are removed.
+    /// Maximum age of profiles.
     pub max_age: Span<60, { 3650 * DAY }>,
 }
 
-/// Which processes are watched, and how often they are looked at.
+/// Processes to watch, and intervals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Watching {
-    /// Between two looks.
+    /// Interval between scans of the watched processes.
     pub interval: Span<1, HOUR>,
-    /// Between two searches among all processes, for those whose start was not told of.
+    /// Interval between scans of all processes, for those without a process event.
     pub rescan: Span<1, DAY>,
-    /// Younger processes are not suspected.
+    /// Minimum age of processes that can become suspects.
     pub warm_up: Span<0, DAY>,
-    /// Most processes that are watched.
+    /// Maximum number of watched processes.
     pub max_processes: Count<1, 10_000>,
-    /// Every Java virtual machine.
+    /// Watch every Java virtual machine.
     pub jvms: bool,
-    /// By name or path of the executable.
+    /// Watch by name or path of the executable.
     pub names: Vec<Pattern>,
-    /// By control group.
+    /// Watch by control group.
     pub cgroups: Vec<Pattern>,
-    /// By user, as a number.
+    /// Watch by user ID.
     pub users: Vec<Count<0, 4_294_967_294>>,
-    /// Never, by name or path of the executable.
+    /// Never watch, by name or path of the executable.
     pub exclude: Vec<Pattern>,
 }
 
-/// When a process is suspected.
+/// Criteria for suspicion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Suspicion {
-    /// Least growth of resident memory.
+    /// Minimum growth of resident memory.
     pub growth_bytes: Size<4096, { 1 << 50 }>,
-    /// Least growth, in per cent of resident memory.
+    /// Minimum growth in per cent of resident memory.
     pub growth_percent: Percent,
-    /// The growth fills what is left of the limit within this time.
+    /// The limit will be reached within this time.
     pub limit_within: Span<0, { 365 * DAY }>,
-    /// So much of the limit is taken.
+    /// Used share of the limit.
     pub limit_percent: Percent,
-    /// Tasks of the control group wait for memory for so much of the time.
+    /// Share of time for which tasks of the control group wait for memory.
     pub pressure_percent: Percent,
-    /// Without any other reason.
+    /// Interval of profiles without any other reason.
     pub schedule: Every<60, { 365 * DAY }>,
 }
 
-/// How suspects are profiled.
+/// Profiling of suspects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profiling {
-    /// Longest time that probes are armed.
+    /// Maximum time for which probes are attached.
     pub duration: Span<1, DAY>,
-    /// Younger allocations are not judged.
+    /// Minimum age of allocations that are judged.
     pub settle: Span<1, HOUR>,
-    /// Between two snapshots that are kept.
+    /// Interval between stored snapshots.
     pub snapshot: Span<1, HOUR>,
-    /// Processes that are profiled at the same time.
+    /// Maximum number of processes profiled at the same time.
     pub at_once: Count<1, 8>,
-    /// One allocation in so many bytes; 0 for every allocation.
+    /// Mean number of bytes per sampled allocation; 0 counts every allocation.
     pub sample_bytes: Size<0, { 1 << 30 }>,
-    /// Profiling may take no more than this, of the CPU time that the process uses itself.
-    pub max_overhead: AtMost,
-    /// Until a process that was not found to leak is suspected again; twice as long each time.
+    /// Maximum overhead as a share of the process's own CPU time.
+    pub max_overhead: OverheadLimit,
+    /// Minimum back-off after a profile; doubles each time.
     pub back_off: Span<1, { 365 * DAY }>,
-    /// Longest back-off.
+    /// Maximum back-off.
     pub back_off_max: Span<1, { 365 * DAY }>,
 }
 
-/// What is served, and to whom.
+/// HTTP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Where.
-    pub listen: Place,
-    /// A file with the token that clients must present; empty for none.
+    /// Address.
+    pub listen: ListenAddress,
+    /// File with the token that clients must present; empty for none.
     pub token_file: PathBuf,
-    /// Whether arguments of processes are shown, which may hold secrets.
+    /// Whether to show command lines, which can contain secrets.
     pub show_command_lines: bool,
-    /// Most clients at a time.
+    /// Maximum number of connections.
     pub max_connections: Count<1, 10_000>,
 }
 
-/// Where profiles are sent, and how.
+/// Remote profile store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Push {
-    /// How the other side takes profiles.
+    /// Protocol.
     pub to: Store,
-    /// The other side.
+    /// URL of the server.
     pub url: String,
-    /// A file with the token that is sent along; empty for none.
+    /// File with the token to send; empty for none.
     pub token_file: PathBuf,
-    /// More headers.
+    /// Additional headers.
     pub headers: BTreeMap<String, String>,
-    /// What every profile is marked with.
+    /// Labels added to every profile.
     pub labels: BTreeMap<String, String>,
-    /// Most bytes of profiles that wait to be sent.
+    /// Maximum size of queued profiles.
     pub queue_bytes: Size<{ 1 << 20 }, { 1 << 40 }>,
 }
 
-/// What takes profiles.
+/// Protocol of the remote profile store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Store {
-    /// Nothing.
+    /// Pushing is off.
     Off,
-    /// Pyroscope, or what takes profiles as it does.
+    /// Pyroscope, or a compatible server.
     Pyroscope,
     /// An OpenTelemetry collector.
     Otlp,
-    /// Anything that takes a pprof file.
+    /// A server that takes a pprof file as the body of a `POST`.
     Pprof,
 }
 
-/// What is said on stderr.
+/// Log on stderr.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// How.
+    /// Format of messages.
     pub format: LogFormat,
-    /// What.
+    /// Maximum severity.
     pub level: LogLevel,
-    /// Most messages from the same place in the code in a minute; 0 for no bound.
+    /// Maximum number of messages per minute from each call site in the code; 0 for no limit.
     pub per_minute: Count<0, 1_000_000>,
 }
 
-/// How messages are written.
+/// Format of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Lines for people.
+    /// Lines of text.
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Which messages are written.
+/// Severity of messages that are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What fails.
+    /// Failures only.
     Error,
-    /// And what is not as it should be.
+    /// Also warnings.
     Warn,
-    /// And what the daemon does.
+    /// Also activities of the daemon.
     Info,
-    /// And how.
+    /// Also details.
     Debug,
 }
 
@@ -249,7 +249,7 @@ impl Default for Profiling {
             snapshot: Span(seconds(60)),
             at_once: Count(1),
             sample_bytes: Size(0),
-            max_overhead: AtMost(Some(10.)),
+            max_overhead: OverheadLimit(Some(10.)),
             back_off: Span(seconds(1800)),
             back_off_max: Span(seconds(DAY)),
         }
@@ -259,7 +259,7 @@ impl Default for Profiling {
 impl Default for Http {
     fn default() -> Self {
         Self {
-            listen: Place::Unix("/run/jjleak/jjleak.sock".into()),
+            listen: ListenAddress::Unix("/run/jjleak/jjleak.sock".into()),
             token_file: PathBuf::new(),
             show_command_lines: false,
             max_connections: Count(64),

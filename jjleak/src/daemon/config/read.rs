@@ -1,4 +1,4 @@
-//! Reads a configuration, and says which line is wrong.
+//! Reads and validates a configuration; errors name the line.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,12 +13,12 @@ use toml::{Table, Value};
 use super::{Config, Profiling, Store};
 use crate::profile::JUDGED_SPANS;
 
-/// A configuration that cannot be used.
+/// Invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// The file, or the setting of the command line.
+    /// The file, or the setting on the command line.
     origin: String,
-    /// The line in the file, from 1 on.
+    /// Line number in the file, from 1.
     line: Option<usize>,
     what: String,
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Reads the text of a file. What `settings` say (`section.key=value`) holds instead of what is in it.
+/// Reads a configuration file. `settings` (`section.key=value`) override values in the file.
 pub fn read(file: &Path, text: &str, settings: &[String]) -> Result<Config, Error> {
     let origin = file.display().to_string();
     let in_file = |error: &toml::de::Error| Error {
@@ -44,12 +44,12 @@ pub fn read(file: &Path, text: &str, settings: &[String]) -> Result<Config, Erro
     };
     let config: Config = toml::from_str(text).map_err(|error| in_file(&error))?;
     if settings.is_empty() {
-        let blame = |found: Contradiction| Error {
+        let blame = |found: Conflict| Error {
             origin: origin.clone(),
             line: found.keys().find_map(|key| line_of_key(text, key)),
             what: found.to_string(),
         };
-        return contradiction(&config).map_or(Ok(config), |found| Err(blame(found)));
+        return conflict(&config).map_or(Ok(config), |found| Err(blame(found)));
     }
     let mut table: Table = toml::from_str(text).map_err(|error| in_file(&error))?;
     let mut config = config;
@@ -59,61 +59,62 @@ pub fn read(file: &Path, text: &str, settings: &[String]) -> Result<Config, Erro
         config =
             Config::deserialize(table.clone()).map_err(|error| wrong(error.message().replace('\n', " ")))?;
     }
-    let blame = |found: Contradiction| Error {
+    let blame = |found: Conflict| Error {
         origin: format!("{origin} with --set"),
         line: None,
         what: found.to_string(),
     };
-    contradiction(&config).map_or(Ok(config), |found| Err(blame(found)))
+    conflict(&config).map_or(Ok(config), |found| Err(blame(found)))
 }
 
-/// Two values that do not go together.
-struct Contradiction {
+/// Two values that conflict.
+struct Conflict {
     /// The key to change.
     key: Key,
-    /// The one that it does not go with. In the file there may be either, or both.
+    /// The key it conflicts with. The file may contain either or both.
     with: Option<Key>,
     why: String,
 }
 
-/// A section and a key of it.
+/// Section and key.
 type Key = [&'static str; 2];
 
 const DURATION: Key = ["profile", "duration"];
 
-impl Contradiction {
+impl Conflict {
     fn keys(&self) -> impl Iterator<Item = &Key> {
         std::iter::once(&self.key).chain(&self.with)
     }
 }
 
-impl fmt::Display for Contradiction {
+impl fmt::Display for Conflict {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: {}", self.key.join("."), self.why)
     }
 }
 
-/// The first one.
-fn contradiction(config: &Config) -> Option<Contradiction> {
+/// First conflict.
+fn conflict(config: &Config) -> Option<Conflict> {
     let Config { http, state, push, .. } = config;
-    let found = |key, with, why: &str| Some(Contradiction { key, with, why: why.to_owned() });
+    let found = |key, with, why: &str| Some(Conflict { key, with, why: why.to_owned() });
     let in_profile = in_profile(&config.profile);
     if in_profile.is_some() {
         return in_profile;
     }
-    if http.listen.is_open_to_others() && http.token_file == PathBuf::new() {
-        let why = "anybody could read it there: name a token_file, or listen on 127.0.0.1 or a Unix socket";
+    if http.listen.is_reachable_remotely() && http.token_file == PathBuf::new() {
+        let why =
+            "it would be readable by anybody: set http.token_file, or listen on 127.0.0.1 or a Unix socket";
         return found(["http", "listen"], None, why);
     }
     if push.to != Store::Off && !is_server(&push.url) {
-        let why = "it must begin with https:// or http://, and name a server";
+        let why = "must be a URL that begins with https:// or http://";
         return found(["push", "url"], Some(["push", "to"]), why);
     }
     let is_sendable = |(name, value): &(&String, &String)| {
         name.parse::<HeaderName>().is_ok() && value.parse::<HeaderValue>().is_ok()
     };
     if let Some((name, _)) = push.headers.iter().find(|header| !is_sendable(header)) {
-        let why = format!("`{name}` is no header that can be sent, with this value");
+        let why = format!("`{name}` is not a valid header with this value");
         return found(["push", "headers"], None, &why);
     }
     let is_relative = |path: &Path| path != Path::new("") && path.is_relative();
@@ -123,25 +124,25 @@ fn contradiction(config: &Config) -> Option<Contradiction> {
         (is_relative(&push.token_file), ["push", "token_file"]),
     ];
     let (_, key) = no_path.into_iter().find(|(is_so, _)| *is_so)?;
-    found(key, None, "it must begin with /")
+    found(key, None, "must be an absolute path")
 }
 
-/// The first one of how suspects are profiled.
-fn in_profile(profile: &Profiling) -> Option<Contradiction> {
+/// First conflict in `[profile]`.
+fn in_profile(profile: &Profiling) -> Option<Conflict> {
     let seconds = |span: Duration| span.as_secs();
     let (settle, duration) = (profile.settle.0, profile.duration.0);
     let least = settle * (JUDGED_SPANS + 1);
     if duration < least {
         let why = format!(
-            "nothing can be judged in less than {} s, with this settle: make it as long, or settle shorter",
+            "too short for a verdict with this settle: use at least {} s, or reduce profile.settle",
             seconds(least)
         );
-        return Some(Contradiction { key: DURATION, with: Some(["profile", "settle"]), why });
+        return Some(Conflict { key: DURATION, with: Some(["profile", "settle"]), why });
     }
-    (profile.back_off_max.0 < profile.back_off.0).then(|| Contradiction {
+    (profile.back_off_max.0 < profile.back_off.0).then(|| Conflict {
         key: ["profile", "back_off_max"],
         with: Some(["profile", "back_off"]),
-        why: "it is less than back_off".to_owned(),
+        why: "less than profile.back_off".to_owned(),
     })
 }
 
@@ -150,7 +151,7 @@ fn is_server(url: &str) -> bool {
     uri.host().is_some_and(|host| !host.is_empty()) && matches!(uri.scheme_str(), Some("http" | "https"))
 }
 
-/// Sets a key, `section.key=value`: a value that is no TOML is text.
+/// Sets a key (`section.key=value`). A value that is not valid TOML is taken as text.
 fn set(table: &mut Table, setting: &str) -> Result<(), String> {
     let form = || "settings are written as SECTION.KEY=VALUE".to_owned();
     let (key, value) = setting.split_once('=').ok_or_else(form)?;
@@ -167,7 +168,7 @@ fn line_of(text: &str, span: &Range<usize>) -> usize {
     text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// Where a key is; `None` when the file does not have it.
+/// Line of a key; `None` if it is not in the file.
 fn line_of_key(text: &str, [section, key]: &[&str; 2]) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let section = table.get_ref().get(*section)?;

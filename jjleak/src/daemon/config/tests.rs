@@ -32,62 +32,71 @@ fn an_empty_file_is_all_defaults() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
+fn errors_name_the_line_and_what_is_allowed() {
     for (text, expected) in [
-        ("[watch]\ninterval = \"2 weeks\"\n", "jjleak.toml:2: `2 weeks` is no duration from 1s to 1h"),
-        ("[watch]\n\ninterval = \"0s\"\n", "jjleak.toml:3: `0s` is no duration from 1s to 1h"),
+        ("[watch]\ninterval = \"2 weeks\"\n", "jjleak.toml:2: `2 weeks` is not a duration from 1s to 1h"),
+        ("[watch]\n\ninterval = \"0s\"\n", "jjleak.toml:3: `0s` is not a duration from 1s to 1h"),
         (
             "[watch]\nintervall = \"2s\"\n",
             "jjleak.toml:2: unknown field `intervall`, expected one of `interval`",
         ),
         ("\n[watching]\n", "jjleak.toml:2: unknown field `watching`, expected one of `state`"),
-        ("[watch]\nnames = [\"a\",\n\"(\"]\n", "jjleak.toml:2: `(` is no regular expression: unclosed group"),
-        ("[watch]\nmax_processes = 0\n", "jjleak.toml:2: 0 is no whole number from 1 to 10000"),
-        ("[state]\nmax_bytes = \"1KiB\"\n", "jjleak.toml:2: `1KiB` is no size from 1MiB to 1024TiB"),
-        ("[suspect]\ngrowth_percent = 101\n", "jjleak.toml:2: 101 is no percentage from 0 to 100"),
-        ("[suspect]\nschedule = \"1s\"\n", "jjleak.toml:2: `1s` is no duration from 1m to 365d"),
+        (
+            "[watch]\nnames = [\"a\",\n\"(\"]\n",
+            "jjleak.toml:2: `(` is not a regular expression: unclosed group",
+        ),
+        ("[watch]\nmax_processes = 0\n", "jjleak.toml:2: 0 is not a whole number from 1 to 10000"),
+        ("[state]\nmax_bytes = \"1KiB\"\n", "jjleak.toml:2: `1KiB` is not a size from 1MiB to 1024TiB"),
+        ("[suspect]\ngrowth_percent = 101\n", "jjleak.toml:2: 101 is not a percentage from 0 to 100"),
+        ("[suspect]\nschedule = \"1s\"\n", "jjleak.toml:2: `1s` is not a duration from 1m to 365d"),
         (
             "[profile]\nmax_overhead = \"5\"\n",
-            "jjleak.toml:2: `5` is no share from \"0.1%\" to \"100000%\", nor",
+            "jjleak.toml:2: `5` is not a share from \"0.1%\" to \"100000%\", nor",
         ),
-        ("[profile]\nmax_overhead = \"0%\"\n", "jjleak.toml:2: `0%` is no share"),
+        ("[profile]\nmax_overhead = \"0%\"\n", "jjleak.toml:2: `0%` is not a share"),
         (
             "[profile]\nsettle = \"1m\"\nduration = \"2m\"\n",
-            "jjleak.toml:3: profile.duration: nothing can be judged",
+            "jjleak.toml:3: profile.duration: too short for a verdict",
         ),
         // What is of another kind, too.
-        ("[watch]\ninterval = 5\n", "jjleak.toml:2: `5` is no duration from 1s to 1h"),
+        ("[watch]\ninterval = 5\n", "jjleak.toml:2: `5` is not a duration from 1s to 1h"),
         (
             "[watch]\ninterval = true\n",
             "jjleak.toml:2: invalid type: boolean `true`, expected a duration, such as",
         ),
-        ("[watch]\nmax_processes = \"many\"\n", "jjleak.toml:2: many is no whole number from 1 to 10000"),
-        ("[watch]\nmax_processes = 1.5\n", "jjleak.toml:2: 1.5 is no whole number from 1 to 10000"),
-        ("[watch]\nusers = [-1]\n", "jjleak.toml:2: -1 is no whole number from 0 to 4294967294"),
+        ("[watch]\nmax_processes = \"many\"\n", "jjleak.toml:2: many is not a whole number from 1 to 10000"),
+        ("[watch]\nmax_processes = 1.5\n", "jjleak.toml:2: 1.5 is not a whole number from 1 to 10000"),
+        ("[watch]\nusers = [-1]\n", "jjleak.toml:2: -1 is not a whole number from 0 to 4294967294"),
         ("[watch]\nnames = [[]]\n", "jjleak.toml:2: invalid type: sequence, expected a regular expression"),
         ("[state]\nmax_bytes = false\n", "jjleak.toml:2: invalid type: boolean `false`, expected a size"),
-        ("[suspect]\nlimit_percent = \"all\"\n", "jjleak.toml:2: all is no percentage from 0 to 100"),
-        ("[http]\nlisten = 80\n", "jjleak.toml:2: `80` is no place to listen: \"unix:/PATH\""),
+        ("[suspect]\nlimit_percent = \"all\"\n", "jjleak.toml:2: all is not a percentage from 0 to 100"),
+        ("[http]\nlisten = 80\n", "jjleak.toml:2: `80` is not an address to listen on: \"unix:/PATH\""),
         ("[watch]\nnames = [1.0]\n", "jjleak.toml:2: invalid type: floating point `1.0`, expected a regular"),
         // Whichever of the two is in the file.
         (
             "[profile]\nsettle = \"2m\"\n",
-            "jjleak.toml:2: profile.duration: nothing can be judged in less than 600 s",
+            "jjleak.toml:2: profile.duration: too short for a verdict with this settle: use at least 600 s",
         ),
-        ("[profile]\nback_off = \"2d\"\n", "jjleak.toml:2: profile.back_off_max: it is less than back_off"),
+        ("[profile]\nback_off = \"2d\"\n", "jjleak.toml:2: profile.back_off_max: less than profile.back_off"),
         (
             "[push]\nto = \"otlp\"\nurl = \"https://\"\n",
-            "jjleak.toml:3: push.url: it must begin with https://",
+            "jjleak.toml:3: push.url: must be a URL that begins with https://",
         ),
-        ("[push]\n\nheaders = { \"a b\" = \"c\" }\n", "jjleak.toml:3: push.headers: `a b` is no header"),
-        ("[push]\nheaders = { a = \"c\\nd\" }\n", "jjleak.toml:2: push.headers: `a` is no header"),
-        ("[push]\nto = \"otlp\"\n", "jjleak.toml:2: push.url: it must begin with https://"),
-        ("[state]\ndirectory = \"here\"\n", "jjleak.toml:2: state.directory: it must begin with /"),
-        ("[http]\nlisten = \"0.0.0.0:80\"\n", "jjleak.toml:2: `0.0.0.0:80` is no place to listen"),
-        ("[http]\nlisten = \"tcp:0.0.0.0:80\"\n", "jjleak.toml:2: http.listen: anybody could read it there"),
+        (
+            "[push]\n\nheaders = { \"a b\" = \"c\" }\n",
+            "jjleak.toml:3: push.headers: `a b` is not a valid header",
+        ),
+        ("[push]\nheaders = { a = \"c\\nd\" }\n", "jjleak.toml:2: push.headers: `a` is not a valid header"),
+        ("[push]\nto = \"otlp\"\n", "jjleak.toml:2: push.url: must be a URL that begins with https://"),
+        ("[state]\ndirectory = \"here\"\n", "jjleak.toml:2: state.directory: must be an absolute path"),
+        ("[http]\nlisten = \"0.0.0.0:80\"\n", "jjleak.toml:2: `0.0.0.0:80` is not an address to listen on"),
+        (
+            "[http]\nlisten = \"tcp:0.0.0.0:80\"\n",
+            "jjleak.toml:2: http.listen: it would be readable by anybody",
+        ),
         (
             "[push]\nto = \"pyroscope\"\nurl = \"pyro\"\n",
-            "jjleak.toml:3: push.url: it must begin with https://",
+            "jjleak.toml:3: push.url: must be a URL that begins with https://",
         ),
         (
             "[push]\nto = \"kafka\"\n",
@@ -105,16 +114,16 @@ fn what_is_wrong_is_told_with_its_line_and_with_what_is_allowed() {
 }
 
 #[test]
-fn what_profiling_may_cost_is_a_share_or_unlimited() {
+fn max_overhead_is_a_share_or_unlimited() {
     let bound =
         |text: &str| parse(&format!("[profile]\nmax_overhead = \"{text}\"\n")).unwrap().profile.max_overhead;
-    assert_eq!(bound("2.5%"), AtMost(Some(2.5)));
-    assert_eq!(bound("unlimited"), AtMost(None));
+    assert_eq!(bound("2.5%"), OverheadLimit(Some(2.5)));
+    assert_eq!(bound("unlimited"), OverheadLimit(None));
     assert_eq!(toml::Value::try_from(bound("2.5%")).unwrap().as_str(), Some("2.5%"));
 }
 
 #[test]
-fn an_address_that_others_can_reach_needs_a_token() {
+fn a_remotely_reachable_address_needs_a_token() {
     let open = "[http]\nlisten = \"tcp:0.0.0.0:80\"\ntoken_file = \"/etc/jjleak/token\"\n";
     assert!(parse(open).is_ok());
     for loopback in ["tcp:127.0.0.1:80", "tcp:[::1]:80", "unix:/run/x"] {
@@ -123,7 +132,7 @@ fn an_address_that_others_can_reach_needs_a_token() {
 }
 
 #[test]
-fn settings_hold_instead_of_what_the_file_says() {
+fn settings_override_the_file() {
     let config =
         with(&["watch.interval=5s", "profile.at_once=2", "watch.names=[\"^worker\"]", "log.format=\"json\""]);
     let config = config.unwrap();
@@ -131,7 +140,7 @@ fn settings_hold_instead_of_what_the_file_says() {
     assert_eq!((config.watch.names.len(), config.log.format), (1, LogFormat::Json));
     assert_eq!(with(&[]).unwrap().watch.interval.0.as_secs(), 2);
     for (setting, expected) in [
-        ("watch.interval=0s", "--set watch.interval=0s: `0s` is no duration"),
+        ("watch.interval=0s", "--set watch.interval=0s: `0s` is not a duration"),
         ("watch.loud=1", "--set watch.loud=1: unknown field `loud`"),
         ("watch", "--set watch: settings are written as SECTION.KEY=VALUE"),
     ] {
@@ -147,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(seconds in 1u64..3600, bytes in (1u64 << 20)..(1 << 50)) {
+    fn written_values_are_read_back(seconds in 1u64..3600, bytes in (1u64 << 20)..(1 << 50)) {
         let mut config = Config::default();
         config.watch.interval = Span(Duration::from_secs(seconds));
         config.state.max_bytes = Size(bytes);

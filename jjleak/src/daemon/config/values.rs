@@ -1,4 +1,4 @@
-//! Values that are within their bounds. What is not is refused with the words of what is allowed.
+//! Bounded values. A value out of bounds is rejected with a description of what is allowed.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,14 +12,14 @@ const TIMES: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)
 /// Units of memory, in bytes.
 const SIZES: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-/// No duration.
+/// Disables an [`Every`].
 const OFF: &str = "off";
-/// No bound.
+/// Disables an [`OverheadLimit`].
 const UNLIMITED: &str = "unlimited";
-/// What `--max-overhead` takes, in per cent: a program that does nothing but allocate becomes a hundred times slower at most.
+/// Bounds of `--max-overhead` in per cent: even a program that only allocates becomes at most a hundred times slower.
 const BOUNDS: [f64; 2] = [0.1, 100_000.];
 
-/// A duration of at least and at most so many seconds, written as `"90s"`, `"5m"`, `"6h"` or `"30d"`.
+/// A duration within bounds in seconds, written as `"90s"`, `"5m"`, `"6h"` or `"30d"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span<const LEAST: u64, const MOST: u64>(pub Duration);
 
@@ -31,23 +31,23 @@ pub struct Every<const LEAST: u64, const MOST: u64>(pub Option<Duration>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size<const LEAST: u64, const MOST: u64>(pub u64);
 
-/// A whole number.
+/// A whole number within bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count<const LEAST: u64, const MOST: u64>(pub usize);
 
-/// From 0 to 100.
+/// A percentage from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percent(pub f64);
 
 /// A share in per cent, written as `"5%"`, or `"unlimited"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AtMost(pub Option<f64>);
+pub struct OverheadLimit(pub Option<f64>);
 
 /// A regular expression.
 #[derive(Debug, Clone)]
 pub struct Pattern(pub Regex);
 
-/// Text or a number, whichever the file has: what is wrong with it is told in the words of what is allowed.
+/// Text or a number, as written in the file, so that error messages can say what is allowed.
 pub(super) enum Written {
     Text(String),
     Whole(i64),
@@ -55,13 +55,13 @@ pub(super) enum Written {
 }
 
 impl Written {
-    /// What is neither is refused, with these words for what is allowed.
+    /// Reads text or a number; `allowed` describes what is allowed in error messages.
     pub(super) fn read<'de, D: Deserializer<'de>>(from: D, allowed: &str) -> Result<Self, D::Error> {
         from.deserialize_any(Allowed(allowed))
     }
 }
 
-/// Text; what is none is refused, with these words for what is allowed.
+/// Reads text; `allowed` describes what is allowed in error messages.
 fn text<'de, D: Deserializer<'de>>(from: D, allowed: &str) -> Result<String, D::Error> {
     from.deserialize_str(Text(allowed))
 }
@@ -108,7 +108,7 @@ impl Visitor<'_> for Allowed<'_> {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Written, E> {
-        // What is larger is beyond every bound, too.
+        // Larger numbers exceed every bound as well.
         Ok(Written::Whole(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
@@ -117,7 +117,7 @@ impl Visitor<'_> for Allowed<'_> {
     }
 }
 
-/// A number with its unit, in the smallest unit; `None` when it is none, or too large.
+/// Parses a number with its unit into the smallest unit; `None` if it is malformed or too large.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|character: char| !character.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
@@ -125,7 +125,7 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// A number in the largest unit that takes no fraction.
+/// Formats a number in the largest unit that needs no fraction.
 fn in_words(number: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, factor): &&(&str, u64)| number > 0 && number.is_multiple_of(*factor);
     let (name, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);
@@ -137,7 +137,7 @@ fn time<E: Error>(text: &str, least: u64, most: u64, or: &str) -> Result<Duratio
     let [least, most] = [least, most].map(|bound| in_words(bound, &TIMES));
     let allowed = || {
         E::custom(format!(
-            "`{text}` is no duration from {least} to {most}, such as \"90s\", \"5m\", \"6h\" or \"30d\"{or}"
+            "`{text}` is not a duration from {least} to {most}, such as \"90s\", \"5m\", \"6h\" or \"30d\"{or}"
         ))
     };
     seconds.map(Duration::from_secs).ok_or_else(allowed)
@@ -172,7 +172,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Size<LEAST, MO
         let [least, most] = [LEAST, MOST].map(|bound| in_words(bound, &SIZES));
         let allowed = || {
             D::Error::custom(format!(
-                "`{written}` is no size from {least} to {most}, such as \"512MiB\", \"1GiB\" or a number of bytes"
+                "`{written}` is not a size from {least} to {most}, such as \"512MiB\", \"1GiB\" or a number of bytes"
             ))
         };
         bytes.filter(|bytes| (LEAST..=MOST).contains(bytes)).map(Self).ok_or_else(allowed)
@@ -184,7 +184,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Count<LEAST, M
         let written = Written::read(from, &format!("a whole number from {LEAST} to {MOST}"))?;
         let number = if let Written::Whole(number) = written { u64::try_from(number).ok() } else { None };
         let within = number.filter(|number| (LEAST..=MOST).contains(number));
-        let allowed = || D::Error::custom(format!("{written} is no whole number from {LEAST} to {MOST}"));
+        let allowed = || D::Error::custom(format!("{written} is not a whole number from {LEAST} to {MOST}"));
         within.and_then(|number| usize::try_from(number).ok()).map(Self).ok_or_else(allowed)
     }
 }
@@ -197,12 +197,12 @@ impl<'de> Deserialize<'de> for Percent {
             Written::Fraction(number) => Some(*number),
             Written::Text(_) => None,
         };
-        let allowed = || D::Error::custom(format!("{written} is no percentage from 0 to 100"));
+        let allowed = || D::Error::custom(format!("{written} is not a percentage from 0 to 100"));
         number.filter(|number| (0. ..=100.).contains(number)).map(Self).ok_or_else(allowed)
     }
 }
 
-impl<'de> Deserialize<'de> for AtMost {
+impl<'de> Deserialize<'de> for OverheadLimit {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = Written::read(from, "a share, such as \"5%\", or \"unlimited\"")?.to_string();
         if text == UNLIMITED {
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for AtMost {
         let [least, most] = BOUNDS;
         let allowed = || {
             D::Error::custom(format!(
-                "`{text}` is no share from \"{least}%\" to \"{most}%\", nor \"unlimited\""
+                "`{text}` is not a share from \"{least}%\" to \"{most}%\", nor \"unlimited\""
             ))
         };
         percent
@@ -228,7 +228,7 @@ impl<'de> Deserialize<'de> for Pattern {
         let why = |error: regex::Error| {
             let reason = error.to_string();
             let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-            D::Error::custom(format!("`{text}` is no regular expression: {last}"))
+            D::Error::custom(format!("`{text}` is not a regular expression: {last}"))
         };
         Regex::new(&text).map(Self).map_err(why)
     }
@@ -271,7 +271,7 @@ impl Serialize for Percent {
     }
 }
 
-impl Serialize for AtMost {
+impl Serialize for OverheadLimit {
     fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
         into.serialize_str(&self.0.map_or_else(|| UNLIMITED.to_owned(), |percent| format!("{percent}%")))
     }

@@ -12,7 +12,7 @@ use crate::daemon::watch::cat::{Cat, cats};
 use crate::profile::Profile;
 use crate::render::sample;
 
-/// A daemon that watches cats, and whose profiler does not return before it is let go.
+/// A daemon that watches `cat` processes, with a profiler that blocks until released.
 struct Fixture {
     shared: Shared,
     profiler: Profiler,
@@ -37,17 +37,17 @@ impl Fixture {
     }
 
     fn begin(&self, pid: Pid) {
-        // Cats of other tests come and go.
+        // `cat` processes of other tests come and go.
         assert_eq!(self.shared.core().request(pid), Some(true));
         self.shared.begin(&self.profiler, &self.sender);
     }
 
-    /// Looks through all processes.
-    fn look(&self) {
+    /// Scans all processes.
+    fn scan(&self) {
         let mut core = self.shared.core();
         let config = core.config.clone();
-        core.reconsider(config);
-        core.look();
+        core.apply_config(config);
+        core.scan();
     }
 
     fn state(&self, pid: Pid) -> &'static str {
@@ -59,15 +59,15 @@ impl Fixture {
     }
 }
 
-/// What a daemon has in a state directory.
+/// A daemon's state, with this state directory.
 fn shared(folder: &Path) -> Shared {
-    let (handover, inheritance) = Handover::open(folder).unwrap();
+    let (handover, saved) = Handover::open(folder).unwrap();
     let mut watcher = Watcher::new().0;
-    watcher.inherit(inheritance);
+    watcher.restore(saved);
     Shared::new(cats(), watcher, (History::open(folder).unwrap().0, handover), None)
 }
 
-/// A profile of a process that was judged, taken now.
+/// A judged profile of a process, taken now.
 fn profile(pid: Pid, start_time: u64) -> Profile {
     let mut profile = sample::judged();
     (profile.process.pid, profile.process.start_time) = (pid.number().get(), start_time);
@@ -84,10 +84,10 @@ fn finding(pid: Pid, start_time: u64) -> Finding {
 }
 
 #[test]
-fn a_profile_that_ends_with_the_daemon_before_its_verdict_is_no_reason_to_leave_the_process_in_peace() {
+fn a_profile_cut_short_by_the_end_of_the_daemon_causes_no_back_off() {
     let fixture = Fixture::new();
     let cats = [Cat::start(), Cat::start(), Cat::start()];
-    fixture.look();
+    fixture.scan();
     let mut core = fixture.shared.core();
     core.is_ending = true;
     for (cat, (is_asked_for, is_judged)) in cats.iter().zip([(false, false), (true, false), (true, true)]) {
@@ -100,17 +100,17 @@ fn a_profile_that_ends_with_the_daemon_before_its_verdict_is_no_reason_to_leave_
         assert!(case.begin(Duration::ZERO).is_some());
         let (pid, start_time) = (cat.pid(), core.watcher.get_mut(cat.pid()).unwrap().process.start_time);
         let found = is_judged.then(|| finding(pid, start_time));
-        core.hear(Message::Ended { pid, start_time, outcome: Ok(found), is_too_dear: false });
+        core.handle(Message::Ended { pid, start_time, outcome: Ok(found), is_too_costly: false });
     }
     let states = cats.map(|cat| core.watcher.get_mut(cat.pid()).unwrap().case.state().name());
     assert_eq!(states, ["watching", "suspected", "back_off"]);
 }
 
 #[test]
-fn a_profile_that_was_asked_for_and_takes_too_long_to_end_is_taken_by_the_next_daemon() {
+fn a_requested_profile_that_does_not_end_in_time_is_taken_by_the_next_daemon() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     fixture.begin(cat.pid());
     fixture.shared.core().interrupt();
     assert_eq!(fixture.state(cat.pid()), "suspected");
@@ -118,41 +118,41 @@ fn a_profile_that_was_asked_for_and_takes_too_long_to_end_is_taken_by_the_next_d
 }
 
 #[test]
-fn what_is_asked_for_again_and_again_is_left_to_the_next_daemon_once() {
+fn repeated_requests_are_saved_once() {
     let shared = Fixture::new().shared;
-    assert!(shared.claims_handing_over() && !shared.claims_handing_over());
+    assert!(shared.claims_handover() && !shared.claims_handover());
     shared.hand_over();
-    assert!(shared.claims_handing_over());
+    assert!(shared.claims_handover());
 }
 
 #[test]
-fn a_profile_that_was_asked_for_and_has_not_begun_is_taken_by_the_next_daemon() {
+fn a_requested_profile_that_has_not_begun_is_taken_by_the_next_daemon() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let ask = || {
         let mut core = fixture.shared.core();
         assert_eq!(core.request(cat.pid()), Some(true));
-        std::mem::take(&mut core.has_news)
+        std::mem::take(&mut core.needs_handover)
     };
-    // Who asks again and again has it written once.
+    // Repeated requests are saved once.
     assert!(ask() && !ask());
     fixture.shared.hand_over();
 
     let next = shared(fixture.folder.path());
     next.core().config.profile.back_off = crate::daemon::config::Span(Duration::ZERO);
-    next.core().look();
-    next.core().look();
+    next.core().scan();
+    next.core().scan();
     next.begin(&fixture.profiler, &fixture.sender);
     assert_eq!(next.core().watcher.get_mut(cat.pid()).unwrap().case.state().name(), "profiling");
     fixture.let_go.send(()).unwrap();
 }
 
 #[test]
-fn the_next_daemon_knows_what_was_found_and_goes_on_with_the_back_off() {
+fn the_next_daemon_restores_findings_and_back_offs() {
     let mut fixture = Fixture::new();
     let (cat, other) = (Cat::start(), Cat::start());
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     for (pid, start_time) in [(pid, start_time), (other.pid(), fixture.start_time(other.pid()) - 1)] {
         let profile = profile(pid, start_time);
@@ -165,33 +165,33 @@ fn the_next_daemon_knows_what_was_found_and_goes_on_with_the_back_off() {
     fixture.begin(pid);
     fixture.let_go.send(()).unwrap();
     let message = fixture.messages.blocking_recv().unwrap();
-    fixture.shared.core().hear(message);
-    assert!(fixture.shared.core().has_news);
+    fixture.shared.core().handle(message);
+    assert!(fixture.shared.core().needs_handover);
     let before = fixture.shared.core().watcher.get_mut(pid).unwrap().case.state();
     fixture.shared.hand_over();
 
     let next = shared(fixture.folder.path());
-    next.core().look();
-    assert_eq!(next.recall(), 1);
+    next.core().scan();
+    assert_eq!(next.restore_findings(), 1);
     let mut core = next.core();
     assert_eq!(core.watcher.get_mut(pid).unwrap().case.state(), before);
     let found = core.findings[&pid].clone();
     let mut expected = finding(pid, start_time);
     // The profile was taken a moment later.
-    expected.kept.clone_from(&found.kept);
-    expected.told_in.clone_from(&found.told_in);
+    expected.last_profile.clone_from(&found.last_profile);
+    expected.verdict_profile.clone_from(&found.verdict_profile);
     assert_eq!(found, expected);
-    assert!(found.leaking > 0 && found.leak_rate > 0. && found.kept.is_some());
+    assert!(found.leaking > 0 && found.leak_rate > 0. && found.last_profile.is_some());
 }
 
 #[test]
-fn a_profile_that_never_ends_is_given_up_and_others_have_its_place() {
+fn a_hung_profile_is_abandoned_and_others_get_its_slot() {
     let mut fixture = Fixture::new();
     let (hanging, other) = (Cat::start(), Cat::start());
-    fixture.look();
+    fixture.scan();
     fixture.begin(hanging.pid());
     assert_eq!(fixture.state(hanging.pid()), "profiling");
-    // Its time, its grace, and what its last profile may take.
+    // Its duration, its extension, and the time for its last profile.
     for _ in 0..3 {
         let deadline = fixture.shared.core().deadline().unwrap();
         fixture.shared.core().stop_overdue(deadline);
@@ -206,43 +206,43 @@ fn a_profile_that_never_ends_is_given_up_and_others_have_its_place() {
     assert_eq!(fixture.shared.core().request(hanging.pid()), Some(false));
     fixture.begin(other.pid());
     assert_eq!(fixture.state(other.pid()), "profiling");
-    // It ends after all, whichever of the two that is.
+    // It ends after all, whichever of the two it is.
     fixture.let_go.send(()).unwrap();
     let message = fixture.messages.blocking_recv().unwrap();
-    fixture.shared.core().hear(message);
+    fixture.shared.core().handle(message);
     let core = fixture.shared.core();
     assert_eq!(core.jobs.len() + core.stuck.len(), 1);
 }
 
 #[test]
-fn a_profile_whose_time_is_over_ends_with_its_verdict_and_not_before() {
-    use crate::daemon::profile::PATIENCE;
+fn a_profile_without_a_verdict_is_extended_until_there_is_one() {
+    use crate::daemon::profile::STOP_TIMEOUT;
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
-    // What an earlier profile has found is no verdict of this one.
-    fixture.shared.core().hear(Message::Found(finding(pid, start_time)));
+    // A finding of an earlier profile is not a verdict of this one.
+    fixture.shared.core().handle(Message::Found(finding(pid, start_time)));
     fixture.begin(pid);
     let mut core = fixture.shared.core();
-    let is_to_end = |core: &Core| core.deadline().unwrap() <= Instant::now() + PATIENCE;
+    let is_to_end = |core: &Core| core.deadline().unwrap() <= Instant::now() + STOP_TIMEOUT;
     assert!(!is_to_end(&core));
-    // Nothing is known when its time is over: it is waited for.
+    // Without a verdict by the deadline, the run is extended.
     let deadline = core.deadline().unwrap();
     core.stop_overdue(deadline);
-    core.hear(Message::Found(unjudged(pid, start_time)));
+    core.handle(Message::Found(unjudged(pid, start_time)));
     assert!(!is_to_end(&core));
-    core.hear(Message::Found(finding(pid, start_time)));
+    core.handle(Message::Found(finding(pid, start_time)));
     assert!(is_to_end(&core));
     drop(core);
     fixture.let_go.send(()).unwrap();
 }
 
 #[test]
-fn what_is_found_of_a_process_is_not_entered_for_another_with_its_pid() {
+fn a_finding_is_not_recorded_for_another_process_with_the_same_pid() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     fixture.begin(pid);
     let mut core = fixture.shared.core();
@@ -250,13 +250,13 @@ fn what_is_found_of_a_process_is_not_entered_for_another_with_its_pid() {
         pid,
         start_time: start_time - 1,
         outcome: Ok(Some(finding(pid, start_time - 1))),
-        is_too_dear: false,
+        is_too_costly: false,
     };
-    core.hear(before);
-    core.hear(Message::Found(finding(pid, start_time - 1)));
+    core.handle(before);
+    core.handle(Message::Found(finding(pid, start_time - 1)));
     assert!(core.findings.is_empty() && core.jobs.len() == 1);
     assert_eq!(core.watcher.get_mut(pid).unwrap().case.state().name(), "profiling");
-    core.hear(Message::Found(finding(pid, start_time)));
+    core.handle(Message::Found(finding(pid, start_time)));
     assert_eq!(core.findings.len(), 1);
 }
 
@@ -264,32 +264,32 @@ fn what_is_found_of_a_process_is_not_entered_for_another_with_its_pid() {
 fn a_process_that_ends_while_its_last_profile_is_taken_still_counts_for_at_once() {
     let fixture = Fixture::new();
     let (first, second) = (Cat::start(), Cat::start());
-    fixture.look();
+    fixture.scan();
     fixture.begin(first.pid());
     let ended = first.pid();
     drop(first);
-    fixture.look();
+    fixture.scan();
     assert!(fixture.shared.core().watcher.get_mut(ended).is_none());
     fixture.begin(second.pid());
     assert_eq!((fixture.state(second.pid()), fixture.shared.core().jobs.len()), ("suspected", 1));
 }
 
 #[test]
-fn what_is_not_watched_any_more_has_no_finding() {
+fn a_process_that_is_no_longer_watched_has_no_finding() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let mut core = fixture.shared.core();
     let start_time = core.watcher.get_mut(cat.pid()).unwrap().process.start_time;
-    core.hear(Message::Found(finding(cat.pid(), start_time)));
+    core.handle(Message::Found(finding(cat.pid(), start_time)));
     assert_eq!(core.findings.len(), 1);
     let mut config = core.config.clone();
     config.watch.names.clear();
-    core.reconsider(config);
+    core.apply_config(config);
     assert!(core.findings.is_empty());
 }
 
-/// A finding of a profile that was too short to judge anything.
+/// A finding of a profile that was too short for a verdict.
 fn unjudged(pid: Pid, start_time: u64) -> Finding {
     let mut profile = profile(pid, start_time);
     profile.unjudge();
@@ -297,41 +297,41 @@ fn unjudged(pid: Pid, start_time: u64) -> Finding {
 }
 
 #[test]
-fn a_profile_that_judges_nothing_takes_back_nothing_that_was_judged() {
+fn an_inconclusive_profile_revokes_no_verdict() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     let (judged, later) = (finding(pid, start_time), unjudged(pid, start_time));
     assert!(judged.judged && judged.leaking > 0 && !later.judged && later.leaking == 0);
     let mut core = fixture.shared.core();
-    core.hear(Message::Found(later.clone()));
+    core.handle(Message::Found(later.clone()));
     assert_eq!(core.findings[&pid], later);
-    core.hear(Message::Found(judged.clone()));
+    core.handle(Message::Found(judged.clone()));
     assert_eq!(core.findings[&pid], judged);
     let mut much_later = later;
     much_later.live_bytes = 7;
-    core.hear(Message::Found(much_later));
+    core.handle(Message::Found(much_later));
     let known = core.findings[&pid].clone();
     assert_eq!((known.leaking, &known.verdict), (judged.leaking, &judged.verdict));
     assert!(known.judged && known.live_bytes == 7);
-    // That the last one could not tell is known, too.
+    // The last profile is still reported as inconclusive.
     assert!(
         metrics::of_processes(&core)
             .contains(&format!("jjleak_process_profile_judged{{pid=\"{pid}\",comm=\"cat\"}} 0\n"))
     );
-    // One that judges that nothing leaks any more does.
-    let mut mended = judged;
-    mended.leaking = 0;
-    core.hear(Message::Found(mended));
+    // A verdict that nothing leaks any more revokes it.
+    let mut fixed = judged;
+    fixed.leaking = 0;
+    core.handle(Message::Found(fixed));
     assert_eq!(core.findings[&pid].leaking, 0);
 }
 
 #[test]
-fn what_was_judged_is_known_to_the_next_daemon_also_if_a_later_profile_judged_nothing() {
+fn the_next_daemon_restores_a_verdict_despite_a_later_inconclusive_profile() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     let judged = profile(pid, start_time);
     let mut later = judged.clone();
@@ -341,30 +341,30 @@ fn what_was_judged_is_known_to_the_next_daemon_also_if_a_later_profile_judged_no
         let entry = Entry::of(Id::of(&profile), &profile, "a test");
         fixture.shared.history().keep(&profile, entry, b"<svg/>").unwrap();
     }
-    assert_eq!(fixture.shared.recall(), 1);
+    assert_eq!(fixture.shared.restore_findings(), 1);
     let known = fixture.shared.core().findings[&pid].clone();
     assert!(known.judged && known.leaking == finding(pid, start_time).leaking, "{known:?}");
 }
 
 #[test]
-fn a_profile_that_ends_early_for_its_cost_makes_no_back_off_longer() {
+fn a_profile_stopped_for_its_cost_does_not_lengthen_the_back_off() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     let mut core = fixture.shared.core();
-    for (is_too_dear, rounds) in [(true, 0), (false, 1)] {
+    for (is_too_costly, rounds) in [(true, 0), (false, 1)] {
         let case = &mut core.watcher.get_mut(pid).unwrap().case;
         case.suspect_for_a_test();
         assert!(case.begin(Duration::ZERO).is_some());
         let outcome = Ok(Some(unjudged(pid, start_time)));
-        core.hear(Message::Ended { pid, start_time, outcome, is_too_dear });
+        core.handle(Message::Ended { pid, start_time, outcome, is_too_costly });
         assert_eq!(core.watcher.get_mut(pid).unwrap().case.rounds_for_a_test(), rounds);
     }
 }
 
 #[test]
-fn alerts_and_the_dashboard_are_made_of_metrics_that_there_are_and_every_one_of_a_process_is_looked_at() {
+fn alerts_and_the_dashboard_use_existing_metrics_and_every_metric_of_a_process() {
     use std::collections::BTreeSet;
     let fixture = Fixture::new();
     let status = crate::push::Status::default();
@@ -382,7 +382,7 @@ fn alerts_and_the_dashboard_are_made_of_metrics_that_there_are_and_every_one_of_
         deployed.iter().flat_map(|text| name.find_iter(text)).map(|found| found.as_str()).collect();
     let unknown: Vec<_> = named.difference(&there).collect();
     assert!(unknown.is_empty() && named.len() > 15, "{unknown:?}");
-    // But its state, which is summed over all, and what its control group has, which is less than the limit tells.
+    // Except for the state, which is summed over all processes, and the group's memory, which says less than the limit.
     let unused = there.difference(&named).filter(|name| name.starts_with("jjleak_process_"));
     assert_eq!(unused.collect::<Vec<_>>(), [&"jjleak_process_cgroup_bytes", &"jjleak_process_state"]);
 }

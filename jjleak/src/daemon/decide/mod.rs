@@ -1,7 +1,7 @@
-//! Decides which process is to be profiled, and when. Pure: no clocks, no processes.
+//! Decides which processes to profile, and when. Pure: no clocks, no processes.
 //!
-//! In: what was seen of a process, what is allowed, and how profiling ended. Out: what state its [`Case`] is in. A process is
-//! watched, becomes a suspect, is profiled when its turn comes, and is left in peace for a while after the verdict:
+//! In: memory samples of a process, the configuration, and how profiling ended. Out: the state of its [`Case`]. A process is
+//! watched, becomes a suspect, is profiled when it is next, and then backs off for a while:
 //!
 //! ```text
 //! watching -> suspected -> profiling -> back-off -> watching
@@ -9,147 +9,146 @@
 //!                              +-> stuck ---+
 //! ```
 
-mod course;
-mod past;
+mod saved;
+mod trend;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use course::Course;
-pub use past::Past;
+pub use saved::SavedCase;
+pub use trend::MemoryTrend;
 
 use super::config::{Config, Suspicion};
 use crate::analyze::Rise;
 use crate::processes::MemoryLimit;
 
-/// Growth by less is no reason for anything: the kernel's own books of a process are off by this much.
+/// Minimum growth that counts: the kernel's own accounting of a process is off by this much.
 const LEAST_RISE: f64 = 1_048_576.;
 
-/// What was seen of a process's memory.
+/// Memory of a process at an instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {
     /// Resident bytes.
     pub resident: u64,
-    /// What its control group has, if that is known.
+    /// Memory of its control group, if known.
     pub group: Option<u64>,
-    /// The limit that leaves the least.
+    /// The limit that leaves the least memory.
     pub limit: Option<MemoryLimit>,
-    /// For how much of the time tasks wait for memory, in per cent.
+    /// Share of time for which tasks wait for memory, in per cent.
     pub pressure: Option<f64>,
 }
 
-/// Why a process is suspected, what is most urgent first.
+/// Reason to suspect a process, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
-    /// Somebody asked for it.
+    /// A profile was requested.
     Request,
-    /// It grows, and a limit is near: this is how much of it is taken, in per cent, and how long what is left lasts.
+    /// It grows and is close to a limit.
     Limit {
-        /// Whether it is a control group's, rather than the machine's.
+        /// Whether the limit is a control group's or the machine's.
         is_cgroup: bool,
-        /// In per cent.
+        /// Used share of the limit, in per cent.
         taken: f64,
-        /// `None` when longer than anybody cares for.
+        /// Time until the limit is reached; `None` if very long.
         left: Option<Duration>,
     },
-    /// It grows, and its control group waits for memory.
+    /// It grows, and its control group waits for memory (per cent of the time).
     Pressure(f64),
-    /// It grows and grows.
+    /// It keeps growing.
     Growth(Rise),
-    /// It is time.
+    /// A scheduled profile is due.
     Schedule,
 }
 
-/// Where a process stands.
+/// State of a process. Durations are times since boot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum State {
-    /// It is looked at.
+    /// Scanned regularly.
     Watching,
-    /// It is to be profiled, since then.
+    /// Waiting to be profiled, since then.
     Suspected(Reason, Duration),
-    /// It is being profiled, since then.
+    /// Being profiled, since then.
     Profiling(Reason, Duration),
-    /// Profiling it does not end, since then: it is not profiled before that has.
+    /// Its profiling thread hangs, since then; not profiled again until it ends.
     Stuck(Duration),
-    /// It has been profiled, and is left in peace until then.
+    /// Not profiled before then.
     BackOff(Duration),
 }
 
-/// What is known of a process, and where it stands. All times are since the host was started, so that they mean
-/// the same to the next daemon.
+/// State of a process and what decides it. All times are since boot, so that they are meaningful to the next daemon.
 #[derive(Debug, Clone)]
 pub struct Case {
-    course: Course,
+    trend: MemoryTrend,
     state: State,
-    /// When somebody asked another daemon for a profile, which is taken after the back-off.
-    asked: Option<Duration>,
-    /// When the process was started.
+    /// Time of a request to an earlier daemon, to be served after the back-off.
+    requested: Option<Duration>,
+    /// Start of the process.
     started: Duration,
     last: Sample,
-    /// When it was last profiled, or taken in.
+    /// Time of the last profile, or of discovery.
     profiled: Duration,
-    /// How often it has been profiled because of what was seen of it.
+    /// Number of profiles taken because of samples.
     rounds: u32,
-    /// When there was a reason to suspect it last.
-    unquiet: Duration,
+    /// Last time at which there was a reason for suspicion.
+    last_suspicious: Duration,
 }
 
 impl Case {
-    /// A process that was started then.
+    /// A process discovered at `now` that was started at `started`.
     #[must_use]
     pub fn new(now: Duration, started: Duration) -> Self {
         Self {
-            course: Course::default(),
+            trend: MemoryTrend::default(),
             state: State::Watching,
-            asked: None,
+            requested: None,
             started,
             last: Sample::default(),
             profiled: now,
             rounds: 0,
-            unquiet: now,
+            last_suspicious: now,
         }
     }
 
-    /// Where it stands.
+    /// Current state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// What was last seen of it.
+    /// Latest sample.
     #[must_use]
     pub const fn last(&self) -> Sample {
         self.last
     }
 
-    /// The past of its resident memory.
+    /// History of its resident memory.
     #[must_use]
-    pub const fn course(&self) -> &Course {
-        &self.course
+    pub const fn trend(&self) -> &MemoryTrend {
+        &self.trend
     }
 
-    /// Takes in what is seen now.
+    /// Updates the state with a new sample.
     pub fn observe(&mut self, now: Duration, sample: Sample, config: &Config) {
         self.last = sample;
         if matches!(self.state, State::BackOff(until) if now >= until) {
             let again = |since| State::Suspected(Reason::Request, since);
-            self.state = self.asked.take().map_or(State::Watching, again);
+            self.state = self.requested.take().map_or(State::Watching, again);
         }
-        // What grows before that is the start of the program.
+        // Until the end of the warm-up, growth is normal.
         if now.saturating_sub(self.started) < config.watch.warm_up.0 {
             return;
         }
-        self.course.enter(now, sample.resident);
+        self.trend.record(now, sample.resident);
         let reason = self.suspicion(now, &config.suspect);
         if reason.is_some_and(Reason::is_seen) || self.state != State::Watching {
-            self.unquiet = now;
-        } else if now.saturating_sub(self.unquiet) >= config.profile.back_off_max.0 {
+            self.last_suspicious = now;
+        } else if now.saturating_sub(self.last_suspicious) >= config.profile.back_off_max.0 {
             self.rounds = 0;
         }
         let Some(reason) = reason else { return };
         let is_due = match self.state {
             State::Watching => true,
-            State::BackOff(until) => self.cannot_wait(now, until, reason, config),
+            State::BackOff(until) => self.ends_back_off(now, until, reason, config),
             State::Suspected(..) | State::Profiling(..) | State::Stuck(_) => false,
         };
         if is_due {
@@ -157,8 +156,8 @@ impl Case {
         }
     }
 
-    /// Whether something happens before a back-off is over. The shortest is always kept.
-    fn cannot_wait(&self, now: Duration, until: Duration, reason: Reason, config: &Config) -> bool {
+    /// Whether a reason is urgent enough to end a back-off early, which is never shorter than the configured minimum.
+    fn ends_back_off(&self, now: Duration, until: Duration, reason: Reason, config: &Config) -> bool {
         let is_urgent = match reason {
             Reason::Limit { left, .. } => left.is_some_and(|left| now.saturating_add(left) < until),
             Reason::Pressure(_) => true,
@@ -167,9 +166,9 @@ impl Case {
         is_urgent && now.saturating_sub(self.profiled) >= config.profile.back_off.0
     }
 
-    /// Somebody wants it profiled, whatever it looks like; whether that will be.
+    /// Requests a profile regardless of samples; false if it is being profiled.
     pub fn request(&mut self, now: Duration) -> bool {
-        self.asked = None;
+        self.requested = None;
         match self.state {
             State::Profiling(..) | State::Stuck(_) => false,
             State::Suspected(_, since) => {
@@ -183,28 +182,28 @@ impl Case {
         }
     }
 
-    /// As if its control group waited for memory.
+    /// Suspects it for memory pressure.
     #[cfg(test)]
     pub(in crate::daemon) const fn suspect_for_a_test(&mut self) {
         self.state = State::Suspected(Reason::Pressure(50.), Duration::ZERO);
     }
 
-    /// How often it has been profiled for what was seen of it.
+    /// Number of profiles taken because of samples.
     #[cfg(test)]
     pub(in crate::daemon) const fn rounds_for_a_test(&self) -> u32 {
         self.rounds
     }
 
-    /// Its turn has come. Why it is profiled; `None` when it is no suspect.
+    /// Starts profiling; returns the reason, or `None` if it is no suspect.
     pub fn begin(&mut self, now: Duration) -> Option<Reason> {
         let State::Suspected(reason, _) = self.state else { return None };
-        (self.state, self.asked) = (State::Profiling(reason, now), None);
+        (self.state, self.requested) = (State::Profiling(reason, now), None);
         Some(reason)
     }
 
-    /// Profiling has ended. A leak that has been found is known, and what was not found will hardly be found the next minute:
-    /// it is left in peace whatever came out: twice as long as the last time if there was a verdict on what was seen of it, and as
-    /// long as the last time if there was none, or somebody else wanted it.
+    /// Ends profiling and starts a back-off, because another profile soon after would hardly find more. The back-off doubles if
+    /// there was a verdict on a process that was suspected for its samples; it stays the same if there was none, or if the profile
+    /// was requested or scheduled.
     pub fn end(&mut self, now: Duration, is_profiled: bool, config: &Config) {
         let is_seen = match self.state {
             State::Profiling(reason, _) => reason.is_seen(),
@@ -214,14 +213,13 @@ impl Case {
         self.profiled = now;
         let profile = &config.profile;
         self.rounds = self.rounds.saturating_add(u32::from(is_profiled && is_seen));
-        // Beyond, the longest back-off is reached whatever the shortest is.
+        // Beyond this the maximum is reached in any case.
         let times = 1u32 << self.rounds.saturating_sub(1).min(30);
         let back_off = profile.back_off.0.saturating_mul(times).min(profile.back_off_max.0);
         self.state = State::BackOff(now.saturating_add(back_off));
     }
 
-    /// Profiling has ended before anything could be judged, because the daemon ends: the next one is to begin anew. What was
-    /// seen of the process is seen again; that somebody asked is not.
+    /// Records that the daemon ended before there was a verdict. Suspicions arise again from new samples; requests have to be saved.
     pub const fn interrupt(&mut self) {
         if let State::Profiling(reason, since) = self.state {
             self.state = match reason {
@@ -231,7 +229,7 @@ impl Case {
         }
     }
 
-    /// Profiling has not ended when it was told to.
+    /// Records that profiling did not end when asked to.
     pub const fn give_up(&mut self, now: Duration) {
         if let State::Profiling(..) = self.state {
             self.state = State::Stuck(now);
@@ -239,7 +237,7 @@ impl Case {
     }
 
     fn suspicion(&self, now: Duration, rules: &Suspicion) -> Option<Reason> {
-        let rises = || self.course.current().filter(|rise| rise.bytes >= LEAST_RISE);
+        let rises = || self.trend.current().filter(|rise| rise.bytes >= LEAST_RISE);
         rises()
             .find_map(|rise| self.near_limit(&rise, rules))
             .or_else(|| {
@@ -272,12 +270,11 @@ impl Case {
     }
 }
 
-/// Which of the suspects are to be profiled next, the most urgent first and of those the one that waits longest: as many as
-/// there is room for.
+/// Selects the suspects to profile next, as many as there is room for: most urgent first, then the longest waiting.
 #[must_use]
 pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, room: usize) -> Vec<K> {
     let waiting = cases.filter_map(|(key, state)| match state {
-        State::Suspected(reason, since) => Some((reason.rank(), since, key)),
+        State::Suspected(reason, since) => Some((reason.urgency(), since, key)),
         _ => None,
     });
     let mut waiting: Vec<_> = waiting.collect();
@@ -286,12 +283,12 @@ pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, room: usize)
 }
 
 impl Reason {
-    /// Whether it is something that was seen of the process.
+    /// Whether the reason comes from samples.
     const fn is_seen(self) -> bool {
         matches!(self, Self::Limit { .. } | Self::Pressure(_) | Self::Growth(_))
     }
 
-    const fn rank(self) -> u8 {
+    const fn urgency(self) -> u8 {
         match self {
             Self::Request => 0,
             Self::Limit { .. } => 1,
@@ -301,7 +298,7 @@ impl Reason {
         }
     }
 
-    /// The name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -317,7 +314,7 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Request => formatter.write_str("it was asked for"),
+            Self::Request => formatter.write_str("requested"),
             Self::Limit { is_cgroup, taken, left } => {
                 let limit =
                     if *is_cgroup { "its control group's memory limit" } else { "the machine's memory" };
@@ -325,10 +322,10 @@ impl fmt::Display for Reason {
                     Some(left) => {
                         write!(
                             formatter,
-                            "it grows, {taken:.0} % of {limit} is taken, and the rest lasts {left}"
+                            "it grows, {taken:.0} % of {limit} is used, and the rest lasts {left}"
                         )
                     }
-                    None => write!(formatter, "it grows, and {taken:.0} % of {limit} is taken"),
+                    None => write!(formatter, "it grows, and {taken:.0} % of {limit} is used"),
                 }
             }
             Self::Pressure(percent) => {
@@ -343,13 +340,13 @@ impl fmt::Display for Reason {
                     crate::render::duration(Duration::try_from_secs_f64(rise.seconds).unwrap_or_default());
                 write!(formatter, "its resident memory has been growing for {span}, {pace}")
             }
-            Self::Schedule => formatter.write_str("it is time to"),
+            Self::Schedule => formatter.write_str("scheduled"),
         }
     }
 }
 
 impl State {
-    /// The name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -361,7 +358,7 @@ impl State {
         }
     }
 
-    /// Why it is, or is to be, profiled.
+    /// Reason for profiling it, now or next.
     #[must_use]
     pub const fn reason(self) -> Option<Reason> {
         match self {
@@ -370,7 +367,7 @@ impl State {
         }
     }
 
-    /// Whether somebody is at work in it.
+    /// Whether a profiling thread is attached to it.
     #[must_use]
     pub const fn has_probes(&self) -> bool {
         matches!(self, Self::Profiling(..) | Self::Stuck(_))

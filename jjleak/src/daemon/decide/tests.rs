@@ -5,7 +5,7 @@ use crate::daemon::config::{Every, Span};
 
 const MIB: u64 = 1 << 20;
 
-/// A limit of a control group, and what it leaves.
+/// A control group's limit, and what it leaves.
 #[expect(clippy::unnecessary_wraps, reason = "so it stands in a sample")]
 fn limited(limit: u64, available: u64) -> Option<MemoryLimit> {
     Some(MemoryLimit { is_cgroup: true, limit, available })
@@ -21,7 +21,7 @@ fn at(look: u64) -> Duration {
     Duration::from_secs(10 * look)
 }
 
-/// A case after so many looks.
+/// A case after this many scans.
 fn watched(looks: u64, config: &Config, of: impl Fn(u64) -> Sample) -> Case {
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     (0..looks).for_each(|look| case.observe(at(look), of(look), config));
@@ -37,7 +37,7 @@ fn reason(case: &Case) -> &'static str {
 }
 
 #[test]
-fn one_that_grows_is_suspected_and_one_that_does_not_is_not() {
+fn a_growing_process_is_suspected_and_a_steady_one_is_not() {
     let growing = watched(60, &config(), |look| resident(500 * MIB + look * MIB));
     assert_eq!(reason(&growing), "growth");
     let swinging = watched(600, &config(), |look| resident(500 * MIB + (look * 37 % 64) * MIB));
@@ -47,7 +47,7 @@ fn one_that_grows_is_suspected_and_one_that_does_not_is_not() {
 }
 
 #[test]
-fn growth_at_the_start_of_a_program_is_none() {
+fn growth_during_warm_up_is_ignored() {
     let mut config = config();
     config.watch.warm_up = Span(at(100));
     let mut case = watched(100, &config, |look| resident(look * 10 * MIB));
@@ -56,7 +56,7 @@ fn growth_at_the_start_of_a_program_is_none() {
 }
 
 #[test]
-fn little_growth_matters_when_the_limit_is_near_or_memory_is_waited_for() {
+fn little_growth_matters_near_a_limit_or_under_memory_pressure() {
     let of = |limit, pressure| {
         move |look| Sample { resident: 500 * MIB + look * MIB / 10, group: None, limit, pressure }
     };
@@ -75,13 +75,13 @@ fn a_reason_says_which_limit_is_near() {
         let case = watched(60, &config(), |look| Sample { limit, ..resident(500 * MIB + look * MIB) });
         case.state().reason().unwrap().to_string()
     };
-    let expected = "it grows, 98 % of its control group's memory limit is taken, and the rest lasts ";
+    let expected = "it grows, 98 % of its control group's memory limit is used, and the rest lasts ";
     assert!(said(true).starts_with(expected), "{}", said(true));
-    assert!(said(false).starts_with("it grows, 98 % of the machine's memory is taken"), "{}", said(false));
+    assert!(said(false).starts_with("it grows, 98 % of the machine's memory is used"), "{}", said(false));
 }
 
 #[test]
-fn growth_that_has_stopped_is_no_reason_any_more() {
+fn growth_that_has_stopped_is_no_longer_a_reason() {
     let config = config();
     let of = |look: u64| resident(500 * MIB + look.min(60) * MIB);
     let mut case = watched(60, &config, of);
@@ -93,7 +93,7 @@ fn growth_that_has_stopped_is_no_reason_any_more() {
 }
 
 #[test]
-fn one_that_has_run_for_long_is_not_young_because_the_daemon_is() {
+fn the_warm_up_depends_on_the_age_of_the_process_not_of_the_daemon() {
     let mut config = config();
     config.watch.warm_up = Span(Duration::from_secs(300));
     let late = |look| at(look) + Duration::from_secs(86_400);
@@ -106,14 +106,14 @@ fn one_that_has_run_for_long_is_not_young_because_the_daemon_is() {
 }
 
 #[test]
-fn the_next_daemon_goes_on_where_one_has_ended() {
+fn the_next_daemon_resumes_growth_and_back_offs() {
     let config = config();
-    let resumed = |case: &Case, look| Case::resume(at(look), Duration::ZERO, case.past(), &config);
-    // Half of what it takes to see growth is seen by each.
+    let resumed = |case: &Case, look| Case::resume(at(look), Duration::ZERO, case.saved(), &config);
+    // Each sees half of what it takes to detect growth.
     let mut case = resumed(&watched(12, &config, |look| resident(500 * MIB + look * 5 * MIB)), 14);
     (14..26).for_each(|look| case.observe(at(look), resident(500 * MIB + look * 5 * MIB), &config));
     assert_eq!(reason(&case), "growth");
-    // A back-off ends when it would have ended, and the next one is longer.
+    // The back-off ends when it would have ended, and the next one is longer.
     assert_eq!(back_off(&mut case, at(30), true, &config), 30);
     let mut case = resumed(&case, 40);
     assert_eq!(case.state(), State::BackOff(at(30 + 180)));
@@ -122,26 +122,26 @@ fn the_next_daemon_goes_on_where_one_has_ended() {
 }
 
 #[test]
-fn one_whose_profiler_has_ended_with_the_daemon_is_left_in_peace_by_the_next() {
+fn a_process_that_was_being_profiled_when_the_daemon_ended_backs_off() {
     let config = config();
     let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
     assert!(case.begin(at(60)).is_some());
-    let mut case = Case::resume(at(70), Duration::ZERO, case.past(), &config);
+    let mut case = Case::resume(at(70), Duration::ZERO, case.saved(), &config);
     assert_eq!(case.state(), State::BackOff(at(70 + 180)));
     grow(&mut case, 70, 100, &config);
     assert!(matches!(case.state(), State::BackOff(_)));
 }
 
 #[test]
-fn what_somebody_has_asked_for_and_not_got_is_known_to_the_next_daemon_and_what_was_seen_is_seen_again() {
+fn unserved_requests_are_saved_and_suspicions_arise_again() {
     let config = config();
-    let resumed = |case: &Case| Case::resume(at(100), Duration::ZERO, case.past(), &config).state();
-    // Whatever ended the daemon may end this one, too, and not at once.
+    let resumed = |case: &Case| Case::resume(at(100), Duration::ZERO, case.saved(), &config).state();
+    // What ended the last daemon may end this one as well, but not at once.
     let asked_again = |case: &Case| {
-        let case = Case::resume(at(90), Duration::ZERO, case.past(), &config);
+        let case = Case::resume(at(90), Duration::ZERO, case.saved(), &config);
         assert_eq!(case.state(), State::BackOff(at(96)));
-        // One that ends before that leaves it to the next.
-        let mut case = Case::resume(at(100), Duration::ZERO, case.past(), &config);
+        // A daemon that ends before that hands the request on.
+        let mut case = Case::resume(at(100), Duration::ZERO, case.saved(), &config);
         assert_eq!(case.state(), State::BackOff(at(106)));
         case.observe(at(106), resident(MIB), &config);
         case.state()
@@ -153,7 +153,7 @@ fn what_somebody_has_asked_for_and_not_got_is_known_to_the_next_daemon_and_what_
     assert!(case.begin(at(8)).is_some());
     case.interrupt();
     assert_eq!(asked_again(&case), State::Suspected(Reason::Request, at(8)));
-    // It had its profile, or is the one in which the daemon was killed.
+    // Its profile was taken, or was being taken when the daemon was killed.
     assert!(case.begin(at(9)).is_some());
     assert!(matches!(resumed(&case), State::BackOff(_)));
     case.end(at(10), true, &config);
@@ -163,7 +163,7 @@ fn what_somebody_has_asked_for_and_not_got_is_known_to_the_next_daemon_and_what_
 }
 
 #[test]
-fn without_any_reason_a_process_is_profiled_as_often_as_the_schedule_says() {
+fn a_process_is_profiled_on_schedule_without_any_other_reason() {
     let mut config = config();
     config.suspect.schedule = Every(Some(at(30)));
     let mut case = watched(30, &config, |_| resident(MIB));
@@ -172,12 +172,12 @@ fn without_any_reason_a_process_is_profiled_as_often_as_the_schedule_says() {
     assert_eq!(reason(&case), "schedule");
 }
 
-/// Grows, unless told not to, for so many looks from then.
+/// Grows for this many scans.
 fn grow(case: &mut Case, from: u64, looks: u64, config: &Config) {
     (from..from + looks).for_each(|look| case.observe(at(look), resident(500 * MIB + look * MIB), config));
 }
 
-/// For how many minutes it is left in peace after that.
+/// Minutes of back-off after a profile.
 fn back_off(case: &mut Case, now: Duration, is_profiled: bool, config: &Config) -> u64 {
     assert!(case.begin(now).is_some(), "{case:?}");
     case.end(now, is_profiled, config);
@@ -186,7 +186,7 @@ fn back_off(case: &mut Case, now: Duration, is_profiled: bool, config: &Config) 
 }
 
 #[test]
-fn after_a_verdict_it_is_left_in_peace_twice_as_long_each_time() {
+fn the_back_off_doubles_after_each_verdict() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     let mut look = 0;
@@ -202,7 +202,7 @@ fn after_a_verdict_it_is_left_in_peace_twice_as_long_each_time() {
 }
 
 #[test]
-fn after_a_long_time_without_a_suspicion_back_offs_begin_anew() {
+fn the_back_off_is_reset_after_a_long_time_without_suspicion() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     case.rounds = 5;
@@ -213,7 +213,7 @@ fn after_a_long_time_without_a_suspicion_back_offs_begin_anew() {
 }
 
 #[test]
-fn what_failed_or_was_asked_for_makes_no_back_off_longer() {
+fn failed_and_requested_profiles_do_not_lengthen_the_back_off() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     for look in 0..5 {
@@ -227,7 +227,7 @@ fn what_failed_or_was_asked_for_makes_no_back_off_longer() {
 }
 
 #[test]
-fn a_limit_or_pressure_that_cannot_wait_ends_a_back_off_after_the_shortest() {
+fn an_urgent_limit_or_pressure_ends_a_back_off_after_its_minimum() {
     let config = config();
     let shortest = config.profile.back_off.0.as_secs() / 10;
     let after = |looks: u64, limit, pressure| {
@@ -245,12 +245,12 @@ fn a_limit_or_pressure_that_cannot_wait_ends_a_back_off_after_the_shortest() {
     assert_eq!(after(shortest + 2, None, None), "none");
     assert_eq!(after(shortest + 2, near, None), "limit");
     assert_eq!(after(shortest + 2, None, Some(99.)), "pressure");
-    // Almost all is taken, and the rest lasts for longer than the back-off: that is soon enough.
+    // Almost all is used, but the rest outlasts the back-off.
     assert_eq!(after(shortest + 2, limited(1 << 40, 80_000 * MIB), None), "none");
 }
 
 #[test]
-fn the_most_urgent_comes_first_and_then_who_waits_longest() {
+fn suspects_are_ordered_by_urgency_then_by_waiting_time() {
     let suspected = |reason, since| State::Suspected(reason, at(since));
     let cases = [
         (1, suspected(Reason::Schedule, 0)),
@@ -264,7 +264,7 @@ fn the_most_urgent_comes_first_and_then_who_waits_longest() {
 }
 
 #[test]
-fn one_whose_profile_hangs_is_not_profiled_before_it_has_ended() {
+fn a_process_with_a_hung_profile_is_not_profiled_until_it_ends() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     assert!(case.request(at(0)) && case.begin(at(0)).is_some());
@@ -297,7 +297,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn profiling_begins_with_a_suspicion_only_and_is_always_followed_by_a_back_off(
+    fn profiling_follows_a_suspicion_and_is_followed_by_a_back_off(
         steps in proptest::collection::vec((step(), 0u64..100_000), 0..200)
     ) {
         let config = config();

@@ -1,37 +1,37 @@
-//! Whether the wall clock can be believed when it says that a profile is old. Pure.
+//! Plausibility of the wall clock as a reason to delete old profiles. Pure.
 //!
-//! A clock that is set wrong by a month, for a minute, would have everything deleted.
+//! A clock that is wrong by a month, even for a minute, would cause all profiles to be deleted.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// An instant, by the wall clock and since boot. The latter goes on through sleep and is never set.
+/// An instant on two clocks. The time since boot includes sleep and is never set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instant {
-    /// By the wall clock.
+    /// Wall clock.
     pub wall: Timestamp,
-    /// Since boot.
+    /// Time since boot.
     pub boot: Duration,
 }
 
-/// Clocks that are slewed differ by less between two looks.
+/// Maximum difference between two checks that is due to slewing.
 const JUMP: Duration = Duration::from_secs(3600);
-/// A wrong clock is set right within so long, or somebody means it.
+/// Time within which a wrong clock is corrected; beyond it, the change is intended.
 const PROBATION: Duration = Duration::from_secs(86_400);
 
-/// What is known of the wall clock.
+/// Trust in the wall clock.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     last: Option<Instant>,
-    /// Until when, since boot, it is not believed.
-    doubted: Option<Duration>,
+    /// End of distrust, since boot.
+    distrusted_until: Option<Duration>,
 }
 
 impl Clock {
-    /// Whether ages by the wall clock hold. Not for a day after it jumped, nor after a start at which all that is kept
-    /// would be too old: the newest of it is of this time, and nothing older than this is kept.
-    pub(super) fn is_believed(&mut self, now: Instant, newest: Option<Timestamp>, oldest: Timestamp) -> bool {
+    /// Whether ages by the wall clock can be trusted: not for a day after it jumped, nor after a start at which even the newest
+    /// profile would be too old (`oldest` is the limit).
+    pub(super) fn is_trusted(&mut self, now: Instant, newest: Option<Timestamp>, oldest: Timestamp) -> bool {
         let has_jumped = match self.last.replace(now) {
             Some(last) => {
                 let expected = last.wall.saturating_add(now.boot.saturating_sub(last.boot));
@@ -40,9 +40,9 @@ impl Clock {
             None => newest.is_some_and(|newest| newest < oldest),
         };
         if has_jumped {
-            self.doubted = Some(now.boot.saturating_add(PROBATION));
+            self.distrusted_until = Some(now.boot.saturating_add(PROBATION));
         }
-        self.doubted = self.doubted.filter(|until| now.boot < *until);
-        self.doubted.is_none()
+        self.distrusted_until = self.distrusted_until.filter(|until| now.boot < *until);
+        self.distrusted_until.is_none()
     }
 }

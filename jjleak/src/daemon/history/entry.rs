@@ -1,4 +1,4 @@
-//! What the index tells of a profile.
+//! Entries of the index.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::profile::{Cost, Profile, VerdictKind};
 use crate::render::{duration, estimated_from, headline, site};
 
-/// Names a profile: when it was taken, in milliseconds since 1970, and of which process. As text, it is digits and a hyphen.
+/// ID of a profile: the time at which it was taken, in milliseconds since 1970, and the PID, as `digits-digits`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Id {
@@ -20,13 +20,13 @@ pub struct Id {
 }
 
 impl Id {
-    /// The name of a profile.
+    /// ID for a profile.
     #[must_use]
     pub fn of(profile: &Profile) -> Self {
         Self { milliseconds: profile.taken_at.as_millisecond().max(0), pid: profile.process.pid }
     }
 
-    /// When it was taken.
+    /// Time at which the profile was taken.
     #[must_use]
     pub fn time(&self) -> Timestamp {
         Timestamp::from_millisecond(self.milliseconds).unwrap_or(Timestamp::MAX)
@@ -43,7 +43,7 @@ impl FromStr for Id {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "it is no name of a profile".to_owned();
+        let wrong = || "not a profile ID".to_owned();
         let (milliseconds, pid) = text.split_once('-').ok_or_else(wrong)?;
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_number(milliseconds) || !is_number(pid) {
@@ -53,7 +53,7 @@ impl FromStr for Id {
             milliseconds: milliseconds.parse().map_err(|_| wrong())?,
             pid: pid.parse().map_err(|_| wrong())?,
         };
-        // There is one text for each: files are named by it.
+        // Accept the canonical form only: files are named by it.
         if id.to_string() == text { Ok(id) } else { Err(wrong()) }
     }
 }
@@ -72,17 +72,16 @@ impl From<Id> for String {
     }
 }
 
-/// What is known of a profile without reading it.
+/// Summary of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name.
+    /// ID of the profile.
     pub id: Id,
-    /// When it was taken.
+    /// Time at which it was taken.
     pub time: Timestamp,
-    /// When accounting began: the same for all profiles of a series, to within milliseconds.
+    /// Start of accounting: the same for all profiles of a series, to within milliseconds.
     pub began: Timestamp,
-    /// The first of the profiles that were taken one after the other while the process was profiled once; `None` when that is
-    /// not known any more, because the index was lost.
+    /// First profile of the series that was taken in one run; `None` if unknown because the index was lost.
     #[serde(default)]
     pub series: Option<Id>,
     /// The process.
@@ -91,33 +90,33 @@ pub struct Entry {
     pub start_time: u64,
     /// Its name.
     pub comm: String,
-    /// Why it was profiled.
+    /// Reason for profiling.
     pub why: String,
-    /// Bytes that lived.
+    /// Live bytes.
     pub live_bytes: u64,
-    /// Objects that lived.
+    /// Live objects.
     pub live_objects: u64,
-    /// Whether the process had been watched for long enough to tell leaks.
+    /// Whether there is a verdict on leaks.
     pub judged: bool,
     /// The verdict on the process, in words.
     pub verdict: String,
-    /// Call sites that leak, what is worst first; a few of them.
+    /// A few of the leaking call sites, worst first.
     pub leaking: Vec<String>,
-    /// How many there are.
+    /// Number of leaking call sites.
     #[serde(default)]
     pub leaking_sites: usize,
-    /// By how many bytes a second they leak together.
+    /// Total leak rate in bytes per second.
     #[serde(default)]
     pub leak_rate: f64,
-    /// How the figures were estimated; `None` when everything was counted.
+    /// Method of estimation; `None` if everything was counted.
     #[serde(default)]
     pub estimate: Option<Estimate>,
-    /// What being profiled has cost the process since the profile before; `None` when that is not known.
+    /// Overhead since the previous profile; `None` if unknown.
     #[serde(default)]
     pub cost: Option<Costs>,
-    /// Whether anything was lost: the figures are not exact then.
+    /// Whether anything was lost, so that figures are not exact.
     pub has_losses: bool,
-    /// What was lost, by name.
+    /// Losses by name.
     #[serde(default)]
     pub lost: BTreeMap<String, u64>,
     file_bytes: u64,
@@ -125,23 +124,23 @@ pub struct Entry {
     checksum: u32,
 }
 
-/// Figures are estimates.
+/// Estimation of the figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// From what, in words.
+    /// Method, in words.
     pub from: String,
-    /// Whether what becomes of each counted block is seen: else nothing can be judged, however long that takes.
+    /// Whether the fate of each counted block is observed. If not, there can be no verdict, however long profiling takes.
     pub can_be_judged: bool,
 }
 
-/// What being profiled costs a process: estimates.
+/// Estimated overhead of profiling a process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Allocations and frees in a second.
+    /// Allocations and frees per second.
     pub calls_per_s: f64,
-    /// What each takes; `None` when that is not known.
+    /// Cost of each in nanoseconds; `None` if unknown.
     pub ns_per_call: Option<f64>,
-    /// The share of the CPU time that the process uses.
+    /// Share of the process's CPU time.
     pub of_cpu: Option<f64>,
 }
 
@@ -151,14 +150,13 @@ impl From<Cost> for Costs {
     }
 }
 
-/// When accounting began is told from how long it lasted: profiles of one series say so to within less than this, and
-/// there is more between two series.
+/// Maximum difference of start times within a series, which are computed from elapsed times; series are further apart.
 const SAME_BEGIN: Duration = Duration::from_secs(1);
-/// Call sites that an entry names.
+/// Maximum number of call sites in an entry.
 const MAX_SITES: usize = 10;
 
 impl Entry {
-    /// What there is to know of a profile.
+    /// Summarizes a profile.
     #[must_use]
     pub fn of(id: Id, profile: &Profile, why: &str) -> Self {
         let live = profile.live();
@@ -195,15 +193,15 @@ impl Entry {
         }
     }
 
-    /// As one of a series, which begins with this profile if nothing is known of its first one yet.
+    /// Adds the entry to a series, which begins with it if `first` is `None`.
     #[must_use]
-    pub fn of_series(self, first: &mut Option<Id>) -> Self {
+    pub fn in_series(self, first: &mut Option<Id>) -> Self {
         Self { series: Some(first.get_or_insert_with(|| self.id.clone()).clone()), ..self }
     }
 
-    /// Whether it is of the same series.
+    /// Whether both are of the same series.
     #[must_use]
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn is_same_series(&self, other: &Self) -> bool {
         if self.pid != other.pid || self.start_time != other.start_time {
             return false;
         }
@@ -213,38 +211,38 @@ impl Entry {
         }
     }
 
-    /// Whether nothing more is to be expected of profiles like this one: what leaks is judged, or cannot be.
+    /// Whether later profiles of its kind would add nothing: there is a verdict, or there can be none.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.judged || self.estimate.as_ref().is_some_and(|estimate| !estimate.can_be_judged)
     }
 
-    /// Notes what its files are.
+    /// Sets sizes and checksum from its files.
     pub(super) fn seal(&mut self, file: &[u8], picture: &[u8]) {
         (self.file_bytes, self.picture_bytes) = (file.len() as u64, picture.len() as u64);
         self.checksum = crc32fast::hash(file);
     }
 
-    /// Whether a file of this length and checksum is the one that was written.
+    /// Whether a file with this length and checksum is unchanged.
     pub(super) const fn is_of(&self, (length, checksum): (u64, u32)) -> bool {
         self.file_bytes == length && self.checksum == checksum
     }
 
-    /// Bytes of its files.
+    /// Size of its files.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.file_bytes + self.picture_bytes
     }
 }
 
-/// What is to be thought of the process, in a line, and how sure the figures are.
+/// One-line verdict on the process, with the method of estimation.
 fn verdict(profile: &Profile) -> String {
     match estimated_from(&profile.coverage) {
         None => headline(profile),
         Some(from) if profile.coverage.windows.is_some() => {
             let watched = duration(profile.elapsed());
             format!(
-                "watched for {watched}: counting everything costs more than profile.max_overhead, so that no call site is \
+                "watched for {watched}: counting everything costs more than profile.max_overhead, so no call site is \
                  judged; estimates from {from}"
             )
         }
@@ -259,7 +257,7 @@ mod tests {
     use crate::render::sample;
 
     #[test]
-    fn figures_that_are_estimates_are_told_as_such_and_what_cannot_be_judged_is_never_waited_for() {
+    fn estimates_are_labelled_and_impossible_verdicts_are_final() {
         let entry = |profile: &Profile| Entry::of(Id::of(profile), profile, "a test");
         let mut profile = sample::judged();
         let exact = entry(&profile);
@@ -282,29 +280,29 @@ mod tests {
             bounded.verdict
         );
         assert!(!bounded.judged && bounded.is_final() && bounded.leaking_sites == 0);
-        // A sum of nothing is none less than zero: it is shown.
+        // The empty sum must not be -0, which would be shown.
         assert!(bounded.leak_rate.is_sign_positive());
         let early = Profile { taken_at: profile.started_at, ..sample::judged() };
         assert!(!entry(&early).is_final());
     }
 
     #[test]
-    fn profiles_that_were_taken_one_after_the_other_are_a_series() {
+    fn profiles_of_one_run_are_a_series() {
         let taken = |second: i64| {
             let second = Timestamp::from_second(second).unwrap();
             let profile = Profile { taken_at: second, ..sample::judged() };
             Entry::of(Id::of(&profile), &profile, "a test")
         };
         let (mut first, mut next) = (None, None);
-        let [a, b] = [100, 160].map(|second| taken(second).of_series(&mut first));
-        let c = taken(220).of_series(&mut next);
+        let [a, b] = [100, 160].map(|second| taken(second).in_series(&mut first));
+        let c = taken(220).in_series(&mut next);
         assert_eq!((a.series.as_ref(), b.series.as_ref()), (Some(&a.id), Some(&a.id)));
-        // Accounting began at the same time by what they say.
-        assert!(a.is_beside(&b) && !b.is_beside(&c) && a.began == c.began);
+        // The start times are equal, so only the series tells them apart.
+        assert!(a.is_same_series(&b) && !b.is_same_series(&c) && a.began == c.began);
         let found = Entry { series: None, ..taken(280) };
-        assert!(found.is_beside(&a));
+        assert!(found.is_same_series(&a));
         let another = Entry { start_time: a.start_time + 1, ..b.clone() };
-        assert!(!another.is_beside(&a));
+        assert!(!another.is_same_series(&a));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The files of profiles: written and opened without the history, because both wait for the disk.
+//! Files of profiles. They are accessed without holding the history, because that blocks on the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -9,16 +9,17 @@ use crate::pprof;
 use crate::profile::Profile;
 use crate::store::PendingFile;
 
-/// How names of profiles end.
+/// Suffix of profiles.
 pub(super) const EXTENSION: &str = ".pb.gz";
-/// And those of the flame graphs that go with them.
+/// Suffix of their flame graphs.
 pub(super) const PICTURE: &str = ".svg";
-/// Bytes of a decompressed profile that the daemon reads: the unit has 512 MiB, and what is read takes several times as much.
+/// Maximum decompressed size of a profile to read: the service is limited to 512 MiB, and a profile in memory takes several times
+/// its size.
 pub const MAX_PROFILE: u64 = 32 << 20;
-/// Bytes that are read at a time.
+/// Size of a read.
 const CHUNK: usize = 64 << 10;
 
-/// The folder of profiles.
+/// Folder of profiles.
 #[derive(Debug, Clone)]
 pub struct Folder(PathBuf);
 
@@ -31,18 +32,18 @@ impl Folder {
         &self.0
     }
 
-    /// Writes a profile and its flame graph. Both, or neither: who is killed in between leaves a flame graph alone, which the next
-    /// start removes, and never a profile without one.
+    /// Writes a profile and its flame graph, or neither. A daemon killed in between leaves a flame graph alone, which the next start
+    /// removes, and never a profile without one.
     pub fn write(&self, sealed: &Sealed<'_>) -> Result<(), Error> {
-        // A moment ago there may have been no folder: whoever removed it has not asked.
-        fs::create_dir_all(&self.0).map_err(state("creating", &self.0))?;
+        // The folder may have been removed while the daemon runs.
+        fs::create_dir_all(&self.0).map_err(state("create", &self.0))?;
         let Sealed { entry: Entry { id, .. }, bytes, picture } = sealed;
         let written = write(&self.path(id, PICTURE), picture);
         written.and_then(|()| write(&self.path(id, EXTENSION), bytes)).inspect_err(|_| self.remove(id))
     }
 
     pub(super) fn remove(&self, id: &Id) {
-        // What is not there need not be removed.
+        // The files may not exist.
         let _ = fs::remove_file(self.path(id, EXTENSION));
         let _ = fs::remove_file(self.path(id, PICTURE));
     }
@@ -52,7 +53,7 @@ impl Folder {
     }
 }
 
-/// A profile and its flame graph as they will be in files, and the entry that names them.
+/// An encoded profile with its flame graph and entry.
 #[derive(Debug)]
 pub struct Sealed<'a> {
     pub(super) entry: Entry,
@@ -61,10 +62,10 @@ pub struct Sealed<'a> {
 }
 
 impl<'a> Sealed<'a> {
-    /// Nothing of it is written yet.
+    /// Encodes a profile; writes nothing.
     pub fn of(profile: &Profile, mut entry: Entry, picture: &'a [u8]) -> Result<Self, Error> {
         let mut bytes = Vec::new();
-        pprof::write(profile, &mut bytes).map_err(state("writing", Path::new("a profile")))?;
+        pprof::write(profile, &mut bytes).map_err(state("encode", Path::new("a profile")))?;
         entry.seal(&bytes, picture);
         Ok(Self { entry, bytes, picture })
     }
@@ -77,34 +78,34 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A profile that is kept.
+/// A stored profile.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Stored {
     pub(super) path: PathBuf,
     pub(super) entry: Entry,
 }
 
-impl Kept {
-    /// Opens its file, at the beginning, once it is known to be what was written; and its bytes.
+impl Stored {
+    /// Opens the file and verifies its checksum; returns the file, at its beginning, and its size.
     pub fn open(&self) -> Result<(File, u64), Error> {
-        let mut file = File::open(&self.path).map_err(state("opening", &self.path))?;
-        let sum = checksum(&mut file).map_err(state("reading", &self.path))?;
+        let mut file = File::open(&self.path).map_err(state("open", &self.path))?;
+        let sum = checksum(&mut file).map_err(state("read", &self.path))?;
         if !self.entry.is_of(sum) {
             return Err(Error::Damaged(self.entry.id.clone()));
         }
         Ok((file, sum.0))
     }
 
-    /// The bytes of its file.
+    /// Reads the file.
     pub fn read(&self) -> Result<Vec<u8>, Error> {
         let (file, bytes) = self.open()?;
         let mut content = Vec::new();
-        file.take(bytes).read_to_end(&mut content).map_err(state("reading", &self.path))?;
+        file.take(bytes).read_to_end(&mut content).map_err(state("read", &self.path))?;
         Ok(content)
     }
 }
 
-/// Length and checksum of a file, which is at its beginning again.
+/// Length and checksum of a file; rewinds it.
 fn checksum(file: &mut File) -> io::Result<(u64, u32)> {
     let (mut hasher, mut length, mut chunk) = (crc32fast::Hasher::new(), 0, vec![0; CHUNK]);
     loop {

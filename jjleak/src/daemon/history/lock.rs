@@ -1,4 +1,4 @@
-//! One daemon to a state directory.
+//! Exclusive use of a state directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,32 +11,32 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::{Error, state};
 
-/// What is locked, in the state directory. It stays: removing it could take it from under another daemon.
+/// Lock file in the state directory. Never removed, because another daemon might hold it.
 const LOCK: &str = "lock";
 
-/// A daemon that was killed while it took probes out has a process left that finishes that, and holds the lock until then.
-const OF_A_KILLED_ONE: Duration = Duration::from_secs(3);
+/// Time allowed for the child process of a killed daemon, which holds the lock until it has detached the probes.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A state directory that is nobody else's, until this is dropped or the process ends, however it ends (`flock(2)`).
+/// Lock on a state directory, held until dropped or until the process ends in any way (`flock(2)`).
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "it is held")] Flock<File>);
+pub struct Lock(#[expect(dead_code, reason = "held until dropped")] Flock<File>);
 
 impl Lock {
-    /// Takes a state directory; makes it if need be.
+    /// Locks a state directory, and creates it if necessary.
     pub fn take(directory: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(directory).map_err(state("creating", directory))?;
+        fs::create_dir_all(directory).map_err(state("create", directory))?;
         let path = directory.join(LOCK);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o640);
-        let mut file = options.open(&path).map_err(state("opening", &path))?;
+        let mut file = options.open(&path).map_err(state("open", &path))?;
         let begin = Instant::now();
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Self(lock)),
-                Err((unlocked, Errno::EWOULDBLOCK)) if begin.elapsed() < OF_A_KILLED_ONE => file = unlocked,
+                Err((unlocked, Errno::EWOULDBLOCK)) if begin.elapsed() < CLEANUP_TIMEOUT => file = unlocked,
                 Err((_, Errno::EWOULDBLOCK)) => return Err(Error::Taken),
-                Err((_, errno)) => return Err(state("locking", &path)(errno.into())),
+                Err((_, errno)) => return Err(state("lock", &path)(errno.into())),
             }
             thread::sleep(PAUSE);
         }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_still_has_to_do_is_waited_for() {
+    fn taking_the_lock_waits_for_the_cleanup_of_a_killed_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let lock = Lock::take(folder.path()).unwrap();
         let ending = thread::spawn(|| {

@@ -1,17 +1,18 @@
-//! What has been found, kept in the state directory: profiles in pprof files, and an index of them.
+//! Stored profiles in the state directory: pprof files, and an index of them.
 //!
-//! In: profiles. Out: entries, and profiles read back. A profile is written before its entry, so that what the index names is
-//! there; what is there and not in the index, because jjleak was killed in between or the index was damaged, is taken in
-//! at the next start. Nothing is ever opened by a name that comes from elsewhere: names are made of the index.
+//! In: profiles. Out: entries, and profiles read back. A profile is written before its entry, so that the index names only
+//! existing files. Profiles missing from the index, because jjleak was killed in between or the index was damaged, are
+//! adopted at the next start. File names come from the index only, never from clients.
 
 mod clock;
 mod entry;
 mod files;
 mod lock;
+mod reservation;
 mod retention;
-mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,9 +26,9 @@ use clock::Clock;
 pub use clock::Instant;
 pub use entry::{Costs, Entry, Estimate, Id};
 use files::{EXTENSION, PICTURE};
-pub use files::{Folder, Kept, MAX_PROFILE, Sealed};
+pub use files::{Folder, MAX_PROFILE, Sealed, Stored};
 pub use lock::Lock;
-pub use room::Room;
+pub use reservation::Reservation;
 
 use crate::pprof;
 #[cfg(test)]
@@ -36,210 +37,234 @@ use crate::store::{self, Journal, Records};
 
 /// The index, in the state directory.
 const INDEX: &str = "index";
-/// Beside it, the profiles.
+/// Folder of profiles, in the state directory.
 const PROFILES: &str = "profiles";
-/// An index that could not be read, aside: it may say what nothing else does.
+/// Name to which an unreadable index is moved: it may contain what nothing else does.
 const ASIDE: &str = "index.unreadable";
-/// Lines of the index that name nothing any more, before it is written anew: as many as name something and a few, but no more.
-const FEW_DEAD: usize = 16;
-const MAX_DEAD: usize = 1000;
+/// The index is rewritten when it has more stale lines than entries and these, or than [`MAX_STALE`].
+const FEW_STALE: usize = 16;
+const MAX_STALE: usize = 1000;
 
 /// A line of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// A profile has been written.
-    Kept(Box<Entry>),
-    /// A profile is removed.
+    /// A profile was written.
+    #[serde(rename = "kept")]
+    Stored(Box<Entry>),
+    /// A profile was removed.
     Removed(Id),
 }
 
-/// Most bytes and greatest age of what is kept.
+/// Limits of the stored profiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// All files together.
+    /// Total size of all files.
     pub bytes: u64,
-    /// Of each.
+    /// Age of each profile.
     pub age: Duration,
 }
 
-/// Something could not be kept, or read back.
+/// Errors of storing and reading profiles.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The state directory cannot be used.
-    #[error("{what} {path} failed")]
+    /// A file or folder in the state directory is unusable.
+    #[error("cannot {what} {path}")]
     State {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// On what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It is another daemon's.
-    #[error("another jjleak daemon keeps its profiles there")]
+    /// Another daemon uses the state directory.
+    #[error("another jjleak daemon is using it")]
     Taken,
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] store::Error),
-    /// It would not fit, whatever else was removed for it.
+    /// The profile does not fit, even if all others are removed.
     #[error(
-        "it takes {bytes} bytes with its flame graph, which is more than state.max_bytes leaves for profiles, {most}"
+        "it needs {bytes} bytes with its flame graph, but state.max_bytes leaves only {most} for profiles"
     )]
     TooLarge {
-        /// What it takes.
+        /// Size of the profile.
         bytes: u64,
-        /// What there may be.
+        /// Size available.
         most: u64,
     },
-    /// The file is not what was written.
-    #[error("{0} is damaged: its checksum is another")]
+    /// The file has changed since it was written.
+    #[error("{0} is damaged: wrong checksum")]
     Damaged(Id),
-    /// The file holds no profile.
-    #[error("{0} cannot be read")]
+    /// The file contains no valid profile.
+    #[error("cannot read {0}")]
     Unreadable(Id, #[source] pprof::Error),
-    /// What was asked for is no ID.
-    #[error("it is no name of a profile")]
-    NoId,
-    /// Nothing has this ID.
-    #[error("nothing is kept as {0}")]
+    /// Not a profile ID.
+    #[error("not a profile ID")]
+    InvalidId,
+    /// No profile has this ID.
+    #[error("no profile {0}")]
     Unknown(Id),
 }
 
-/// What opening the history has mended.
+/// Repairs made when the history was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Mended {
-    /// Lines of the index that were torn or damaged.
+pub struct Repairs {
+    /// Torn or damaged lines of the index.
     pub lines: usize,
-    /// Profiles that were not in the index.
+    /// Profiles that were missing from the index.
     pub adopted: usize,
-    /// Files with the name of a profile that cannot be read: by this version, or now. They are left alone.
-    pub unread: usize,
-    /// Files that a daemon left which was killed while it wrote or removed them. They are removed.
+    /// Files named like a profile that cannot be read, or not by this version. They are left alone.
+    pub unreadable: usize,
+    /// Files left by a daemon that was killed while writing or removing them; now removed.
     pub leftovers: usize,
-    /// The index could not be read at all. It is aside, and another was made of the profiles.
+    /// Whether the index was unreadable as a whole, moved aside, and rebuilt from the profiles.
     pub rebuilt: bool,
 }
 
-/// What is kept.
+impl fmt::Display for Repairs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, adopted, unreadable, leftovers, rebuilt } = *self;
+        let counts = [
+            (lines, "damaged lines of the index"),
+            (adopted, "profiles missing from the index"),
+            (unreadable, "unreadable files ignored"),
+            (leftovers, "leftover files removed"),
+        ];
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let mut words: Vec<_> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+        if rebuilt {
+            words.push("index rebuilt".to_owned());
+        }
+        formatter.write_str(&words.join(", "))
+    }
+}
+
+/// The stored profiles.
 #[derive(Debug)]
 pub struct History {
     folder: Folder,
     journal: Journal,
     entries: BTreeMap<Id, Entry>,
-    /// Bytes of files that have the name of a profile and cannot be read. They go when they are too old or too much, as all do.
-    unread: BTreeMap<Id, u64>,
-    /// The index that could not be read, and its bytes.
-    aside: Option<(PathBuf, u64)>,
-    dead: usize,
+    /// Sizes of unreadable files named like a profile. Retention limits apply to them as well.
+    unreadable: BTreeMap<Id, u64>,
+    /// The unreadable index that was moved aside, and its size.
+    moved_index: Option<(PathBuf, u64)>,
+    stale_lines: usize,
     clock: Clock,
-    /// Most bytes of all, and how many of them are promised to profiles that are being written.
+    /// Size limit, and the part of it that is reserved for profiles being written.
     most: u64,
-    promised: Arc<AtomicU64>,
-    /// Profiles that could not be kept since the daemon began.
+    reserved: Arc<AtomicU64>,
+    /// Number of profiles that could not be stored since the daemon started.
     lost: u64,
-    /// Why the last one could not.
-    trouble: Option<String>,
+    /// Reason why the last one could not be stored.
+    last_error: Option<String>,
 }
 
 impl History {
-    /// Opens what is kept in a state directory, or begins it. Nobody else may have it open: see [`Lock`].
-    pub fn open(directory: &Path) -> Result<(Self, Mended), Error> {
+    /// Opens or creates the history in a state directory, exclusively: see [`Lock`].
+    pub fn open(directory: &Path) -> Result<(Self, Repairs), Error> {
         let folder = directory.join(PROFILES);
-        fs::create_dir_all(&folder).map_err(state("creating", &folder))?;
+        fs::create_dir_all(&folder).map_err(state("create", &folder))?;
         let index = directory.join(INDEX);
-        let aside = directory.join(ASIDE);
-        let (journal, found, rebuilt) = open_index(&index, &aside)?;
-        let mut mended = Mended { lines: found.damaged, rebuilt, ..Mended::default() };
-        let aside = fs::metadata(&aside).ok().map(|about| (aside, about.len()));
+        let moved_index = directory.join(ASIDE);
+        let (journal, found, rebuilt) = open_index(&index, &moved_index)?;
+        let mut repairs = Repairs { lines: found.damaged, rebuilt, ..Repairs::default() };
+        let moved_index = fs::metadata(&moved_index).ok().map(|about| (moved_index, about.len()));
         let mut history = Self {
             folder: Folder::new(folder),
             journal,
             entries: BTreeMap::new(),
-            unread: BTreeMap::new(),
-            aside,
-            dead: 0,
+            unreadable: BTreeMap::new(),
+            moved_index,
+            stale_lines: 0,
             clock: Clock::default(),
             most: u64::MAX,
-            promised: Arc::default(),
+            reserved: Arc::default(),
             lost: 0,
-            trouble: None,
+            last_error: None,
         };
         for line in found.records {
             match line {
-                Line::Kept(entry) => drop(history.entries.insert(entry.id.clone(), *entry)),
+                Line::Stored(entry) => drop(history.entries.insert(entry.id.clone(), *entry)),
                 Line::Removed(id) => {
                     history.entries.remove(&id);
-                    history.dead += 2;
+                    history.stale_lines += 2;
                 }
             }
         }
-        mended.leftovers = store::discard_left(directory).map_err(state("reading", directory))?;
+        repairs.leftovers = store::discard_left(directory).map_err(state("read", directory))?;
         let folder = history.folder.as_path();
-        mended.leftovers += store::discard_left(folder).map_err(state("reading", folder))?;
-        history.compare_with_files(&mut mended)?;
+        repairs.leftovers += store::discard_left(folder).map_err(state("read", folder))?;
+        history.compare_with_files(&mut repairs)?;
         history.compact();
-        Ok((history, mended))
+        Ok((history, repairs))
     }
 
-    /// What is kept, the oldest first.
+    /// All entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// What is kept under an ID.
+    /// The entry with this ID.
     #[must_use]
     pub fn get(&self, id: &Id) -> Option<&Entry> {
         self.entries.get(id)
     }
 
-    /// Bytes of all files, those of the index among them.
+    /// Total size of all files, including the index.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let profiles = self.entries.values().map(Entry::bytes).chain(self.unread.values().copied());
+        let profiles = self.entries.values().map(Entry::bytes).chain(self.unreadable.values().copied());
         profiles.sum::<u64>() + self.index_bytes()
     }
 
     fn index_bytes(&self) -> u64 {
-        self.journal.bytes() + self.aside.as_ref().map_or(0, |(_, bytes)| *bytes)
+        self.journal.bytes() + self.moved_index.as_ref().map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// How many profiles could not be kept since the daemon began, and why the last one could not, unless one could since.
+    /// Number of profiles that could not be stored, and the reason if the last one could not.
     #[must_use]
-    pub fn trouble(&self) -> (u64, Option<&str>) {
-        (self.lost, self.trouble.as_deref())
+    pub fn last_error(&self) -> (u64, Option<&str>) {
+        (self.lost, self.last_error.as_deref())
     }
 
-    /// Enters a profile for which [room was made](Self::make_room) and whose files have been written, or that they could not be.
-    pub fn enter(&mut self, sealed: Sealed<'_>, room: Room, written: Result<(), Error>) -> Result<Id, Error> {
-        // It is its own now, or is not needed.
-        drop(room);
+    /// Commits a profile after [`Self::reserve`] and writing its files, or records that they could not be written.
+    pub fn commit(
+        &mut self,
+        sealed: Sealed<'_>,
+        reservation: Reservation,
+        written: Result<(), Error>,
+    ) -> Result<Id, Error> {
+        // Its size now counts itself, or is not needed.
+        drop(reservation);
         let kept = written.and_then(|()| self.add(sealed.entry));
-        self.note(kept)
+        self.record_outcome(kept)
     }
 
-    /// Notes whether a profile could be kept.
-    fn note<T>(&mut self, kept: Result<T, Error>) -> Result<T, Error> {
+    /// Records whether a profile could be stored.
+    fn record_outcome<T>(&mut self, kept: Result<T, Error>) -> Result<T, Error> {
         match &kept {
-            Ok(_) => self.trouble = None,
+            Ok(_) => self.last_error = None,
             Err(error) => {
-                self.lose(crate::cli::chain(error));
+                self.record_loss(crate::cli::chain(error));
             }
         }
         kept
     }
 
-    /// Notes that a profile is lost, and why.
-    pub fn lose(&mut self, why: String) {
+    /// Records that a profile is lost, and why.
+    pub fn record_loss(&mut self, why: String) {
         self.lost += 1;
-        self.trouble = Some(why);
+        self.last_error = Some(why);
     }
 
     fn add(&mut self, entry: Entry) -> Result<Id, Error> {
-        let lines = [Line::Kept(Box::new(entry.clone()))];
-        if let Err(error) = self.journal.append(&lines).map_err(state("writing", self.folder.as_path())) {
+        let lines = [Line::Stored(Box::new(entry.clone()))];
+        if let Err(error) = self.journal.append(&lines).map_err(state("write", self.folder.as_path())) {
             self.folder.remove(&entry.id);
             return Err(error);
         }
@@ -248,78 +273,79 @@ impl History {
         Ok(id)
     }
 
-    /// Keeps a profile.
+    /// Stores a profile.
     #[cfg(test)]
     pub(crate) fn keep(&mut self, profile: &Profile, entry: Entry, picture: &[u8]) -> Result<Id, Error> {
         let sealed = Sealed::of(profile, entry, picture)?;
-        let room = self.make_room(&sealed)?;
-        let written = room.folder().write(&sealed);
-        self.enter(sealed, room, written)
+        let reservation = self.reserve(&sealed)?;
+        let written = reservation.folder().write(&sealed);
+        self.commit(sealed, reservation, written)
     }
 
-    /// The file of a profile, to be opened without the history.
-    pub fn profile(&self, id: &Id) -> Result<Kept, Error> {
+    /// The file of a profile, to be opened without holding the history.
+    pub fn profile(&self, id: &Id) -> Result<Stored, Error> {
         let entry = self.get(id).ok_or_else(|| Error::Unknown(id.clone()))?;
-        Ok(Kept { path: self.folder.path(id, EXTENSION), entry: entry.clone() })
+        Ok(Stored { path: self.folder.path(id, EXTENSION), entry: entry.clone() })
     }
 
-    /// The flame graph that was drawn of a profile: where it is.
+    /// Path of a profile's flame graph.
     pub fn picture(&self, id: &Id) -> Result<PathBuf, Error> {
         let id = self.get(id).map(|entry| &entry.id).ok_or_else(|| Error::Unknown(id.clone()))?;
         Ok(self.folder.path(id, PICTURE))
     }
 
-    /// Writes the index without what is not there any more.
+    /// Rewrites the index without stale lines.
     fn compact(&mut self) {
-        if self.dead == 0 {
+        if self.stale_lines == 0 {
             return;
         }
-        let lines: Vec<_> = self.entries.values().map(|entry| Line::Kept(Box::new(entry.clone()))).collect();
+        let lines: Vec<_> =
+            self.entries.values().map(|entry| Line::Stored(Box::new(entry.clone()))).collect();
         match self.journal.rewrite(lines.iter()) {
-            Ok(()) => self.dead = 0,
-            // It holds for longer.
-            Err(error) => tracing::warn!("the index cannot be written anew: {}", crate::cli::chain(&error)),
+            Ok(()) => self.stale_lines = 0,
+            // The old index remains valid.
+            Err(error) => tracing::warn!("cannot rewrite the index: {}", crate::cli::chain(&error)),
         }
     }
 
-    /// Takes in what is there and not in the index, and forgets what is not there.
-    fn compare_with_files(&mut self, mended: &mut Mended) -> Result<(), Error> {
-        let (mut there, mut pictures) = (BTreeSet::new(), BTreeSet::new());
-        for file in fs::read_dir(self.folder.as_path()).map_err(state("reading", self.folder.as_path()))? {
-            // What is not listed would count as gone.
-            let file = file.map_err(state("reading", self.folder.as_path()))?;
+    /// Adopts profiles that are missing from the index, and drops entries without a profile.
+    fn compare_with_files(&mut self, repairs: &mut Repairs) -> Result<(), Error> {
+        let (mut present, mut pictures) = (BTreeSet::new(), BTreeSet::new());
+        for file in fs::read_dir(self.folder.as_path()).map_err(state("read", self.folder.as_path()))? {
+            // An incomplete listing would drop existing profiles.
+            let file = file.map_err(state("read", self.folder.as_path()))?;
             let name = file.file_name().to_string_lossy().into_owned();
             let id =
                 name.strip_suffix(EXTENSION).or(name.strip_suffix(PICTURE)).and_then(|id| id.parse().ok());
             let Some(id): Option<Id> = id else { continue };
             if name.ends_with(EXTENSION) {
-                there.insert(id)
+                present.insert(id)
             } else {
                 pictures.insert(id)
             };
         }
-        // A picture says nothing that its profile does not, and is written before it and removed after it.
-        for id in pictures.difference(&there) {
-            mended.leftovers += usize::from(fs::remove_file(self.folder.path(id, PICTURE)).is_ok());
+        // A flame graph is written before its profile and removed after it, so one alone is a leftover.
+        for id in pictures.difference(&present) {
+            repairs.leftovers += usize::from(fs::remove_file(self.folder.path(id, PICTURE)).is_ok());
         }
         let known: BTreeSet<Id> = self.entries.keys().cloned().collect();
-        for id in known.difference(&there) {
+        for id in known.difference(&present) {
             self.entries.remove(id);
-            self.dead += 1;
+            self.stale_lines += 1;
         }
-        for id in there.difference(&known) {
+        for id in present.difference(&known) {
             match self.adopt(id) {
                 Ok(entry) => {
-                    mended.adopted += 1;
-                    // Without room for it in the index, it is found at the next start again.
-                    let _ = self.journal.append(&[Line::Kept(Box::new(entry.clone()))]);
+                    repairs.adopted += 1;
+                    // If the index cannot be written, the next start adopts it again.
+                    let _ = self.journal.append(&[Line::Stored(Box::new(entry.clone()))]);
                     self.entries.insert(id.clone(), entry);
                 }
-                // It may be there for a newer version, or be readable again at the next start: it is not ours to remove.
+                // A newer version may have written it, or it may be readable again later: do not remove it.
                 Err(error) => {
-                    tracing::warn!("a profile is left aside: {}", crate::cli::chain(&error));
-                    mended.unread += 1;
-                    self.unread.insert(id.clone(), self.file_bytes(id));
+                    tracing::warn!("ignoring a profile: {}", crate::cli::chain(&error));
+                    repairs.unreadable += 1;
+                    self.unreadable.insert(id.clone(), self.file_bytes(id));
                 }
             }
         }
@@ -328,7 +354,7 @@ impl History {
 
     fn adopt(&self, id: &Id) -> Result<Entry, Error> {
         let path = self.folder.path(id, EXTENSION);
-        let bytes = fs::read(&path).map_err(state("reading", &path))?;
+        let bytes = fs::read(&path).map_err(state("read", &path))?;
         let profile = pprof::read_within(&bytes, MAX_PROFILE)
             .map_err(|error| Error::Unreadable(id.clone(), error))?
             .profile;
@@ -338,19 +364,19 @@ impl History {
         Ok(entry)
     }
 
-    /// Bytes of the files that are there under a name.
+    /// Size of the files with this ID.
     fn file_bytes(&self, id: &Id) -> u64 {
         let bytes = |extension| fs::metadata(self.folder.path(id, extension)).map_or(0, |about| about.len());
         bytes(EXTENSION) + bytes(PICTURE)
     }
 }
 
-/// Opens the index; one that is too large to be one is put aside, and another begun. Whether it was.
-fn open_index(index: &Path, aside: &Path) -> Result<(Journal, Records<Line>, bool), Error> {
-    let opening = || state("opening", index);
+/// Opens the index. One that is too large is moved aside and replaced; returns whether that happened.
+fn open_index(index: &Path, moved_index: &Path) -> Result<(Journal, Records<Line>, bool), Error> {
+    let opening = || state("open", index);
     match Journal::open(index) {
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            fs::rename(index, aside).map_err(state("renaming", index))?;
+            fs::rename(index, moved_index).map_err(state("rename", index))?;
             let (journal, found) = Journal::open(index).map_err(opening())?;
             Ok((journal, found, true))
         }

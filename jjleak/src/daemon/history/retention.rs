@@ -1,4 +1,4 @@
-//! What is kept no longer. Pure.
+//! Retention rules. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::Id;
 
-/// What is older than this, and the oldest of what is more than so many bytes, of what takes so many bytes each.
+/// Profiles older than `oldest`, and the oldest of those that exceed `most` bytes together.
 pub(super) fn expired(sizes: &BTreeMap<Id, u64>, oldest: Timestamp, most: u64) -> Vec<Id> {
     let mut sum = 0u64;
     let is_expired = |(id, bytes): &(&Id, &u64)| {

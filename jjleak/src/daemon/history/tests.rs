@@ -3,7 +3,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::render::sample;
 
-/// A profile of the PID, taken so many seconds after 1970.
+/// A profile of this PID, taken this many seconds after 1970.
 fn profile(pid: u32, second: i64) -> Profile {
     let mut profile = sample::profile();
     profile.process.pid = pid;
@@ -17,12 +17,12 @@ fn keep(history: &mut History, pid: u32, second: i64) -> Id {
     history.keep(&profile, entry, b"<svg/>").unwrap()
 }
 
-/// So many seconds after 1970 and after boot.
+/// This many seconds after 1970 and after boot.
 fn at(second: u32) -> Instant {
     Instant { wall: Timestamp::from_second(second.into()).unwrap(), boot: Duration::from_secs(second.into()) }
 }
 
-fn open(folder: &tempfile::TempDir) -> (History, Mended) {
+fn open(folder: &tempfile::TempDir) -> (History, Repairs) {
     History::open(folder.path()).unwrap()
 }
 
@@ -31,12 +31,12 @@ fn ids(history: &History) -> Vec<String> {
 }
 
 #[test]
-fn what_is_kept_is_there_after_a_restart() {
+fn stored_profiles_are_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 42, 1000);
-    let (history, mended) = open(&folder);
-    assert_eq!((ids(&history), mended), (vec!["0000001000000-42".to_owned()], Mended::default()));
+    let (history, repairs) = open(&folder);
+    assert_eq!((ids(&history), repairs), (vec!["0000001000000-42".to_owned()], Repairs::default()));
     let read = pprof::read(&history.profile(&id).unwrap().read().unwrap()).unwrap().profile;
     assert_eq!(read.live(), sample::profile().live());
     assert_eq!(fs::read(history.picture(&id).unwrap()).unwrap(), b"<svg/>");
@@ -53,7 +53,7 @@ fn an_index_that_is_cut_or_damaged_anywhere_loses_no_profile() {
     let expected = ids(&history);
     let index = folder.path().join(INDEX);
     let whole = fs::read(&index).unwrap();
-    // Every byte is tried in the journal's own tests; here, what is made of it.
+    // The journal's own tests try every byte.
     for at in (0..whole.len()).step_by(41) {
         fs::write(&index, &whole[..at]).unwrap();
         assert_eq!(ids(&open(&folder).0), expected, "cut at {at}");
@@ -65,43 +65,43 @@ fn an_index_that_is_cut_or_damaged_anywhere_loses_no_profile() {
         assert!(history.entries().all(|entry| history.profile(&entry.id).unwrap().read().is_ok()));
     }
     fs::remove_file(&index).unwrap();
-    assert_eq!(open(&folder).1, Mended { adopted: 3, ..Mended::default() });
+    assert_eq!(open(&folder).1, Repairs { adopted: 3, ..Repairs::default() });
 }
 
 #[test]
-fn what_cannot_be_read_is_left_alone_and_counted_until_it_is_too_old() {
+fn unreadable_files_are_counted_and_left_alone_until_they_expire() {
     let folder = tempfile::tempdir().unwrap();
     let profiles = folder.path().join(PROFILES);
     drop(open(&folder));
     let path = |name: &str| profiles.join(name);
-    // Of a newer version, or damaged; and one that cannot be read now, which root is told of a folder only.
+    // A file of a newer version or damaged; and one that cannot be read now, here a folder because root can read any file.
     fs::write(path("0000000001000-1.pb.gz"), "no profile that is known today").unwrap();
     fs::create_dir(path("0000000002000-2.pb.gz")).unwrap();
     fs::write(path("notes.txt"), "mine").unwrap();
-    let (mut history, mended) = open(&folder);
-    assert_eq!((ids(&history).len(), mended), (0, Mended { unread: 2, ..Mended::default() }));
+    let (mut history, repairs) = open(&folder);
+    assert_eq!((ids(&history).len(), repairs), (0, Repairs { unreadable: 2, ..Repairs::default() }));
     assert!(path("0000000001000-1.pb.gz").exists() && path("0000000002000-2.pb.gz").exists());
     assert!(history.bytes() >= 30);
     let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs(10) };
-    assert_eq!(history.tidy_up(at(11), bounds), 0);
-    assert_eq!(history.tidy_up(at(60), bounds), 2);
+    assert_eq!(history.apply_retention(at(11), bounds), 0);
+    assert_eq!(history.apply_retention(at(60), bounds), 2);
     assert!(!path("0000000001000-1.pb.gz").exists() && path("notes.txt").exists());
 }
 
 #[test]
-fn an_index_that_is_too_large_is_put_aside_and_made_anew_of_the_profiles() {
+fn an_oversized_index_is_moved_aside_and_rebuilt_from_the_profiles() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 1, 1000);
     let aside = folder.path().join(ASIDE);
     fs::OpenOptions::new().write(true).open(folder.path().join(INDEX)).unwrap().set_len(65 << 20).unwrap();
-    let (mut history, mended) = open(&folder);
-    assert_eq!(mended, Mended { adopted: 1, rebuilt: true, ..Mended::default() });
+    let (mut history, repairs) = open(&folder);
+    assert_eq!(repairs, Repairs { adopted: 1, rebuilt: true, ..Repairs::default() });
     assert!(history.profile(&id).unwrap().read().is_ok() && history.bytes() > 65 << 20);
-    assert_eq!(open(&folder).1, Mended::default());
-    // It goes before any profile does.
+    assert_eq!(open(&folder).1, Repairs::default());
+    // It is removed before any profile.
     let bounds = Bounds { bytes: 1 << 20, age: Duration::MAX };
-    assert_eq!(history.tidy_up(at(1000), bounds), 0);
+    assert_eq!(history.apply_retention(at(1000), bounds), 0);
     assert!(!aside.exists() && history.bytes() < 1 << 20);
 }
 
@@ -127,16 +127,16 @@ fn the_oldest_goes_first_by_age_and_by_bytes() {
     let each = history.entries().map(Entry::bytes).sum::<u64>() / 5;
     let now = at(500);
     let bounds = |bytes, seconds| Bounds { bytes, age: Duration::from_secs(seconds) };
-    assert_eq!(history.tidy_up(now, bounds(u64::MAX, 300)), 1);
+    assert_eq!(history.apply_retention(now, bounds(u64::MAX, 300)), 1);
     let index = history.bytes() - 4 * each;
-    assert_eq!(history.tidy_up(now, bounds(index + 2 * each + each / 2, 1000)), 2);
+    assert_eq!(history.apply_retention(now, bounds(index + 2 * each + each / 2, 1000)), 2);
     let left = ["0000000400000-4", "0000000500000-5"];
     assert_eq!(ids(&history), left);
     assert_eq!(fs::read_dir(folder.path().join(PROFILES)).unwrap().count(), 4);
     assert_eq!(ids(&open(&folder).0), left);
 }
 
-/// Bytes of all files in a folder.
+/// Size of all files in a folder.
 fn on_disk(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap());
     let bytes = files.map(|file| {
@@ -147,7 +147,7 @@ fn on_disk(folder: &Path) -> u64 {
 }
 
 #[test]
-fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_time() {
+fn the_size_limit_holds_even_while_two_profiles_are_being_written() {
     const MOST: u64 = 64 << 10;
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
@@ -155,25 +155,25 @@ fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_t
         let there = on_disk(folder.path());
         assert!(there <= MOST && there == history.bytes(), "{there} {}", history.bytes());
     };
-    history.tidy_up(at(0), Bounds { bytes: MOST, age: Duration::MAX });
+    history.apply_retention(at(0), Bounds { bytes: MOST, age: Duration::MAX });
     let picture = [b'x'; 4096];
     for second in 0..200 {
         let profiles = [1, 2].map(|pid| profile(pid, second));
         let sealed = profiles.each_ref().map(|profile| {
             Sealed::of(profile, Entry::of(Id::of(profile), profile, "a test"), &picture).unwrap()
         });
-        let rooms = sealed.each_ref().map(|sealed| history.make_room(sealed).unwrap());
+        let rooms = sealed.each_ref().map(|sealed| history.reserve(sealed).unwrap());
         within(&history);
         for (room, sealed) in rooms.iter().zip(&sealed) {
             room.folder().write(sealed).unwrap();
         }
         assert!(on_disk(folder.path()) <= MOST);
         for (sealed, room) in sealed.into_iter().zip(rooms) {
-            history.enter(sealed, room, Ok(())).unwrap();
+            history.commit(sealed, room, Ok(())).unwrap();
         }
         within(&history);
     }
-    // Most of it is profiles.
+    // Profiles take most of it.
     let kept = history.entries().map(Entry::bytes).sum::<u64>();
     assert!(kept > MOST / 2, "{kept}");
 
@@ -181,22 +181,22 @@ fn there_is_never_more_than_there_may_be_also_when_two_are_written_at_the_same_t
     let profile = profile(1, 1000);
     let large = history.keep(&profile, Entry::of(Id::of(&profile), &profile, "a test"), &vec![0; 64 << 10]);
     assert!(matches!(large, Err(Error::TooLarge { most: MOST, .. })), "{large:?}");
-    assert!(matches!(history.trouble(), (1, Some(why)) if why.contains("state.max_bytes")));
+    assert!(matches!(history.last_error(), (1, Some(why)) if why.contains("state.max_bytes")));
     assert_eq!(ids(&history), before);
-    // What was promised to those that could not be written is free again.
+    // Space reserved for profiles that could not be written is free again.
     let sealed = Sealed::of(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"").unwrap();
-    let room = history.make_room(&sealed).unwrap();
-    assert!(history.promised() > 0);
-    assert!(history.enter(sealed, room, Err(Error::NoId)).is_err());
-    assert_eq!(history.promised(), 0);
-    // Also to those whose thread has ended in between.
+    let room = history.reserve(&sealed).unwrap();
+    assert!(history.reserved() > 0);
+    assert!(history.commit(sealed, room, Err(Error::InvalidId)).is_err());
+    assert_eq!(history.reserved(), 0);
+    // So is the space of a thread that has ended in between.
     let sealed = Sealed::of(&profile, Entry::of(Id::of(&profile), &profile, "a test"), b"").unwrap();
-    drop(history.make_room(&sealed).unwrap());
-    assert_eq!(history.promised(), 0);
+    drop(history.reserve(&sealed).unwrap());
+    assert_eq!(history.reserved(), 0);
 }
 
 #[test]
-fn one_that_fits_when_all_else_goes_is_kept_and_what_cannot_go_is_counted() {
+fn a_profile_that_fits_alone_is_stored_and_files_that_cannot_be_removed_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     for second in 0..20 {
@@ -207,24 +207,24 @@ fn one_that_fits_when_all_else_goes_is_kept_and_what_cannot_go_is_counted() {
         Sealed::of(profile, Entry::of(Id::of(profile), profile, "a test"), &[b'x'; 4096]).unwrap()
     };
     let first = sealed(100);
-    // As much as it takes, with the lines of the index, and nothing for those of the others.
+    // Just enough for it and its lines in the index, without lines for the others.
     let most = first.entry.bytes() + 4096;
     history.most = most;
-    let room = history.make_room(&first).unwrap();
+    let room = history.reserve(&first).unwrap();
     let written = room.folder().write(&first);
-    history.enter(first, room, written).unwrap();
+    history.commit(first, room, written).unwrap();
     assert!(on_disk(folder.path()) <= most && history.bytes() == on_disk(folder.path()));
-    // A folder in the place of its file is not removed.
+    // A folder in place of its file cannot be removed.
     let stays = folder.path().join(PROFILES).join(format!("{}{EXTENSION}", ids(&history)[0]));
     fs::remove_file(&stays).unwrap();
     fs::create_dir(&stays).unwrap();
     let before = history.bytes();
-    assert!(matches!(history.make_room(&sealed(200)), Err(Error::TooLarge { .. })));
-    assert!(history.bytes() > 0 && history.bytes() < before && history.promised() == 0);
+    assert!(matches!(history.reserve(&sealed(200)), Err(Error::TooLarge { .. })));
+    assert!(history.bytes() > 0 && history.bytes() < before && history.reserved() == 0);
 }
 
 #[test]
-fn a_profile_is_never_there_without_its_flame_graph_for_the_daemon_may_be_killed_then() {
+fn a_profile_is_never_without_its_flame_graph_even_if_the_daemon_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let paths: Vec<_> = (0..300)
@@ -249,7 +249,7 @@ fn a_profile_is_never_there_without_its_flame_graph_for_the_daemon_may_be_killed
 }
 
 #[test]
-fn a_clock_that_is_set_forward_by_a_month_costs_no_profile() {
+fn a_clock_set_forward_by_a_month_expires_no_profile() {
     const DAY: u32 = 86_400;
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
@@ -259,18 +259,18 @@ fn a_clock_that_is_set_forward_by_a_month_costs_no_profile() {
     let bounds = Bounds { bytes: u64::MAX, age: Duration::from_secs((30 * DAY).into()) };
     let wrong = |second| Instant { wall: at(second + 31 * DAY).wall, ..at(second) };
     for now in [at(1000), wrong(1060), wrong(1120), at(1180), at(1240), wrong(1300)] {
-        assert_eq!(history.tidy_up(now, bounds), 0, "{now:?}");
+        assert_eq!(history.apply_retention(now, bounds), 0, "{now:?}");
     }
-    // The daemon is started while the clock is wrong.
+    // The daemon starts while the clock is wrong.
     let (mut history, _) = open(&folder);
-    assert_eq!(history.tidy_up(wrong(1360), bounds), 0);
-    assert_eq!(history.tidy_up(wrong(1420), bounds), 0);
-    // A clock that stays is right.
-    assert_eq!(history.tidy_up(wrong(1420 + DAY), bounds), 3);
+    assert_eq!(history.apply_retention(wrong(1360), bounds), 0);
+    assert_eq!(history.apply_retention(wrong(1420), bounds), 0);
+    // A new time that lasts is accepted.
+    assert_eq!(history.apply_retention(wrong(1420 + DAY), bounds), 3);
 }
 
 #[test]
-fn what_a_killed_daemon_left_is_removed_at_start() {
+fn leftovers_of_a_killed_daemon_are_removed_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 1, 1);
@@ -280,13 +280,13 @@ fn what_a_killed_daemon_left_is_removed_at_start() {
     for path in &left {
         fs::write(path, "left").unwrap();
     }
-    let (history, mended) = open(&folder);
-    assert_eq!(mended, Mended { leftovers: 3, ..Mended::default() });
+    let (history, repairs) = open(&folder);
+    assert_eq!(repairs, Repairs { leftovers: 3, ..Repairs::default() });
     assert!(left.iter().all(|path| !path.exists()) && history.picture(&id).unwrap().exists());
 }
 
 #[test]
-fn a_folder_that_was_removed_is_made_again() {
+fn a_removed_folder_is_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     fs::remove_dir_all(folder.path().join(PROFILES)).unwrap();
@@ -295,26 +295,26 @@ fn a_folder_that_was_removed_is_made_again() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_counted_and_told_until_something_can_be() {
+fn failures_to_store_are_counted_and_reported_until_one_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let profiles = folder.path().join(PROFILES);
     let aside = folder.path().join("aside");
-    // That stops root, too, to whom nothing is forbidden.
+    // This stops even root, who passes any permission check.
     fs::rename(&profiles, &aside).unwrap();
     fs::write(&profiles, "").unwrap();
     let profile = profile(1, 1);
     let entry = Entry::of(Id::of(&profile), &profile, "a test");
     assert!(history.keep(&profile, entry, b"").is_err());
-    assert!(matches!(history.trouble(), (1, Some(_))));
+    assert!(matches!(history.last_error(), (1, Some(_))));
     fs::remove_file(&profiles).unwrap();
     fs::rename(&aside, &profiles).unwrap();
     keep(&mut history, 1, 1);
-    assert_eq!(history.trouble(), (1, None));
+    assert_eq!(history.last_error(), (1, None));
 }
 
 #[test]
-fn a_name_is_digits_and_a_hyphen_and_nothing_else() {
+fn an_id_is_digits_and_a_hyphen_and_nothing_else() {
     for text in
         ["../../etc/passwd", "1-1", "0000000000001-+1", "0000000000001-01", "", "-", "0000000000001-1/.."]
     {

@@ -1,4 +1,4 @@
-//! What programs ask for: `/api/v1`, metrics, and whether the daemon lives.
+//! API for programs: `/api/v1`, metrics and health.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::profiles::{blocking, defect, parse, trouble};
+use super::profiles::{blocking, error_response, internal_error, parse};
 use super::view::processes as views;
 use super::{Served, failure};
 use crate::daemon::core::since_boot;
@@ -17,20 +17,20 @@ use crate::daemon::history::{Entry, Error, Id};
 use crate::daemon::metrics;
 use crate::processes::Pid;
 
-/// What the interface is, for programs.
+/// OpenAPI description.
 const OPENAPI: &str = include_str!("openapi.json");
-/// Profiles of an answer, when nobody asks for a number.
+/// Default number of profiles in a response.
 const PROFILES: usize = 100;
-/// And when somebody asks for more.
+/// Maximum number of profiles in a response.
 const MAX_PROFILES: usize = 1000;
-/// Looks that may be missed before the daemon counts as stuck.
-const MISSED_LOOKS: u32 = 5;
-/// And at least so long: profiling begins on the same machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Number of missed scans after which the daemon counts as hung.
+const MISSED_SCANS: u32 = 5;
+/// Minimum time without scans after which the daemon counts as hung: starting to profile loads the machine.
+const MIN_HUNG: Duration = Duration::from_secs(60);
 
-/// The profiles that are wanted.
+/// Selects profiles.
 #[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct ProfileQuery {
     pid: Option<u32>,
     series: Option<Id>,
     limit: Option<usize>,
@@ -42,18 +42,18 @@ pub(super) async fn openapi() -> Response {
 
 pub(super) async fn processes(State(served): State<Served>) -> Response {
     let processes = blocking(&served, |served| json!({ "processes": views(&served.shared) }));
-    processes.await.map_or_else(defect, |processes| Json(processes).into_response())
+    processes.await.map_or_else(internal_error, |processes| Json(processes).into_response())
 }
 
-/// The latest first.
-pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<Wanted>) -> Response {
+/// Lists profiles, latest first.
+pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<ProfileQuery>) -> Response {
     let found = blocking(&served, move |served| {
         let limit = wanted.limit.unwrap_or(PROFILES).min(MAX_PROFILES);
         let history = served.shared.history();
         let first = wanted.series.as_ref().and_then(|first| history.get(first));
-        // The first one may be there no more, and others may have been found without what they are of.
+        // The first profile may have been removed, and adopted profiles do not know their series.
         let is_of = |entry: &Entry, series: &Id| {
-            entry.series.as_ref() == Some(series) || first.is_some_and(|first| entry.is_beside(first))
+            entry.series.as_ref() == Some(series) || first.is_some_and(|first| entry.is_same_series(first))
         };
         let is_wanted = |entry: &&Entry| {
             wanted.pid.is_none_or(|pid| entry.pid == pid)
@@ -63,7 +63,7 @@ pub(super) async fn profiles(State(served): State<Served>, Query(wanted): Query<
         drop(history);
         json!({ "profiles": entries })
     });
-    found.await.map_or_else(defect, |profiles| Json(profiles).into_response())
+    found.await.map_or_else(internal_error, |profiles| Json(profiles).into_response())
 }
 
 pub(super) async fn profile(State(served): State<Served>, Path(id): Path<String>) -> Response {
@@ -73,12 +73,12 @@ pub(super) async fn profile(State(served): State<Served>, Path(id): Path<String>
     });
     match found.await {
         Some(Ok(entry)) => Json(entry).into_response(),
-        Some(Err(error)) => trouble(&error),
-        None => defect(),
+        Some(Err(error)) => error_response(&error),
+        None => internal_error(),
     }
 }
 
-/// Has a process profiled as soon as its turn comes.
+/// Requests a profile of a process.
 pub(super) async fn request(State(served): State<Served>, Path(pid): Path<u32>) -> Response {
     let taken = Pid::new(pid).and_then(|pid| served.shared.core().request(pid));
     match taken {
@@ -86,7 +86,7 @@ pub(super) async fn request(State(served): State<Served>, Path(pid): Path<u32>) 
         Some(false) => failure(StatusCode::CONFLICT, "this process is being profiled"),
         Some(true) => {
             served.shared.wake.notify_one();
-            tracing::info!("a client asks for a profile of pid {pid}");
+            tracing::info!("profile requested by a client: pid {pid}");
             (StatusCode::ACCEPTED, Json(json!({ "pid": pid, "state": "suspected" }))).into_response()
         }
     }
@@ -99,18 +99,17 @@ pub(super) async fn metrics(State(served): State<Served>) -> Response {
         text + &metrics::of_history(&served.shared.history()) + &pushing.unwrap_or_default()
     });
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    text.await.map_or_else(defect, |text| (kind, text).into_response())
+    text.await.map_or_else(internal_error, |text| (kind, text).into_response())
 }
 
-/// Whether processes are looked at.
+/// Whether scans are on time.
 pub(super) async fn health(State(served): State<Served>) -> Response {
     let core = served.shared.core();
-    let latest = (core.config.watch.interval.0 * MISSED_LOOKS).max(PATIENCE);
-    let since = since_boot().saturating_sub(core.looked);
+    let latest = (core.config.watch.interval.0 * MISSED_SCANS).max(MIN_HUNG);
+    let since = since_boot().saturating_sub(core.scanned_at);
     if since <= latest {
         (StatusCode::OK, "ok\n").into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("no look at any process for {} s\n", since.as_secs()))
-            .into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, format!("no scan for {} s\n", since.as_secs())).into_response()
     }
 }

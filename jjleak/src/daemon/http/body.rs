@@ -1,4 +1,4 @@
-//! Bodies that take little memory however large they are and however slow who reads them.
+//! Response bodies that take little memory, however large they are and however slowly they are read.
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -8,16 +8,16 @@ use hyper::body::{Bytes, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Bytes that are read at a time, and that a connection holds.
+/// Size of a read, and of a connection's buffer.
 const CHUNK: usize = 64 << 10;
 
 type Source = Box<dyn Read + Send>;
 
-/// So many bytes of a file or a page, read when they can be sent.
+/// Streams a number of bytes of a file or page, read as they are sent.
 pub(super) struct Chunks {
     state: State,
     left: u64,
-    /// Held until all is sent or the client is gone.
+    /// Held until everything is sent or the client disconnects.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -76,7 +76,7 @@ impl hyper::body::Body for Chunks {
     }
 }
 
-/// Reads up to so many bytes, and at least one: what ends early is not what was promised.
+/// Reads up to `most` bytes; an early end is an error.
 fn chunk(mut source: Source, most: u64) -> io::Result<(Source, Vec<u8>)> {
     let mut bytes = Vec::new();
     (&mut source).take(most).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Where clients come in.
+//! Listening sockets.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,58 +11,58 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::daemon::config::Place;
+use crate::daemon::config::ListenAddress;
 
-/// The owner and its group may connect.
+/// Owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Nobody can come in.
+/// Reasons why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another daemon answers there.
+    /// Another process listens there.
     #[error("another process listens on {0}")]
     Taken(PathBuf),
-    /// The place cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {place}")]
     Bind {
-        /// Where.
-        place: Place,
-        /// Why.
+        /// The address.
+        place: ListenAddress,
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The token cannot be used.
-    #[error("the token in {path} cannot be used: {why}")]
+    /// The token file is unusable.
+    #[error("cannot use the token in {path}: {why}")]
     Token {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// Listens in one place.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// On a Unix socket, which is removed in the end.
+    /// A Unix socket, removed when dropped.
     Unix(UnixListener, PathBuf),
-    /// On TCP.
+    /// A TCP socket.
     Tcp(TcpListener),
 }
 
 impl Listener {
-    /// Begins to listen; `None` where nobody is to come in. Needs a running tokio runtime.
-    pub fn open(place: &Place) -> Result<Option<Self>, Error> {
+    /// Starts to listen; `None` if the server is off. Needs a running tokio runtime.
+    pub fn open(place: &ListenAddress) -> Result<Option<Self>, Error> {
         let failed = |source| Error::Bind { place: place.clone(), source };
         match place {
-            Place::Off => Ok(None),
-            Place::Unix(path) => {
+            ListenAddress::Off => Ok(None),
+            ListenAddress::Unix(path) => {
                 if StdStream::connect(path).is_ok() {
                     return Err(Error::Taken(path.clone()));
                 }
                 unix(path).map(|listener| Some(Self::Unix(listener, path.clone()))).map_err(failed)
             }
-            Place::Tcp(address) => {
+            ListenAddress::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address).and_then(|listener| {
                     listener.set_nonblocking(true)?;
                     TcpListener::from_std(listener)
@@ -72,7 +72,7 @@ impl Listener {
         }
     }
 
-    /// Where clients can connect.
+    /// Address to which clients connect.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -94,13 +94,13 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // The next daemon replaces what is left.
+            // If this fails, the next daemon replaces the socket.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// A daemon that was killed has left its socket. Nothing else is removed: the path may be a wrong one.
+/// Replaces the socket of a killed daemon. Nothing but sockets is removed, because the path may be wrong.
 fn unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -108,7 +108,7 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => fs::remove_file(path)?,
         Ok(_) => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no socket"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there is not a socket"));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -166,10 +166,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_that_was_left_is_replaced_and_nothing_else_is() {
+    async fn a_leftover_socket_is_replaced_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let open = || Listener::open(&Place::Unix(path.clone()));
+        let open = || Listener::open(&ListenAddress::Unix(path.clone()));
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let listener = open().unwrap();
         assert!(matches!(open(), Err(Error::Taken(_))));

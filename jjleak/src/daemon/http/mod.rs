@@ -1,7 +1,7 @@
-//! Serves what the daemon knows.
+//! HTTP server of the daemon.
 //!
-//! In: connections on one Unix socket or TCP address. Out: a page, JSON, metrics and profiles. Bounded in everything that
-//! clients choose: connections, time, headers and bodies. No path of the host is made of anything that a client sends.
+//! In: connections to one Unix socket or TCP address. Out: a page, JSON, metrics and profiles. Everything that clients choose is
+//! bounded: connections, time, headers and bodies. No path on the host is built from a client's input.
 
 mod access;
 mod api;
@@ -32,21 +32,21 @@ use super::core::Shared;
 pub use access::Guard;
 pub use listen::{Error, Listener};
 
-/// How long a client may take with its headers.
+/// Timeout for a request's headers.
 const HEADERS: Duration = Duration::from_secs(10);
-/// How long a connection may last: a large report over a slow line.
+/// Timeout for a connection: a large report over a slow line.
 const CONNECTION: Duration = Duration::from_secs(120);
-/// Most bytes of a request's head, and of its body: no request has much to say.
+/// Maximum sizes of a request's head and body.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_BODY: usize = 4 << 10;
-/// Reports that are drawn at the same time: each takes a core and the memory of a whole profile.
+/// Maximum number of reports rendered at a time: each takes a core and the memory of a whole profile.
 const MAX_RENDERED: usize = 1;
-/// KiB of reports that are drawn and not sent yet: slow clients could hold many. A larger one goes alone.
+/// Maximum size, in KiB, of reports rendered but not sent, because slow clients could hold many. A larger one is sent alone.
 const MAX_SENDING: u32 = 64 << 10;
-/// After accepting has failed, as when there are no descriptors left.
+/// Pause after accepting has failed, for example for lack of file descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// What handlers work with.
+/// State of the request handlers.
 #[derive(Debug, Clone)]
 struct Served {
     shared: Shared,
@@ -54,32 +54,35 @@ struct Served {
     sending: Arc<Semaphore>,
 }
 
-/// Answers until it is dropped.
+/// Serves connections until dropped.
 pub(super) async fn serve(listener: Listener, guard: Guard, shared: Shared) {
     let most = shared.core().config.http.max_connections.0;
     let connections = Arc::new(Semaphore::new(most));
     let router = router(shared, guard);
     loop {
-        // Others wait in the kernel's queue, which is bounded, too.
+        // Further connections wait in the kernel's backlog, which is bounded as well.
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         match listener.accept().await {
             Ok(stream) => {
                 let router = router.clone();
                 tokio::spawn(async move {
-                    // A client that is slow or goes away is no news.
-                    let _ = timeout(CONNECTION, converse(stream, router)).await;
+                    // Slow and disconnecting clients are not worth a log message.
+                    let _ = timeout(CONNECTION, serve_connection(stream, router)).await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!("a connection cannot be accepted: {error}");
+                tracing::warn!("cannot accept a connection: {error}");
                 sleep(AFTER_FAILURE).await;
             }
         }
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) -> Result<(), hyper::Error> {
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+) -> Result<(), hyper::Error> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS)
@@ -107,17 +110,17 @@ fn router(shared: Shared, guard: Guard) -> Router {
         .route("/api/v1/processes/{pid}/profile", post(api::request))
         .route("/api/v1/profiles", get(api::profiles))
         .route("/api/v1/profiles/{id}", get(api::profile))
-        .fallback(|| async { failure(StatusCode::NOT_FOUND, "there is nothing here") })
+        .fallback(|| async { failure(StatusCode::NOT_FOUND, "no such resource") })
         .layer(from_fn_with_state(Arc::new(guard), access::check))
-        // Whoever asks whether it lives need not know a secret.
+        // Health checks need no token.
         .route("/healthz", get(api::health))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(map_response(harmless))
+        .layer(map_response(security_headers))
         .with_state(served)
 }
 
-/// What browsers are told of everything: to take it for what it says it is, and to let it do nothing but show itself.
-async fn harmless(mut response: Response) -> Result<Response, Infallible> {
+/// Adds security headers: no MIME sniffing, no external content, no framing, no caching.
+async fn security_headers(mut response: Response) -> Result<Response, Infallible> {
     const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'; base-uri 'none'; \
                           form-action 'self'; frame-ancestors 'none'";
     let mut set = |name: HeaderName, value: &'static str| {
@@ -130,7 +133,7 @@ async fn harmless(mut response: Response) -> Result<Response, Infallible> {
     Ok(response)
 }
 
-/// An answer that is none.
+/// An error response.
 fn failure(status: StatusCode, why: &str) -> Response {
     (status, axum::Json(serde_json::json!({ "error": why }))).into_response()
 }

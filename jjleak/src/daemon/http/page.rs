@@ -1,4 +1,4 @@
-//! The page for people: processes, what was found, and where to look further. It needs no script.
+//! Web page with processes, findings and profiles. It needs no script.
 
 use std::fmt::{self, Write};
 
@@ -9,34 +9,34 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::Served;
-use super::profiles::{blocking, defect, parse, trouble};
+use super::profiles::{blocking, error_response, internal_error, parse};
 use super::view::{FindingView, ProcessView, processes};
 use crate::daemon::history::{Entry, Error, History};
 use crate::profile::Rate;
 use crate::render::{escaped, humane_bytes, pace, percent};
 
-/// Profiles that the page lists, one for each time that a process was profiled; the interface for programs has all.
+/// Maximum number of series on the page; the API has all.
 const MAX_PROFILES: usize = 50;
-/// Profiles that the page of a series lists.
+/// Maximum number of profiles on the page of a series.
 const MAX_SERIES: usize = 1000;
-/// The picture of a process's memory over time.
+/// Size of a memory graph.
 const WIDTH: f64 = 160.;
 const HEIGHT: f64 = 28.;
 
 const STYLE: &str = include_str!("page.css");
 const HTML: &str = "text/html; charset=utf-8";
-/// What a table of profiles begins with.
+/// Head of a table of profiles.
 const PROFILES: &str = "<table id=\"profiles\"><thead><tr><th>Time</th><th>Process</th><th class=\"n\">Live</th><th>Why</th>\
-                        <th>Verdict</th><th>Look at</th></tr></thead><tbody>";
+                        <th>Verdict</th><th>Open</th></tr></thead><tbody>";
 
-/// What the page shows.
+/// Contents of the page.
 pub(super) struct Contents {
-    /// What the daemon does, in a line.
+    /// Summary of the daemon in one line.
     pub(super) line: String,
     pub(super) processes: Vec<ProcessView>,
-    /// Why profiles cannot be kept, if they cannot.
-    pub(super) trouble: Option<String>,
-    /// The last profile of each series, the latest first, and how many the series has.
+    /// Reason why profiles cannot be stored, if they cannot.
+    pub(super) storage_error: Option<String>,
+    /// The last profile of each series, latest first, and the length of the series.
     pub(super) profiles: Vec<(Entry, usize)>,
 }
 
@@ -44,24 +44,24 @@ pub(super) async fn page(State(served): State<Served>) -> Response {
     let page = blocking(&served, |served| {
         let processes = processes(&served.shared);
         let line = served.shared.core().describe();
-        // Nobody waits while the page is written.
-        let (trouble, profiles) = {
+        // Release the history before rendering.
+        let (storage_error, profiles) = {
             let history = served.shared.history();
-            (history.trouble().1.map(str::to_owned), series(&history))
+            (history.last_error().1.map(str::to_owned), series(&history))
         };
-        write(&Contents { line, processes, trouble, profiles })
+        write(&Contents { line, processes, storage_error, profiles })
     });
     match page.await {
         Some(Ok(page)) => ([(header::CONTENT_TYPE, HTML)], page).into_response(),
-        _ => defect(),
+        _ => internal_error(),
     }
 }
 
-/// The profiles of one accounting are one series.
+/// Series of profiles, each from one run.
 pub(super) fn series(history: &History) -> Vec<(Entry, usize)> {
     let mut series: Vec<(Entry, usize)> = Vec::new();
     for entry in history.entries().rev() {
-        match series.iter().position(|(last, _)| last.is_beside(entry)) {
+        match series.iter().position(|(last, _)| last.is_same_series(entry)) {
             Some(known) => series[known].1 += 1,
             None if series.len() == MAX_PROFILES => break,
             None => series.push((entry.clone(), 1)),
@@ -70,7 +70,7 @@ pub(super) fn series(history: &History) -> Vec<(Entry, usize)> {
     series
 }
 
-/// The profiles of the series that one is of.
+/// Page with the profiles of one series.
 pub(super) async fn snapshots(State(served): State<Served>, Path(id): Path<String>) -> Response {
     let page = blocking(&served, move |served| {
         let id = parse(&id)?;
@@ -79,7 +79,7 @@ pub(super) async fn snapshots(State(served): State<Served>, Path(id): Path<Strin
         let series: Vec<_> = history
             .entries()
             .rev()
-            .filter(|entry| entry.is_beside(of))
+            .filter(|entry| entry.is_same_series(of))
             .take(MAX_SERIES + 1)
             .cloned()
             .collect();
@@ -88,27 +88,27 @@ pub(super) async fn snapshots(State(served): State<Served>, Path(id): Path<Strin
     });
     match page.await {
         Some(Ok(Ok(page))) => ([(header::CONTENT_TYPE, HTML)], page).into_response(),
-        Some(Err(error)) => trouble(&error),
-        Some(Ok(Err(_))) | None => defect(),
+        Some(Err(error)) => error_response(&error),
+        Some(Ok(Err(_))) | None => internal_error(),
     }
 }
 
-/// The latest first.
+/// Profiles are listed latest first.
 fn write_series(series: &[Entry]) -> Result<String, fmt::Error> {
     let mut page = String::new();
     let of = series.first().map(|last| format!("{} (pid {})", last.comm, last.pid)).unwrap_or_default();
-    head(&format!("Profiles of {of}, one after the other"), &mut page)?;
+    head(&format!("Series of profiles of {of}"), &mut page)?;
     page.push_str(PROFILES);
     series.iter().take(MAX_SERIES).try_for_each(|entry| kept(entry, None, &mut page))?;
     page.push_str("</tbody></table>");
     if series.len() > MAX_SERIES {
-        write!(page, "<p class=\"none\">These are the latest {MAX_SERIES}; there are more before them.</p>")?;
+        write!(page, "<p class=\"none\">The latest {MAX_SERIES} profiles; there are more.</p>")?;
     }
     page.push_str("<footer><a href=\"/\">all processes</a></footer></body></html>");
     Ok(page)
 }
 
-/// The beginning of a page.
+/// Writes the beginning of a page.
 fn head(line: &str, page: &mut String) -> fmt::Result {
     write!(
         page,
@@ -122,12 +122,12 @@ fn head(line: &str, page: &mut String) -> fmt::Result {
 pub(super) fn write(contents: &Contents) -> Result<String, fmt::Error> {
     let mut page = String::new();
     head(&contents.line, &mut page)?;
-    if let Some(trouble) = &contents.trouble {
-        write!(page, "<p class=\"bad\">Profiles cannot be kept: {}</p>", escaped(trouble))?;
+    if let Some(storage_error) = &contents.storage_error {
+        write!(page, "<p class=\"bad\">Cannot store profiles: {}</p>", escaped(storage_error))?;
     }
     page.push_str("<h2>Processes</h2>");
     if contents.processes.is_empty() {
-        page.push_str("<p class=\"none\">No process that is to be watched runs. [watch] of the configuration says which are.</p>");
+        page.push_str("<p class=\"none\">No process matches [watch] in the configuration.</p>");
     } else {
         page.push_str(
             "<table id=\"processes\"><thead><tr><th>Process</th><th class=\"n\">Resident</th><th>Over time \
@@ -139,14 +139,14 @@ pub(super) fn write(contents: &Contents) -> Result<String, fmt::Error> {
     }
     page.push_str("<h2>Profiles</h2>");
     if contents.profiles.is_empty() {
-        page.push_str("<p class=\"none\">None yet: no process has been profiled.</p>");
+        page.push_str("<p class=\"none\">No process has been profiled yet.</p>");
     } else {
         page.push_str(PROFILES);
         contents.profiles.iter().try_for_each(|(entry, count)| kept(entry, Some(*count), &mut page))?;
         page.push_str("</tbody></table>");
     }
     page.push_str(
-        "<footer><a href=\"/metrics\">metrics</a> <a href=\"/api/v1/openapi.json\">interface for programs</a></footer>\
+        "<footer><a href=\"/metrics\">metrics</a> <a href=\"/api/v1/openapi.json\">API</a></footer>\
          </body></html>",
     );
     Ok(page)
@@ -195,7 +195,7 @@ fn found(finding: &FindingView, page: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// How much of which limit is taken.
+/// Writes how much of which limit is used.
 fn limit(process: &ProcessView, page: &mut String) -> fmt::Result {
     let (Some(limit), Some(left)) = (process.limit_bytes, process.available_bytes) else { return Ok(()) };
     let taken = percent(limit.saturating_sub(left), limit);
@@ -207,7 +207,7 @@ fn limit(process: &ProcessView, page: &mut String) -> fmt::Result {
     )
 }
 
-/// A profile: the last one of so many, or one of those.
+/// Writes the row of a profile, with the length of its series if it stands for one.
 fn kept(entry: &Entry, count: Option<usize>, page: &mut String) -> fmt::Result {
     let class = if entry.leaking.is_empty() { "" } else { " class=\"bad\"" };
     let snapshots = match count {
@@ -247,8 +247,7 @@ fn links(id: &str, page: &mut String) -> fmt::Result {
     )
 }
 
-/// The course of a process's memory, and beneath it of what lived in its profiles, from nothing at the bottom to the most of
-/// either at the top.
+/// Draws resident memory over time, and the live bytes of profiles, on a common scale from zero.
 fn curves(process: &ProcessView, page: &mut String) -> fmt::Result {
     let resident = &process.history;
     #[expect(clippy::cast_precision_loss, reason = "memory is less than 2^53 bytes")]
@@ -263,7 +262,7 @@ fn curves(process: &ProcessView, page: &mut String) -> fmt::Result {
     write!(
         page,
         "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" aria-label=\"memory over time\">\
-         <title>resident memory, and what lived of what was allocated while it was profiled</title>"
+         <title>resident memory, and live bytes allocated while profiled</title>"
     )?;
     for (class, points) in [("resident", resident), ("live", &live)] {
         write!(page, "<polyline class=\"{class}\" points=\"")?;
@@ -278,7 +277,7 @@ fn curves(process: &ProcessView, page: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// To the second, where the daemon runs.
+/// Local time to the second.
 fn time(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
@@ -294,11 +293,11 @@ mod tests {
     use crate::render::sample;
 
     fn contents() -> Contents {
-        Contents { line: String::new(), processes: Vec::new(), trouble: None, profiles: Vec::new() }
+        Contents { line: String::new(), processes: Vec::new(), storage_error: None, profiles: Vec::new() }
     }
 
     #[test]
-    fn the_profiles_of_one_accounting_are_a_line() {
+    fn each_series_is_one_row() {
         let folder = tempfile::tempdir().unwrap();
         let (mut history, _) = History::open(folder.path()).unwrap();
         let mut keep = |began: i64, taken: i64| {
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_series_the_latest_are_told_and_that_there_are_more() {
+    fn a_long_series_lists_the_latest_and_says_that_there_are_more() {
         let profile = sample::profile();
         let entry = Entry::of(Id::of(&profile), &profile, "a test");
         let told = |count| {
@@ -327,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn without_anything_to_show_the_page_says_so() {
+    fn an_empty_page_says_so() {
         let page = write(&contents()).unwrap();
         assert!(
-            page.contains("No process that is to be watched runs") && page.contains("None yet"),
+            page.contains("No process matches [watch]") && page.contains("No process has been profiled yet"),
             "{page}"
         );
-        let trouble = Some("<disk> full".to_owned());
-        let page = write(&Contents { trouble, ..contents() }).unwrap();
-        assert!(page.contains("Profiles cannot be kept: &lt;disk&gt; full"), "{page}");
+        let storage_error = Some("<disk> full".to_owned());
+        let page = write(&Contents { storage_error, ..contents() }).unwrap();
+        assert!(page.contains("Cannot store profiles: &lt;disk&gt; full"), "{page}");
     }
 }

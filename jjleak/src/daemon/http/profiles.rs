@@ -1,4 +1,4 @@
-//! Profiles: as they were written, drawn, and as pages.
+//! Profiles as pprof files, flame graphs and reports.
 
 use std::fs::File;
 use std::io::Cursor;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::body::Chunks;
 use super::{MAX_SENDING, Served, failure};
-use crate::daemon::history::{Error, Id, Kept, MAX_PROFILE};
+use crate::daemon::history::{Error, Id, MAX_PROFILE, Stored};
 use crate::daemon::profile::options;
 use crate::render::{Format, render};
 use crate::{cli, pprof as profile_file};
@@ -21,14 +21,14 @@ const PPROF: &str = "application/octet-stream";
 const SVG: &str = "image/svg+xml";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// Of which process.
+/// Selects a process.
 #[derive(Debug, Deserialize)]
-pub(super) struct Of {
+pub(super) struct ProcessQuery {
     pid: u32,
 }
 
-/// The latest profile of a process, where Go programs have theirs.
-pub(super) async fn latest(State(served): State<Served>, Query(of): Query<Of>) -> Response {
+/// Latest profile of a process, at the path that Go programs use.
+pub(super) async fn latest(State(served): State<Served>, Query(of): Query<ProcessQuery>) -> Response {
     let found = blocking(&served, move |served| {
         let history = served.shared.history();
         let id = history.entries().rev().find(|entry| entry.pid == of.pid).map(|entry| entry.id.clone());
@@ -41,41 +41,41 @@ pub(super) async fn latest(State(served): State<Served>, Query(of): Query<Of>) -
             let chunks = Chunks::new(content, bytes, None);
             file(chunks, PPROF, Some(&format!("{id}.pb.gz")))
         }
-        Some(Some(Err(error))) => trouble(&error),
-        Some(None) => failure(StatusCode::NOT_FOUND, "no profile of this process is kept"),
-        None => defect(),
+        Some(Some(Err(error))) => error_response(&error),
+        Some(None) => failure(StatusCode::NOT_FOUND, "no profile of this process"),
+        None => internal_error(),
     }
 }
 
-/// A profile as it was written.
+/// The pprof file of a profile.
 pub(super) async fn pprof(State(served): State<Served>, Path(id): Path<String>) -> Response {
     let name = format!("{id}.pb.gz");
     let opened = blocking(&served, move |served| kept(&served, &parse(&id)?)?.open());
     match opened.await {
         Some(Ok((content, bytes))) => file(Chunks::new(content, bytes, None), PPROF, Some(&name)),
-        Some(Err(error)) => trouble(&error),
-        None => defect(),
+        Some(Err(error)) => error_response(&error),
+        None => internal_error(),
     }
 }
 
-/// The flame graph that was drawn of it.
+/// The flame graph of a profile.
 pub(super) async fn flame(State(served): State<Served>, Path(id): Path<String>) -> Response {
     let opened = blocking(&served, move |served| {
         let path = served.shared.history().picture(&parse(&id)?)?;
         let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
-        opened.map_err(|source| Error::State { what: "opening", path, source })
+        opened.map_err(|source| Error::State { what: "open", path, source })
     });
     match opened.await {
         Some(Ok((bytes, content))) => file(Chunks::new(content, bytes, None), SVG, None),
-        Some(Err(error)) => trouble(&error),
-        None => defect(),
+        Some(Err(error)) => error_response(&error),
+        None => internal_error(),
     }
 }
 
-/// A page with everything that is in it.
+/// The report of a profile.
 pub(super) async fn report(State(served): State<Served>, Path(id): Path<String>) -> Response {
-    // Never closed.
-    let Ok(_permit) = served.rendering.acquire().await else { return defect() };
+    // The semaphore is never closed.
+    let Ok(_permit) = served.rendering.acquire().await else { return internal_error() };
     let page = blocking(&served, move |served| {
         let id = parse(&id)?;
         let bytes = kept(&served, &id)?.read()?;
@@ -86,33 +86,33 @@ pub(super) async fn report(State(served): State<Served>, Path(id): Path<String>)
     match page.await {
         Some(Ok(Ok(page))) => {
             let bytes = page.len() as u64;
-            // Until there is room for it, no other is drawn.
+            // Wait for other reports to be sent.
             let weight = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(MAX_SENDING);
             let Ok(permit) = Arc::clone(&served.sending).acquire_many_owned(weight).await else {
-                return defect();
+                return internal_error();
             };
             let mut response = file(Chunks::new(Cursor::new(page), bytes, Some(permit)), HTML, None);
-            // It brings a stricter policy of its own, which names its script by its hash.
+            // The report has a stricter policy of its own, with the hash of its script.
             let policy = HeaderValue::from_static("frame-ancestors 'none'");
             response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
             response
         }
         Some(Ok(Err(error))) => failure(StatusCode::INTERNAL_SERVER_ERROR, &cli::chain(&error)),
-        Some(Err(error)) => trouble(&error),
-        None => defect(),
+        Some(Err(error)) => error_response(&error),
+        None => internal_error(),
     }
 }
 
-/// The history is nobody's while the file is read.
-fn kept(served: &Served, id: &Id) -> Result<Kept, Error> {
+/// Looks up a stored profile; releases the history before its file is read.
+fn kept(served: &Served, id: &Id) -> Result<Stored, Error> {
     served.shared.history().profile(id)
 }
 
 pub(super) fn parse(id: &str) -> Result<Id, Error> {
-    id.parse().map_err(|_| Error::NoId)
+    id.parse().map_err(|_| Error::InvalidId)
 }
 
-/// Does what may wait for a disk, or takes long, aside. `None` when it has panicked.
+/// Runs blocking or slow work on another thread. `None` if it panicked.
 pub(super) async fn blocking<T: Send + 'static>(
     served: &Served,
     work: impl FnOnce(Served) -> T + Send + 'static,
@@ -131,13 +131,13 @@ fn file(content: Chunks, kind: &'static str, name: Option<&str>) -> Response {
     (headers, Body::new(content)).into_response()
 }
 
-pub(super) fn trouble(error: &Error) -> Response {
+pub(super) fn error_response(error: &Error) -> Response {
     match error {
-        Error::Unknown(_) | Error::NoId => failure(StatusCode::NOT_FOUND, "there is no such profile"),
-        // Where it is on the host is nobody's business.
+        Error::Unknown(_) | Error::InvalidId => failure(StatusCode::NOT_FOUND, "no such profile"),
+        // Do not disclose paths on the host.
         Error::State { .. } | Error::Taken | Error::Write(_) => {
-            tracing::warn!("a profile cannot be served: {}", cli::chain(error));
-            failure(StatusCode::INTERNAL_SERVER_ERROR, "it cannot be read; the daemon's log says why")
+            tracing::warn!("cannot serve a profile: {}", cli::chain(error));
+            failure(StatusCode::INTERNAL_SERVER_ERROR, "cannot read the profile; see the daemon's log")
         }
         Error::TooLarge { .. } | Error::Damaged(_) | Error::Unreadable(..) => {
             failure(StatusCode::INTERNAL_SERVER_ERROR, &cli::chain(error))
@@ -145,6 +145,6 @@ pub(super) fn trouble(error: &Error) -> Response {
     }
 }
 
-pub(super) fn defect() -> Response {
-    failure(StatusCode::INTERNAL_SERVER_ERROR, "a defect in jjleak; the daemon's log may say more")
+pub(super) fn internal_error() -> Response {
+    failure(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon's log")
 }

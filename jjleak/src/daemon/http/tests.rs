@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::daemon::config::{Config, Place};
+use crate::daemon::config::{Config, ListenAddress};
 use crate::daemon::handover::Handover;
 use crate::daemon::history::{Entry, History};
 use crate::daemon::watch::Watcher;
@@ -18,7 +18,7 @@ use crate::render::sample;
 
 const TOKEN: &str = "a token that nobody guesses";
 
-/// A daemon that knows one profile, of a process with a hostile name.
+/// A daemon with one profile, of a process with a hostile name.
 struct Fixture {
     shared: Shared,
     folder: TempDir,
@@ -41,7 +41,7 @@ impl Fixture {
         Guard::of(&self.shared.core().config.http).unwrap()
     }
 
-    /// What is answered: status, headers and body.
+    /// Response to a request: status, headers and body.
     fn ask(&self, request: Request<Body>) -> (StatusCode, axum::http::HeaderMap, Vec<u8>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -68,7 +68,7 @@ fn request(method: Method, path: &str, headers: &[(&str, &str)]) -> Request<Body
 }
 
 #[test]
-fn everything_that_is_kept_is_served() {
+fn everything_stored_is_served() {
     let fixture = Fixture::new(Config::default());
     let id = &fixture.id;
     let (status, page) = fixture.get("/");
@@ -100,7 +100,7 @@ fn everything_that_is_kept_is_served() {
 }
 
 #[test]
-fn names_that_a_process_chooses_are_escaped_and_pages_may_load_nothing() {
+fn process_names_are_escaped_and_pages_load_nothing() {
     let fixture = Fixture::new(Config::default());
     let (_, headers, page) = fixture.ask(request(Method::GET, "/", &[]));
     let page = String::from_utf8(page).unwrap();
@@ -110,13 +110,13 @@ fn names_that_a_process_chooses_are_escaped_and_pages_may_load_nothing() {
 }
 
 #[test]
-fn arguments_of_processes_are_shown_only_where_the_configuration_says_so() {
+fn command_lines_are_shown_only_if_configured() {
     let _cat = Cat::answering(std::process::Command::new("cat").args(["-", "hunter2"]));
     for shows in [false, true] {
         let mut config = cats();
         config.http.show_command_lines = shows;
         let fixture = Fixture::new(config);
-        fixture.shared.core().look();
+        fixture.shared.core().scan();
         for path in ["/", "/api/v1/processes"] {
             assert_eq!(fixture.get(path).1.contains("hunter2"), shows, "{path}");
         }
@@ -125,7 +125,7 @@ fn arguments_of_processes_are_shown_only_where_the_configuration_says_so() {
 }
 
 #[test]
-fn the_interface_that_is_described_is_the_one_that_is_there() {
+fn the_openapi_description_matches_the_routes() {
     let fixture = Fixture::new(Config::default());
     let description: Value = serde_json::from_str(&fixture.get("/api/v1/openapi.json").1).unwrap();
     for (path, methods) in description["paths"].as_object().unwrap() {
@@ -134,7 +134,7 @@ fn the_interface_that_is_described_is_the_one_that_is_there() {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
             let (status, _, body) = fixture.ask(request(method.clone(), &format!("{path}?pid=1"), &[]));
             assert_ne!(status, 405, "{method} {path}");
-            assert!(!String::from_utf8_lossy(&body).contains("there is nothing here"), "{method} {path}");
+            assert!(!String::from_utf8_lossy(&body).contains("no such resource"), "{method} {path}");
         }
     }
     let profile: Value =
@@ -145,7 +145,7 @@ fn the_interface_that_is_described_is_the_one_that_is_there() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found_and_no_path_leads_out() {
+fn unknown_paths_are_not_found_and_none_escapes() {
     let fixture = Fixture::new(Config::default());
     for path in [
         "/profiles/0000000000001-1/flame.svg",
@@ -167,7 +167,7 @@ fn what_is_not_there_is_not_found_and_no_path_leads_out() {
 }
 
 #[test]
-fn with_a_token_nobody_gets_anything_without_it_but_a_sign_of_life() {
+fn with_a_token_only_health_is_public() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     std::fs::write(&path, format!("{TOKEN}\n")).unwrap();
@@ -177,7 +177,7 @@ fn with_a_token_nobody_gets_anything_without_it_but_a_sign_of_life() {
     let mut config = Config::default();
     config.http.token_file.clone_from(&path);
     mode(0o644);
-    assert!(Guard::of(&config.http).unwrap_err().to_string().contains("everybody"));
+    assert!(Guard::of(&config.http).unwrap_err().to_string().contains("every user"));
     mode(0o640);
     let fixture = Fixture::new(config);
     assert_eq!(fixture.get("/").0, 401);
@@ -190,9 +190,9 @@ fn with_a_token_nobody_gets_anything_without_it_but_a_sign_of_life() {
 }
 
 #[test]
-fn another_sites_page_gets_nothing_from_a_local_address() {
+fn cross_site_requests_to_a_local_address_are_refused() {
     let mut config = Config::default();
-    config.http.listen = Place::Tcp("127.0.0.1:7007".parse().unwrap());
+    config.http.listen = ListenAddress::Tcp("127.0.0.1:7007".parse().unwrap());
     let fixture = Fixture::new(config);
     let get = |host: &str| fixture.ask(request(Method::GET, "/", &[("host", host)])).0;
     assert_eq!(
@@ -211,17 +211,17 @@ fn another_sites_page_gets_nothing_from_a_local_address() {
     );
 }
 
-/// Its pages on a Unix socket, while the test is at work.
+/// Serves on a Unix socket during a test.
 async fn served_to(fixture: &Fixture, test: impl AsyncFnOnce(&Path)) {
     let path = fixture.folder.path().join("socket");
-    let listener = Listener::open(&Place::Unix(path.clone())).unwrap().unwrap();
+    let listener = Listener::open(&ListenAddress::Unix(path.clone())).unwrap().unwrap();
     tokio::select! {
         () = serve(listener, fixture.guard(), fixture.shared.clone()) => panic!("it serves no more"),
         () = test(&path) => {}
     }
 }
 
-/// A client that has asked, and read nothing but the first byte of the answer.
+/// A client that sends a request and reads only the first byte of the response.
 fn begin(socket: &Path, path: &str) -> (UnixStream, u8) {
     let mut stream = UnixStream::connect(socket).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
@@ -242,7 +242,7 @@ async fn ask_at(socket: &Path, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn of_a_thousand_connections_each_is_answered() {
+async fn a_thousand_connections_are_all_answered() {
     let fixture = Fixture::new(Config::default());
     let path = format!("/profiles/{}/flame.svg", fixture.id);
     served_to(&fixture, async |socket| {
@@ -260,11 +260,11 @@ async fn of_a_thousand_connections_each_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_has_its_file_left_on_disk_and_others_served() {
+async fn a_client_that_does_not_read_takes_no_memory_and_blocks_no_others() {
     const LARGE: u64 = 1 << 40;
     let fixture = Fixture::new(Config::default());
     let picture = fixture.shared.history().picture(&fixture.id.parse().unwrap()).unwrap();
-    // Larger than any memory: reading it whole would fail.
+    // Too large to be read into memory.
     std::fs::OpenOptions::new().write(true).open(&picture).unwrap().set_len(LARGE).unwrap();
     let path = format!("/profiles/{}/flame.svg", fixture.id);
     served_to(&fixture, async |socket| {
@@ -284,7 +284,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_asked_for_is_answered_and_nothing_of_the_host_is(
+    fn any_request_is_answered_without_disclosing_host_files(
         path in "/[a-z0-9/.%_-]{0,60}", query in "[a-z0-9=&%.]{0,20}", header in "[ -~]{0,40}"
     ) {
         let fixture = Fixture::new(Config::default());

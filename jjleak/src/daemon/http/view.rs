@@ -1,4 +1,4 @@
-//! What clients are told of a process.
+//! JSON view of a process.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,12 +15,12 @@ use crate::daemon::watch::Watched;
 use crate::processes::Pid;
 use crate::render::printable;
 
-/// Most profiles of a process whose live bytes are told.
+/// Maximum number of profiles of a process in [`ProcessView::live_history`].
 const LIVE_POINTS: usize = 64;
-/// Longest command line that is shown.
+/// Maximum length of a command line.
 const MAX_COMMAND_LINE: usize = 4096;
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ProcessView {
     pub(super) pid: u32,
@@ -28,31 +28,31 @@ pub(super) struct ProcessView {
     pub(super) comm: String,
     pub(super) exe: String,
     pub(super) cgroup: String,
-    /// Only if the configuration has it shown.
+    /// Only if enabled in the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) command_line: Option<String>,
     pub(super) state: &'static str,
     pub(super) reason: Option<&'static str>,
-    /// The same in words.
+    /// The reason in words.
     pub(super) why: Option<String>,
     pub(super) resident_bytes: u64,
-    /// Of the whole control group.
+    /// Memory of the whole control group.
     pub(super) cgroup_bytes: Option<u64>,
     pub(super) limit_bytes: Option<u64>,
-    /// Whose limit it is: `cgroup` or `ram`.
+    /// Kind of the limit: `cgroup` or `ram`.
     pub(super) limit_of: Option<&'static str>,
     pub(super) available_bytes: Option<u64>,
     pub(super) pressure_percent: Option<f64>,
-    /// By how much it grows; nothing when it does not.
+    /// Growth; zero if it does not grow.
     pub(super) growth_bytes_per_s: f64,
-    /// Seconds since the daemon's start, negative before it, and resident bytes.
+    /// Times in seconds since the daemon's start, negative before it, and resident bytes.
     pub(super) history: Vec<(f64, f64)>,
-    /// The same of live bytes, by profile.
+    /// Times, as in [`Self::history`], and live bytes, by profile.
     pub(super) live_history: Vec<(f64, u64)>,
     pub(super) finding: Option<FindingView>,
 }
 
-/// What was found.
+/// Findings about a process.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct FindingView {
     pub(super) verdict: String,
@@ -65,7 +65,7 @@ pub(super) struct FindingView {
     pub(super) profile: Option<String>,
 }
 
-/// All processes, those that leak first and then the largest.
+/// All processes, leaking ones first, then by size.
 pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
     let (mut views, shows_command_lines, began) = {
         let (core, history) = (shared.core(), shared.history());
@@ -74,7 +74,7 @@ pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
     };
     add_live(&mut views, shared, began);
     if shows_command_lines {
-        // A process can make whoever reads its memory wait: nobody else is to wait, too.
+        // Reading a process's memory can block, so do it without holding any locks.
         for view in &mut views {
             view.command_line = Pid::new(view.pid).map(command_line);
         }
@@ -84,7 +84,7 @@ pub(super) fn processes(shared: &Shared) -> Vec<ProcessView> {
     views
 }
 
-/// What lived at the last profiles of each process.
+/// Adds the live bytes of each process's last profiles.
 fn add_live(views: &mut [ProcessView], shared: &Shared, began: Duration) {
     let began = Timestamp::now().saturating_sub(since_boot().saturating_sub(began)).unwrap_or(Timestamp::MIN);
     let index: HashMap<_, _> =
@@ -130,8 +130,8 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
         limit_of: last.limit.map(|limit| limit_of(limit.is_cgroup)),
         available_bytes: last.limit.map(|limit| limit.available),
         pressure_percent: last.pressure,
-        growth_bytes_per_s: case.course().growth(),
-        history: case.course().points().into_iter().map(|(at, bytes)| (at - began, bytes)).collect(),
+        growth_bytes_per_s: case.trend().growth(),
+        history: case.trend().points().into_iter().map(|(at, bytes)| (at - began, bytes)).collect(),
         live_history: Vec::new(),
         finding,
     }
@@ -140,7 +140,7 @@ fn process(core: &Core, history: &History, watched: &Watched) -> ProcessView {
 fn command_line(pid: Pid) -> String {
     let mut bytes = Vec::new();
     let file = File::open(pid.proc_file("cmdline"));
-    // What cannot be read, of a process that has ended, is empty.
+    // Empty if it cannot be read because the process has ended.
     let _ = file.and_then(|file| file.take(MAX_COMMAND_LINE as u64).read_to_end(&mut bytes));
     let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
     printable(words.trim_end()).chars().take(MAX_COMMAND_LINE).collect()

@@ -1,4 +1,4 @@
-//! A process that does nothing, for tests.
+//! An idle process, for tests.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use regex::Regex;
 use crate::daemon::config::{Config, Pattern};
 use crate::processes::Pid;
 
-/// Ended when dropped.
+/// Killed when dropped.
 pub(in crate::daemon) struct Cat(Child);
 
 impl Cat {
@@ -16,20 +16,20 @@ impl Cat {
         Self::answering(&mut Command::new("cat"))
     }
 
-    /// A program that gives back what it is told, when it has done so once.
+    /// Starts a program that echoes its input, and waits for its first echo.
     pub(in crate::daemon) fn answering(command: &mut Command) -> Self {
         let mut cat = Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-        cat.tell("x\n");
+        cat.echo("x\n");
         cat
     }
 
-    /// Waits until it has given back as many bytes.
-    pub(in crate::daemon) fn tell(&mut self, text: &str) {
-        self.say(text);
+    /// Sends a text, and waits until it is echoed.
+    pub(in crate::daemon) fn echo(&mut self, text: &str) {
+        self.send(text);
         self.0.stdout.as_mut().unwrap().read_exact(&mut vec![0; text.len()]).unwrap();
     }
 
-    pub(in crate::daemon) fn say(&mut self, text: &str) {
+    pub(in crate::daemon) fn send(&mut self, text: &str) {
         self.0.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 
@@ -45,7 +45,7 @@ impl Drop for Cat {
     }
 }
 
-/// Watches cats, and nothing else.
+/// A configuration that watches `cat` only.
 pub(in crate::daemon) fn cats() -> Config {
     let mut config = Config::default();
     config.watch.names = vec![Pattern(Regex::new("^cat$").unwrap())];

@@ -1,4 +1,4 @@
-//! Which processes are watched.
+//! Rules for which processes to watch.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -8,10 +8,10 @@ use crate::daemon::config::{Pattern, Watching};
 use crate::jvm::LIBRARY;
 use crate::processes::{ControlGroup, Credentials, Pid, Process};
 
-/// Most of what a process maps that is looked at: a JVM maps its library early on.
+/// Maximum number of bytes read of `/proc/PID/maps`: a JVM maps its library early.
 const MAX_MAPS_BYTES: u64 = 4 << 20;
 
-/// What is asked of a process; what costs more is asked later, and not at all if it does not matter.
+/// Properties of a process, in increasing order of cost; each is read only if needed.
 pub(super) trait Traits {
     fn names(&self) -> [&str; 2];
     fn user(&self) -> Option<u32>;
@@ -19,7 +19,7 @@ pub(super) trait Traits {
     fn is_jvm(&self) -> bool;
 }
 
-/// Whether such a process is watched.
+/// Whether the rules match a process.
 pub(super) fn is_wanted(of: &impl Traits, rules: &Watching) -> bool {
     let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.0.is_match(text));
     let is_named = |patterns: &[Pattern]| of.names().iter().any(|name| any(patterns, name));
@@ -33,7 +33,7 @@ pub(super) fn is_wanted(of: &impl Traits, rules: &Watching) -> bool {
         || (rules.jvms && of.is_jvm())
 }
 
-/// A process that runs.
+/// A running process.
 pub(super) struct Candidate<'a> {
     pub(super) process: &'a Process,
     pub(super) exe: &'a str,
@@ -58,15 +58,15 @@ impl Traits for Candidate<'_> {
     }
 }
 
-/// Whether a process maps a JVM's library.
+/// Whether a process maps a JVM's library as code.
 fn maps_jvm(pid: Pid) -> bool {
     let Ok(maps) = File::open(pid.proc_file("maps")) else { return false };
     let lines = BufReader::new(maps.take(MAX_MAPS_BYTES)).split(b'\n').map_while(Result::ok);
     lines.into_iter().any(|line| maps_library(&String::from_utf8_lossy(&line)))
 }
 
-/// Whether a line of `/proc/PID/maps` is of a JVM's code, going by the name of its file alone: this is asked of every process
-/// that starts. Profilers map the file, too, but do not run it.
+/// Whether a line of `/proc/PID/maps` is of a JVM's code, by file name alone, because every new process is checked. Profilers
+/// map the file as well, but not executable.
 fn maps_library(line: &str) -> bool {
     let is_code =
         line.split(' ').nth(1).is_some_and(|permissions| permissions.as_bytes().get(2) == Some(&b'x'));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_has_a_process_watched_and_exclusion_goes_before_all() {
+    fn each_rule_matches_and_exclusion_takes_precedence() {
         let java = Known("java", 1000, "/a.service", true);
         let nginx = Known("nginx", 33, "/b.service", false);
         let rules = Watching::default();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_a_jvms_code_is_one_and_who_only_reads_the_file_is_not() {
+    fn a_process_is_a_jvm_if_it_maps_the_library_as_code() {
         let line = |permissions| {
             format!("7f00-7f10 {permissions} 00000000 fd:01 77   /usr/lib/j v m/server/libjvm.so")
         };

@@ -1,6 +1,6 @@
-//! The processes that are watched: found when they start, looked at until they end.
+//! Finds processes when they start, and scans their memory until they end.
 //!
-//! In: the kernel's process events, and `/proc`. Out: a [`Case`] for each. No process notices any of it.
+//! In: the kernel's process events, and `/proc`. Out: a [`Case`] for each watched process. The processes are not disturbed.
 
 mod matching;
 
@@ -16,60 +16,60 @@ use matching::{Candidate, is_wanted};
 
 use super::config::Config;
 use super::decide::{Case, Sample};
-use super::handover::Inheritance;
+use super::handover::SavedProcesses;
 use crate::processes::{
     ControlGroup, MemoryLimit, Pid, Process, Resident, ResidentMemory, Started, Starts, pids,
 };
 
-/// A program that has just started maps its libraries later: so often it is looked at, at one look after the other.
-const LOOKS_AT_NEW: u8 = 2;
-/// More than start between two looks, but for a storm: then all processes are looked through.
+/// Number of scans in which a new process is checked: a program maps its libraries only after its start.
+const SCANS_OF_NEW: u8 = 2;
+/// Maximum number of new processes between two scans. If there are more, as in a fork storm, all processes are scanned.
 const MAX_NEW: usize = 4096;
-/// Ticks in a second of what `/proc/PID/stat` counts start times in (`USER_HZ`; the same on every architecture of Linux).
+/// Clock ticks per second of start times in `/proc/PID/stat` (`USER_HZ`; the same on all architectures of Linux).
 const TICKS: u64 = 100;
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
 pub struct Watched {
-    /// Who it is.
+    /// Its identity.
     pub process: Process,
     /// Its control group.
     pub group: ControlGroup,
-    /// Where it stands.
+    /// Its state.
     pub case: Case,
     memory: ResidentMemory,
 }
 
-/// All processes that are watched.
+/// All watched processes.
 #[derive(Debug)]
 pub struct Watcher {
     watched: BTreeMap<Pid, Watched>,
     starts: Option<Starts>,
-    /// Those that have just started, and how often they are still looked at.
+    /// New processes, and the number of scans in which each is still checked.
     new: BTreeMap<Pid, u8>,
     rescanned: Option<Duration>,
-    /// Processes that were wanted and found no room since the last search among all.
+    /// Processes that match but exceed `watch.max_processes`, since the last scan of all processes.
     turned_away: BTreeSet<Pid>,
-    /// What is known of processes that have not been found again yet.
-    inheritance: Inheritance,
+    /// Saved state of processes that have not been found again yet.
+    saved: SavedProcesses,
 }
 
-/// What a look has shown.
+/// Changes found by a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Processes that are watched from now on.
+    /// Processes newly watched.
     pub found: Vec<Pid>,
     /// Processes that have ended.
     pub ended: Vec<Pid>,
-    /// How many of those that are found go on where another daemon was.
+    /// Number of those newly watched whose saved state was restored.
     pub resumed: usize,
-    /// How many others that it watched are not watched any more.
+    /// Number of saved processes that are no longer watched.
     pub forgotten: usize,
 }
 
 impl Watcher {
-    /// Watches nobody yet. The second value is why the kernel does not tell of processes that start, if it does not: they are
-    /// found later then.
+    /// A watcher without processes. The second value is the reason why process events are unavailable, if they are; processes
+    /// are then found later.
     #[must_use]
     pub fn new() -> (Self, Option<io::Error>) {
         let (starts, error) = match Starts::listen() {
@@ -82,46 +82,46 @@ impl Watcher {
             new: BTreeMap::new(),
             rescanned: None,
             turned_away: BTreeSet::new(),
-            inheritance: Inheritance::new(),
+            saved: SavedProcesses::new(),
         };
         (watcher, error)
     }
 
-    /// Has processes that another daemon has watched go on where they were, if the next look finds them.
-    pub fn inherit(&mut self, inheritance: Inheritance) {
-        self.inheritance = inheritance;
+    /// Sets the saved state to restore for processes that the next scan finds.
+    pub fn restore(&mut self, saved: SavedProcesses) {
+        self.saved = saved;
     }
 
-    /// Those that are watched.
+    /// All watched processes.
     pub fn iter(&self) -> impl Iterator<Item = &Watched> {
         self.watched.values()
     }
 
-    /// One of them.
+    /// The watched process with this PID.
     pub fn get_mut(&mut self, pid: Pid) -> Option<&mut Watched> {
         self.watched.get_mut(&pid)
     }
 
-    /// One of them, and no other that has its PID now.
+    /// The watched process with this PID and start time.
     pub fn same(&mut self, pid: Pid, start_time: u64) -> Option<&mut Watched> {
         self.watched.get_mut(&pid).filter(|watched| watched.process.start_time == start_time)
     }
 
-    /// How many wanted processes have found no room since the last search among all.
+    /// Number of processes that match but exceed `watch.max_processes`.
     #[must_use]
     pub fn turned_away(&self) -> usize {
         self.turned_away.len()
     }
 
-    /// Looks at all that are watched, and for others to watch.
-    pub fn look(&mut self, now: Duration, config: &Config) -> Changes {
+    /// Reads the memory of all watched processes, and scans for new ones.
+    pub fn scan(&mut self, now: Duration, config: &Config) -> Changes {
         let mut changes = Changes::default();
         let started = self.starts.as_ref().map(Starts::take).unwrap_or_default();
         let Started { pids: started, missed } = started;
         let is_due = self.rescanned.is_none_or(|last| now.saturating_sub(last) >= config.watch.rescan.0);
-        self.new.extend(started.iter().map(|pid| (*pid, LOOKS_AT_NEW)));
+        self.new.extend(started.iter().map(|pid| (*pid, SCANS_OF_NEW)));
         let all = is_due || missed || self.new.len() > MAX_NEW;
-        // What runs another program now is another process to its users. Not of every program is told that it starts.
+        // After an exec, a process is another one to its users. Not every exec raises an event.
         self.watched.retain(|pid, watched| {
             let is_another = (all || started.contains(pid)) && watched.is_another();
             if is_another {
@@ -136,21 +136,21 @@ impl Watcher {
             pids().collect()
         } else {
             let candidates = self.new.keys().copied().collect();
-            self.new.values_mut().for_each(|looks| *looks -= 1);
-            self.new.retain(|_, looks| *looks > 0);
+            self.new.values_mut().for_each(|scans| *scans -= 1);
+            self.new.retain(|_, scans| *scans > 0);
             candidates
         };
-        let inherited = self.inheritance.len();
+        let saved_count = self.saved.len();
         for pid in candidates {
             if !self.watched.contains_key(&pid) {
                 self.take_in(pid, now, config, &mut changes);
             }
         }
-        // The first look is at all that are there.
-        self.inheritance.clear();
-        changes.forgotten = inherited - changes.resumed;
+        // The first scan covers all processes.
+        self.saved.clear();
+        changes.forgotten = saved_count - changes.resumed;
         self.watched.retain(|pid, watched| {
-            let runs = watched.look(now, config);
+            let runs = watched.scan(now, config);
             if !runs {
                 changes.ended.push(*pid);
             }
@@ -159,18 +159,18 @@ impl Watcher {
         changes
     }
 
-    /// Applies rules that have changed: those that are not wanted any more are let go, but for those that are being profiled.
-    pub fn reconsider(&mut self, config: &Config) {
+    /// Applies a changed configuration: drops processes that no longer match, unless they are being profiled.
+    pub fn apply_config(&mut self, config: &Config) {
         self.rescanned = None;
         self.watched.retain(|_, watched| watched.case.state().has_probes() || watched.is_wanted(config));
     }
 
-    /// Takes a process in, if it is wanted.
+    /// Watches a process if it matches.
     fn take_in(&mut self, pid: Pid, now: Duration, config: &Config, changes: &mut Changes) {
         if pid.number().get() == std::process::id() {
             return;
         }
-        // Processes end while they are looked at, and some belong to nobody: none of that is of interest.
+        // A process may end meanwhile, and kernel threads have no memory: skip them silently.
         let Ok(process) = Process::open(pid) else { return };
         let Ok(memory) = ResidentMemory::open(pid) else { return };
         let case = Case::new(now, started(&process));
@@ -183,7 +183,7 @@ impl Watcher {
             return;
         }
         let process = &watched.process;
-        let left = self.inheritance.remove(&(pid, process.start_time));
+        let left = self.saved.remove(&(pid, process.start_time));
         if let Some(past) = left.and_then(|left| left.of_program(&process.exe)) {
             watched.case = Case::resume(now, started(process), past, config);
             changes.resumed += 1;
@@ -194,12 +194,12 @@ impl Watcher {
 }
 
 impl Watched {
-    /// Looks at its memory; whether it runs.
-    fn look(&mut self, now: Duration, config: &Config) -> bool {
+    /// Reads its memory; returns whether it still runs.
+    fn scan(&mut self, now: Duration, config: &Config) -> bool {
         let resident = match self.memory.read() {
             Ok(Resident::Bytes(bytes)) => bytes,
             Ok(Resident::Ended) => return false,
-            // Nothing is known of it this time.
+            // Skip this sample.
             Err(error) => {
                 tracing::debug!("{} (pid {}): {error}", self.process.comm, self.process.pid);
                 return true;
@@ -217,22 +217,22 @@ impl Watched {
         is_wanted(&candidate, &config.watch)
     }
 
-    /// Whether the process runs another program than when it was taken in.
+    /// Whether the process has executed another program.
     fn is_another(&self) -> bool {
         let exe = fs::read_link(self.process.pid.proc_file("exe"));
         exe.is_ok_and(|exe| program(&exe) != program(&self.process.exe)) && !self.case.state().has_probes()
     }
 }
 
-/// The path of a program. Of one whose file was replaced, as by an upgrade of its package, the kernel says that it is deleted:
-/// whoever runs it goes on.
+/// Path of a program, without the kernel's mark for a deleted file: after an upgrade of its package, a process goes on running
+/// the replaced file.
 #[must_use]
 pub fn program(exe: &Path) -> &Path {
     let path = exe.as_os_str().as_bytes();
     Path::new(OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path)))
 }
 
-/// When a process was started, since the host was.
+/// Start time of a process since boot.
 const fn started(process: &Process) -> Duration {
     Duration::from_millis(process.start_time.saturating_mul(1000 / TICKS))
 }

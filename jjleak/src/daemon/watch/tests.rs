@@ -5,96 +5,96 @@ use regex::Regex;
 use super::cat::{Cat, cats};
 use super::*;
 use crate::daemon::config::{Count, Pattern};
-use crate::daemon::handover::{Handover, Left};
+use crate::daemon::handover::{Handover, SavedProcess};
 
 #[test]
-fn a_process_is_found_looked_at_and_let_go_when_it_has_ended() {
+fn a_process_is_found_scanned_and_dropped_when_it_has_ended() {
     let (mut watcher, _) = Watcher::new();
     let (first, config) = (Cat::start(), cats());
-    assert!(watcher.look(Duration::ZERO, &config).found.contains(&first.pid()));
+    assert!(watcher.scan(Duration::ZERO, &config).found.contains(&first.pid()));
     assert!(watcher.get_mut(first.pid()).unwrap().case.last().resident > 0);
     let second = Cat::start();
     let (pid, due) = (second.pid(), config.watch.rescan.0);
-    assert!(watcher.look(due, &config).found.contains(&pid));
+    assert!(watcher.scan(due, &config).found.contains(&pid));
     drop(second);
-    assert!(watcher.look(due, &config).ended.contains(&pid));
+    assert!(watcher.scan(due, &config).ended.contains(&pid));
     assert!(watcher.get_mut(pid).is_none() && watcher.get_mut(first.pid()).is_some());
 }
 
 #[test]
-fn one_that_starts_is_found_at_the_next_look_where_the_kernel_tells_of_it() {
+fn a_new_process_is_found_by_the_next_scan_where_process_events_are_available() {
     let (mut watcher, error) = Watcher::new();
     let config = cats();
-    watcher.look(Duration::ZERO, &config);
+    watcher.scan(Duration::ZERO, &config);
     let cat = Cat::start();
-    let found = watcher.look(Duration::from_secs(1), &config).found;
+    let found = watcher.scan(Duration::from_secs(1), &config).found;
     assert_eq!(found.contains(&cat.pid()), error.is_none());
 }
 
 #[test]
-fn no_more_are_watched_than_there_is_room_for_and_rules_that_change_hold_at_once() {
+fn max_processes_is_kept_and_changed_rules_apply_at_once() {
     let (mut watcher, _) = Watcher::new();
     let (_first, _second) = (Cat::start(), Cat::start());
     let mut config = cats();
     config.watch.max_processes = Count(1);
-    watcher.look(Duration::ZERO, &config);
+    watcher.scan(Duration::ZERO, &config);
     assert_eq!(watcher.iter().count(), 1);
     assert!(watcher.turned_away() >= 1);
     config.watch.names.clear();
-    watcher.reconsider(&config);
+    watcher.apply_config(&config);
     assert_eq!(watcher.iter().count(), 0);
 }
 
 #[test]
-fn one_that_finds_no_room_counts_once_however_often_it_is_looked_at() {
+fn a_process_beyond_the_limit_counts_once_however_often_it_is_scanned() {
     let (mut watcher, _) = Watcher::new();
     let (_first, second) = (Cat::start(), Cat::start());
     let mut config = cats();
     config.watch.max_processes = Count(1);
-    watcher.look(Duration::ZERO, &config);
-    watcher.new.insert(second.pid(), LOOKS_AT_NEW);
-    watcher.look(Duration::from_secs(1), &config);
+    watcher.scan(Duration::ZERO, &config);
+    watcher.new.insert(second.pid(), SCANS_OF_NEW);
+    watcher.scan(Duration::from_secs(1), &config);
     let before = watcher.turned_away();
-    watcher.new.insert(second.pid(), LOOKS_AT_NEW);
+    watcher.new.insert(second.pid(), SCANS_OF_NEW);
     watcher.starts = None;
-    watcher.look(Duration::from_secs(2), &config);
+    watcher.scan(Duration::from_secs(2), &config);
     assert_eq!(watcher.turned_away(), before);
 }
 
 #[test]
-fn another_program_in_the_same_process_is_noticed_also_where_the_kernel_does_not_tell_of_it() {
+fn an_exec_is_noticed_even_without_process_events() {
     let (mut watcher, _) = Watcher::new();
     watcher.starts = None;
     let script = "read line; echo $line; read line; exec cat";
     let mut shell = Cat::answering(Command::new("sh").args(["-c", script]));
     let (pid, mut config) = (shell.pid(), cats());
     config.watch.names = vec![Pattern(Regex::new("^(sh|cat)$").unwrap())];
-    assert!(watcher.look(Duration::ZERO, &config).found.contains(&pid));
-    shell.say("line\n");
-    shell.tell("x");
-    let changes = watcher.look(config.watch.rescan.0, &config);
+    assert!(watcher.scan(Duration::ZERO, &config).found.contains(&pid));
+    shell.send("line\n");
+    shell.echo("x");
+    let changes = watcher.scan(config.watch.rescan.0, &config);
     assert!(changes.ended.contains(&pid) && changes.found.contains(&pid), "{changes:?}");
     assert_eq!(watcher.get_mut(pid).unwrap().process.comm, "cat");
 }
 
 #[test]
-fn a_process_goes_on_where_another_daemon_has_left_it_and_one_with_its_pid_does_not() {
+fn a_process_is_resumed_and_another_one_with_its_pid_is_not() {
     let (folder, config) = (tempfile::tempdir().unwrap(), cats());
     let (cat, other) = (Cat::start(), Cat::start());
     let (mut first, _) = Watcher::new();
-    first.look(Duration::ZERO, &config);
+    first.scan(Duration::ZERO, &config);
     for pid in [cat.pid(), other.pid()] {
         first.get_mut(pid).unwrap().case.request(Duration::ZERO);
         first.get_mut(pid).unwrap().case.begin(Duration::ZERO);
     }
-    // As if the other's PID were a new process's.
+    // As if a new process had the other's PID.
     first.get_mut(other.pid()).unwrap().process.start_time -= 1;
     let (mut handover, _) = Handover::open(folder.path()).unwrap();
-    handover.write(first.iter().map(Left::of).collect());
+    handover.write(first.iter().map(SavedProcess::of).collect());
 
     let (mut second, _) = Watcher::new();
-    second.inherit(Handover::open(folder.path()).unwrap().1);
-    let changes = second.look(Duration::from_secs(1), &config);
+    second.restore(Handover::open(folder.path()).unwrap().1);
+    let changes = second.scan(Duration::from_secs(1), &config);
 
     let state = |watcher: &mut Watcher, pid| watcher.get_mut(pid).unwrap().case.state().name();
     assert_eq!((state(&mut second, cat.pid()), state(&mut second, other.pid())), ("back_off", "watching"));
@@ -109,40 +109,41 @@ fn a_process_that_has_just_started_is_young() {
 }
 
 #[test]
-fn one_whose_program_was_replaced_on_disk_goes_on_and_runs_no_other_program() {
+fn a_process_whose_executable_was_replaced_on_disk_is_still_the_same() {
     let (folder, config) = (tempfile::tempdir().unwrap(), cats());
     let path = folder.path().join("cat");
     fs::copy("/bin/cat", &path).unwrap();
     let cat = Cat::answering(&mut Command::new(&path));
     let (mut watcher, _) = Watcher::new();
-    watcher.look(Duration::ZERO, &config);
-    let left: Vec<_> = watcher.iter().filter(|it| it.process.pid == cat.pid()).map(Left::of).collect();
+    watcher.scan(Duration::ZERO, &config);
+    let left: Vec<_> =
+        watcher.iter().filter(|it| it.process.pid == cat.pid()).map(SavedProcess::of).collect();
     fs::remove_file(&path).unwrap();
     let exe = fs::read_link(cat.pid().proc_file("exe")).unwrap();
     assert!(exe.to_str().unwrap().ends_with(" (deleted)"));
-    let changes = watcher.look(config.watch.rescan.0, &config);
+    let changes = watcher.scan(config.watch.rescan.0, &config);
     assert!(!changes.ended.contains(&cat.pid()), "{changes:?}");
 
     let state = folder.path().join("state");
     fs::create_dir(&state).unwrap();
     Handover::open(&state).unwrap().0.write(left);
     let (mut next, _) = Watcher::new();
-    next.inherit(Handover::open(&state).unwrap().1);
-    let changes = next.look(Duration::ZERO, &config);
+    next.restore(Handover::open(&state).unwrap().1);
+    let changes = next.scan(Duration::ZERO, &config);
     assert_eq!((changes.resumed, changes.forgotten), (1, 0));
 }
 
 #[test]
-fn one_that_runs_another_program_than_when_it_was_left_does_not_count_as_one_that_goes_on() {
+fn a_process_that_has_executed_another_program_is_not_resumed() {
     let (folder, config) = (tempfile::tempdir().unwrap(), cats());
     let cat = Cat::start();
     let (mut first, _) = Watcher::new();
-    first.look(Duration::ZERO, &config);
+    first.scan(Duration::ZERO, &config);
     first.get_mut(cat.pid()).unwrap().process.exe = "/bin/another".into();
-    let left: Vec<_> = first.iter().filter(|it| it.process.pid == cat.pid()).map(Left::of).collect();
+    let left: Vec<_> = first.iter().filter(|it| it.process.pid == cat.pid()).map(SavedProcess::of).collect();
     Handover::open(folder.path()).unwrap().0.write(left);
     let (mut next, _) = Watcher::new();
-    next.inherit(Handover::open(folder.path()).unwrap().1);
-    let changes = next.look(Duration::ZERO, &config);
+    next.restore(Handover::open(folder.path()).unwrap().1);
+    let changes = next.scan(Duration::ZERO, &config);
     assert_eq!((changes.resumed, changes.forgotten), (0, 1));
 }

@@ -16,7 +16,7 @@ fn q_and_control_c_leave_from_anywhere() {
 }
 
 #[test]
-fn what_is_worst_comes_first_and_other_orders_are_a_key_away() {
+fn the_worst_comes_first_and_keys_change_the_order() {
     let mut top = view(Colors::Sixteen);
     assert_eq!(listed(&mut top), ["cache_insert", "com.example", "std::map", "load_config", "漢字"]);
     type_in(&mut top, "s");
@@ -30,7 +30,7 @@ fn what_is_worst_comes_first_and_other_orders_are_a_key_away() {
 }
 
 #[test]
-fn what_is_chosen_stays_chosen_when_rows_change_places() {
+fn the_selection_stays_when_rows_move() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "jj");
     assert!(selected(&mut top).contains("std::map"));
@@ -45,7 +45,7 @@ fn what_is_chosen_stays_chosen_when_rows_change_places() {
 }
 
 #[test]
-fn the_first_row_is_chosen_until_another_one_is() {
+fn the_first_row_is_selected_by_default() {
     let mut top = view(Colors::Sixteen);
     assert!(selected(&mut top).contains("cache_insert"));
     let mut later = leaking();
@@ -56,7 +56,7 @@ fn the_first_row_is_chosen_until_another_one_is() {
 }
 
 #[test]
-fn a_filter_shows_what_matches_while_it_is_typed_and_escape_clears_it() {
+fn a_filter_applies_while_it_is_typed_and_escape_clears_it() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "/PAGE");
     assert_eq!(listed(&mut top), ["cache_insert"], "by a caller's name");
@@ -73,7 +73,7 @@ fn a_filter_shows_what_matches_while_it_is_typed_and_escape_clears_it() {
 }
 
 #[test]
-fn a_frozen_view_stays_as_it_is_and_goes_on_with_what_is_true_by_then() {
+fn a_frozen_view_stays_and_resumes_with_the_latest_snapshot() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "f");
     let mut later = leaking();
@@ -88,7 +88,7 @@ fn a_frozen_view_stays_as_it_is_and_goes_on_with_what_is_true_by_then() {
 }
 
 #[test]
-fn enter_leads_to_the_call_site_and_its_tree_and_escape_back() {
+fn enter_opens_the_call_site_and_its_tree_and_escape_goes_back() {
     let mut top = view(Colors::Sixteen);
     press(&mut top, KeyCode::Enter);
     let site = text(&mut top, USUAL);
@@ -122,7 +122,7 @@ fn several_processes_are_listed_and_lead_to_their_call_sites() {
 }
 
 #[test]
-fn bytes_and_objects_take_turns() {
+fn b_switches_between_bytes_and_objects() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "b");
     let objects = text(&mut top, USUAL);
@@ -134,7 +134,7 @@ fn bytes_and_objects_take_turns() {
 }
 
 #[test]
-fn an_export_has_what_is_shown_and_nothing_else() {
+fn an_export_contains_only_what_is_shown() {
     let mut top = view(Colors::Sixteen);
     assert_eq!(press(&mut top, KeyCode::Char('e')), Some(Request::Export));
     assert_eq!(top.shown().0.stacks.len(), 5);
@@ -147,7 +147,7 @@ fn an_export_has_what_is_shown_and_nothing_else() {
 }
 
 #[test]
-fn one_walks_through_the_tree_and_zooms() {
+fn keys_move_through_the_tree_and_zoom() {
     let mut top = view(Colors::Sixteen);
     type_in(&mut top, "tjjj");
     assert!(text(&mut top, USUAL).contains("load_page  68.7 %: 5,296,496 bytes (5.1 MiB) in 8,075 objects"));
@@ -163,7 +163,7 @@ fn one_walks_through_the_tree_and_zooms() {
 }
 
 #[test]
-fn a_tree_that_is_higher_than_the_screen_moves_with_what_is_chosen() {
+fn a_tree_taller_than_the_screen_scrolls_with_the_selection() {
     let mut top = view(Colors::Sixteen);
     let size = (40, 10);
     type_in(&mut top, "t");
@@ -195,7 +195,7 @@ fn a_notice_shows_until_the_next_key() {
 }
 
 #[test]
-fn processes_that_have_ended_are_kept_in_bounds() {
+fn the_number_of_ended_processes_is_bounded() {
     let mut top = view_of_two();
     for pid in 0..100 {
         let mut profile = leaking();
@@ -237,7 +237,7 @@ fn threaded() -> Profile {
 }
 
 #[test]
-fn threads_are_told_at_call_sites_and_a_filter_finds_their_sites() {
+fn call_sites_name_their_threads_and_a_filter_finds_them() {
     let mut top = Top::new(about(Colors::Sixteen));
     top.update(vec![threaded()], Cost::default());
     type_in(&mut top, "/poller");

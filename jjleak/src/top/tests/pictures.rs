@@ -58,7 +58,7 @@ fn several_processes_in_a_usual_terminal() {
 }
 
 #[test]
-fn what_is_lost_is_summed_over_processes_and_what_is_of_the_host_is_told_once() {
+fn losses_are_summed_over_processes_and_host_wide_ones_shown_once() {
     let mut top = Top::new(about(Colors::Sixteen));
     let lost = |lost: u64| Profile {
         lost: sample::counters([("missed_free", lost), ("process_table_full", 7)]),
@@ -104,7 +104,7 @@ fn call_sites_are_listed_also_where_nothing_is_judged() {
 }
 
 #[test]
-fn losses_and_estimates_are_told_in_the_last_line_but_one() {
+fn losses_and_estimates_are_in_the_status_line() {
     let mut profile = leaking();
     profile.lost = sample::counters([("stale_pending", 3), ("live_table_full", 0)]);
     profile.coverage.sampling = crate::profile::Sampling::Rate(10);
@@ -116,7 +116,7 @@ fn losses_and_estimates_are_told_in_the_last_line_but_one() {
 }
 
 #[test]
-fn looks_that_come_less_often_than_asked_for_are_told_of() {
+fn a_longer_interval_than_requested_is_shown() {
     let mut top = view(Colors::Sixteen);
     top.set_interval(Duration::from_millis(5_400));
     let text = text(&mut top, USUAL);
@@ -175,7 +175,7 @@ fn sixteen_colours_are_enough() {
 }
 
 #[test]
-fn no_cell_has_what_steers_a_terminal() {
+fn no_cell_contains_control_characters() {
     for keys in ["", "G\n", "t", "/\u{1b}["] {
         let mut top = view(Colors::True);
         for key in keys.chars() {

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_rises_with_what_lives_and_begins_at_nothing() {
+    fn a_line_rises_with_live_bytes_from_zero() {
         assert_eq!(line(&points(&[0, 1, 50, 100]), 4), " ▁▄█");
         assert_eq!(line(&points(&[10]), 3), "  █");
         assert_eq!(line(&[], 3), "   ");

@@ -1,4 +1,4 @@
-//! What the log says when profiling has ended.
+//! Log messages at the end of profiling.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::daemon::profile::Take;
 use crate::profile::InWindows;
 
-/// What is logged meanwhile by this thread.
+/// Captures what this thread logs.
 fn logged(what: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
@@ -32,7 +32,7 @@ fn logged(what: impl FnOnce()) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A profile that was taken in windows of time, which can judge nothing.
+/// A profile in windows of time, which can have no verdict.
 fn in_windows(pid: Pid, start_time: u64) -> Profile {
     let mut profile = profile(pid, start_time);
     profile.coverage.windows = Some(InWindows { windows: 12, ..InWindows::default() });
@@ -46,62 +46,62 @@ fn found(profile: &Profile) -> Finding {
 }
 
 #[test]
-fn nothing_else_is_said_of_a_process_than_what_is_known_of_it() {
+fn the_log_says_of_a_process_what_its_finding_says() {
     let fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     let leaks = finding(pid, start_time);
-    let mut mended = leaks.clone();
-    mended.leaking = 0;
+    let mut fixed = leaks.clone();
+    fixed.leaking = 0;
     let early = unjudged(pid, start_time);
     let never = found(&in_windows(pid, start_time));
     let begins = ["leaks: ", "was not found to leak: ", "is not judged: ", "cannot be judged: "];
-    let [leaks_so, mended_so, early_so, never_so] = begins;
+    let [leaks_so, fixed_so, early_so, never_so] = begins;
     for (before, last, expected) in [
         (None, &leaks, leaks_so),
-        (None, &mended, mended_so),
+        (None, &fixed, fixed_so),
         (None, &early, early_so),
         (None, &never, never_so),
         (Some(&leaks), &early, leaks_so),
         (Some(&leaks), &never, leaks_so),
-        (Some(&leaks), &mended, mended_so),
-        (Some(&mended), &early, mended_so),
-        (Some(&mended), &never, mended_so),
-        (Some(&mended), &leaks, leaks_so),
+        (Some(&leaks), &fixed, fixed_so),
+        (Some(&fixed), &early, fixed_so),
+        (Some(&fixed), &never, fixed_so),
+        (Some(&fixed), &leaks, leaks_so),
         (Some(&never), &early, early_so),
         (Some(&early), &never, never_so),
     ] {
         let mut core = fixture.shared.core();
         core.findings.clear();
         if let Some(before) = before {
-            core.hear(Message::Found(before.clone()));
+            core.handle(Message::Found(before.clone()));
         }
         let is_never = std::ptr::eq(last, &raw const never);
         let mut last = last.clone();
-        last.told_in = format!("1600000000000-{pid}").parse().ok();
+        last.verdict_profile = format!("1600000000000-{pid}").parse().ok();
         let outcome = Ok(Some(last.clone()));
-        let said = logged(|| core.hear(Message::Ended { pid, start_time, outcome, is_too_dear: false }));
+        let said = logged(|| core.handle(Message::Ended { pid, start_time, outcome, is_too_costly: false }));
 
         let known = &core.findings[&pid];
         let case = format!("{before:?}, then {last:?}: {said}");
         assert!(said.contains(&format!("cat (pid {pid}) {expected}{}", known.verdict)), "{case}");
-        assert_eq!(known.judged, expected == leaks_so || expected == mended_so, "{case}");
+        assert_eq!(known.judged, expected == leaks_so || expected == fixed_so, "{case}");
         assert_eq!(known.leaking > 0, expected == leaks_so, "{case}");
-        // The profile that is named is the one that tells it, and what the last one had to say is not left out.
-        assert!(said.contains(&format!("profile=\"{}\"", known.told_in.as_ref().unwrap())), "{case}");
+        // The named profile is the one with the verdict, and the last one's message is included.
+        assert!(said.contains(&format!("profile=\"{}\"", known.verdict_profile.as_ref().unwrap())), "{case}");
         assert!(said.contains(&last.last_verdict), "{case}");
-        // Whoever is told of warnings alone is told of leaks, and of what could not be judged in the end.
+        // Warnings alone report leaks, and runs that ended inconclusively.
         assert_eq!(said.contains("WARN"), expected == leaks_so || is_never, "{case}");
         assert_eq!(said.contains("an earlier profile"), known.judged && !known.is_last_judged, "{case}");
     }
 }
 
 #[test]
-fn a_verdict_holds_to_the_end_of_profiling_though_nothing_can_be_judged_any_more() {
+fn a_verdict_holds_even_if_later_snapshots_of_the_run_are_inconclusive() {
     let mut fixture = Fixture::new();
     let cat = Cat::start();
-    fixture.look();
+    fixture.scan();
     let (pid, start_time) = (cat.pid(), fixture.start_time(cat.pid()));
     let (judged, mut last) = (profile(pid, start_time), in_windows(pid, start_time));
     last.taken_at = judged.taken_at + jiff::SignedDuration::from_secs(1);
@@ -123,6 +123,6 @@ fn a_verdict_holds_to_the_end_of_profiling_though_nothing_can_be_judged_any_more
 
     assert_eq!((&outcome.verdict, outcome.leaking), (&expected.verdict, expected.leaking));
     assert!(outcome.judged && outcome.is_final() && !outcome.is_last_judged);
-    assert_eq!(outcome.kept, Some(Id::of(&last)));
-    assert_eq!(outcome.told_in, expected.told_in);
+    assert_eq!(outcome.last_profile, Some(Id::of(&last)));
+    assert_eq!(outcome.verdict_profile, expected.verdict_profile);
 }

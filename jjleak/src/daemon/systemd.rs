@@ -1,44 +1,44 @@
-//! What systemd is told (`sd_notify(3)`). Without systemd, all of it does nothing.
+//! Notifications to systemd (`sd_notify(3)`). No-ops without systemd.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Tells of something; nobody can be told that it failed.
+/// Sends a notification; failures are only logged.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("systemd cannot be told: {error}");
+        tracing::debug!("cannot notify systemd: {error}");
     }
 }
 
-/// The daemon watches.
+/// The daemon is ready.
 pub(super) fn ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// What it does now, in a line.
+/// Status line.
 pub(super) fn status(text: &str) {
     notify(&[NotifyState::Status(text)]);
 }
 
-/// It reads its configuration anew, until it is [`ready`] again.
+/// The daemon is reloading its configuration, until the next [`ready`].
 pub(super) fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     let states = now.map(|now| vec![NotifyState::Reloading, now]);
     notify(&states.unwrap_or_else(|_| vec![NotifyState::Reloading]));
 }
 
-/// It ends.
+/// The daemon is stopping.
 pub(super) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// How often systemd wants a sign of life, if it does: twice as often as it must come.
+/// Interval for [`alive`], if the watchdog is enabled: half of its timeout.
 pub(super) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|longest| longest / 2)
 }
 
-/// A sign of life.
+/// Keep-alive for the watchdog.
 pub(super) fn alive() {
     notify(&[NotifyState::Watchdog]);
 }
