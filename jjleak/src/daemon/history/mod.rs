@@ -40,8 +40,8 @@ const INDEX: &str = "index";
 /// Folder of profiles, in the state directory.
 const PROFILES: &str = "profiles";
 /// Name to which an unreadable index is moved: it may contain what nothing else does.
-const ASIDE: &str = "index.unreadable";
-/// The index is rewritten when it has more stale lines than entries and these, or than [`MAX_STALE`].
+const MOVED_INDEX: &str = "index.unreadable";
+/// The index is rewritten when its stale lines outnumber its entries by this, or exceed [`MAX_STALE`].
 const FEW_STALE: usize = 16;
 const MAX_STALE: usize = 1000;
 
@@ -169,7 +169,7 @@ impl History {
         let folder = directory.join(PROFILES);
         fs::create_dir_all(&folder).map_err(state("create", &folder))?;
         let index = directory.join(INDEX);
-        let moved_index = directory.join(ASIDE);
+        let moved_index = directory.join(MOVED_INDEX);
         let (journal, found, rebuilt) = open_index(&index, &moved_index)?;
         let mut repairs = Repairs { lines: found.damaged, rebuilt, ..Repairs::default() };
         let moved_index = fs::metadata(&moved_index).ok().map(|about| (moved_index, about.len()));

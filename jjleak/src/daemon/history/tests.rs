@@ -93,7 +93,7 @@ fn an_oversized_index_is_moved_aside_and_rebuilt_from_the_profiles() {
     let folder = tempfile::tempdir().unwrap();
     let (mut history, _) = open(&folder);
     let id = keep(&mut history, 1, 1000);
-    let aside = folder.path().join(ASIDE);
+    let aside = folder.path().join(MOVED_INDEX);
     fs::OpenOptions::new().write(true).open(folder.path().join(INDEX)).unwrap().set_len(65 << 20).unwrap();
     let (mut history, repairs) = open(&folder);
     assert_eq!(repairs, Repairs { adopted: 1, rebuilt: true, ..Repairs::default() });
