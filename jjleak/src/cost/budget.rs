@@ -7,8 +7,8 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(10);
 /// Target interval between windows. A span of [`SPAN_S`] can contain windows of two more strata than fit into it: the last
 /// one of a stratum that began before, and the first one of a stratum that ends after.
 const INTERVAL: Duration = Duration::from_millis(2_500);
-/// Maximum length of a window, as a fraction of the target interval: 50 ms. Long against the time it takes to enable probes, short
-/// against changes in the program's behaviour. The cost of a burst in a window is not known in advance.
+/// Maximum length of a window, as a fraction of the target interval: 50 ms. Long against the time it takes to enable probes,
+/// short against changes in the program's behaviour. The cost of a burst in a window is not known in advance.
 const WINDOWS_IN_INTERVAL: u32 = 50;
 /// Target interval at first: shorter, with shorter windows, until the debt of having counted everything is repaid.
 pub(super) const FIRST_INTERVAL: Duration = Duration::from_secs(1);
@@ -18,12 +18,13 @@ pub(super) const FIRST_SWITCH_S: f64 = 0.001;
 const NEWEST: f64 = 0.3;
 /// Time constant for forgetting the CPU usage of the process itself, which may idle for a while.
 const FORGET_OWN_S: f64 = 5.;
-/// Minimum CPU usage, in cores, that the budget assumes of an idle process: otherwise the first call after a silence would exceed it.
+/// Minimum CPU usage, in cores, that the budget assumes of an idle process. Otherwise the first call after a silence would
+/// exceed the budget.
 const IDLE_CORES: f64 = 0.002;
 /// Debt allowed before the number and cost of calls is known, if hits cost as much as they can: a thousand calls.
 const GRACE_S: f64 = 0.002;
-/// Debt allowed where counting everything is worth one larger expense: a burst of JIT compilation in a JVM is no steady load. Half a
-/// second at the usual cost of hits.
+/// Debt allowed where counting everything is worth one larger expense: a burst of JIT compilation in a JVM is no steady load.
+/// Half a second at the usual cost of hits.
 const PATIENT_GRACE_S: f64 = 1.2;
 /// The bound holds over any span of this length, or of two strata where those are longer.
 const SPAN_S: f64 = 10.;

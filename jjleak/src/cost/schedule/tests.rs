@@ -176,8 +176,8 @@ impl Outcome {
         self.longest_stratum_s = self.longest_stratum_s.max(stratum_s);
     }
 
-    /// Highest share of the process's own CPU time that was spent in any span at least this long, apart from the grace until counting
-    /// everything ends.
+    /// Highest share of the process's own CPU time that was spent in any span at least this long, apart from the grace until
+    /// counting everything ends.
     fn most_in_a_span(&self, span_s: f64, share: f64) -> f64 {
         let mut most: f64 = 0.;
         // The unspent budget must not fall between two instants that are a span apart.

@@ -219,7 +219,8 @@ impl Case {
         self.state = State::BackOff(now.saturating_add(back_off));
     }
 
-    /// Records that the daemon ended before there was a verdict. Suspicions arise again from new samples; requests have to be saved.
+    /// Records that the daemon ended before there was a verdict. Suspicions arise again from new samples; requests have to be
+    /// saved.
     pub const fn interrupt(&mut self) {
         if let State::Profiling(reason, since) = self.state {
             self.state = match reason {

@@ -32,8 +32,8 @@ impl Folder {
         &self.0
     }
 
-    /// Writes a profile and its flame graph, or neither. A daemon killed in between leaves a flame graph alone, which the next start
-    /// removes, and never a profile without one.
+    /// Writes a profile and its flame graph, or neither. A daemon killed in between leaves a flame graph alone, which the next
+    /// start removes, and never a profile without one.
     pub fn write(&self, sealed: &Sealed<'_>) -> Result<(), Error> {
         // The folder may have been removed while the daemon runs.
         fs::create_dir_all(&self.0).map_err(state("create", &self.0))?;
