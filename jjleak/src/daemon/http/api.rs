@@ -17,7 +17,7 @@ use crate::daemon::history::{Entry, Error, Id};
 use crate::daemon::metrics;
 use crate::processes::Pid;
 
-/// OpenAPI description.
+/// Description of the API, in the `OpenAPI` format.
 const OPENAPI: &str = include_str!("openapi.json");
 /// Default number of profiles in a response.
 const PROFILES: usize = 100;
