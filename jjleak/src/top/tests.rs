@@ -1,4 +1,4 @@
-//! The view as a user sees it: what is in the cells, and what keys do.
+//! The view as a user sees it: contents of the cells, and effects of keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::render::sample;
 mod keys;
 mod pictures;
 
-/// A terminal as it is when one logs in.
+/// The default size of a terminal.
 const USUAL: (u16, u16) = (80, 24);
 
 fn about(colors: Colors) -> About {
@@ -56,7 +56,7 @@ fn frames(callers: impl IntoIterator<Item = Frame>) -> Arc<[Frame]> {
     [malloc].into_iter().chain(callers).chain([serve, main]).collect()
 }
 
-/// A call site: what is thought of it, and what it holds.
+/// A call site with a verdict and live blocks.
 fn site(
     id: u64,
     kind: VerdictKind,
@@ -104,7 +104,7 @@ fn series(kind: VerdictKind, bytes: u64) -> Vec<Point> {
     (1..=24).map(|index| Point { at: seconds(index), bytes: at(index) }).collect()
 }
 
-/// A server that leaks: a leak, a growing Java call site, a cache, what it began with, and churn.
+/// A leaking server: a leak, a growing Java call site, a cache, start-up memory, and churn.
 fn leaking() -> Profile {
     let mut profile = sample::empty_profile();
     "server".clone_into(&mut profile.process.comm);
@@ -197,7 +197,7 @@ fn draw(top: &mut Top, (width, height): (u16, u16)) -> Buffer {
     buffer
 }
 
-/// What can be read.
+/// The text of all cells.
 fn text(top: &mut Top, size: (u16, u16)) -> String {
     let buffer = draw(top, size);
     let mut text = String::new();
@@ -235,7 +235,7 @@ fn selected(top: &mut Top) -> String {
     line.trim_end().to_owned()
 }
 
-/// The call sites that are listed, by their functions.
+/// The functions of the listed call sites.
 fn listed(top: &mut Top) -> Vec<&'static str> {
     let text = text(top, (120, 40));
     let names = ["cache_insert", "com.example", "std::map", "load_config", "漢字"];

@@ -163,7 +163,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl Outcome {
-    /// What is estimated to have been allocated, for what was, when the stratum has ended that there is in the middle of the run.
+    /// Estimated over real cost of all allocations, at the end of the stratum in the middle of the run.
     fn estimate(&self) -> f64 {
         let end = self.accounts.iter().find(|account| account.at_s >= self.counted_s).unwrap();
         let weighted = self.counted.0.at(ns(Duration::from_secs_f64(self.counted_s)));
