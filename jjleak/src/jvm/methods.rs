@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use jjleak_common::jvm::CodeHeap;
 
-use super::codecache::{Blob, BlobKind, CodeCacheLayout};
+use super::blob::{Blob, BlobKind};
+use super::codecache::CodeCacheLayout;
 use super::memory::{MAX_TEXT, SHORT_TEXT};
 use super::scopes::{Scope, ScopeLayout};
 use super::structs::{Field, Structs};
@@ -71,7 +72,7 @@ impl MethodLayout {
             (field("ConstantPool", "_length")?, field("ConstantPool", "_pool_holder")?);
         let in_pool = if let Source::Pool(index) = source { index.end() } else { 0 };
         let pool_bytes = pool_length.end().max(holder.end()).max(in_pool);
-        let too_large = || Error::Unknown("constant pool of a possible size".to_owned());
+        let too_large = || Error::Unknown("constant pool of a plausible size".to_owned());
         let pool_bytes = Some(pool_bytes).filter(|bytes| *bytes <= MAX_POOL_BYTES).ok_or_else(too_large)?;
         Ok(Self {
             fixed: field("Method", "_constMethod")?,

@@ -7,6 +7,7 @@
 //! the JVM, and it is not stopped. Nothing that is read is trusted: it changes meanwhile, and the target
 //! controls it.
 
+mod blob;
 mod codecache;
 mod continuations;
 mod counters;
@@ -37,7 +38,7 @@ use methods::MethodLayout;
 use scopes::ScopeLayout;
 use structs::Structs;
 
-pub use codecache::{Blob, BlobKind};
+pub use blob::{Blob, BlobKind};
 pub use description::{Description, Origin};
 pub use library::{describes_itself, has_name, is_library, library};
 pub use memory::{Memory, ProcessMemory};

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::codecache::Blob;
+use super::blob::Blob;
 use super::structs::{Field, Structs};
 use super::unsigned5::{Encoding, Numbers};
 use super::{Error, Memory};
@@ -188,7 +188,7 @@ impl ScopeLayout {
 }
 
 fn too_large() -> Error {
-    Error::Unknown("compiled method of a possible size".to_owned())
+    Error::Unknown("compiled method of a plausible size".to_owned())
 }
 
 impl Tables {
