@@ -37,6 +37,7 @@ mod fleet;
 mod following;
 mod formats;
 mod generated;
+mod go;
 mod java_turns;
 mod java_ways;
 mod javac;

@@ -49,6 +49,39 @@ pub enum RowKind {
     FarSp = 12,
     /// What a virtual thread's frames return to while those that called them are in the Java heap.
     Continuation = 13,
+    /// A frame of Go's runtime that runs on another stack than its caller: see [`GoSwitch`].
+    Go = 14,
+}
+
+/// How a frame of Go's runtime leads to its caller's stack: in the place of a row's [`SavedFp`].
+///
+/// A goroutine's stack is its own, and C code runs on that of the thread's scheduler (`g0`). Where the runtime has kept the way
+/// back differs between its versions: it is read from the code, for each file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum GoSwitch {
+    /// `runtime.asmcgocall` has gone from a goroutine's stack to the scheduler's, and keeps the goroutine (`g`) and how deep on its
+    /// stack it was.
+    ToScheduler = 0,
+    /// `runtime.asmcgocall` was on the scheduler's stack already, and keeps the stack pointer.
+    Stay = 1,
+    /// `runtime.cgocallback` has gone from the scheduler's stack to a goroutine's. The scheduler tells where it was.
+    ToGoroutine = 2,
+}
+
+/// The fields of a [`GoSwitch::ToScheduler`], all in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToScheduler {
+    /// From the goroutine's stack pointer to the CFA.
+    pub cfa: u64,
+    /// Where the goroutine is kept above the stack pointer; how deep it was is kept in the word below.
+    pub goroutine_at: u64,
+    /// How much the stack pointer was taken down on the scheduler's stack, before it was aligned.
+    pub room: u64,
+    /// Offset of the thread (`m`) in a goroutine.
+    pub thread_in_g: u64,
+    /// Offset of the stack pointer that is kept in a goroutine (`g.sched.sp`).
+    pub pointer_in_g: u64,
 }
 
 /// Where a frame keeps its caller's frame pointer.
@@ -74,6 +107,12 @@ const FP_OFFSET_BITS: u64 = 7;
 const BASE_SHIFT: u64 = FP_OFFSET_SHIFT + FP_OFFSET_BITS;
 const BASE_BITS: u64 = u64::BITS as u64 - BASE_SHIFT;
 const OFFSET_BITS: u64 = SAVED_SHIFT - OFFSET_SHIFT;
+/// Of a [`RowKind::Go`], the offset is that of the CFA from the stack pointer on the caller's stack, and two more.
+const GO_CFA_BITS: u64 = 4;
+const GO_FIELD_BITS: u64 = 5;
+const GO_CFA_MASK: u64 = (1 << GO_CFA_BITS) - 1;
+const GO_FIELD_MASK: u64 = (1 << GO_FIELD_BITS) - 1;
+const _: () = assert!(GO_CFA_BITS + 2 * GO_FIELD_BITS == OFFSET_BITS);
 
 impl Row {
     /// The largest CFA offset, in words: frames of 128 KiB.
@@ -131,10 +170,84 @@ impl Row {
         Self(self.0 & ((1 << BASE_SHIFT) - 1) | words << BASE_SHIFT)
     }
 
+    /// The same rule, from another address on.
+    #[must_use]
+    pub const fn at(self, address: u32) -> Self {
+        Self((self.rule() as u64) << KIND_SHIFT | address as u64)
+    }
+
     /// A row without offsets.
     #[must_use]
     pub const fn plain(address: u32, kind: RowKind) -> Self {
         Self(address as u64 | (kind as u64) << KIND_SHIFT)
+    }
+
+    /// Packs a row of [`GoSwitch::ToScheduler`]; `None` when a field does not fit.
+    #[must_use]
+    pub const fn go_to_scheduler(address: u32, fields: &ToScheduler) -> Option<Self> {
+        let ToScheduler { cfa, goroutine_at, room, thread_in_g, pointer_in_g } = *fields;
+        if cfa > GO_CFA_MASK
+            || thread_in_g > GO_FIELD_MASK
+            || pointer_in_g > GO_FIELD_MASK
+            || goroutine_at > Self::MAX_FP_OFFSET_WORDS.cast_unsigned()
+            || room > Self::MAX_BASE_WORDS
+        {
+            return None;
+        }
+        let offset = cfa | thread_in_g << GO_CFA_BITS | pointer_in_g << (GO_CFA_BITS + GO_FIELD_BITS);
+        let row = Self::go(address, GoSwitch::ToScheduler).0 | offset << OFFSET_SHIFT | room << BASE_SHIFT;
+        Some(Self(row | goroutine_at << FP_OFFSET_SHIFT))
+    }
+
+    /// Packs a row of [`GoSwitch::Stay`], of a stack pointer that is kept so many words above; `None` when an offset does not fit.
+    #[must_use]
+    pub const fn go_stay(address: u32, cfa: u64, pointer_at: u64) -> Option<Self> {
+        if cfa > GO_CFA_MASK || pointer_at > Self::MAX_FP_OFFSET_WORDS.cast_unsigned() {
+            return None;
+        }
+        let row = Self::go(address, GoSwitch::Stay).0;
+        Some(Self(row | cfa << OFFSET_SHIFT | pointer_at << FP_OFFSET_SHIFT))
+    }
+
+    /// Packs a row of [`GoSwitch::ToGoroutine`]; `None` when the offset does not fit.
+    #[must_use]
+    pub const fn go_to_goroutine(address: u32, cfa: u64) -> Option<Self> {
+        if cfa > GO_CFA_MASK {
+            return None;
+        }
+        Some(Self(Self::go(address, GoSwitch::ToGoroutine).0 | cfa << OFFSET_SHIFT))
+    }
+
+    const fn go(address: u32, switch: GoSwitch) -> Self {
+        Self(Self::plain(address, RowKind::Go).0 | (switch as u64) << SAVED_SHIFT)
+    }
+
+    /// Of a [`RowKind::Go`]: the CFA's offset from the stack pointer that the caller had, in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn go_cfa_bytes(self) -> u64 {
+        (self.0 >> OFFSET_SHIFT & GO_CFA_MASK) << 3
+    }
+
+    /// See [`ToScheduler::thread_in_g`]; in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn go_thread_bytes(self) -> u64 {
+        (self.0 >> (OFFSET_SHIFT + GO_CFA_BITS) & GO_FIELD_MASK) << 3
+    }
+
+    /// See [`ToScheduler::pointer_in_g`]; in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn go_pointer_bytes(self) -> u64 {
+        (self.0 >> (OFFSET_SHIFT + GO_CFA_BITS + GO_FIELD_BITS) & GO_FIELD_MASK) << 3
+    }
+
+    /// See [`ToScheduler::room`]; in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn go_room_bytes(self) -> u64 {
+        self.0 >> BASE_SHIFT << 3
     }
 
     /// First address it holds for, relative to the start of the text.
@@ -242,6 +355,21 @@ mod tests {
             prop_assert_eq!(row.fp_offset_bytes(), (fp_offset * 8).cast_unsigned());
             prop_assert_eq!((row.base_saved_bytes(), row.with_base_saved(3)), (0, row));
         }
+    }
+
+    #[test]
+    fn a_row_of_gos_runtime_gives_back_what_was_packed() {
+        let fields = ToScheduler { cfa: 2, goroutine_at: 6, room: 8, thread_in_g: 6, pointer_in_g: 7 };
+        let row = Row::go_to_scheduler(0x1234, &fields).unwrap();
+        assert_eq!((row.address(), row.kind(), row.saved()), (0x1234, RowKind::Go as u64, 0));
+        assert_eq!((row.go_cfa_bytes(), row.fp_offset_bytes(), row.go_room_bytes()), (16, 48, 64));
+        assert_eq!((row.go_thread_bytes(), row.go_pointer_bytes()), (48, 56));
+        let stay = Row::go_stay(1, 1, 5).unwrap();
+        assert_eq!((stay.saved(), stay.go_cfa_bytes(), stay.fp_offset_bytes()), (1, 8, 40));
+        let back = Row::go_to_goroutine(1, 5).unwrap();
+        assert_eq!((back.saved(), back.go_cfa_bytes()), (2, 40));
+        assert_eq!(Row::go_to_scheduler(0, &ToScheduler { thread_in_g: 32, ..fields }), None);
+        assert_eq!((Row::go_stay(0, 16, 5), Row::go_to_goroutine(0, 16)), (None, None));
     }
 
     #[test]

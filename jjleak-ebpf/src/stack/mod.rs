@@ -4,6 +4,7 @@
 //! - `rows`: the rule for a frame.
 //! - `generated`: the rule for code that a JVM generates.
 //! - `leave`: frames of signals and interpreters.
+//! - `go`: stacks that Go's runtime switches between.
 //! - `heap`: frames of virtual threads that are in the Java heap.
 //! - `code`: what is mapped where the user side knows of nothing.
 //! - `window`: the words of the target's stack.
@@ -13,6 +14,7 @@
 
 mod code;
 mod generated;
+mod go;
 mod heap;
 mod intern;
 mod leave;
@@ -114,6 +116,8 @@ struct Walk {
     return_instance: u64,
     /// 1 when the current frame was found by a frame pointer.
     by_frame_pointer: u64,
+    /// The stack pointer of the thread's Go scheduler while the frames further out were called; 0 before it was asked for.
+    scheduler: u64,
     hash: StackHash,
     frame_count: u64,
     heap: heap::Place,

@@ -18,7 +18,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, Walk, Walked, code, generated, heap, leave,
+    Scratch, Walk, Walked, code, generated, go, heap, leave,
     replay::{self, Start},
     rows::{self, Tables},
     trampoline,
@@ -121,6 +121,7 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.return_instance = 0;
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;
+    walk.scheduler = 0;
     walk.hash = StackHash::new(image.0 as u64);
     if threads::are_told_apart() {
         walk.hash = walk.hash.push(walk.thread);
@@ -307,6 +308,9 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     }
     if kind == RowKind::Signal as u64 {
         return leave::signal_frame(scratch);
+    }
+    if kind == RowKind::Go as u64 {
+        return go::switch_stack(scratch, row);
     }
     if by_frame_pointer && walk.frame_pointer == 0 {
         // Where stacks begin, the frame pointer is cleared (System V ABI, x86-64): threads of musl, for one.

@@ -11,12 +11,15 @@ use super::{Frame, FrameKind, GeneratedFrames, signal};
 use crate::collect::RawStack;
 use crate::jvm;
 use crate::processes::{FileVersion, Module, ModuleTable};
+use crate::unwind::GoNames;
 
 /// Looks up native frames; remembers each code location.
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     /// Frames by file and offset, without their address.
     known: HashMap<Place, Vec<Frame>>,
+    /// Go's functions of files without symbols; `None` for files without Go.
+    go: HashMap<FileVersion, Option<GoNames>>,
 }
 
 /// A location in code: a file, and an offset in it.
@@ -26,7 +29,7 @@ impl Default for NativeSymbols {
     fn default() -> Self {
         // blazesym gives every name to its demanglers, which take names of C for fragments of mangled ones.
         let symbolizer = Symbolizer::builder().enable_demangling(false).build();
-        Self { symbolizer, known: HashMap::new() }
+        Self { symbolizer, known: HashMap::new(), go: HashMap::new() }
     }
 }
 
@@ -74,7 +77,7 @@ impl NativeSymbols {
     /// The function at an offset of a file, preceded by those inlined into it, innermost first. The offset is of the
     /// instruction that was executing, or of the last byte of a call.
     fn locate(&mut self, module: &Module, offset: u64, is_executing: bool) -> &[Frame] {
-        let symbolizer = &self.symbolizer;
+        let (symbolizer, go) = (&self.symbolizer, &mut self.go);
         self.known.entry((module.version, offset)).or_insert_with(|| {
             let base = frame_in(module);
             if !is_executing && signal::is_return(module, offset + 1) {
@@ -82,7 +85,7 @@ impl NativeSymbols {
             }
             match lookup(symbolizer, module, offset) {
                 Some(symbol) => frames_of(&symbol, &base),
-                None => vec![base],
+                None => vec![Frame { symbol: go_name(go, module, offset), ..base }],
             }
         })
     }
@@ -112,6 +115,13 @@ fn frame_in(module: &Module) -> Frame {
         kind: if jvm::is_library(module) { FrameKind::Jvm } else { FrameKind::Native },
         ..Frame::default()
     }
+}
+
+/// The function of Go at an offset of a file; empty when it is not known.
+fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, offset: u64) -> String {
+    let names = known.entry(module.version).or_insert_with(|| GoNames::read(&module.parts().ok()?));
+    let name = names.as_ref().zip(module.address_of(offset)).and_then(|(names, at)| names.at(at));
+    name.unwrap_or_default().to_owned()
 }
 
 fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Option<Sym<'a>> {

@@ -22,7 +22,7 @@ use crate::cache_folder::CacheFolder;
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
 /// Changes with everything that changes the content: this layout, [`Row`]'s, and how rows are compiled.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Where the checksum begins, and where what it covers begins.
 const CHECKSUM_AT: usize = MAGIC.len();

@@ -7,6 +7,7 @@
 mod assemble;
 mod cache;
 mod entries;
+mod go;
 mod module;
 mod rule;
 mod sections;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use cache::RowCache;
 pub use entries::Statistics;
+pub use go::GoNames;
 pub use module::{Coverage, ModuleRows};
 pub use rule::Unsupported;
 
@@ -61,6 +63,10 @@ impl CallFrames<'_> {
         let mut entries = Entries::new(&self.text);
         if let Some(section) = &self.eh_frame {
             entries.read_eh_frame(section)?;
+        }
+        // Before what Go's linker writes for debuggers, which leads across no stack.
+        if let Some(go) = &self.go {
+            entries.read_go(go)?;
         }
         if let Some(section) = &self.debug_frame {
             entries.read_debug_frame(section)?;

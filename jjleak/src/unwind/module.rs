@@ -5,7 +5,7 @@ use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
 use super::{MAX_ROWS, Statistics};
 
 /// The kinds of rows that modules have: all but those of generated code.
-const MODULES: [u64; 11] = [
+const MODULES: [u64; 12] = [
     RowKind::None as u64,
     RowKind::Sp as u64,
     RowKind::Fp as u64,
@@ -17,6 +17,7 @@ const MODULES: [u64; 11] = [
     RowKind::FramePointer as u64,
     RowKind::Base as u64,
     RowKind::FarSp as u64,
+    RowKind::Go as u64,
 ];
 
 /// How to unwind each instruction of a module.

@@ -10,11 +10,18 @@ use object::{
     read::elf::{ElfFile, FileHeader, ProgramHeader, SectionHeader, SectionTable},
 };
 
-use super::{Error, start};
+use super::{
+    Error,
+    go::{self, GoCode, Image},
+    start,
+};
 
 /// Longest compressed section that is unpacked, measured unpacked. Its size comes from the file; Go programs, which
 /// compress `.debug_frame`, have a few MiB.
 const MAX_UNPACKED_BYTES: u64 = 128 << 20;
+
+/// Places that are tried for Go's table where no section is named after it; the eight bytes that it begins with are rare.
+const MAX_GO_TABLES: usize = 4;
 
 /// Bytes of an address.
 pub(super) const ADDRESS_BYTES: u8 = 8;
@@ -24,6 +31,8 @@ pub(super) struct CallFrames<'data> {
     pub(super) text: Text,
     pub(super) eh_frame: Option<Section<'data>>,
     pub(super) debug_frame: Option<Section<'data>>,
+    /// What Go's own tables describe.
+    pub(super) go: Option<GoCode<'data>>,
     /// The code from where the program starts on, as much of it as [`start::startup`] looks at.
     pub(super) start: Section<'data>,
 }
@@ -48,6 +57,18 @@ fn is_code(segment: &ProgramHeader64<LittleEndian>) -> bool {
     segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
 }
 
+/// What Go's own tables in a file describe; `None` when there are none.
+pub(super) fn go_code<'data>(elf: impl ReadRef<'data>) -> Option<GoCode<'data>> {
+    let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
+    let segments = header.program_headers(LittleEndian, elf).ok()?;
+    let sections = header.sections(LittleEndian, elf).ok()?;
+    let tables = Section::go_tables(&sections, elf);
+    if tables.is_empty() {
+        return None;
+    }
+    GoCode::locate(Image::new(segments, elf), &tables)
+}
+
 impl<'data> CallFrames<'data> {
     /// Looks for the sections by name. Without section headers `PT_GNU_EH_FRAME` leads to `.eh_frame`, as it leads the
     /// C++ runtime there (Linux Standard Base, "Exception Frames"). Nothing else of the file is read.
@@ -64,6 +85,7 @@ impl<'data> CallFrames<'data> {
             text: Text::new(segments, elf)?,
             eh_frame: Section::eh_frame(&sections, elf).or_else(|| Section::behind_header(segments, elf)),
             debug_frame: Section::debug_frame(&sections, elf),
+            go: go_code(elf),
             start: Section::code_at(header.e_entry.get(LittleEndian), segments, elf),
         })
     }
@@ -80,6 +102,9 @@ impl<'data> CallFrames<'data> {
             hasher.update(&address.to_le_bytes());
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
+        }
+        if let Some(go) = &self.go {
+            go.update(&mut hasher);
         }
         hasher.finalize()
     }
@@ -102,6 +127,24 @@ impl<'data> Section<'data> {
         let (_, section) = sections.section_by_name(LittleEndian, b".eh_frame")?;
         let bytes = section.data(LittleEndian, elf).ok().filter(|bytes| !bytes.is_empty())?;
         Some(Self { address: section.sh_addr(LittleEndian), bytes: Cow::Borrowed(bytes) })
+    }
+
+    /// Where Go's table of its functions can be: in a section of its own, or, linked by a C linker to be loaded anywhere, among
+    /// relocated data.
+    fn go_tables<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Vec<(u64, &'data [u8])> {
+        let named = |name: &[u8]| {
+            let (_, section) = sections.section_by_name(LittleEndian, name)?;
+            Some((section.sh_addr(LittleEndian), section.data(LittleEndian, elf).ok()?))
+        };
+        if let Some(table) = named(b".gopclntab") {
+            return vec![table];
+        }
+        let Some((address, data)) = named(b".go.buildinfo").and_then(|_| named(b".data.rel.ro")) else {
+            return Vec::new();
+        };
+        let tables = (0..data.len()).step_by(usize::from(ADDRESS_BYTES));
+        let tables = tables.map(|at| (address + at as u64, &data[at..]));
+        tables.filter(|(_, bytes)| go::is_table(bytes)).take(MAX_GO_TABLES).collect()
     }
 
     /// It can be compressed, in either of two ways.

@@ -1,0 +1,107 @@
+//! The module's memory as it is once it has been loaded at the addresses that it was linked for.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use object::{
+    LittleEndian, ReadRef,
+    elf::{self, ProgramHeader64, Rela64},
+    pod,
+    read::elf::ProgramHeader,
+};
+
+const WORD_BYTES: usize = 8;
+const WORD: u64 = WORD_BYTES as u64;
+
+/// Most relocations that are read: Go programs that can be anywhere have one for each pointer in their data, some 100,000.
+const MAX_RELOCATIONS: usize = 1 << 22;
+
+/// What is loaded of a file, and what the dynamic loader writes there.
+pub(in crate::unwind) struct Image<'data> {
+    segments: Vec<Segment<'data>>,
+    /// Words that become addresses in the module.
+    relocated: HashMap<u64, u64>,
+}
+
+struct Segment<'data> {
+    addresses: Range<u64>,
+    bytes: &'data [u8],
+    is_writable: bool,
+}
+
+impl<'data> Image<'data> {
+    pub(in crate::unwind) fn new(
+        segments: &[ProgramHeader64<LittleEndian>],
+        elf: impl ReadRef<'data>,
+    ) -> Self {
+        let loaded = segments.iter().filter(|it| it.p_type(LittleEndian) == elf::PT_LOAD);
+        let loaded = loaded.filter_map(|segment| {
+            let bytes = segment.data(LittleEndian, elf).ok()?;
+            let start = segment.p_vaddr(LittleEndian);
+            Some(Segment {
+                addresses: start..start.checked_add(bytes.len() as u64)?,
+                bytes,
+                is_writable: segment.p_flags(LittleEndian).contains(elf::PF_W),
+            })
+        });
+        let mut image = Self { segments: loaded.collect(), relocated: HashMap::new() };
+        let dynamic = segments.iter().find(|it| it.p_type(LittleEndian) == elf::PT_DYNAMIC);
+        if let Some(dynamic) = dynamic.and_then(|it| it.data(LittleEndian, elf).ok()) {
+            image.relocated = image.relocations(dynamic).unwrap_or_default();
+        }
+        image
+    }
+
+    /// The addends of relative relocations, by address.
+    fn relocations(&self, dynamic: &'data [u8]) -> Option<HashMap<u64, u64>> {
+        let word = |at: &[u8]| at.try_into().ok().map(u64::from_le_bytes);
+        let (mut table, mut size) = (0, 0);
+        for entry in dynamic.chunks_exact(2 * WORD_BYTES) {
+            let (tag, value) = (word(&entry[..WORD_BYTES])?, word(&entry[WORD_BYTES..])?);
+            match i64::try_from(tag).unwrap_or(-1) {
+                tag if tag == elf::DT_RELA.0 => table = value,
+                tag if tag == elf::DT_RELASZ.0 => size = value,
+                tag if tag == elf::DT_NULL.0 => break,
+                _ => {}
+            }
+        }
+        let bytes = self.bytes(table, size);
+        let count = (bytes.len() / size_of::<Rela64<LittleEndian>>()).min(MAX_RELOCATIONS);
+        let (relocations, _) = pod::slice_from_bytes::<Rela64<LittleEndian>>(bytes, count).ok()?;
+        let relative =
+            relocations.iter().filter(|it| it.r_type(LittleEndian, false) == elf::R_X86_64_RELATIVE);
+        let pairs = relative.map(|it| (it.r_offset.get(LittleEndian), it.r_addend.get(LittleEndian)));
+        Some(pairs.map(|(at, addend)| (at, addend.cast_unsigned())).collect())
+    }
+
+    /// So many bytes at an address; fewer where the file has no more.
+    pub(super) fn bytes(&self, address: u64, size: u64) -> &'data [u8] {
+        let segment = self.segments.iter().find(|segment| segment.addresses.contains(&address));
+        let Some(segment) = segment else { return &[] };
+        let from = usize::try_from(address - segment.addresses.start).unwrap_or(usize::MAX);
+        let bytes = segment.bytes.get(from..).unwrap_or_default();
+        &bytes[..bytes.len().min(usize::try_from(size).unwrap_or(usize::MAX))]
+    }
+
+    /// The word at an address.
+    pub(super) fn word(&self, address: u64) -> Option<u64> {
+        if let Some(word) = self.relocated.get(&address) {
+            return Some(*word);
+        }
+        Some(u64::from_le_bytes(self.bytes(address, WORD).try_into().ok()?))
+    }
+
+    /// Where in writable memory a word has this value.
+    pub(super) fn places_of(&self, value: u64) -> impl Iterator<Item = u64> {
+        let relocated = self.relocated.iter().filter(move |(_, word)| **word == value).map(|(at, _)| *at);
+        let written = self.segments.iter().filter(|segment| segment.is_writable).flat_map(move |segment| {
+            // Segments begin at any address, words at multiples of their size.
+            let start = segment.addresses.start.next_multiple_of(WORD);
+            let skip = usize::try_from(start - segment.addresses.start).unwrap_or(usize::MAX);
+            let words = segment.bytes.get(skip..).unwrap_or_default().chunks_exact(WORD_BYTES);
+            let words = words.enumerate().filter(move |(_, word)| **word == value.to_le_bytes());
+            words.map(move |(index, _)| start + index as u64 * WORD)
+        });
+        relocated.chain(written)
+    }
+}

@@ -1,0 +1,129 @@
+//! Rows of Go's functions, from the tables that every Go program carries for its own tracebacks (`.gopclntab`), stripped or not.
+//!
+//! - `image`: the module's memory as it will be loaded.
+//! - `table`: functions, and the stack pointer's distance from the return address at each instruction (`pcsp`).
+//! - `names`: what they are called.
+//! - `switch`: functions of the runtime that switch stacks, from their code.
+//!
+//! Tables of Go 1.18 and later are read; where the code is to be found is told by the runtime's own description of the module
+//! (`runtime.firstmoduledata`), which must agree with the table in six places.
+
+mod image;
+mod names;
+mod switch;
+mod table;
+
+pub(super) use image::Image;
+pub use names::GoNames;
+pub(super) use table::is_table;
+
+use jjleak_common::unwind::{Row, RowKind, SavedFp};
+
+use self::table::{Function, Table};
+use super::{
+    Error, MAX_ROWS,
+    assemble::push,
+    entries::{Entries, Span},
+};
+
+/// Bytes of a word on the stack.
+const WORD: u64 = 8;
+
+/// Functions at which Go's own tracebacks end, and nothing was called from elsewhere: the outermost frames of goroutines, of
+/// threads, and of the program. `runtime.sigtramp` is marked as such in newer versions, and is called by the kernel.
+const ROOTS: [&[u8]; 3] = [b"runtime.goexit", b"runtime.mstart", b"runtime.rt0_go"];
+
+/// The Go code of a module.
+pub(super) struct GoCode<'data> {
+    image: Image<'data>,
+    table: Table<'data>,
+}
+
+impl<'data> GoCode<'data> {
+    /// The code of the first of these tables by which the module describes itself; `None` when there is none that is known.
+    pub(super) fn locate(image: Image<'data>, tables: &[(u64, &'data [u8])]) -> Option<Self> {
+        let mut known = tables.iter().filter_map(|(address, bytes)| Table::parse(bytes, *address));
+        let table = known.find_map(|table| table.placed_by(&image))?;
+        Some(Self { image, table })
+    }
+
+    /// What the rows are made from, for a checksum.
+    pub(super) fn update(&self, hasher: &mut crc32fast::Hasher) {
+        hasher.update(&self.table.text().to_le_bytes());
+        hasher.update(self.table.bytes());
+        for function in self.table.functions().filter(|it| switch::is_special(it.name)) {
+            hasher.update(self.code(&function));
+        }
+    }
+
+    fn code(&self, function: &Function<'_>) -> &'data [u8] {
+        self.image.bytes(function.addresses.start, function.addresses.end - function.addresses.start)
+    }
+}
+
+impl Entries<'_> {
+    /// Adds the functions of Go.
+    pub(super) fn read_go(&mut self, go: &GoCode<'_>) -> Result<(), Error> {
+        for function in go.table.functions() {
+            let size = function.addresses.end - function.addresses.start;
+            let Some(addresses) = self.text.relative(function.addresses.start, size) else {
+                self.statistics.outside += 1;
+                continue;
+            };
+            if addresses.is_empty() {
+                continue;
+            }
+            let first = self.rows.len();
+            self.add_function(go, &function, addresses.start);
+            if self.rows.len() == first {
+                continue;
+            }
+            if self.rows.len() > MAX_ROWS {
+                return Err(Error::TooManyRows);
+            }
+            self.statistics.entries += 1;
+            self.spans.push(Span { addresses, rows: first..self.rows.len() });
+        }
+        Ok(())
+    }
+
+    /// Adds the rows of a function that begins at `begin`; none for what Go's linker knows of and has no table for, C code that it
+    /// has linked.
+    fn add_function(&mut self, go: &GoCode<'_>, function: &Function<'_>, begin: u32) {
+        let first = self.rows.len();
+        if function.is_top_frame() && ROOTS.contains(&function.name) {
+            self.rows.push(Row::plain(begin, RowKind::End));
+            return;
+        }
+        let relative = |address: u64| begin + u32::try_from(address - function.addresses.start).unwrap_or(0);
+        if switch::is_special(function.name) {
+            for (address, row) in switch::rows(go.code(function), function, &go.table) {
+                push(&mut self.rows, first, row.at(relative(address)));
+            }
+            return;
+        }
+        // The kernel calls that one.
+        let is_root = function.is_top_frame() && function.name != b"runtime.sigtramp";
+        if function.writes_stack_pointer() || is_root {
+            self.rows.push(Row::plain(begin, RowKind::Unsupported));
+            return;
+        }
+        for (address, depth) in go.table.depths(function) {
+            push(&mut self.rows, first, sp_row(depth).at(relative(address)));
+        }
+    }
+}
+
+/// The row where the stack pointer is so many bytes below the return address.
+fn sp_row(depth: i64) -> Row {
+    let words =
+        u64::try_from(depth).ok().filter(|depth| depth.is_multiple_of(WORD)).map(|depth| depth / WORD + 1);
+    let row = words.and_then(|words| {
+        if words > Row::MAX_OFFSET_WORDS {
+            Row::far(0, words, SavedFp::Register, 0)
+        } else {
+            Row::new(0, RowKind::Sp, words, SavedFp::Register, 0)
+        }
+    });
+    row.unwrap_or(Row::plain(0, RowKind::Unsupported))
+}

@@ -1,0 +1,250 @@
+//! Functions of Go's runtime that set the stack pointer: where they keep what leads back is read from the instructions by which they
+//! go back themselves.
+
+use std::ops::Range;
+
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use jjleak_common::unwind::{Row, RowKind, SavedFp, ToScheduler};
+
+use super::{
+    WORD, sp_row,
+    table::{Function, Table},
+};
+
+/// Longest function that is disassembled; `runtime.cgocallback` has some 300 bytes.
+const MAX_CODE_BYTES: usize = 1024;
+
+/// Offset of the stack's upper end in a goroutine (`g.stack.hi`).
+const STACK_END_IN_G: u64 = 8;
+
+/// Whether a function's code says more than its table.
+pub(super) fn is_special(name: &[u8]) -> bool {
+    matches!(name, b"runtime.asmcgocall" | b"runtime.cgocallback" | b"runtime.mcall" | b"crosscall2")
+}
+
+/// The rows of a [special](is_special) function, from which addresses on. What is not understood is unsupported.
+pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> Vec<(u64, Row)> {
+    if code.len() > MAX_CODE_BYTES {
+        return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
+    }
+    let decoder = Decoder::with_ip(u64::BITS, code, function.addresses.start, DecoderOptions::NONE);
+    let instructions: Vec<_> = decoder.into_iter().collect();
+    let depth = |address| table.depth_at(function, address);
+    if function.name == b"crosscall2" {
+        return crosscall(&instructions, &table.depths(function));
+    }
+    let Some(written) = instructions.iter().position(writes_stack_pointer) else {
+        return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
+    };
+    // What is called before has been called on the caller's stack.
+    let mut rows: Vec<_> =
+        table.depths(function).into_iter().map(|(from, depth)| (from, sp_row(depth))).collect();
+    rows.retain(|(from, _)| *from < instructions[written].ip());
+    rows.push((instructions[written].ip(), Row::plain(0, RowKind::Unsupported)));
+    let calls = (written..instructions.len()).filter(|index| is_call(&instructions[*index]));
+    for index in calls {
+        let (call, row) = (
+            &instructions[index],
+            match function.name {
+                b"runtime.asmcgocall" => asmcgocall(&instructions, index, depth),
+                b"runtime.cgocallback" => cgocallback(&instructions, written, index, depth),
+                _ => Some(Row::plain(0, RowKind::End)),
+            },
+        );
+        if let Some(row) = row {
+            rows.push((call.ip(), row));
+            rows.push((call.next_ip(), Row::plain(0, RowKind::Unsupported)));
+        }
+        // Others follow on the scheduler's stack.
+        if function.name != b"runtime.asmcgocall" {
+            break;
+        }
+    }
+    rows
+}
+
+/// What a register holds while `runtime.asmcgocall` goes back.
+#[derive(Clone, Copy)]
+enum Held {
+    /// The word so far above the stack pointer.
+    Kept(u64),
+    /// The upper end of the stack of the goroutine that is kept there.
+    StackEnd(u64),
+    /// Minus the depth that is kept there.
+    Pointer { goroutine_at: u64, depth_at: u64 },
+}
+
+/// The row at a call of C: where the stack pointer comes from that is restored after it.
+fn asmcgocall(instructions: &[Instruction], call: usize, depth: impl Fn(u64) -> Option<i64>) -> Option<Row> {
+    let mut held: Vec<(Register, Held)> = Vec::new();
+    let of = |held: &[(Register, Held)], register| {
+        held.iter().rev().find(|(it, _)| *it == register).map(|it| it.1)
+    };
+    for instruction in &instructions[call + 1..] {
+        if let Some((to, base, offset)) = load(instruction) {
+            match of(&held, base) {
+                _ if base == Register::RSP => held.push((to, Held::Kept(offset))),
+                Some(Held::Kept(at)) if offset == STACK_END_IN_G => held.push((to, Held::StackEnd(at))),
+                _ => held.retain(|(register, _)| *register != to),
+            }
+        } else if instruction.code() == Code::Sub_r64_rm64 && instruction.memory_base() == Register::RSP {
+            let Some(Held::StackEnd(goroutine_at)) = of(&held, instruction.op0_register()) else {
+                return None;
+            };
+            let depth_at = instruction.memory_displacement64();
+            held.push((instruction.op0_register(), Held::Pointer { goroutine_at, depth_at }));
+        } else if let Some(from) = stack_pointer_from(instruction) {
+            let cfa = u64::try_from(depth(instruction.next_ip())?).ok()? / WORD + 1;
+            return match of(&held, from)? {
+                Held::Kept(at) => Row::go_stay(0, cfa, words(at)?),
+                Held::Pointer { goroutine_at, depth_at } if depth_at + WORD == goroutine_at => {
+                    to_scheduler(&instructions[..call], cfa, words(goroutine_at)?)
+                }
+                _ => None,
+            };
+        } else if writes_stack_pointer(instruction) || instruction.flow_control() != FlowControl::Next {
+            return None;
+        }
+    }
+    None
+}
+
+/// The row at a call on the scheduler's stack, which the instructions before it have gone to.
+fn to_scheduler(before: &[Instruction], cfa: u64, goroutine_at: u64) -> Option<Row> {
+    let switched = before.iter().rposition(|it| load(it).is_some_and(|(to, ..)| to == Register::RSP))?;
+    let (_, _, pointer_in_g) = load(&before[switched])?;
+    let room = before[switched + 1..].iter().find(|it| it.mnemonic() == Mnemonic::Sub)?;
+    let aligned = before[switched + 1..].iter().find(|it| it.mnemonic() == Mnemonic::And)?;
+    if room.op0_register() != Register::RSP || aligned.op0_register() != Register::RSP {
+        return None;
+    }
+    // What is read first of a goroutine, which is held in a register, is the thread that it is on.
+    let of_g = |it: &&Instruction| load(it).is_some_and(|(_, base, _)| base == Register::RDI);
+    let (_, _, thread_in_g) = load(before[..switched].iter().find(of_g)?)?;
+    Row::go_to_scheduler(
+        0,
+        &ToScheduler {
+            cfa,
+            goroutine_at,
+            room: words(room.immediate(1))?,
+            thread_in_g: words(thread_in_g)?,
+            pointer_in_g: words(pointer_in_g)?,
+        },
+    )
+}
+
+/// The row at the call of Go: the stack pointer has been kept with the scheduler, and the one that was kept there before, at the
+/// stack pointer.
+fn cgocallback(
+    instructions: &[Instruction],
+    written: usize,
+    call: usize,
+    depth: impl Fn(u64) -> Option<i64>,
+) -> Option<Row> {
+    stack_pointer_from(&instructions[written])?;
+    let before = &instructions[..written];
+    let kept = before.iter().rposition(|it| store(it).is_some_and(|(from, ..)| from == Register::RSP))?;
+    let (_, _, pointer_in_g) = store(&before[kept])?;
+    let (older, base, at) = store(before.get(kept.checked_sub(1)?)?)?;
+    let (loaded, _, from) = load(before.get(kept.checked_sub(2)?)?)?;
+    let keeps_older = (older, base, at, from) == (loaded, Register::RSP, 0, pointer_in_g);
+    let restores =
+        instructions[call..].iter().find(|it| load(it).is_some_and(|(to, ..)| to == Register::RSP));
+    let goes_back = restores.and_then(load).is_some_and(|(_, _, offset)| offset == pointer_in_g);
+    if !keeps_older || !goes_back {
+        return None;
+    }
+    Row::go_to_goroutine(0, u64::try_from(depth(instructions[call].ip())?).ok()? / WORD + 1)
+}
+
+/// Rows of a function that saves the frame pointer of the C code that calls it.
+fn crosscall(instructions: &[Instruction], depths: &[(u64, i64)]) -> Vec<(u64, Row)> {
+    let depth = |at: u64| depths.iter().take_while(|(from, _)| *from <= at).last().map(|(_, depth)| *depth);
+    let saved = saved_frame_pointer(instructions, depth);
+    let Some((range, saved_at)) = saved else {
+        return depths
+            .first()
+            .map(|(from, _)| (*from, Row::plain(0, RowKind::Unsupported)))
+            .into_iter()
+            .collect();
+    };
+    let mut begins: Vec<_> = depths.iter().map(|(from, _)| *from).chain([range.start, range.end]).collect();
+    begins.sort_unstable();
+    begins.dedup();
+    let row = |at| {
+        let row = sp_row(depth(at)?);
+        if !range.contains(&at) {
+            return Some(row);
+        }
+        Row::new(0, RowKind::Sp, row.offset_bytes() / WORD, SavedFp::AtCfa, saved_at)
+    };
+    begins.into_iter().map(|at| (at, row(at).unwrap_or(Row::plain(0, RowKind::Unsupported)))).collect()
+}
+
+/// Where the caller's frame pointer is below the CFA, in words, and between which addresses.
+fn saved_frame_pointer(
+    instructions: &[Instruction],
+    depth: impl Fn(u64) -> Option<i64>,
+) -> Option<(Range<u64>, i64)> {
+    let is_push = |it: &Instruction| it.code() == Code::Push_r64 && it.op0_register() == Register::RBP;
+    let is_store =
+        |it: &Instruction| store(it).is_some_and(|it| (it.0, it.1) == (Register::RBP, Register::RSP));
+    let save = instructions.iter().find(|it| is_push(it) || is_store(it))?;
+    let is_restore = |it: &Instruction| {
+        let is_load = load(it).is_some_and(|it| (it.0, it.1) == (Register::RBP, Register::RSP));
+        let is_pop = it.code() == Code::Pop_r64 && it.op0_register() == Register::RBP;
+        if is_push(save) { is_pop } else { is_load }
+    };
+    let restore = instructions.iter().find(|it| is_restore(it))?;
+    let from_pointer =
+        if is_push(save) { -WORD.cast_signed() } else { i64::try_from(store(save)?.2).ok()? };
+    let from_cfa = from_pointer - depth(save.ip())? - WORD.cast_signed();
+    Some((save.next_ip()..restore.next_ip(), from_cfa / WORD.cast_signed()))
+}
+
+/// `mov offset(base), to` of a whole word.
+fn load(instruction: &Instruction) -> Option<(Register, Register, u64)> {
+    let is_plain = instruction.code() == Code::Mov_r64_rm64
+        && instruction.op1_kind() == OpKind::Memory
+        && is_by_base(instruction);
+    is_plain
+        .then(|| (instruction.op0_register(), instruction.memory_base(), instruction.memory_displacement64()))
+}
+
+/// `mov from, offset(base)` of a whole word.
+fn store(instruction: &Instruction) -> Option<(Register, Register, u64)> {
+    let is_plain = instruction.code() == Code::Mov_rm64_r64
+        && instruction.op0_kind() == OpKind::Memory
+        && is_by_base(instruction);
+    is_plain
+        .then(|| (instruction.op1_register(), instruction.memory_base(), instruction.memory_displacement64()))
+}
+
+fn is_by_base(instruction: &Instruction) -> bool {
+    instruction.segment_prefix() == Register::None
+        && instruction.memory_index() == Register::None
+        && !matches!(instruction.memory_base(), Register::None | Register::RIP)
+}
+
+/// The register that the stack pointer is set to.
+fn stack_pointer_from(instruction: &Instruction) -> Option<Register> {
+    let is_move = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op1_kind() == OpKind::Register;
+    (is_move && instruction.op0_register() == Register::RSP).then(|| instruction.op1_register())
+}
+
+/// Whether the stack pointer becomes what the function's table does not tell: set, aligned, or taken down for either.
+fn writes_stack_pointer(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::And)
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op0_register() == Register::RSP
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+fn words(bytes: u64) -> Option<u64> {
+    bytes.is_multiple_of(WORD).then_some(bytes / WORD)
+}

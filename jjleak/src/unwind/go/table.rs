@@ -1,0 +1,214 @@
+//! `.gopclntab`: the header, the functions, and tables of values by address (src/runtime/symtab.go and
+//! src/cmd/link/internal/ld/pcln.go in Go).
+
+use std::ops::Range;
+
+use super::{WORD, image::Image};
+
+/// Go 1.18 and 1.19.
+const MAGIC_1_18: u32 = 0xffff_fff0;
+/// Go 1.20 and later; functions have the line at which they begin besides.
+const MAGIC_1_20: u32 = 0xffff_fff1;
+
+/// What follows the magic: padding, the bytes of the smallest instruction, and of an address.
+const SIZES: [u8; 4] = [0, 0, 1, 8];
+
+/// Whether a table of a known version can begin here.
+pub(in crate::unwind) fn is_table(bytes: &[u8]) -> bool {
+    u32_at(bytes, 0).is_some_and(|magic| [MAGIC_1_18, MAGIC_1_20].contains(&magic))
+        && bytes.get(4..8).is_some_and(|sizes| sizes == SIZES)
+}
+
+/// Where what is in the header (`runtime.pcHeader`): words after eight bytes of magic and sizes.
+mod header {
+    pub(super) const FUNCTIONS: usize = 8;
+    pub(super) const NAMES: usize = 32;
+    pub(super) const VALUES: usize = 56;
+    pub(super) const LINES: usize = 64;
+    pub(super) const BYTES: usize = 72;
+}
+
+/// Words of `runtime.moduledata`: what must agree with the header, and the beginning of the code.
+mod module {
+    pub(super) const NAMES: u64 = 1;
+    pub(super) const VALUES: u64 = 10;
+    pub(super) const LINES: u64 = 13;
+    pub(super) const FUNCTIONS: u64 = 16;
+    pub(super) const FIRST: u64 = 20;
+    pub(super) const LAST: u64 = 21;
+    pub(super) const TEXT: u64 = 22;
+}
+
+/// Most functions of a module; Kubernetes' largest program has 120,000.
+const MAX_FUNCTIONS: u64 = 1 << 22;
+/// Longest function name that is read.
+const MAX_NAME_BYTES: usize = 4096;
+
+/// `runtime._func` up to its flags.
+mod function {
+    pub(super) const NAME: usize = 4;
+    pub(super) const DEPTHS: usize = 16;
+    /// Behind the function's number, which differs between versions; four bytes further from Go 1.20 on.
+    pub(super) const FLAGS: usize = 37;
+    pub(super) const LINE_BYTES: usize = 4;
+}
+
+/// `FuncFlagTopFrame` and `FuncFlagSPWrite` (src/internal/abi/symtab.go).
+const TOP_FRAME: u8 = 1;
+const WRITES_STACK_POINTER: u8 = 2;
+
+/// A function of Go.
+pub(super) struct Function<'data> {
+    pub(super) addresses: Range<u64>,
+    pub(super) name: &'data [u8],
+    depths: u32,
+    flags: u8,
+}
+
+impl Function<'_> {
+    pub(super) fn is_top_frame(&self) -> bool {
+        self.flags & TOP_FRAME != 0
+    }
+
+    /// Whether it sets the stack pointer to what its table cannot tell.
+    pub(super) fn writes_stack_pointer(&self) -> bool {
+        self.flags & WRITES_STACK_POINTER != 0
+    }
+}
+
+/// The table, whose code is at a known address.
+pub(super) struct Table<'data> {
+    bytes: &'data [u8],
+    address: u64,
+    text: u64,
+    functions: usize,
+    names: &'data [u8],
+    values: &'data [u8],
+    lines: &'data [u8],
+    flags_at: usize,
+}
+
+impl<'data> Table<'data> {
+    /// The table at `address`; where its code is, is not known yet.
+    pub(super) fn parse(bytes: &'data [u8], address: u64) -> Option<Self> {
+        let flags_at = match u32_at(bytes, 0)? {
+            MAGIC_1_18 => function::FLAGS,
+            MAGIC_1_20 => function::FLAGS + function::LINE_BYTES,
+            _ => return None,
+        };
+        if bytes.get(4..8)? != SIZES || bytes.len() < header::BYTES {
+            return None;
+        }
+        let functions = u64_at(bytes, header::FUNCTIONS).filter(|functions| *functions <= MAX_FUNCTIONS)?;
+        let part = |at| bytes.get(usize::try_from(u64_at(bytes, at)?).ok()?..);
+        let (names, values, lines) = (part(header::NAMES)?, part(header::VALUES)?, part(header::LINES)?);
+        let functions = usize::try_from(functions).ok()?;
+        Some(Self { bytes, address, text: 0, functions, names, values, lines, flags_at })
+    }
+
+    /// With its code where `runtime.firstmoduledata` says that it is.
+    pub(super) fn placed_by(self, image: &Image<'_>) -> Option<Self> {
+        let text = image.places_of(self.address).find_map(|module| self.text_of(image, module))?;
+        Some(Self { text, ..self })
+    }
+
+    /// The beginning of the code, if what is at this address describes the module of this table.
+    fn text_of(&self, image: &Image<'_>, module: u64) -> Option<u64> {
+        let word = |index: u64| image.word(module.checked_add(index * WORD)?);
+        let part = |at| u64_at(self.bytes, at).and_then(|offset| self.address.checked_add(offset));
+        let text = word(module::TEXT)?;
+        let is_of_this = word(module::NAMES)? == part(header::NAMES)?
+            && word(module::VALUES)? == part(header::VALUES)?
+            && word(module::LINES)? == part(header::LINES)?
+            && word(module::FUNCTIONS)? == part(header::LINES)?
+            && word(module::FIRST)? == text.checked_add(self.start_of(0)?)?
+            && word(module::LAST)? == text.checked_add(self.start_of(self.functions)?)?;
+        is_of_this.then_some(text)
+    }
+
+    pub(super) fn text(&self) -> u64 {
+        self.text
+    }
+
+    pub(super) fn bytes(&self) -> &'data [u8] {
+        self.bytes
+    }
+
+    /// The functions, by address; up to the first that is not where a sorted table would have it.
+    pub(super) fn functions(&self) -> impl Iterator<Item = Function<'data>> {
+        (0..self.functions).map_while(|index| self.function(index))
+    }
+
+    fn function(&self, index: usize) -> Option<Function<'data>> {
+        let (start, end) = (self.start_of(index)?, self.start_of(index + 1)?);
+        let at = usize::try_from(u32_at(self.lines, index * 8 + 4)?).ok()?;
+        let described = self.lines.get(at..)?;
+        let name = self.names.get(usize::try_from(u32_at(described, function::NAME)?).ok()?..)?;
+        let name = &name[..name.len().min(MAX_NAME_BYTES)];
+        let name = &name[..name.iter().position(|byte| *byte == 0)?];
+        let addresses = self.text.checked_add(start)?..self.text.checked_add(end)?;
+        let is_as_listed = u64::from(u32_at(described, 0)?) == start && start <= end;
+        is_as_listed.then_some(Function {
+            addresses,
+            name,
+            depths: u32_at(described, function::DEPTHS)?,
+            flags: *described.get(self.flags_at)?,
+        })
+    }
+
+    /// Where a function begins, relative to the code; for the number of functions, where the last one ends.
+    fn start_of(&self, index: usize) -> Option<u64> {
+        u32_at(self.lines, index * 8).map(u64::from)
+    }
+
+    /// How far the stack pointer is below the return address, in bytes, from which addresses on. Nothing for a function without
+    /// such a table.
+    pub(super) fn depths(&self, function: &Function<'_>) -> Vec<(u64, i64)> {
+        let mut depths = Vec::new();
+        let mut at = function.depths as usize;
+        if at == 0 {
+            return depths;
+        }
+        let (mut address, mut depth) = (function.addresses.start, -1_i64);
+        while address < function.addresses.end {
+            let Some(change) = varint(self.values, &mut at) else { break };
+            if change == 0 && !depths.is_empty() {
+                break;
+            }
+            // Signs are in the lowest bit.
+            depth += i64::from(change >> 1) ^ -i64::from(change & 1);
+            depths.push((address, depth));
+            let Some(bytes) = varint(self.values, &mut at).filter(|bytes| *bytes > 0) else { break };
+            address += u64::from(bytes);
+        }
+        depths
+    }
+
+    /// That at one address.
+    pub(super) fn depth_at(&self, function: &Function<'_>, address: u64) -> Option<i64> {
+        let depths = self.depths(function);
+        depths.into_iter().take_while(|(from, _)| *from <= address).last().map(|(_, depth)| depth)
+    }
+}
+
+/// A number of seven bits a byte, lowest first.
+fn varint(bytes: &[u8], at: &mut usize) -> Option<u32> {
+    let mut value = 0;
+    for shift in (0..u32::BITS).step_by(7) {
+        let byte = *bytes.get(*at)?;
+        *at += 1;
+        value |= u32::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
