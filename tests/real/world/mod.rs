@@ -22,7 +22,7 @@ use surroundings::Surroundings;
 use table::{Program, programs};
 
 use crate::support::jjleak::PROGRAM;
-use crate::support::privilege::{require_bpf, skip};
+use crate::support::privilege::{record, require_bpf, skip};
 use crate::support::probes;
 
 /// Set by `cargo xtask world`: run all programs, and write the page. With names, a line each: only these, and no page.
@@ -36,18 +36,17 @@ const ALL: &str = "all";
 fn measured(program: &Program, jjleak: &std::path::Path) -> Result<Measured, String> {
     // Its probes are in the files that all processes map.
     let _everywhere = probes::everywhere();
-    catch_unwind(AssertUnwindSafe(|| runs::measure(program, &Surroundings::of(program), jjleak))).map_err(
-        |panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
-        },
-    )
+    catch_unwind(AssertUnwindSafe(|| runs::measure(&Surroundings::of(program), jjleak))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
+    })
 }
 
 #[test]
 fn every_program_of_the_world_is_counted_as_its_oracle_counts() {
     let Ok(wanted) = env::var(WORLD) else {
-        // It takes a quarter of an hour, and what it needs is not installed for tests.
+        fn here() {}
+        record(std::any::type_name_of_val(&here), "`cargo xtask world` installs what it needs, and runs it");
         return;
     };
     require_bpf!();

@@ -105,10 +105,14 @@ impl Stacks {
 }
 
 impl Stack {
-    /// The first frame without call frame information is in no file, or is one of the functions that V8 generates when node is
-    /// built. What lies beyond is not known.
+    /// The first frame without call frame information is in no file that has a name on disk, or is one of the functions that V8 generates
+    /// when node is built. What lies beyond is not known.
     fn is_through_generated_code(&self) -> bool {
-        let is_generated = |frame: &Frame| frame.module.is_empty() || frame.symbol.starts_with("Builtins_");
+        let is_generated = |frame: &Frame| {
+            frame.module.is_empty()
+                || frame.module.starts_with("/memfd:")
+                || frame.symbol.starts_with("Builtins_")
+        };
         let next = self.frames.iter().position(|frame| frame.by_frame_pointer);
         let last =
             next.map_or(self.frames.last(), |next| next.checked_sub(1).and_then(|at| self.frames.get(at)));

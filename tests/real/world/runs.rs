@@ -15,12 +15,11 @@ use nix::unistd::Pid;
 use super::oracle::{self, Counted};
 use super::profile::{self, Profile};
 use super::surroundings::Surroundings;
-use super::table::Program;
 
 /// A program of the table takes at most some seconds alone.
 const LONGEST_ALONE: Duration = Duration::from_secs(60);
 /// Ten times as long as the slowest one takes: a hang is a failure, not the end of all.
-const LONGEST_PROFILED: Duration = Duration::from_secs(150);
+const LONGEST_PROFILED: Duration = Duration::from_secs(300);
 /// A machine for CI has a little more; jjleak itself should take a hundredth.
 const MOST_MEMORY_KIB: u64 = 12 << 20;
 /// Short enough for jjleak's peak to be seen before it ends.
@@ -59,7 +58,7 @@ pub(super) struct Measured {
 }
 
 /// Runs a program in all ways.
-pub(super) fn measure(_program: &Program, surroundings: &Surroundings, jjleak: &Path) -> Measured {
+pub(super) fn measure(surroundings: &Surroundings, jjleak: &Path) -> Measured {
     let output = tempfile::tempdir().unwrap();
     let kept = output.path().join("kept");
     let counts = output.path().join("counts");
@@ -89,6 +88,7 @@ fn run_alone(surroundings: &Surroundings, output: &Path) -> Alone {
     let begin = Instant::now();
     let (status, _) = end(surroundings, command, output, LONGEST_ALONE);
     let time = begin.elapsed();
+    assert!(status.success(), "alone it ended with {status}: {}", tail(&stderr(output)));
     Alone { code: status.code(), stdout: stdout(output), stderr: stderr(output), time }
 }
 

@@ -1,6 +1,6 @@
 //! Debian's programs, as they are.
 
-use super::{Oracle, Package, Program, debian};
+use super::{Exception, Oracle, Package, Program, Target, debian};
 
 const GIT: &[Package] = &[debian("/usr/bin/git", "git")];
 
@@ -8,7 +8,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new(
         "bash",
         &[debian("/bin/bash", "bash")],
-        &["/bin/bash", "-c", "a=(); for i in {1..800}; do a+=(\"$i ${i/1/one}\"); done; echo ${#a[@]}"],
+        &["/bin/bash", "-c", "a=(); for i in {1..200}; do a+=(\"$i ${i/1/one}\"); done; echo ${#a[@]}"],
     ),
     Program::new(
         "busybox-static",
@@ -44,13 +44,13 @@ pub(super) const PROGRAMS: &[Program] = &[
         "gawk",
         &[debian("/usr/bin/gawk", "gawk")],
         &["/usr/bin/gawk", "BEGIN { for (i = 0; i < 2000; i++) a[i \"x\"] = i; n = asorti(a, b); print n, b[7] }"],
-    ),
+    )
+    .in_tests(),
     Program::new(
         "gdb",
-        &[debian("/usr/bin/gdb", "gdb"), debian("/usr/bin/gcc", "gcc")],
-        &["/usr/bin/gdb", "-nx", "-batch", "-ex", "info line main", "{folder}/hello"],
-    )
-    .prepared(&["echo 'int main(void) { return 0; }' > hello.c", "gcc -g -o hello hello.c"]),
+        &[debian("/usr/bin/gdb", "gdb")],
+        &["/usr/bin/gdb", "-nx", "-batch", "-ex", "print 6 * 7"],
+    ),
     Program::new(
         "ghostscript",
         &[debian("/usr/bin/gs", "ghostscript")],
@@ -67,7 +67,11 @@ pub(super) const PROGRAMS: &[Program] = &[
         &[debian("/usr/bin/gpg", "gpg")],
         &["/usr/bin/gpg", "--homedir", "{folder}", "--print-md", "SHA256", "{folder}/text"],
     )
-    .prepared(&["seq 20000 > text", "chmod 700 ."]),
+    .prepared(&["seq 20000 > text", "chmod 700 ."])
+    .but(&[Exception {
+        of: Target::Complete,
+        why: "one allocation at its end is called through `__do_global_dtors_aux`, which compilers give no call frame information",
+    }]),
     Program::new(
         "graphviz",
         &[debian("/usr/bin/dot", "graphviz")],
@@ -88,7 +92,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         "jq",
         &[debian("/usr/bin/jq", "jq")],
         &["/usr/bin/jq", "-n", "[range(500)] | map({key: tostring, value: .}) | from_entries | length"],
-    ),
+    )
+    .in_tests(),
     Program::new(
         "make",
         &[debian("/usr/bin/make", "make")],
