@@ -63,7 +63,7 @@ impl Attached {
         }
         for (_, module) in modules.iter() {
             // What has no rows is unwound by frame pointers.
-            if let Ok(rows) = unwind::compile(&*module.read()?) {
+            if let Ok(rows) = unwind::verified(&*module.read()?) {
                 attachment.add_rows(module.version, &rows)?;
             }
         }

@@ -32,7 +32,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::allocators::ProbeSite;
 use crate::processes::{FileVersion, Pid};
-use crate::unwind::ModuleRows;
+use crate::unwind::VerifiedRows;
 use probes::Probes;
 use unwind_tables::UnwindTables;
 
@@ -249,19 +249,13 @@ impl Attachment {
     }
 
     /// Adds the unwind rows of a file.
-    pub fn add_rows(&mut self, file: FileVersion, rows: &ModuleRows) -> Result<(), TablesFull> {
+    pub fn add_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), TablesFull> {
         self.tables.add(file, rows)
     }
 
-    /// Adds the unwind rows of a file that is likely to be mapped, if that leaves room for those that are. `code` is where
-    /// mappings of its code begin: the offset in the file, and the address in it.
-    pub fn expect_rows(
-        &mut self,
-        file: FileVersion,
-        rows: &ModuleRows,
-        code: impl Iterator<Item = (u64, u64)>,
-    ) -> Result<(), TablesFull> {
-        self.tables.expect(file, rows, code)
+    /// Adds the unwind rows of a file that is likely to be mapped, if that leaves room for those that are.
+    pub fn expect_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), TablesFull> {
+        self.tables.expect(file, rows)
     }
 
     /// Says where a process generates code; [`Self::set_code`] must follow.

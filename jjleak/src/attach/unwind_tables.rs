@@ -17,7 +17,7 @@ use jjleak_common::unwind::{
 
 use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
-use crate::unwind::ModuleRows;
+use crate::unwind::VerifiedRows;
 
 /// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
 /// addresses by the sign of their difference, which is right below.
@@ -54,12 +54,12 @@ struct Place {
 }
 
 /// A module's place in the index.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Loaded {
     place: Place,
     text_start: u64,
-    /// See [`CodeRows::text`]; `None` before the first mapping of the file.
-    text: Option<u64>,
+    /// See [`VerifiedRows::addends`].
+    addends: Vec<u64>,
 }
 
 /// Where a process maps code.
@@ -123,28 +123,31 @@ impl UnwindTables {
         self.modules.contains_key(&file)
     }
 
-    /// Adds a module's rows. `Err` when there is no room for them: its code is then unwound by frame pointers.
-    pub(super) fn add(&mut self, file: FileVersion, module: &ModuleRows) -> Result<(), TablesFull> {
-        let full = TablesFull { rows: module.rows().len() };
-        let place = self.append(module.rows(), module.pages()).ok_or(full)?;
-        self.modules.insert(file, Loaded { place, text_start: module.text_start(), text: None });
+    /// Adds a module's rows. If all of its code is laid out in one way, the kernel side is told where they are, so that it can use
+    /// them for whoever maps the file next. `Err` when there is no room for them: its code is then unwound by frame pointers.
+    pub(super) fn add(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
+        let (rows, addends) = (module.rows(), module.addends().to_vec());
+        let full = TablesFull { rows: rows.rows().len() };
+        let place = self.append(rows.rows(), rows.pages()).ok_or(full)?;
+        let text_start = rows.text_start();
+        if let [addend] = addends[..] {
+            let Place { first_page, pages } = place;
+            let rows = CodeRows { first_page, pages, text: text_start.wrapping_sub(addend) };
+            if let Err(error) = self.code.insert(as_kernel_knows(file), rows, 0) {
+                tracing::debug!(%error, ?file, "the kernel side is not told of it");
+            }
+        }
+        self.modules.insert(file, Loaded { place, text_start, addends });
         Ok(())
     }
 
     /// Adds the rows of a file that may be mapped one day, so that whoever does has whole stacks at once.
-    pub(super) fn expect(
-        &mut self,
-        file: FileVersion,
-        module: &ModuleRows,
-        code: impl Iterator<Item = (u64, u64)>,
-    ) -> Result<(), TablesFull> {
-        let rows = module.rows().len();
-        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + module.pages().len() > PAGES / 2 {
+    pub(super) fn expect(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
+        let (rows, pages) = (module.rows().rows().len(), module.rows().pages().len());
+        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + pages > PAGES / 2 {
             return Err(TablesFull { rows });
         }
-        self.add(file, module)?;
-        code.for_each(|(file_offset, address)| self.publish(file, file_offset, address));
-        Ok(())
+        self.add(file, module)
     }
 
     /// Writes rows and their index to where nobody has read yet.
@@ -210,11 +213,6 @@ impl UnwindTables {
         let index = not_in_use(slot, in_use);
         let lacks = Error::ObjectLacks { what: "table in map", name: names::MAPPINGS };
         let table = self.mappings.get(index as usize).ok_or(lacks)?;
-        for code in code {
-            if let Some((file, address)) = code.module {
-                self.publish(file, code.file_offset, address);
-            }
-        }
         self.mark(index);
         let mut mappings = self.mappings_of(slot, code);
         mappings.sort_by_key(|mapping| mapping.begin);
@@ -258,29 +256,15 @@ impl UnwindTables {
         others.chain(generated).filter(|mapping| mapping.end <= USER_SPACE_END).collect()
     }
 
-    /// Tells the kernel side where the rows of a mapped file are, so that it can use them for whoever maps it next. Not of
-    /// a file whose parts are laid out in different ways: one addend would not do for all.
-    fn publish(&mut self, file: FileVersion, file_offset: u64, address: u64) {
-        let Some(loaded) = self.modules.get_mut(&file) else { return };
-        let text = loaded.text_start.wrapping_sub(address).wrapping_add(file_offset);
-        let outcome = match loaded.text {
-            None => {
-                loaded.text = Some(text);
-                let rows = CodeRows { first_page: loaded.place.first_page, pages: loaded.place.pages, text };
-                self.code.insert(as_kernel_knows(file), rows, 0)
-            }
-            Some(known) if known != text => self.code.remove(&as_kernel_knows(file)),
-            Some(_) => return,
-        };
-        if let Err(error) = outcome {
-            tracing::debug!(%error, ?file, "the kernel side is not told of it");
-        }
-    }
-
     fn mapping(&self, code: &CodeMapping) -> Mapping {
         let (begin, end) = (code.addresses.start, code.addresses.end);
         let (identity, layer) = (code.identity, u32::from(code.layer));
-        let by_rows = code.module.and_then(|(file, address)| Some((self.modules.get(&file)?, address)));
+        let by_rows = code.module.and_then(|(file, address)| {
+            let addend = address.wrapping_sub(code.file_offset);
+            // Rows were compared with the code at these addends only.
+            let loaded = self.modules.get(&file).filter(|loaded| loaded.addends.contains(&addend));
+            Some((loaded?, address))
+        });
         match by_rows {
             Some((loaded, address)) => Mapping {
                 begin,

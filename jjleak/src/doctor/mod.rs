@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::attach::{Check, Host};
-use crate::processes::{self, Mapping, ModuleFiles, ModuleTable, Pid, Process};
+use crate::processes::{self, Located, Mapping, ModuleFiles, ModuleId, ModuleTable, Pid, Process};
 
 pub use advice::{Advice, advise};
 pub use generated::{Generated, NamesFrom};
@@ -69,7 +69,8 @@ impl ExaminedProcess {
         let mappings = Mapping::all(pid)?;
         let mut table = ModuleTable::default();
         table.refresh(&mut ModuleFiles::default(), pid, &mappings);
-        let modules = table.iter().map(|(_, module)| Examined::new(module)).collect();
+        let modules = table.iter().map(|(id, module)| Examined::new(module, &addends(id, &mappings, &table)));
+        let modules = modules.collect();
         let unopened = table.unopened();
         Ok(Self {
             modules,
@@ -86,6 +87,14 @@ impl ExaminedProcess {
     pub fn has_allocator(&self) -> bool {
         self.modules.iter().any(|module| !module.allocators.is_empty())
     }
+}
+
+/// By what offsets in a file become addresses, for each mapping of its code.
+fn addends(id: ModuleId, mappings: &[Mapping], modules: &ModuleTable) -> Vec<Option<u64>> {
+    let code = mappings.iter().filter(|mapping| mapping.executable);
+    let located = code.filter_map(|mapping| modules.find(mapping.addresses.start));
+    let addend = |located: Located| Some(located.address?.wrapping_sub(located.offset));
+    located.filter(|located| located.module == id).map(addend).collect()
 }
 
 fn is_same_namespace(pid: Pid) -> bool {

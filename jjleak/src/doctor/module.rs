@@ -7,7 +7,7 @@ use jjleak_common::unwind::RowKind;
 use super::symbols::Symbols;
 use crate::allocators::{Hints, ProfiledAllocator, find_sites};
 use crate::processes::Module;
-use crate::unwind;
+use crate::unwind::{self, Verification};
 
 /// What was found in a file.
 #[derive(Debug)]
@@ -35,16 +35,19 @@ pub enum Unwinding {
         rows: usize,
         /// Share of the described code whose rules rows cannot express, in millionths.
         unsupported_millionths: u64,
+        /// What of them was compared with its code.
+        verification: Verification,
     },
     /// By frame pointers, if it keeps them; why.
     FramePointers(String),
 }
 
 impl Examined {
-    pub(super) fn new(module: &Module) -> Self {
+    /// `addends` are those of all places where its code is mapped, see [`VerifiedRows::addends`]; `None` where that is not certain.
+    pub(super) fn new(module: &Module, addends: &[Option<u64>]) -> Self {
         let elf = module.read();
         let unwinding = match &elf {
-            Ok(elf) => unwinding(elf),
+            Ok(elf) => unwinding(elf, addends),
             Err(error) => Unwinding::FramePointers(format!("cannot read it: {error}")),
         };
         let elf = elf.unwrap_or_default();
@@ -62,15 +65,21 @@ impl Examined {
     }
 }
 
-fn unwinding(elf: &[u8]) -> Unwinding {
-    match unwind::compile(elf) {
-        Ok(rows) => {
-            let bytes = |kind| rows.coverage(kind).bytes;
-            let all: u64 = rows.rows().last().map_or(0, |last| u64::from(last.address()));
-            let described = all.saturating_sub(bytes(RowKind::None)).max(1);
-            let unsupported_millionths = bytes(RowKind::Unsupported) * 1_000_000 / described;
-            Unwinding::Rows { rows: rows.rows().len(), unsupported_millionths }
-        }
-        Err(error) => Unwinding::FramePointers(error.to_string()),
+fn unwinding(elf: &[u8], addends: &[Option<u64>]) -> Unwinding {
+    let verified = match unwind::verified(elf) {
+        Ok(verified) => verified,
+        Err(error) => return Unwinding::FramePointers(error.to_string()),
+    };
+    let is_verified = |addend: &Option<u64>| addend.is_some_and(|it| verified.addends().contains(&it));
+    if !addends.iter().all(is_verified) {
+        let why = "its code is mapped in a way that does not follow from its program headers";
+        return Unwinding::FramePointers(why.to_owned());
     }
+    let rows = verified.rows();
+    let bytes = |kind| rows.coverage(kind).bytes;
+    let all: u64 = rows.rows().last().map_or(0, |last| u64::from(last.address()));
+    let described = all.saturating_sub(bytes(RowKind::None)).max(1);
+    let unsupported_millionths = bytes(RowKind::Unsupported) * 1_000_000 / described;
+    let verification = *verified.verification();
+    Unwinding::Rows { rows: rows.rows().len(), unsupported_millionths, verification }
 }

@@ -12,6 +12,7 @@ use crate::allocators::{ProbeSite, Stepping};
 use crate::attach::Check;
 use crate::jcmd::Access;
 use crate::render::printable;
+use crate::unwind::Verification;
 
 /// The report. `archive` is said below advice to install debug packages.
 #[must_use]
@@ -179,28 +180,42 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
 }
 
 fn modules(out: &mut String, examined: &ExaminedProcess) {
-    let rows: Vec<[String; 3]> = examined
+    let rows: Vec<[String; 4]> = examined
         .modules
         .iter()
         .map(|module| {
             let path = printable(&module.path.to_string_lossy()).into_owned();
-            [stacks(&module.unwinding), names(&module.symbols), path]
+            [stacks(&module.unwinding), verified(&module.unwinding), names(&module.symbols), path]
         })
         .collect();
-    let head = ["stacks", "names", "file"].map(str::to_owned);
+    let head = ["stacks", "verified", "names", "file"].map(str::to_owned);
     let width = |column: usize| {
         rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or_default()
     };
-    let (first, second) = (width(0), width(1));
-    let _ = writeln!(out, "\nCode (of how much of it stacks are whole; whose names are known)");
-    for [stacks, names, file] in [&head].into_iter().chain(&rows) {
-        let _ = writeln!(out, "  {stacks:first$}  {names:second$}  {file}");
+    let (first, second, third) = (width(0), width(1), width(2));
+    let _ = writeln!(
+        out,
+        "\nCode (of how much of it stacks are whole; at how many function starts its code confirms that; whose names are known)"
+    );
+    for [stacks, verified, names, file] in [&head].into_iter().chain(&rows) {
+        let _ = writeln!(out, "  {stacks:first$}  {verified:second$}  {names:third$}  {file}");
     }
     for Examined { path, unwinding, .. } in &examined.modules {
         if let Unwinding::FramePointers(why) = unwinding {
             let name = base_name(path);
             let _ = writeln!(out, "  {}: only frame pointers: {}", printable(&name), printable(why));
         }
+    }
+}
+
+fn verified(unwinding: &Unwinding) -> String {
+    match unwinding {
+        Unwinding::Rows { verification: Verification { functions, symbols, .. }, .. } => {
+            let (agreeing, compared) =
+                (functions.agreeing + symbols.agreeing, functions.compared + symbols.compared);
+            format!("{agreeing} of {compared}")
+        }
+        Unwinding::FramePointers(_) => "-".to_owned(),
     }
 }
 

@@ -22,9 +22,9 @@ pub fn describes_itself(module: &Module) -> bool {
 #[must_use]
 pub fn library<'a>(mappings: &[Mapping], modules: &'a ModuleTable) -> Option<(&'a Rc<Module>, u64)> {
     let mut libraries = mappings.iter().filter(|mapping| mapping.executable).filter_map(|mapping| {
-        let (id, offset) = modules.find(mapping.addresses.start)?;
-        let module = modules.get(id);
-        let address = is_library(module).then(|| module.address_of(offset))??;
+        let located = modules.find(mapping.addresses.start)?;
+        let module = modules.get(located.module);
+        let address = is_library(module).then_some(located.address)??;
         Some((module, mapping.addresses.start.wrapping_sub(address)))
     });
     let first = libraries.next()?;

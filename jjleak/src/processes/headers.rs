@@ -5,13 +5,13 @@ use std::fmt::Write;
 use std::fs::File;
 
 use object::elf::{
-    ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,
+    ELF_NOTE_GNU, ET_EXEC, FileHeader64, NT_GNU_BUILD_ID, PF_X, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,
 };
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
 
-/// Of memory.
-const PAGE_BYTES: u64 = 4096;
+use super::layout::{Layout, Segment};
+
 /// Segments of notes that are looked at; linkers make up to three.
 const MAX_NOTE_SEGMENTS: usize = 16;
 /// Largest segment of notes that is read; those of linkers have up to some hundred bytes.
@@ -24,39 +24,14 @@ const MAX_BUILD_ID_BYTES: usize = 64;
 pub(super) struct Headers {
     /// Build ID in hex; empty when it has none.
     pub(super) build_id: String,
-    /// Loaded parts of the file.
-    segments: Vec<Segment>,
-}
-
-/// A loaded part of a file.
-#[derive(Debug, Clone, Copy)]
-struct Segment {
-    address: u64,
-    file_offset: u64,
-    file_size: u64,
-    executable: bool,
+    /// Where its parts are loaded.
+    pub(super) layout: Layout,
 }
 
 impl Headers {
     pub(super) fn read(file: &File) -> Self {
         let content = ReadCache::new(file);
         parse(&content).unwrap_or_default()
-    }
-
-    /// Offsets in the file at which mappings of its code begin.
-    pub(super) fn code_offsets(&self) -> impl Iterator<Item = u64> {
-        let code = self.segments.iter().filter(|segment| segment.executable);
-        code.map(|segment| segment.file_offset & !(PAGE_BYTES - 1))
-    }
-
-    /// The address that the program headers give to an offset in the file.
-    pub(super) fn address_of(&self, file_offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|segment| {
-            // A mapping begins at the page that holds the segment's first byte.
-            let start = segment.file_offset & !(PAGE_BYTES - 1);
-            file_offset >= start && file_offset < segment.file_offset.saturating_add(segment.file_size)
-        })?;
-        Some(segment.address.wrapping_add(file_offset).wrapping_sub(segment.file_offset))
     }
 }
 
@@ -79,7 +54,7 @@ fn parse<'data>(content: impl ReadRef<'data>) -> Option<Headers> {
         programs.iter().filter(|program| program.p_type(endian) == PT_NOTE).take(MAX_NOTE_SEGMENTS);
     Some(Headers {
         build_id: notes.find_map(|notes| build_id(notes, endian, content)).unwrap_or_default(),
-        segments: loaded.map(segment).collect(),
+        layout: Layout::new(loaded.map(segment), header.e_type(endian) == ET_EXEC),
     })
 }
 
@@ -116,10 +91,11 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use std::io::Read;
 
-    use object::{Object, ObjectSegment};
+    use object::{Object, ObjectSegment, SegmentFlags};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::processes::layout::Part;
 
     #[test]
     fn headers_are_those_that_the_whole_file_shows() {
@@ -127,15 +103,16 @@ mod tests {
         let elf = object::File::parse(bytes.as_slice()).unwrap();
         let headers = Headers::read(&File::open(std::env::current_exe().unwrap()).unwrap());
         assert_eq!(headers.build_id, hex(elf.build_id().unwrap().unwrap_or_default()));
-        let text = elf.segments().find(|segment| segment.file_range().0 > PAGE_BYTES).unwrap();
-        assert_eq!(headers.address_of(text.file_range().0 + 7), Some(text.address() + 7));
-        assert_eq!(headers.address_of(u64::MAX), None);
+        let is_code = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.contains(PF_X));
+        let text = elf.segments().find(|segment| is_code(segment.flags())).unwrap();
+        let addend = text.address().wrapping_sub(text.file_range().0);
+        assert_eq!(headers.layout.common_addend(), Some(addend));
     }
 
     #[test]
     fn a_file_that_is_no_program_has_none() {
         let headers = Headers::read(&File::open("/proc/self/status").unwrap());
-        assert!(headers.build_id.is_empty() && headers.segments.is_empty());
+        assert!(headers.build_id.is_empty() && headers.layout.segments().is_empty());
     }
 
     proptest! {
@@ -145,7 +122,8 @@ mod tests {
             File::open(std::env::current_exe().unwrap()).unwrap().read_exact(&mut bytes).unwrap();
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
             if let Some(headers) = parse(bytes.as_slice()) {
-                headers.address_of(value);
+                let code = Part::of_code(&(value..value.saturating_add(1)), value);
+                headers.layout.addend(&code, &std::iter::once(code.clone()));
             }
         }
     }

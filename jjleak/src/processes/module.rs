@@ -12,6 +12,7 @@ use std::rc::{Rc, Weak};
 use object::ReadCache;
 
 use super::headers::Headers;
+use super::layout::Part;
 use super::{FileId, FileVersion, Mapping, Pid, debug_file, exports, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
@@ -65,15 +66,11 @@ impl Module {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// The address that the program headers give to an offset in the file.
-    #[must_use]
-    pub fn address_of(&self, file_offset: u64) -> Option<u64> {
-        self.headers.address_of(file_offset)
-    }
-
-    /// Where mappings of the file's code begin: the offset in the file, and the address that the program headers give to it.
-    pub fn code_places(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.headers.code_offsets().filter_map(|offset| Some((offset, self.address_of(offset)?)))
+    /// What to add to offsets of mapped code to get addresses as the program headers have them, wrapping. `mapped` is what the
+    /// process maps, of this file and of others. `None` when it is not code of the file, or not certain which.
+    pub(super) fn addend(&self, code: &Part, mapped: &[Mapping]) -> Option<u64> {
+        let of_file = mapped.iter().filter(|mapping| mapping.file == Some(self.version.file));
+        self.headers.layout.addend(code, &of_file.map(Part::of))
     }
 
     /// Build ID in hex; empty when it has none.

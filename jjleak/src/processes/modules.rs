@@ -8,13 +8,25 @@ use std::rc::Rc;
 
 use jjleak_common::unwind::{MAX_FOUND, code_identity};
 
+use super::layout::Part;
 use super::module::{Module, ModuleFiles};
-use super::regions::Regions;
+use super::regions::{FilePlace, Regions};
 use super::{FileId, FileVersion, Mapping, Pid, is_alive};
 
 /// Index of a module in its [`ModuleTable`]; never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub(super) usize);
+
+/// Where an address of a process is in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// The file.
+    pub module: ModuleId,
+    /// The offset in the file.
+    pub offset: u64,
+    /// The address, before relocation of the module, as its program headers have it; `None` for what is no code of an ELF file.
+    pub address: Option<u64>,
+}
 
 /// One process's modules by address. What was mapped stays known after it was unmapped.
 #[derive(Debug, Default)]
@@ -59,7 +71,9 @@ impl ModuleTable {
                 if known.is_none() {
                     new.push(module);
                 }
-                self.regions.map(&mapping.addresses, mapping.file_offset, mapping.identity(), module);
+                let addend = self.get(module).addend(&Part::of(mapping), mappings);
+                let place = FilePlace { module, offset: mapping.file_offset, addend };
+                self.regions.map(&mapping.addresses, mapping.identity(), place);
             }
         }
         new
@@ -71,7 +85,8 @@ impl ModuleTable {
         let identity = code_identity(device, inode, addresses.start.wrapping_sub(file_offset));
         let known = self.by_file.get(&module.version.file).copied();
         let module = known.unwrap_or_else(|| self.add(module));
-        self.regions.map(addresses, file_offset, identity, module);
+        let addend = self.get(module).addend(&Part::of_code(addresses, file_offset), &[]);
+        self.regions.map(addresses, identity, FilePlace { module, offset: file_offset, addend });
     }
 
     /// The file behind a mapping, and the address in it (as its program headers have it) of the mapping's start.
@@ -80,9 +95,8 @@ impl ModuleTable {
         if mapping.is_vdso() {
             return Some((FileVersion::VDSO, 0));
         }
-        let (id, offset) = self.find(mapping.addresses.start)?;
-        let module = self.get(id);
-        Some((module.version, module.address_of(offset)?))
+        let located = self.find(mapping.addresses.start)?;
+        Some((self.get(located.module).version, located.address?))
     }
 
     /// Files that are mapped and could not be opened.
@@ -136,16 +150,16 @@ impl ModuleTable {
         self.modules.iter().enumerate().map(|(index, module)| (ModuleId(index), module))
     }
 
-    /// The module that was mapped last at an address, and the address's offset in its file.
+    /// What was mapped last at an address.
     #[must_use]
-    pub fn find(&self, address: u64) -> Option<(ModuleId, u64)> {
+    pub fn find(&self, address: u64) -> Option<Located> {
         self.regions.newest(address)
     }
 
-    /// The module that was mapped at an address of a frame when its stack was taken, if that is certain, and the address's
-    /// offset in its file. The frame tells its layer, and its stack what the kernel side has found.
+    /// What was mapped at an address of a frame when its stack was taken, if that is certain. The frame tells its layer, and its
+    /// stack what the kernel side has found.
     #[must_use]
-    pub fn find_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<(ModuleId, u64)> {
+    pub fn find_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<Located> {
         self.regions.of_frame(address, layer, found)
     }
 
@@ -200,13 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_leads_to_its_file_and_offset() {
+    fn an_address_leads_to_its_file_its_offset_and_its_address_there() {
         let (table, mappings, _) = own_modules();
         let exe = std::env::current_exe().unwrap();
         let text = mappings.iter().find(|m| m.executable && m.path == exe).unwrap();
-        let (module, offset) = table.find(text.addresses.start + 5).unwrap();
+        let Located { module, offset, address } = table.find(text.addresses.start + 5).unwrap();
         assert_eq!(table.get(module).path, exe);
         assert_eq!(offset, text.file_offset + 5);
+        assert_eq!(address, table.place(text).map(|(_, address)| address + 5));
         assert!(table.find(0).is_none());
     }
 
@@ -238,8 +253,9 @@ mod tests {
         let file = Some(table.get(other).version.file);
         let over = Mapping { addresses: middle..middle + 4096, file_offset: 0, file, ..text.clone() };
         table.regions.begin_look();
-        table.regions.map(&over.addresses, 0, over.identity(), other);
-        assert_eq!(table.find(middle + 1), Some((other, 1)));
+        let place = FilePlace { module: other, offset: 0, addend: None };
+        table.regions.map(&over.addresses, over.identity(), place);
+        assert_eq!(table.find(middle + 1), Some(Located { module: other, offset: 1, address: None }));
         assert_eq!(table.layer(&over), table.layer(&text) + 1);
     }
 

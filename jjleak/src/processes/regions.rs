@@ -8,14 +8,23 @@ use std::ops::Range;
 
 use jjleak_common::unwind::{MAX_FOUND, layer};
 
-use super::{Mapping, ModuleId};
+use super::{Located, Mapping, ModuleId};
+
+/// A place in a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FilePlace {
+    pub(super) module: ModuleId,
+    pub(super) offset: u64,
+    /// What to add to offsets to get addresses, see [`Module::addend`](super::Module).
+    pub(super) addend: Option<u64>,
+}
 
 /// Where a file's code is, or was.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Region {
+struct Region {
     end: u64,
-    file_offset: u64,
-    pub(super) module: ModuleId,
+    /// What is at its first address.
+    place: FilePlace,
     identity: u64,
     /// Number of the last look that found it.
     seen: u64,
@@ -37,11 +46,13 @@ impl Regions {
 
     /// Enters a mapping, into the first layer that has nothing else there. A process that puts more files into one place
     /// than there are layers gets no names for the rest.
-    pub(super) fn map(&mut self, range: &Range<u64>, file_offset: u64, identity: u64, module: ModuleId) {
-        let fits = |regions: &BTreeMap<u64, Region>| {
-            overlapping(regions, range)
-                .all(|(_, region)| region.module == module && region.identity == identity)
+    pub(super) fn map(&mut self, range: &Range<u64>, identity: u64, place: FilePlace) {
+        let is_same = |region: &Region| {
+            let known = region.place;
+            region.identity == identity && (known.module, known.addend) == (place.module, place.addend)
         };
+        let fits =
+            |regions: &BTreeMap<u64, Region>| overlapping(regions, range).all(|(_, region)| is_same(region));
         let index = match self.layers.iter().position(fits) {
             Some(index) => index,
             None if self.layers.len() < usize::from(layer::MAX) => {
@@ -58,8 +69,8 @@ impl Regions {
             start = start.min(part);
             end = end.max(regions.remove(&part).map_or(end, |region| region.end));
         }
-        let file_offset = file_offset.wrapping_sub(range.start - start);
-        regions.insert(start, Region { end, file_offset, module, identity, seen: self.looks });
+        let place = FilePlace { offset: place.offset.wrapping_sub(range.start - start), ..place };
+        regions.insert(start, Region { end, place, identity, seen: self.looks });
     }
 
     /// The layer that a mapping is in.
@@ -72,20 +83,15 @@ impl Regions {
         index.unwrap_or(layer::NO_FILE)
     }
 
-    /// What was mapped last at an address, and the address's offset in its file.
-    pub(super) fn newest(&self, address: u64) -> Option<(ModuleId, u64)> {
+    /// What was mapped last at an address.
+    pub(super) fn newest(&self, address: u64) -> Option<Located> {
         let found = self.at(address).max_by_key(|(_, region)| region.seen);
         found.map(|(start, region)| located(start, region, address))
     }
 
     /// What was mapped at an address of a frame when its stack was taken, if that is certain; see
     /// [`jjleak_common::stack::StackFrame`].
-    pub(super) fn of_frame(
-        &self,
-        address: u64,
-        layer: u16,
-        found: &[u64; MAX_FOUND],
-    ) -> Option<(ModuleId, u64)> {
+    pub(super) fn of_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<Located> {
         let (start, region) = match layer {
             layer::NO_FILE | layer::UNKNOWN => return None,
             layer::OF_SITE => {
@@ -109,7 +115,7 @@ impl Regions {
     pub(super) fn extent(&self, module: ModuleId) -> Option<Range<u64>> {
         let regions = || {
             let all = self.layers.iter().flatten();
-            all.filter(|(_, region)| region.module == module && region.seen == self.looks)
+            all.filter(|(_, region)| region.place.module == module && region.seen == self.looks)
         };
         let start = regions().map(|(start, _)| *start).min()?;
         let end = regions().map(|(_, region)| region.end).max()?;
@@ -121,8 +127,10 @@ impl Regions {
     }
 }
 
-fn located(start: u64, region: &Region, address: u64) -> (ModuleId, u64) {
-    (region.module, region.file_offset.wrapping_add(address - start))
+fn located(start: u64, region: &Region, address: u64) -> Located {
+    let FilePlace { module, offset, addend } = region.place;
+    let offset = offset.wrapping_add(address - start);
+    Located { module, offset, address: addend.map(|addend| offset.wrapping_add(addend)) }
 }
 
 fn at(regions: &BTreeMap<u64, Region>, address: u64) -> Option<(u64, &Region)> {
@@ -147,10 +155,17 @@ mod tests {
     const FIRST: ModuleId = ModuleId(0);
     const SECOND: ModuleId = ModuleId(1);
 
+    const ADDEND: u64 = 0x1000;
+
     const NOTHING: [u64; MAX_FOUND] = [0; MAX_FOUND];
 
     fn enter(regions: &mut Regions, mapping: &Mapping, module: ModuleId) {
-        regions.map(&mapping.addresses, mapping.file_offset, mapping.identity(), module);
+        let place = FilePlace { module, offset: mapping.file_offset, addend: Some(ADDEND) };
+        regions.map(&mapping.addresses, mapping.identity(), place);
+    }
+
+    fn located_at(module: ModuleId, offset: u64) -> Located {
+        Located { module, offset, address: Some(offset + ADDEND) }
     }
 
     fn mapping(addresses: Range<u64>, module: ModuleId) -> Mapping {
@@ -173,9 +188,9 @@ mod tests {
             enter(&mut regions, mapping, module);
         }
         assert_eq!((regions.layer(&first), regions.layer(&second)), (0, 1));
-        assert_eq!(regions.of_frame(0x8010, 0, &NOTHING), Some((FIRST, 0x2010)));
-        assert_eq!(regions.of_frame(0x8010, 1, &NOTHING), Some((SECOND, 0x1010)));
-        assert_eq!(regions.newest(0x8010), Some((FIRST, 0x2010)));
+        assert_eq!(regions.of_frame(0x8010, 0, &NOTHING), Some(located_at(FIRST, 0x2010)));
+        assert_eq!(regions.of_frame(0x8010, 1, &NOTHING), Some(located_at(SECOND, 0x1010)));
+        assert_eq!(regions.newest(0x8010), Some(located_at(FIRST, 0x2010)));
         assert_eq!((regions.extent(FIRST), regions.extent(SECOND)), (Some(0x7000..0x9000), None));
     }
 
@@ -186,12 +201,12 @@ mod tests {
         enter(&mut regions, &first, FIRST);
         enter(&mut regions, &second, SECOND);
         assert_eq!(regions.of_frame(0x8010, layer::OF_SITE, &NOTHING), None);
-        assert_eq!(regions.of_frame(0x7010, layer::OF_SITE, &NOTHING), Some((FIRST, 0x1010)));
+        assert_eq!(regions.of_frame(0x7010, layer::OF_SITE, &NOTHING), Some(located_at(FIRST, 0x1010)));
         assert_eq!(regions.of_frame(0x7010, layer::UNKNOWN, &NOTHING), None);
         assert_eq!(regions.of_frame(0x7010, layer::NO_FILE, &NOTHING), None);
         assert_eq!(regions.of_frame(0x7010, 7, &NOTHING), None);
         let found = [5, second.identity(), 0, 0, 0, 0, 0, 0];
-        assert_eq!(regions.of_frame(0x8010, layer::FOUND + 1, &found), Some((SECOND, 0x1010)));
+        assert_eq!(regions.of_frame(0x8010, layer::FOUND + 1, &found), Some(located_at(SECOND, 0x1010)));
         assert_eq!(regions.of_frame(0x7010, layer::FOUND + 1, &found), None);
         assert_eq!(regions.of_frame(0x8010, layer::FOUND, &found), None);
         assert_eq!(regions.of_frame(0x8010, layer::FOUND + 9, &found), None);
@@ -205,7 +220,7 @@ mod tests {
         enter(&mut regions, &rest, FIRST);
         assert_eq!(regions.layer(&rest), 0);
         for (address, offset) in [(0x7010, 0x1010), (0x8010, 0x2010), (0xa010, 0x4010)] {
-            assert_eq!(regions.of_frame(address, 0, &NOTHING), Some((FIRST, offset)));
+            assert_eq!(regions.of_frame(address, 0, &NOTHING), Some(located_at(FIRST, offset)));
         }
     }
 

@@ -10,7 +10,7 @@ use super::demangle::demangled;
 use super::{Frame, FrameKind, GeneratedFrames, signal};
 use crate::collect::RawStack;
 use crate::jvm;
-use crate::processes::{FileVersion, Module, ModuleTable};
+use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::unwind::GoNames;
 
 /// Looks up native frames; remembers each code location.
@@ -58,8 +58,8 @@ impl NativeSymbols {
             let found = modules
                 .find_frame(looked_up, frame.layer(), &stack.found)
                 .filter(|_| !generated.contains_key(&frame.however_found()));
-            if let Some((id, offset)) = found {
-                let located = self.locate(modules.get(id), offset, is_interrupted);
+            if let Some(place) = found {
+                let located = self.locate(modules.get(place.module), place, is_interrupted);
                 is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
                 frames.extend(located.iter().map(|frame| Frame {
                     address,
@@ -74,18 +74,19 @@ impl NativeSymbols {
         frames
     }
 
-    /// The function at an offset of a file, preceded by those inlined into it, innermost first. The offset is of the
+    /// The function at a place of a file, preceded by those inlined into it, innermost first. The place is of the
     /// instruction that was executing, or of the last byte of a call.
-    fn locate(&mut self, module: &Module, offset: u64, is_executing: bool) -> &[Frame] {
+    fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &[Frame] {
         let (symbolizer, go) = (&self.symbolizer, &mut self.go);
-        self.known.entry((module.version, offset)).or_insert_with(|| {
+        self.known.entry((module.version, place.offset)).or_insert_with(|| {
             let base = frame_in(module);
-            if !is_executing && signal::is_return(module, offset + 1) {
+            if !is_executing && signal::is_return(module, place.offset + 1) {
                 return vec![Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base }];
             }
-            match lookup(symbolizer, module, offset) {
+            let Some(address) = place.address else { return vec![base] };
+            match lookup(symbolizer, module, address) {
                 Some(symbol) => frames_of(&symbol, &base),
-                None => vec![Frame { symbol: go_name(go, module, offset), ..base }],
+                None => vec![Frame { symbol: go_name(go, module, address), ..base }],
             }
         })
     }
@@ -117,16 +118,18 @@ fn frame_in(module: &Module) -> Frame {
     }
 }
 
-/// The function of Go at an offset of a file; empty when it is not known.
-fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, offset: u64) -> String {
+/// The function of Go at an address; empty when it is not known.
+fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, address: u64) -> String {
     let names = known.entry(module.version).or_insert_with(|| GoNames::read(&module.parts().ok()?));
-    let name = names.as_ref().zip(module.address_of(offset)).and_then(|(names, at)| names.at(at));
+    let name = names.as_ref().and_then(|names| names.at(address));
     name.unwrap_or_default().to_owned()
 }
 
-fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, offset: u64) -> Option<Sym<'a>> {
+/// The symbol at an address. By an offset, blazesym would ask the program headers of the separate debug file, if there is one, which
+/// have other offsets.
+fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, address: u64) -> Option<Sym<'a>> {
     let source = Source::Elf(Elf::new(module.stable_path()));
-    match symbolizer.symbolize_single(&source, Input::FileOffset(offset)) {
+    match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
         Ok(Symbolized::Sym(symbol)) => Some(symbol),
         Ok(Symbolized::Unknown(_)) => None,
         Err(error) => {

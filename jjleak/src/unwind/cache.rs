@@ -16,7 +16,9 @@ use std::io::{self, Read};
 use jjleak_common::unwind::Row;
 use object::ReadRef;
 
-use super::{Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, sections::CallFrames};
+use super::{
+    Error, MAX_ROWS, ModuleRows, Statistics, Unsupported, VerifiedRows, sections::CallFrames, verify::verify,
+};
 use crate::cache_folder::CacheFolder;
 
 const MAGIC: [u8; 8] = *b"jjleakuw";
@@ -63,23 +65,27 @@ impl RowCache {
         Self { files: files.into() }
     }
 
-    /// The rows of a module, compiled unless they are known. `build_id` is in hex; a module without one is not cached.
-    pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
+    /// The rows of a module, compiled unless they are known, and compared with its code in either case. `build_id` is in hex; a
+    /// module without one is not cached.
+    pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
         let frames = CallFrames::locate(elf)?;
         let (Some(name), Some(files)) = (name(build_id), &self.files) else {
-            return frames.compile();
+            return verify(frames.compile()?, elf);
         };
         let source = frames.checksum();
         match load(files, &name, source) {
-            Ok(rows) => return Ok(rows),
+            Ok(rows) => match verify(rows, elf) {
+                Ok(rows) => return Ok(rows),
+                Err(error) => tracing::debug!(name, %error, "compiling unwind rows anew"),
+            },
             Err(Rejection::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::debug!(name, error, "compiling unwind rows anew");
             }
         }
-        let rows = frames.compile()?;
-        if let Err(error) = files.write(&name, &encode(&rows, source)) {
+        let rows = verify(frames.compile()?, elf)?;
+        if let Err(error) = files.write(&name, &encode(rows.rows(), source)) {
             tracing::debug!(name, %error, "cannot keep unwind rows");
         }
         Ok(rows)

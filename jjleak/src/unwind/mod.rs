@@ -1,7 +1,7 @@
 //! Compiles a module's call frame information into rows: how to get from a frame to its caller, for each address.
 //!
-//! In: the bytes of an ELF file or of the vDSO, and its build ID. Out: [`ModuleRows`], in the form that the unwinder in
-//! the kernel searches, from the [`RowCache`] when the module was seen before. What rows cannot express is marked
+//! In: the bytes of an ELF file or of the vDSO, and its build ID. Out: [`VerifiedRows`], in the form that the unwinder in
+//! the kernel searches, from the [`RowCache`] when the module was seen before, and compared with the module's code each time. What rows cannot express is marked
 //! unsupported, never guessed; nothing in the bytes is trusted, and the work is linear in their number.
 
 mod assemble;
@@ -9,6 +9,7 @@ mod cache;
 mod entries;
 mod go;
 mod module;
+mod prologue;
 mod rule;
 mod sections;
 mod start;
@@ -16,12 +17,14 @@ mod start;
 mod test_elf;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use cache::RowCache;
 pub use entries::Statistics;
 pub use go::GoNames;
 pub use module::{Coverage, ModuleRows};
 pub use rule::Unsupported;
+pub use verify::{Agreement, Verification, VerifiedRows};
 
 use object::ReadRef;
 
@@ -50,11 +53,22 @@ pub enum Error {
     /// It has more than [`MAX_ROWS`].
     #[error("its call frame information has more than {MAX_ROWS} rows")]
     TooManyRows,
+    /// Its code says that they are not its own.
+    #[error(
+        "its call frame information does not match its code: it is right for {} of {} functions and {} of {} symbols that \
+         were compared", .0.functions.agreeing, .0.functions.compared, .0.symbols.agreeing, .0.symbols.compared
+    )]
+    Refuted(Verification),
 }
 
 /// Compiles the call frame information of an ELF file, or of a vDSO that was read from memory.
 pub fn compile<'data>(elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
     CallFrames::locate(elf)?.compile()
+}
+
+/// The rows of an ELF file, compiled and compared with its code.
+pub fn verified<'data>(elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
+    verify::verify(compile(elf)?, elf)
 }
 
 impl CallFrames<'_> {

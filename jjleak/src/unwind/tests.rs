@@ -7,6 +7,6 @@ mod oracle;
 mod rules;
 
 /// Whether the run has time for what takes minutes (`cargo xtask test --long`).
-fn is_long() -> bool {
+pub(super) fn is_long() -> bool {
     std::env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
 }

@@ -88,5 +88,5 @@ pub(crate) fn cache(data: &[u8]) {
     let checksum = crc32fast::hash(&content[12..]);
     content[8..12].copy_from_slice(&checksum.to_le_bytes());
     fs::write(path, content).expect("it can be written");
-    check(&cache.rows(BUILD_ID, &**elf).expect("what is wrong is compiled anew"));
+    check(cache.rows(BUILD_ID, &**elf).expect("what is wrong is compiled anew").rows());
 }

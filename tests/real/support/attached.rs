@@ -34,7 +34,7 @@ impl Attached {
             }
         }
         for (_, module) in modules.iter() {
-            if let Ok(rows) = unwind::compile(&*module.read().unwrap()) {
+            if let Ok(rows) = unwind::verified(&*module.read().unwrap()) {
                 attachment.add_rows(module.version, &rows).unwrap();
             }
         }

@@ -15,7 +15,7 @@ use crate::cache_folder::CacheFolder;
 use crate::cli::choice::Choice;
 use crate::jvm::{self, Symbols};
 use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, Pid};
-use crate::unwind::{ModuleRows, RowCache};
+use crate::unwind::{RowCache, VerifiedRows};
 
 /// Most rows that are kept until they are needed, 8 bytes each: what a process maps has some hundred thousand, a large JVM or
 /// browser some millions.
@@ -25,7 +25,7 @@ const MAX_ROWS: usize = 16 << 20;
 #[derive(Default)]
 pub(super) struct FoundAhead {
     pub(super) allocators: HashMap<FileVersion, Result<ModuleAllocators, String>>,
-    pub(super) rows: HashMap<FileVersion, Result<ModuleRows, String>>,
+    pub(super) rows: HashMap<FileVersion, Result<VerifiedRows, String>>,
     pub(super) symbols: HashMap<FileVersion, Symbols>,
     /// How many rows that are in all.
     held: usize,
@@ -41,7 +41,7 @@ impl FoundAhead {
             return;
         }
         let rows = rows_of(module, cache);
-        self.held += rows.as_ref().map_or(0, |rows| rows.rows().len());
+        self.held += rows.as_ref().map_or(0, |rows| rows.rows().rows().len());
         self.rows.insert(module.version, rows);
         // Who reads it again says why it cannot be read.
         let Ok(content) = module.read() else { return };

@@ -13,7 +13,7 @@ use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocat
 use crate::attach::{self, Attachment, Scope, Target};
 use crate::cli::choice::Choice;
 use crate::collect::RawStack;
-use crate::processes::{FileVersion, Module, ModuleTable};
+use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::symbolize::StackNames;
 
 /// Files without an allocator that are remembered: more than a host has libraries. A build can make any number of
@@ -125,8 +125,8 @@ impl Allocators {
             // After a call, which can be a function's last instruction.
             let address = frame.address().saturating_sub(1);
             let found = modules.find_frame(address, frame.layer(), &stack.found);
-            let Some((id, offset)) = found else { return false };
-            let module = modules.get(id);
+            let Some(Located { module, offset, .. }) = found else { return false };
+            let module = modules.get(module);
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
             found.iter().any(|allocator| allocator.holds(offset, module.path != exe))
         };

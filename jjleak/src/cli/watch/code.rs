@@ -12,13 +12,13 @@ use super::process::Watched;
 use crate::attach::{self, Attachment, CodeMapping};
 use crate::cache_folder::CacheFolder;
 use crate::processes::{FileVersion, Mapping, Module, Pid};
-use crate::unwind::{ModuleRows, RowCache};
+use crate::unwind::{RowCache, VerifiedRows};
 
 /// Follows the processes' code.
 pub(super) struct CodeFollower {
     cache: RowCache,
     /// Rows that have been looked up before anybody asked for them.
-    ahead: HashMap<FileVersion, Result<ModuleRows, String>>,
+    ahead: HashMap<FileVersion, Result<VerifiedRows, String>>,
     /// Files without rows, so that they are tried once.
     without_rows: HashSet<FileVersion>,
     /// Files that are mapped and have rows, of which the log knows.
@@ -39,7 +39,7 @@ impl CodeFollower {
     }
 
     /// Takes the rows of files that are at hand already.
-    pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Result<ModuleRows, String>>) {
+    pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Result<VerifiedRows, String>>) {
         self.ahead = ahead;
     }
 
@@ -90,16 +90,15 @@ impl CodeFollower {
         if attachment.has_rows(module.version) {
             return;
         }
-        let outcome = self.rows(module).and_then(|rows| {
-            let added = attachment.expect_rows(module.version, &rows, module.code_places());
-            added.map_err(|full| full.to_string())
-        });
+        let outcome = self
+            .rows(module)
+            .and_then(|rows| attachment.expect_rows(module.version, &rows).map_err(|full| full.to_string()));
         if let Err(error) = outcome {
             tracing::debug!(error, path = %module.path.display(), "not prepared for it");
         }
     }
 
-    fn rows(&mut self, module: &Module) -> Result<ModuleRows, String> {
+    fn rows(&mut self, module: &Module) -> Result<VerifiedRows, String> {
         self.ahead.remove(&module.version).unwrap_or_else(|| rows_of(module, &self.cache))
     }
 
@@ -109,7 +108,7 @@ impl CodeFollower {
         attachment: &mut Attachment,
         file: FileVersion,
         path: &Path,
-        rows: impl FnOnce(&mut Self) -> Result<ModuleRows, String>,
+        rows: impl FnOnce(&mut Self) -> Result<VerifiedRows, String>,
     ) -> bool {
         if attachment.has_rows(file) || self.without_rows.contains(&file) {
             return false;
@@ -140,7 +139,7 @@ impl CodeFollower {
 }
 
 /// The rows of a file, compiled unless the cache has them.
-pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<ModuleRows, String> {
+pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<VerifiedRows, String> {
     let parts = module.parts().map_err(|error| error.to_string())?;
     cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
 }

@@ -159,7 +159,7 @@ fn generates(code: &[Mapping]) -> bool {
 
 /// Whether the code of a frame is in no file.
 fn is_generated(frame: StackFrame, modules: &ModuleTable) -> bool {
-    let module = modules.find(frame.address().saturating_sub(1)).map(|(id, _)| modules.get(id));
+    let module = modules.find(frame.address().saturating_sub(1)).map(|located| modules.get(located.module));
     frame.layer() == layer::NO_FILE || module.is_none_or(|module| is_memory(module.path.as_os_str()))
 }
 

@@ -43,7 +43,7 @@ impl Fixture {
     fn is_used(&self, elf: &[u8]) -> bool {
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         File::open(self.file()).unwrap().set_modified(long_ago).unwrap();
-        assert_eq!(self.cache.rows(BUILD_ID, elf).unwrap(), compile(elf).unwrap());
+        assert_eq!(self.cache.rows(BUILD_ID, elf).unwrap().rows(), &compile(elf).unwrap());
         fs::metadata(self.file()).unwrap().modified().unwrap() == long_ago
     }
 }
@@ -56,7 +56,7 @@ fn files(folder: &Path) -> usize {
 fn rows_come_back_as_they_were() {
     let fixture = Fixture::new();
     let elf = module(64);
-    assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap(), compile(&*elf).unwrap());
+    assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap().rows(), &compile(&*elf).unwrap());
     assert_eq!(fs::metadata(fixture.file()).unwrap().mode() & 0o777, 0o600);
     assert!(fixture.is_used(&elf));
     assert_eq!(files(fixture.file().parent().unwrap()), 1);
@@ -123,7 +123,7 @@ fn a_link_is_not_followed() {
     let elsewhere = fixture.folder.path().join("elsewhere");
     fs::rename(fixture.file(), &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, fixture.file()).unwrap();
-    assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap(), compile(&*elf).unwrap());
+    assert_eq!(fixture.cache.rows(BUILD_ID, &*elf).unwrap().rows(), &compile(&*elf).unwrap());
     assert!(fs::symlink_metadata(fixture.file()).unwrap().is_file());
 }
 
@@ -132,7 +132,7 @@ fn a_build_id_that_is_no_hex_number_names_no_file() {
     let fixture = Fixture::new();
     let elf = module(64);
     for build_id in ["", "../../etc/passwd", "xyz", &"0".repeat(MAX_BUILD_ID_DIGITS + 1)] {
-        assert_eq!(fixture.cache.rows(build_id, &*elf).unwrap(), compile(&*elf).unwrap());
+        assert_eq!(fixture.cache.rows(build_id, &*elf).unwrap().rows(), &compile(&*elf).unwrap());
     }
     assert_eq!(files(fixture.folder.path()), 0);
 }

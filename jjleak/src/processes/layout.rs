@@ -1,0 +1,230 @@
+//! Which part of an ELF file a mapping is: what turns its offsets in the file into addresses.
+//!
+//! The kernel and dynamic loaders map a segment from the page of the file that holds its first byte to the one that holds its last
+//! (`elf_load` in `fs/binfmt_elf.c`, `_dl_map_segments` in glibc). Segments need not begin on pages of their own: with LLD and mold
+//! the last page of one is the first page of the next, and is mapped twice, at two addresses. An offset in such a page says nothing
+//! by itself, so that no function here takes a bare offset.
+
+use std::ops::Range;
+
+use super::Mapping;
+
+/// Of memory.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
+/// A loaded part of a file (`PT_LOAD`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) address: u64,
+    pub(super) file_offset: u64,
+    pub(super) file_size: u64,
+    pub(super) executable: bool,
+}
+
+/// The loaded parts of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    segments: Vec<Segment>,
+    /// Whether it is loaded at the addresses that it names (`ET_EXEC`).
+    is_fixed: bool,
+}
+
+/// Where a part of a file is mapped.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) begin: u64,
+    pub(super) offsets: Range<u64>,
+    pub(super) executable: bool,
+}
+
+impl Part {
+    /// A part of a file's code.
+    pub(super) fn of_code(addresses: &Range<u64>, file_offset: u64) -> Self {
+        let bytes = addresses.end.saturating_sub(addresses.start);
+        let offsets = file_offset..file_offset.saturating_add(bytes);
+        Self { begin: addresses.start, offsets, executable: true }
+    }
+
+    pub(super) fn of(mapping: &Mapping) -> Self {
+        let part = Self::of_code(&mapping.addresses, mapping.file_offset);
+        Self { executable: mapping.executable, ..part }
+    }
+}
+
+impl Segment {
+    /// What to add to an offset in the file to get the address, wrapping.
+    fn addend(&self) -> u64 {
+        self.address.wrapping_sub(self.file_offset)
+    }
+
+    /// What is mapped of the file.
+    fn pages(&self) -> Range<u64> {
+        let end = self.file_offset.saturating_add(self.file_size);
+        let end = end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        self.file_offset & !(PAGE_BYTES - 1)..end
+    }
+
+    /// How many bytes of a part can be of this segment.
+    fn shares(&self, part: &Part) -> u64 {
+        let pages = self.pages();
+        let end = pages.end.min(part.offsets.end);
+        end.saturating_sub(pages.start.max(part.offsets.start))
+    }
+
+    /// Whether a part can be of this segment. Protections are taken away from parts of segments that are written to while the file is
+    /// loaded, but code stays code.
+    fn can_be(&self, part: &Part) -> bool {
+        self.shares(part) > 0 && (self.executable || !part.executable)
+    }
+
+    /// Where a program that begins at 0 is loaded, if a part is of this segment.
+    fn bias(&self, part: &Part) -> u64 {
+        part.begin.wrapping_sub(part.offsets.start.wrapping_add(self.addend()))
+    }
+}
+
+impl Layout {
+    pub(super) fn new(segments: impl Iterator<Item = Segment>, is_fixed: bool) -> Self {
+        // No loader maps others: an address and its offset are at the same place of a page.
+        let is_possible =
+            |segment: &Segment| segment.file_size > 0 && segment.addend().is_multiple_of(PAGE_BYTES);
+        Self { segments: segments.filter(is_possible).collect(), is_fixed }
+    }
+
+    #[cfg(test)]
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// What to add to the offsets of mapped code to get addresses, wrapping. `mapped` is what the process maps of the same file:
+    /// all segments are loaded by the same distance, so that where more than one could be meant, the other mappings decide. `None`
+    /// where it is not code of the file, or not certain.
+    pub(super) fn addend(&self, code: &Part, mapped: &(impl Iterator<Item = Part> + Clone)) -> Option<u64> {
+        // A mapping is of the segment that it has most of: of others, it has a page that both share.
+        let most = self.segments.iter().map(|segment| segment.shares(code)).max()?;
+        let possible = |segment: &&Segment| {
+            let has_most = most > 0 && segment.shares(code) == most;
+            segment.executable && has_most && (!self.is_fixed || segment.bias(code) == 0)
+        };
+        let mut candidates: Vec<_> = self.segments.iter().filter(possible).collect();
+        candidates.sort_by_key(|segment| segment.addend());
+        candidates.dedup_by_key(|segment| segment.addend());
+        if let [only] = candidates[..] {
+            return Some(only.addend());
+        }
+        let agreeing = |candidate: &Segment| {
+            let bias = candidate.bias(code);
+            let agrees = |part: &Part| {
+                self.segments.iter().any(|segment| segment.can_be(part) && segment.bias(part) == bias)
+            };
+            mapped.clone().filter(agrees).count()
+        };
+        let votes: Vec<_> = candidates.iter().map(|segment| agreeing(segment)).collect();
+        let best = votes.iter().max()?;
+        let mut elected = candidates.iter().zip(&votes).filter(|(_, votes)| *votes == best);
+        elected.next().filter(|_| elected.next().is_none()).map(|(segment, _)| segment.addend())
+    }
+
+    /// What to add to the offsets of all of the file's code; `None` where its parts are laid out in different ways.
+    #[cfg(test)]
+    pub(super) fn common_addend(&self) -> Option<u64> {
+        let mut addends = self.segments.iter().filter(|segment| segment.executable).map(Segment::addend);
+        let first = addends.next()?;
+        addends.all(|addend| addend == first).then_some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(file_offset: u64, address: u64, file_size: u64, executable: bool) -> Segment {
+        Segment { address, file_offset, file_size, executable }
+    }
+
+    fn layout(segments: &[Segment]) -> Layout {
+        Layout::new(segments.iter().copied(), false)
+    }
+
+    /// As loaders map a segment.
+    fn part(segment: &Segment, bias: u64) -> Part {
+        let offsets = segment.pages();
+        Part {
+            begin: bias + segment.addend().wrapping_add(offsets.start),
+            offsets,
+            executable: segment.executable,
+        }
+    }
+
+    /// As LLD lays a Rust program out: the text begins in the page in which what is read only ends.
+    fn by_lld() -> [Segment; 3] {
+        [
+            segment(0, 0, 0x15e54, false),
+            segment(0x15e60, 0x16e60, 0x3b3a1, true),
+            segment(0x51208, 0x53208, 0x2df8, false),
+        ]
+    }
+
+    #[test]
+    fn code_in_a_page_that_two_segments_share_is_of_the_executable_one() {
+        let segments = by_lld();
+        let code = part(&segments[1], 0x5555_5555_4000);
+        assert_eq!(code.offsets.start, 0x15000);
+        let addend = layout(&segments).addend(&code, &std::iter::empty());
+        assert_eq!(addend, Some(0x1000));
+        assert_eq!(layout(&segments).common_addend(), Some(0x1000));
+    }
+
+    #[test]
+    fn a_part_that_the_text_was_split_into_is_of_the_same_segment() {
+        let segments = by_lld();
+        let rest = Part { begin: 0x9000, offsets: 0x20000..0x21000, executable: true };
+        assert_eq!(layout(&segments).addend(&rest, &std::iter::empty()), Some(0x1000));
+    }
+
+    #[test]
+    fn what_is_no_code_of_the_file_has_no_addresses() {
+        let segments = by_lld();
+        for offsets in [0x1000..0x2000, 0x51000..0x54000, 0x100_0000..0x100_1000] {
+            let code = Part { begin: 0x7000, offsets, executable: true };
+            assert_eq!(layout(&segments).addend(&code, &std::iter::empty()), None);
+        }
+    }
+
+    /// Two segments of code in one page, at different distances: as a mapping of one page they look the same.
+    #[test]
+    fn of_several_segments_in_one_page_the_other_mappings_decide() {
+        let segments = [
+            segment(0, 0, 0x1100, false),
+            segment(0x1100, 0x2100, 0x80, true),
+            segment(0x1180, 0x3180, 0x100, true),
+            segment(0x1280, 0x4280, 0x9000, true),
+        ];
+        let layout = layout(&segments);
+        let mapped: Vec<_> = segments.iter().map(|segment| part(segment, 0x7f00_0000_0000)).collect();
+        for (segment, code) in segments.iter().zip(&mapped).skip(1) {
+            assert_eq!(layout.addend(code, &mapped.iter().cloned()), Some(segment.addend()), "{segment:x?}");
+        }
+        // By itself, a large one is the large segment's, and a small one could be any's.
+        assert_eq!(layout.addend(&mapped[3], &std::iter::empty()), Some(0x3000));
+        assert_eq!(layout.addend(&mapped[1], &std::iter::empty()), None);
+        assert_eq!(layout.common_addend(), None);
+        let fixed = Layout { is_fixed: true, ..layout };
+        let at_its_address = part(&segments[1], 0);
+        assert_eq!(fixed.addend(&at_its_address, &std::iter::empty()), Some(0x1000));
+    }
+
+    /// With an executable stack, old kernels make all that is mapped executable (`READ_IMPLIES_EXEC`), and join what lies side by side.
+    #[test]
+    fn code_within_a_mapping_that_begins_before_it_is_found() {
+        let segments = [segment(0, 0, 0x600, false), segment(0x1000, 0x1000, 0x5000, true)];
+        let joined = Part { begin: 0x40_0000, offsets: 0..0x6000, executable: true };
+        assert_eq!(layout(&segments).addend(&joined, &std::iter::empty()), Some(0));
+    }
+
+    #[test]
+    fn segments_that_no_loader_maps_count_for_nothing() {
+        let odd = segment(0x1000, 0x1010, 0x5000, true);
+        assert_eq!(layout(&[odd, segment(0x6000, 0x6000, 0, true)]).segments(), []);
+    }
+}
