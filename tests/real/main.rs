@@ -45,6 +45,7 @@ mod jdks;
 mod jvm;
 mod jvm_memory;
 mod launches;
+mod layouts;
 mod mappings;
 mod modes;
 mod multitude;

@@ -21,7 +21,7 @@ use crate::support::privilege::{require, require_bpf, require_program};
 use crate::support::return_probes::{ReturnProbes, lack_of_return_probes};
 
 /// What `stacks.c` allocates, whatever the C library does: sizes, and how often.
-const SHAPES: &[(u64, u64)] = &[
+pub(crate) const SHAPES: &[(u64, u64)] = &[
     // Frames of variable size, realigned ones, both, and arguments on the stack.
     (1003, 2),
     (1004, 2),
@@ -43,7 +43,7 @@ const SHAPES: &[(u64, u64)] = &[
 /// What the library allocates that `stacks.c` loads.
 /// The last is allocated while the dynamic loader binds a call: its frame is found by `rbx` (sysdeps/x86_64/dl-trampoline.h
 /// in glibc).
-const LIBRARY_SHAPES: &[(u64, u64)] = &[(1020, 1), (1021, 2), (1022, 1)];
+pub(crate) const LIBRARY_SHAPES: &[(u64, u64)] = &[(1020, 1), (1021, 2), (1022, 1)];
 
 /// What `stacks.cpp` allocates: in destructors while an exception passes, and in the handlers.
 const EXCEPTION_SHAPES: &[(u64, u64)] = &[(1101, 15), (1103, 3), (1104, 3)];
@@ -70,17 +70,17 @@ const WITH_RETURN_PROBES: &[&str] = &[
 ];
 
 /// The program and its arguments.
-struct Fixture {
+pub(crate) struct Fixture {
     program: PathBuf,
     library: Option<&'static Path>,
 }
 
 impl Fixture {
-    fn alone(program: PathBuf) -> Self {
+    pub(crate) fn alone(program: PathBuf) -> Self {
         Self { program, library: None }
     }
 
-    fn with_library(program: PathBuf) -> Self {
+    pub(crate) fn with_library(program: PathBuf) -> Self {
         Self { program, library: Some(compile::stacks_library()) }
     }
 
@@ -88,12 +88,12 @@ impl Fixture {
         self.library.map_or(Vec::new(), |library| vec![library.as_os_str(), gate.as_os_str()])
     }
 
-    fn under_gdb(&self) -> Stacks {
+    pub(crate) fn under_gdb(&self) -> Stacks {
         oracle::by_gdb(&self.program, &self.arguments(Path::new("/dev/null")))
     }
 
     /// Runs it under jjleak, and opens the gate when jjleak has seen the library.
-    fn under_jjleak(&self) -> Ended {
+    pub(crate) fn under_jjleak(&self) -> Ended {
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
         mkfifo(&gate, Mode::S_IRWXU).unwrap();
@@ -110,7 +110,7 @@ impl Fixture {
 }
 
 /// Fails unless every stack and its count is what gdb says, and every stack is complete.
-fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended) {
+pub(crate) fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended) {
     let report = ended.report();
     assert_nothing_lost(&report);
     let incomplete: Vec<_> = report.stacks.iter().filter(|stack| stack.status != "complete").collect();
@@ -120,7 +120,7 @@ fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended) {
     println!("{name}: {} stacks as in gdb", reported.len());
 }
 
-fn assert_shapes(stacks: &Stacks, shapes: &[(u64, u64)]) {
+pub(crate) fn assert_shapes(stacks: &Stacks, shapes: &[(u64, u64)]) {
     for (size, objects) in shapes {
         assert_eq!(objects_of_size(stacks, *size), *objects, "blocks of {size} bytes");
     }

@@ -59,6 +59,11 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("tmux", "tmux"),
     program("xz", "xz-utils"),
     program("musl-gcc", "musl-tools"),
+    // Linkers, and what changes what they have linked.
+    program("ld.gold", "binutils"),
+    program("ld.lld", "lld"),
+    program("mold", "mold"),
+    program("patchelf", "patchelf"),
     program("node", "nodejs"),
     library("libjemalloc.so.2", "libjemalloc2"),
     archive("libjemalloc_pic.a", "libjemalloc-dev"),

@@ -249,6 +249,26 @@ pub(crate) fn stacks(source: &str, build: Build) -> PathBuf {
     compile(&format!("{source}-{build:?}"), &[format!("stacks/{source}")], &flags)
 }
 
+/// The program of `stacks/` as a linker lays it out.
+pub(crate) fn stacks_linked(name: &str, flags: &[&str]) -> PathBuf {
+    let shared = ["-g", "-D_GNU_SOURCE", "-pthread", "-Wl,--no-as-needed", "-fomit-frame-pointer"];
+    compile(&format!("linked-{name}"), &["stacks/stacks.c".to_owned()], &[&shared, flags].concat())
+}
+
+/// A program in Rust, built as `cargo build` does it: with the linker that the toolchain chooses.
+pub(crate) fn rust_hello() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rust-hello");
+        let mut rustc = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"));
+        rustc.args(["--edition", "2024", "-C", "debuginfo=2", "-C", "opt-level=0"]);
+        let status = rustc.arg(fixtures.join("hello.rs")).arg("-o").arg(&program).status().unwrap();
+        assert!(status.success(), "cannot build the Rust program");
+        program
+    })
+}
+
 /// The program that is interrupted while the dynamic loader binds a call of it.
 pub(crate) fn binding() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
