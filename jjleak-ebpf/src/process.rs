@@ -28,7 +28,13 @@ use crate::{
     stack,
 };
 
-/// The PID namespace that the user side knows processes by: device and inode of its `/proc/self/ns/pid`.
+/// Whether the user side is in the initial PID namespace. It then knows every process by the kernel's own PID, whichever
+/// namespace the process is in.
+#[unsafe(no_mangle)]
+static IN_INITIAL_PID_NAMESPACE: Global<u8> = Global::new(0);
+
+/// The user side's PID namespace where that is another one: device and inode of its `/proc/self/ns/pid`. Only processes of this
+/// very namespace are known there (`bpf_get_ns_current_pid_tgid` knows no others).
 #[unsafe(no_mangle)]
 static PID_NAMESPACE_DEVICE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -302,16 +308,20 @@ pub(crate) fn knows_breaks() -> bool {
 /// The current process's PID in the user side's namespace; `None` when it has none there.
 #[inline(always)]
 fn current_process() -> Option<u32> {
-    Some(current_in_namespace()?.tgid)
+    if IN_INITIAL_PID_NAMESPACE.load() != 0 {
+        Some(current_tgid())
+    } else {
+        Some(current_in_namespace()?.tgid)
+    }
 }
 
 /// The current thread's number: in the user side's namespace if that is the thread's own, too, and else in the initial one,
 /// which is then the user side's, or none is known there.
 #[inline(always)]
 pub(crate) fn current_thread() -> u32 {
-    match current_in_namespace() {
-        Some(info) => info.pid,
-        None => bpf_get_current_pid_tgid() as u32,
+    let initial = bpf_get_current_pid_tgid() as u32;
+    if IN_INITIAL_PID_NAMESPACE.load() != 0 {
+        return initial;
     }
 }
 
@@ -321,6 +331,7 @@ fn current_in_namespace() -> Option<bpf_pidns_info> {
     // SAFETY: the destination is as large as it says.
     let status = unsafe {
         bpf_get_ns_current_pid_tgid(
+    current_in_namespace().map_or(initial, |info| info.pid)
             PID_NAMESPACE_DEVICE.load(),
             PID_NAMESPACE_INODE.load(),
             info.as_mut_ptr().cast::<c_void>().cast(),

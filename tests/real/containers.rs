@@ -1,4 +1,4 @@
-//! Processes with PIDs and files of their own, as in a container.
+//! Processes with PIDs and files of their own, as in a container: attached to from the host, where they have other PIDs.
 
 use std::fs;
 use std::path::Path;
@@ -6,10 +6,70 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::compile;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_program;
+
+/// A filter of system calls that allows them all (linux/filter.h: `BPF_RET | BPF_K`, `SECCOMP_RET_ALLOW`).
+const ALLOW_ALL: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
+
+/// A container: a root with all that the ledger program needs to run in it, and a command that runs it there.
+struct Container {
+    root: TempDir,
+    command: Command,
+}
+
+impl Container {
+    /// As a container runtime sets it up: every namespace new, the root pivoted to, a user without capabilities, no new privileges,
+    /// and a filter of system calls.
+    fn sandboxed() -> Self {
+        let root = root();
+        let filter = root.path().join("filter");
+        fs::write(&filter, ALLOW_ALL).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 9<\"$0\" && exec bwrap --seccomp 9 \"$@\""]).arg(filter);
+        command.args([
+            "--unshare-all",
+            "--uid",
+            "4711",
+            "--gid",
+            "4712",
+            "--cap-drop",
+            "ALL",
+            "--die-with-parent",
+        ]);
+        command.arg("--bind").arg(root.path()).args(["/", "--proc", "/proc", "--dev", "/dev", "/ledger"]);
+        Self { root, command }
+    }
+
+    /// Two PID and user namespaces, one within the other.
+    fn nested() -> Self {
+        let root = root();
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+        command.args(["--mount", "--net", "--ipc", "--uts", "--cgroup", "sh", "-c"]);
+        command.arg("mount -t proc proc \"$0/proc\" && exec chroot \"$0\" /ledger").arg(root.path());
+        Self { root, command }
+    }
+
+    /// Its files are layers, as an image's are: what is mapped is not what is found by its path.
+    fn layered() -> Self {
+        let root = root();
+        let script = "mount -t tmpfs layers \"$0/upper\" && mkdir \"$0/upper/new\" \"$0/upper/work\" && \
+             mount -t overlay -o lowerdir=\"$0\",upperdir=\"$0/upper/new\",workdir=\"$0/upper/work\" overlay /mnt && \
+             mount -t proc proc /mnt/proc && exec chroot /mnt /ledger";
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-c", script]).arg(root.path());
+        Self { root, command }
+    }
+
+    fn start(&mut self) -> Ledger {
+        Ledger::spawn_in(&mut self.command)
+    }
+}
 
 /// A folder with all that the ledger program needs to run in it as its root.
 fn root() -> TempDir {
@@ -23,22 +83,183 @@ fn root() -> TempDir {
         compile::copy(path, &folder);
     }
     compile::copy(compile::ledger(), root.path());
+    for folder in ["proc", "dev", "upper"] {
+        fs::create_dir(root.path().join(folder)).unwrap();
+    }
     root
 }
 
-#[test]
-fn a_process_in_a_container_is_exact_and_known_by_both_its_pids() {
-    require_program!("unshare");
-    let root = root();
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--kill-child", "--mount", "chroot"]).arg(root.path()).arg("/ledger");
-    let mut ledger = Ledger::spawn_in(&mut command);
-
+/// `-p`, threads that end, and the PID inside.
+fn is_exact(mut container: Container) {
+    let mut ledger = container.start();
+    ledger.set_up("ending_threads");
     let jjleak = ledger.attach(&["--format", "json"]);
-    ledger.run("malloc");
+    ledger.run("ending_threads");
+    let booked = ledger.books();
     let report = jjleak.interrupt().assert_done().report();
 
+    assert_nothing_lost(&report);
+    assert!(report.process.container_pid.is_some());
+    // What the C library frees of its own when a thread ends is in nobody's books.
+    assert!(report.unknown_frees > 0);
+    assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
+    assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
+}
+
+/// `--mmap`.
+fn is_exact_with_mappings(mut container: Container) {
+    let mut ledger = container.start();
+    let options = ["--mmap", "--format", "json"];
+    let jjleak = ledger.attach(&options);
+    ledger.run("map");
+    let report = jjleak.interrupt().assert_done().report();
     ledger.books().assert_reported(&report);
     assert_nothing_lost(&report);
-    assert_eq!(report.process.container_pid, Some(1));
+}
+
+/// `--mmap`, after the process runs another program.
+fn is_exact_with_mappings_after_exec(mut container: Container) {
+    let mut ledger = container.start();
+    let jjleak = ledger.attach(&["--mmap", "--format", "json"]);
+    ledger.exec();
+    ledger.run("map");
+    let report = jjleak.interrupt().assert_done().report();
+    // The loader maps memory, too, before the new program's books are open.
+    let mut counted = Books::of(&report);
+    counted.sites.retain(|site, _| site.starts_with("site_"));
+    assert_eq!(counted, ledger.books());
+    assert_eq!(report.notes["exec"], 1);
+    assert_nothing_lost(&report);
+}
+
+/// `--follow`: a child, and the program that it runs. Its file is gone by then.
+fn children_are_followed(mut container: Container) {
+    let mut ledger = container.start();
+    let jjleak = ledger.attach(&["--follow", "--format", "json"]);
+    ledger.run("malloc");
+    let of_parent = ledger.books();
+    ledger.fork();
+    ledger.exec();
+    fs::remove_file(container.root.path().join("ledger")).unwrap();
+    ledger.run("calloc");
+    let of_child = ledger.books();
+    ledger.end_child();
+    let parent = ledger.pid();
+    let ended = jjleak.interrupt().assert_done();
+
+    of_parent.assert_reported(&ended.report_on(parent));
+    let report = ended.reports().into_iter().find(|report| report.process.pid != parent).unwrap();
+    of_child.assert_reported(&report);
+    assert_nothing_lost(&report);
+}
+
+/// `--name`: one that runs already, and one that begins later from the same files, which is counted from its first allocation on.
+fn is_found_by_name(mut container: Container) {
+    let mut ledger = container.start();
+    let jjleak = Jjleak::attached(["--name", "^ledger$", "--format", "json"]);
+    ledger.open_books();
+    ledger.run("malloc");
+    let mut second = container.start();
+    second.run("calloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    for ledger in [&mut ledger, &mut second] {
+        let report = ended.report_on(ledger.pid());
+        ledger.books().assert_reported(&report);
+        assert!(report.process.container_pid.is_some());
+    }
+}
+
+/// Tests of what holds in each kind of container.
+macro_rules! in_containers {
+    ($($kind:ident: $program:literal;)+) => {
+        $(
+            mod $kind {
+                use super::*;
+
+                #[test]
+                fn a_process_is_exact_and_known_by_both_its_pids() {
+                    require_program!($program);
+                    is_exact(Container::$kind());
+                }
+
+                #[test]
+                fn mappings_are_counted() {
+                    require_program!($program);
+                    is_exact_with_mappings(Container::$kind());
+                }
+
+                #[test]
+                fn children_and_what_they_run_are_followed() {
+                    require_program!($program);
+                    children_are_followed(Container::$kind());
+                }
+
+                #[test]
+                fn processes_are_found_by_name() {
+                    require_program!($program);
+                    is_found_by_name(Container::$kind());
+                }
+            }
+        )+
+    };
+}
+
+in_containers! {
+    sandboxed: "bwrap";
+    nested: "unshare";
+    layered: "unshare";
+}
+
+#[test]
+fn mappings_are_counted_after_exec() {
+    require_program!("bwrap");
+    for container in [Container::sandboxed(), Container::nested()] {
+        is_exact_with_mappings_after_exec(container);
+    }
+}
+
+#[test]
+fn system_wide_has_processes_of_containers() {
+    require_program!("bwrap");
+    let mut container = Container::sandboxed();
+    let mut ledger = container.start();
+
+    let jjleak = Jjleak::attached(["--system-wide", "--format", "json"]);
+    ledger.open_books();
+    ledger.run("malloc");
+    let mut second = container.start();
+    second.run("calloc");
+    let ended = jjleak.interrupt().assert_done();
+
+    for ledger in [&mut ledger, &mut second] {
+        ledger.books().assert_reported(&ended.report_on(ledger.pid()));
+    }
+}
+
+/// Runs a command, in which "$0" is jjleak, in a PID namespace of its own.
+fn contained(script: &str) -> Ended {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, PROGRAM]);
+    Jjleak::start(command).end()
+}
+
+#[test]
+fn jjleak_in_a_container_says_whom_it_cannot_profile() {
+    require_program!("unshare");
+    let refused = [
+        ("exec \"$0\" --system-wide", "following processes needs the host's PIDs"),
+        (
+            // The child of the inner unshare is the one in the inner namespace.
+            "unshare --pid --fork --kill-child sleep 1000 & until pid=$(pgrep -x sleep); do :; done; exec \"$0\" -p $pid",
+            "is in a PID namespace within the one of jjleak",
+        ),
+        ("umount -l /proc; exec \"$0\" -p 1", "/proc is of another PID namespace"),
+    ];
+    for (script, why) in refused {
+        let ended = contained(script);
+
+        assert_eq!(ended.status.code(), Some(3), "{script}: {:#?}", ended.stderr);
+        assert!(ended.stderr.iter().any(|line| line.contains(why)), "{script}: {:#?}", ended.stderr);
+    }
 }

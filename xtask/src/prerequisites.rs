@@ -42,6 +42,8 @@ const fn library(library: &'static str, package: &'static str) -> Prerequisite {
 /// Compilers for the leaking fixtures, allocators to run them with, the oracles of stacks and files, a browser, and real
 /// programs that are profiled.
 const FOR_TESTS: &[Prerequisite] = &[
+    // Sets up a container without a daemon or a network.
+    program("bwrap", "bubblewrap"),
     program("chromium", "chromium"),
     program("gcc", "gcc"),
     program("g++", "g++"),

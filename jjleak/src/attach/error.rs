@@ -89,6 +89,9 @@ pub enum Error {
     /// The own PID namespace is not known.
     #[error("looking at /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),
+    /// The kernel side would not know the process when it meets it.
+    #[error("process {0} is in a PID namespace within the one of jjleak, which is not the initial one")]
+    NestedNamespace(Pid),
     /// The process ended in the meantime.
     #[error("process {0} ended while jjleak was attaching to it")]
     Gone(Pid),

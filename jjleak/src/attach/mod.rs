@@ -125,6 +125,11 @@ pub fn preflight_following() -> Result<(), Missing> {
     Host::this().check_following()
 }
 
+/// Checks whether the kernel side can know a process.
+pub fn preflight_process(pid: Pid) -> Result<(), Error> {
+    if Host::this().can_know(pid) { Ok(()) } else { Err(Error::NestedNamespace(pid)) }
+}
+
 /// The loaded BPF object and its probes. Dropping it detaches them.
 pub struct Attachment {
     /// Before the maps that its programs use.

@@ -17,6 +17,7 @@ use super::kernel_types::{
     BreakOffsets, Btf, KernelTypes, MappingOffsets, ReturnInstanceOffsets, Structures, TaskOffsets,
     thread_pointer_offset,
 };
+use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
 use super::probes::Probes;
 use super::{Error, Missing, Programs, SizeFilter, mapping_events};
 
@@ -136,13 +137,13 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .map_max_entries(names::MAPPING_EVENTS, mappings.map_or(UNUSED_RING_BYTES, |_| MAPPING_RING_BYTES))
         .map_max_entries(names::MAPPINGS, 1 + TABLES_PER_PROCESS * capacity.processes);
     tables.apply(&mut loader);
-    let namespace = fs::metadata("/proc/self/ns/pid").map_err(Error::Namespace)?;
+    let namespace = fs::metadata(OWN_PID_NAMESPACE).map_err(Error::Namespace)?;
     let (device, inode) = (namespace.dev(), namespace.ino());
-    loader.override_global("PID_NAMESPACE_DEVICE", &device, true).override_global(
-        "PID_NAMESPACE_INODE",
-        &inode,
-        true,
-    );
+    let is_initial = u8::from(inode == INITIAL_PID_NAMESPACE);
+    loader
+        .override_global("IN_INITIAL_PID_NAMESPACE", &is_initial, true)
+        .override_global("PID_NAMESPACE_DEVICE", &device, true)
+        .override_global("PID_NAMESPACE_INODE", &inode, true);
     let types = KernelTypes::read();
     let structures = Structures::of(&types);
     let offsets = return_instance_offsets(structures.known());

@@ -4,10 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::process;
 
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
+
+use crate::processes::Pid;
 
 /// Capability numbers of linux/capability.h.
 const CAP_DAC_READ_SEARCH: u32 = 2;
@@ -16,6 +19,11 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 const CAP_CHECKPOINT_RESTORE: u32 = 40;
+
+/// The own PID namespace.
+pub(super) const OWN_PID_NAMESPACE: &str = "/proc/self/ns/pid";
+/// Inode of the initial PID namespace, which is the same everywhere (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
+pub(super) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Something the job needs and this host does not give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +60,11 @@ pub enum Missing {
     /// Not allowed to look into other processes.
     #[error("not allowed to look into other processes: this needs root or CAP_SYS_PTRACE")]
     PtracePrivilege,
+    /// PIDs in /proc are not those that system calls take.
+    #[error(
+        "/proc is of another PID namespace than jjleak, or not mounted: its PIDs are not those that jjleak would use"
+    )]
+    ForeignProc,
     /// No type information of the kernel.
     #[error("this kernel has no BTF type information (/sys/kernel/btf/vmlinux is missing)")]
     Btf,
@@ -100,8 +113,12 @@ impl Missing {
             }
             Self::BpfLoop | Self::AttachCookie => "boot Linux 5.17 or newer",
             Self::TaskFields => "profile processes one by one with -p, and report this kernel's version",
+            Self::ForeignProc => {
+                "enter the PID namespace together with the mount namespace (nsenter -p -m), or mount proc(5) on /proc here"
+            }
             Self::PidNamespace => {
-                "run it on the host, or the container with --pid=host; -p PID without --follow works here"
+                "run it on the host, or the container with --pid=host; -p PID without --follow works here for processes of \
+                 the same PID namespace"
             }
         }
     }
@@ -129,6 +146,8 @@ pub struct Host {
     pub users: PathBuf,
     /// The own PID namespace.
     pub pid_namespace: PathBuf,
+    /// The link to the own process in /proc.
+    pub own_process: PathBuf,
 }
 
 impl Host {
@@ -139,7 +158,8 @@ impl Host {
             sys: "/sys".into(),
             status: "/proc/self/status".into(),
             users: "/proc/self/uid_map".into(),
-            pid_namespace: "/proc/self/ns/pid".into(),
+            pid_namespace: OWN_PID_NAMESPACE.into(),
+            own_process: "/proc/self".into(),
         }
     }
 
@@ -170,11 +190,31 @@ impl Host {
     }
 
     /// Whether what follows processes can run, too: the kernel side then knows processes by the PIDs of the initial
-    /// namespace, whose inode is the same everywhere (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+    /// namespace.
     pub fn check_following(&self) -> Result<(), Missing> {
-        const INITIAL: u64 = 0xEFFF_FFFC;
         let own = fs::metadata(&self.pid_namespace).map(|metadata| metadata.ino());
-        require(own.is_ok_and(|inode| inode == INITIAL), Missing::PidNamespace)
+        require(own.is_ok_and(|inode| inode == INITIAL_PID_NAMESPACE), Missing::PidNamespace)
+    }
+
+    /// Whether the kernel side knows a process when it meets it: every process of the host in the initial PID namespace, and else
+    /// those of the own one.
+    pub(super) fn can_know(&self, pid: Pid) -> bool {
+        let of_process = fs::metadata(pid.proc_file("ns/pid")).map(|metadata| metadata.ino());
+        let own = fs::metadata(&self.pid_namespace).map(|metadata| metadata.ino());
+        match (own, of_process) {
+            (Ok(own), Ok(of_process)) => own == INITIAL_PID_NAMESPACE || own == of_process,
+            // It has ended, which is found out elsewhere.
+            _ => true,
+        }
+    }
+
+    /// Whether a PID means the same process in /proc and to system calls.
+    fn check_proc(&self) -> Result<(), Missing> {
+        let own = fs::read_link(&self.own_process);
+        require(
+            own.is_ok_and(|own| own.as_os_str() == process::id().to_string().as_str()),
+            Missing::ForeignProc,
+        )
     }
 
     /// Whether probes may be attached by perf events, where uprobe-multi links cannot be had.
@@ -220,7 +260,8 @@ impl Host {
 type Look = fn(&Host) -> Result<(), Missing>;
 
 /// What must be there, in the order in which it is looked for.
-const REQUIRED: [(&str, Look); 6] = [
+const REQUIRED: [(&str, Look); 7] = [
+    ("processes in /proc by the PIDs that jjleak uses", Host::check_proc),
     ("privilege to load BPF programs and to look into other processes", Host::check_privileges),
     ("the kernel's type information (BTF)", |host| {
         require(host.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)
@@ -276,7 +317,7 @@ mod tests {
         let sys = root.path().to_owned();
         let pid_namespace = root.path().join("pid_namespace");
         let users = root.path().join("uid_map");
-        (root, Host { sys, status, users, pid_namespace })
+        (root, Host { sys, status, users, pid_namespace, own_process: "/proc/self".into() })
     }
 
     const BTF: &str = "kernel/btf/vmlinux";

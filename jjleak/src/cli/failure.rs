@@ -128,6 +128,9 @@ impl From<attach::Error> for Failure {
         use attach::Error as E;
         let (code, remedy) = match &error {
             E::Preflight(missing) => (PREFLIGHT, missing.remedy()),
+            E::NestedNamespace(_) => {
+                (PREFLIGHT, "run jjleak on the host or in a container with the host's PIDs (--pid=host)")
+            }
             E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
             E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
             E::Load(_) | E::Verify { .. } if is_bpf_forbidden(&error) => (PREFLIGHT, allowance()),

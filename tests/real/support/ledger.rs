@@ -69,12 +69,14 @@ impl Ledger {
         ledger
     }
 
-    /// Starts the program by a command that has it as its only child.
+    /// Starts the program by a command that has it as its only child, or that child has it, and so on.
     pub(crate) fn spawn_in(command: &mut Command) -> Self {
         let ledger = Self::spawn(command);
-        let parent = ledger.pid;
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-        Self { pid: children.trim().parse().unwrap(), ..ledger }
+        let mut pid = ledger.pid;
+        while let Some(child) = only_child(pid) {
+            pid = child;
+        }
+        Self { pid, ..ledger }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -190,6 +192,12 @@ impl Ledger {
         self.ask(question);
         std::iter::from_fn(|| Some(self.stdout.next(SOON)).filter(|line| line != "end")).collect()
     }
+}
+
+/// The child of a process that has one.
+fn only_child(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    (!children.trim().is_empty()).then(|| children.trim().parse().unwrap())
 }
 
 /// Plays a scenario under jjleak; the report must equal the program's books.

@@ -8,7 +8,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use super::Watch;
 use super::ahead::FoundAhead;
 use super::process::Watched;
-use crate::attach::{Following, Scope, Tracked};
+use crate::attach::{self, Following, Scope, Tracked};
 use crate::cli::Failure;
 use crate::cli::failure::OTHER;
 use crate::processes::{
@@ -39,6 +39,7 @@ impl Watch {
 
     fn attach_to(&mut self, pid: Pid) -> Result<(), Failure> {
         let process = Process::open(pid)?;
+        attach::preflight_process(pid)?;
         let exit = ExitWatch::new(pid)?;
         let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
         // The kernel side may have taken it in already: then it is found among the new ones.
