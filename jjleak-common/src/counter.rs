@@ -82,6 +82,8 @@ counters! {
     ImageReused = "image_reused", Loss;
     /// An allocator's probes were put into a process that had it loaded already: what it gave before is missing.
     LateProbes = "late_probes", Loss;
+    /// A program that the process ran was over before jjleak had put probes into its allocator, or had read its file; what it allocated is missing.
+    UnseenProgram = "unseen_program", Loss;
     /// A process that should be profiled was not, because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
     /// Since jjleak began, the kernel has left out a run of one of its programs, as it does when that is running on the same processor already; whichever process of the host it was for, and jjleak's programs look at many that are not profiled.

@@ -70,6 +70,8 @@ pub mod names {
     pub const CODE: &str = "CODE";
     /// Ring buffer of [`crate::unwind::Hint`].
     pub const HINTS: &str = "HINTS";
+    /// Ring buffer of programs that processes have begun to run.
+    pub const PROGRAMS: &str = "PROGRAMS";
     /// Ring buffer of [`crate::mapping::Event`].
     pub const MAPPING_EVENTS: &str = "MAPPING_EVENTS";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.

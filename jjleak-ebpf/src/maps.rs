@@ -71,6 +71,10 @@ pub(crate) static CODE: HashMap<CodeFile, CodeRows> =
 /// Hints are no more than that: a thousand of them are plenty, and what is lost is found at the next look.
 #[map]
 pub(crate) static HINTS: RingBuf = RingBuf::with_byte_size(64 << 10, 0);
+/// Apart from the hints, of which there can be any number: a program that is not told of counts as lost. Room for 800 that begin
+/// before the user side has time for them.
+#[map]
+pub(crate) static PROGRAMS: RingBuf = RingBuf::with_byte_size(256 << 10, 0);
 #[map]
 pub(crate) static MAPPING_EVENTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 #[map]

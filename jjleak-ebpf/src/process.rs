@@ -97,7 +97,9 @@ pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
         (true, true) => {
             let _ = TRACKED.insert(child_tgid, slot.0 as u32, 0);
         }
-        (true, false) => adopt(child_tgid, Some(row)),
+        (true, false) => {
+            adopt(child_tgid, Some(row));
+        }
         (false, true) => count(slot, Counter::SharedMemoryChild),
         (false, false) => count(slot, Counter::Fork),
     }
@@ -105,13 +107,15 @@ pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
 
 /// The current process has replaced its program: a new image begins, and the blocks of the old one are gone with
 /// its memory. `old_thread` is the thread that called exec, as the initial namespace numbered it then; it has become
-/// the main thread.
+/// the main thread. `program` is the kernel's description of what it runs (`struct linux_binprm`).
 #[inline(always)]
-pub(crate) fn exec(old_thread: u32, thread: u32) {
+pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
     let Some(pid) = current_process() else { return };
     let Some(slot) = TRACKED.get_ptr(&pid) else {
-        if ADOPT_EXECS.load() != 0 {
-            adopt(pid, None);
+        if ADOPT_EXECS.load() != 0
+            && let Some(image) = adopt(pid, None)
+        {
+            stack::tell_program(image, program);
         }
         return;
     };
@@ -123,8 +127,10 @@ pub(crate) fn exec(old_thread: u32, thread: u32) {
         if read_volatile(addr_of!((*row).pid)) != pid {
             // It shared its parent's memory, and has memory of its own from now on.
             let _ = TRACKED.remove(pid);
-            if FOLLOW_FORKS.load() != 0 || ADOPT_EXECS.load() != 0 {
-                adopt(pid, None);
+            if (FOLLOW_FORKS.load() != 0 || ADOPT_EXECS.load() != 0)
+                && let Some(image) = adopt(pid, None)
+            {
+                stack::tell_program(image, program);
             }
             return;
         }
@@ -139,6 +145,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32) {
             count(next.slot(), Counter::ImageReused);
         }
         begin(row, next);
+        stack::tell_program(next, program);
     }
     let slot = ProcessSlot(slot as u16);
     stack::begin_lost(slot);
@@ -184,17 +191,17 @@ pub(crate) fn exit() {
     }
 }
 
-/// Gives a process a row, with what is known of its memory: a copy of its parent's, or nothing.
+/// Gives a process a row, with what is known of its memory: a copy of its parent's, or nothing. The image that it runs there.
 #[inline(always)]
-fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
+fn adopt(tgid: u32, parent: Option<*const ProcessRow>) -> Option<ImageId> {
     let Ok(Some(slot)) = FREE_SLOTS.pop() else {
         count_common(Counter::ProcessTableFull);
-        return;
+        return None;
     };
-    let Some(row) = PROCESSES.get_ptr_mut(slot) else { return };
+    let row = PROCESSES.get_ptr_mut(slot)?;
     let slot = ProcessSlot(slot as u16);
     // SAFETY: both rows are map values, and nobody else uses a row whose slot was free.
-    unsafe {
+    let image = unsafe {
         let last = read_volatile(addr_of!((*row).last_image));
         let image = if last == 0 { ImageId::first(slot) } else { ImageId(last as u32).next() };
         (*row).pid = tgid;
@@ -215,8 +222,10 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) {
         (*row).swept = image.0 as u64;
         begin(row, image);
         write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
-    }
+        image
+    };
     stack::hint(slot);
+    Some(image)
 }
 
 /// Lets what is known of the parent's memory be known of its copy. The parent's table of mappings serves both until the
@@ -305,7 +314,7 @@ pub(crate) fn knows_breaks() -> bool {
     MM_BRK.load() != 0
 }
 
-/// The current process's PID in the user side's namespace; `None` when it has none there.
+/// The current process's PID as the user side knows it; `None` when it has none there.
 #[inline(always)]
 fn current_process() -> Option<u32> {
     if IN_INITIAL_PID_NAMESPACE.load() != 0 {
@@ -315,23 +324,23 @@ fn current_process() -> Option<u32> {
     }
 }
 
-/// The current thread's number: in the user side's namespace if that is the thread's own, too, and else in the initial one,
-/// which is then the user side's, or none is known there.
+/// The current thread's number as the user side knows it; the kernel's own where it has none there.
 #[inline(always)]
 pub(crate) fn current_thread() -> u32 {
     let initial = bpf_get_current_pid_tgid() as u32;
     if IN_INITIAL_PID_NAMESPACE.load() != 0 {
         return initial;
     }
+    current_in_namespace().map_or(initial, |info| info.pid)
 }
 
+/// The current task's numbers in the user side's PID namespace; `None` when it is in another one, a nested one included.
 #[inline(always)]
 fn current_in_namespace() -> Option<bpf_pidns_info> {
     let mut info = MaybeUninit::<bpf_pidns_info>::uninit();
     // SAFETY: the destination is as large as it says.
     let status = unsafe {
         bpf_get_ns_current_pid_tgid(
-    current_in_namespace().map_or(initial, |info| info.pid)
             PID_NAMESPACE_DEVICE.load(),
             PID_NAMESPACE_INODE.load(),
             info.as_mut_ptr().cast::<c_void>().cast(),

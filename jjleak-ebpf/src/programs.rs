@@ -195,7 +195,7 @@ pub(crate) fn process_exit(_ctx: RawTracePointContext) -> i32 {
 pub(crate) fn process_exec(ctx: RawTracePointContext) -> i32 {
     // include/trace/events/sched.h: (task, old_pid, bprm)
     let thread = bpf_get_current_pid_tgid() as u32;
-    process::exec(ctx.arg::<i32>(1) as u32, thread);
+    process::exec(ctx.arg::<i32>(1) as u32, thread, ctx.arg(2));
     0
 }
 

@@ -75,6 +75,7 @@ mod threads;
 mod top;
 mod turnover;
 mod units;
+mod unseen;
 mod verdicts;
 mod verifier;
 mod views;

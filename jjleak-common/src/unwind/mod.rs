@@ -224,6 +224,26 @@ pub struct Hint {
     pub file: CodeFile,
 }
 
+/// Bytes of a program's path that the kernel side tells, its end included. Longer ones are cut off, and then lead nowhere.
+pub const PATH_BYTES: usize = 256;
+
+/// A process has begun to run a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ProgramBegun {
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// The new image.
+    pub image: u32,
+    /// Not used.
+    pub reserved: u32,
+    /// The program's file; an inode of 0 when the kernel did not tell.
+    pub file: CodeFile,
+    /// Its path as it was given to `exec`, ended by a 0; of a script, that of its interpreter.
+    pub path: [u8; PATH_BYTES],
+}
+
+const _: () = assert!(size_of::<ProgramBegun>() == 40 + PATH_BYTES && align_of::<ProgramBegun>() == 8);
 const _: () = assert!(size_of::<Hint>() == 56 && align_of::<Hint>() == 8);
 const _: () = assert!(size_of::<CodeFile>() == 24 && size_of::<CodeRows>() == 16);
 const _: () = assert!(size_of::<Mapping>() == 48 && align_of::<Mapping>() == 8);

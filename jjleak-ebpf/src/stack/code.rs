@@ -10,16 +10,19 @@ use core::{
 
 use aya_ebpf::{
     Global,
-    helpers::generated::{bpf_find_vma, bpf_get_current_task_btf},
+    helpers::generated::{
+        bpf_find_vma, bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_probe_read_kernel_str,
+    },
 };
 use jjleak_common::{
+    counter::Counter,
     process::{ImageId, MAX_REPORTED},
-    unwind::{Hint, MAX_FOUND, Mapping, code_identity, layer},
+    unwind::{CodeFile, Hint, MAX_FOUND, Mapping, PATH_BYTES, ProgramBegun, code_identity, layer},
 };
 
 use super::{Scratch, Walk};
 use crate::{
-    maps::{CODE, HINTS, PROCESSES},
+    maps::{CODE, HINTS, PROCESSES, PROGRAMS, count},
     memory::read_kernel,
 };
 
@@ -49,6 +52,12 @@ static SUPER_DEVICE: Global<u64> = Global::new(0);
 
 /// ENOENT, which `bpf_find_vma` returns for an address in no mapping.
 const NO_MAPPING: i64 = -2;
+/// Where `struct linux_binprm` has the program's file and its path; 0 when that is not known.
+#[unsafe(no_mangle)]
+static PROGRAM_FILE: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static PROGRAM_PATH: Global<u64> = Global::new(0);
+
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
 const PAGE_SHIFT: u64 = 12;
@@ -168,6 +177,49 @@ extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut
     0
 }
 
+/// Which file an open file (`struct file`) is of.
+#[inline(always)]
+fn identify(file: u64) -> Option<CodeFile> {
+    let inode: u64 = read_kernel(file + FILE_INODE.load())?;
+    let device: u64 = read_kernel(inode + INODE_SUPER.load())?;
+    Some(CodeFile {
+        inode: read_kernel(inode + INODE_NUMBER.load())?,
+        device: read_kernel(device + SUPER_DEVICE.load())?,
+        changed_s: read_kernel(inode + INODE_CHANGED_S.load())?,
+        changed_ns: read_kernel::<u32>(inode + INODE_CHANGED_NS.load())? & NANOSECONDS,
+    })
+}
+
+/// Tells the user side, which a hint is to wake, that the current process has begun to run a program, of which `program` (`struct linux_binprm`) says which.
+/// When that cannot be told, nobody can know whether it was counted.
+#[inline(always)]
+pub(crate) fn tell_program(image: ImageId, program: u64) {
+    let Some(mut room) = PROGRAMS.reserve::<ProgramBegun>(0) else {
+        count(image.slot(), Counter::UnseenProgram);
+        return;
+    };
+    let begun = room.as_mut_ptr();
+    let unknown = CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 };
+    let (mut file, mut path) = (unknown, 0);
+    if PROGRAM_FILE.load() != 0 && VMA_FILE.load() != 0 {
+        let opened = read_kernel::<u64>(program + PROGRAM_FILE.load());
+        file = opened.and_then(identify).unwrap_or(unknown);
+        path = read_kernel::<u64>(program + PROGRAM_PATH.load()).unwrap_or(0);
+    }
+    // SAFETY: the room is ours until it is submitted, and the helpers write no more than they are told.
+    unsafe {
+        (*begun).time_ns = bpf_ktime_get_ns();
+        (*begun).image = image.0;
+        (*begun).reserved = 0;
+        (*begun).file = file;
+        let text = addr_of_mut!((*begun).path).cast::<c_void>();
+        if bpf_probe_read_kernel_str(text, PATH_BYTES as u32, path as *const c_void) < 0 {
+            *text.cast::<u8>() = 0;
+        }
+    }
+    room.submit(0);
+}
+
 /// Tells the user side of a mapping, once if it can.
 #[inline(always)]
 fn tell(image: ImageId, hint: &Hint, identity: u64) {
@@ -203,12 +255,7 @@ fn read(vma: u64, hint: &mut Hint) -> Option<()> {
     if flags & VM_EXEC == 0 || file == 0 {
         return None;
     }
-    let inode: u64 = read_kernel(file + FILE_INODE.load())?;
-    let device: u64 = read_kernel(inode + INODE_SUPER.load())?;
-    hint.file.inode = read_kernel(inode + INODE_NUMBER.load())?;
-    hint.file.device = read_kernel(device + SUPER_DEVICE.load())?;
-    hint.file.changed_s = read_kernel(inode + INODE_CHANGED_S.load())?;
-    hint.file.changed_ns = read_kernel::<u32>(inode + INODE_CHANGED_NS.load())? & NANOSECONDS;
+    hint.file = identify(file)?;
     hint.file_offset = read_kernel::<u64>(vma + VMA_PAGE_OFFSET.load())? << PAGE_SHIFT;
     hint.end = read_kernel(vma + VMA_END.load())?;
     hint.begin = read_kernel(vma + VMA_START.load())?;

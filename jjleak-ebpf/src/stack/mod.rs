@@ -40,6 +40,7 @@ use jjleak_common::{
     unwind::{Hint, MAX_FOUND, Mapping},
 };
 
+pub(crate) use code::tell_program;
 pub(crate) use generated::BlobCache;
 pub(crate) use rows::{RowCache, mapping_at, seen};
 pub(crate) use walk::hint;

@@ -2,12 +2,15 @@
 //! program, begins or ends.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::{ImageId, ProcessSlot};
-use jjleak_common::unwind::Hint;
+use jjleak_common::unwind::{CodeFile, Hint, ProgramBegun};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
@@ -24,6 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The hints.
 pub struct Hints {
     ring: AsyncFd<RingBuf<MapData>>,
+    programs: RingBuf<MapData>,
     not_before: Instant,
     pause: Duration,
 }
@@ -35,6 +39,21 @@ pub struct Told {
     pub slots: BTreeSet<ProcessSlot>,
     /// What they map, as far as it was told.
     pub code: Vec<MappedCode>,
+    /// Programs that they have begun to run, in that order.
+    pub programs: Vec<BegunProgram>,
+}
+
+/// A program that a process has begun to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BegunProgram {
+    /// The image.
+    pub image: ImageId,
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// Its file, if the kernel has told.
+    pub file: Option<FileVersion>,
+    /// Its path as it was given to `exec`.
+    pub path: PathBuf,
 }
 
 /// Code that an image maps.
@@ -51,10 +70,10 @@ pub struct MappedCode {
 }
 
 impl Hints {
-    pub(super) fn new(ring: RingBuf<MapData>) -> Result<Self, Error> {
+    pub(super) fn new(ring: RingBuf<MapData>, programs: RingBuf<MapData>) -> Result<Self, Error> {
         // SAFETY: a ring buffer owns its descriptor and never exchanges it.
         let ring = unsafe { AsyncFd::register(ring) }.map_err(|error| Error::Map(error.into()))?;
-        Ok(Self { ring, not_before: Instant::now(), pause: SHORTEST_PAUSE })
+        Ok(Self { ring, programs, not_before: Instant::now(), pause: SHORTEST_PAUSE })
     }
 
     /// Waits until there is a reason to look. Can be dropped and called again.
@@ -62,14 +81,14 @@ impl Hints {
         sleep_until(self.not_before).await;
         // An error means that the runtime is going down.
         let Ok(mut guard) = self.ring.readable_mut().await else { return Told::default() };
-        let told = take(guard.get_inner_mut());
+        let told = take(guard.get_inner_mut(), &mut self.programs);
         guard.clear_ready();
         told
     }
 
     /// What is waiting.
     pub fn take(&mut self) -> Told {
-        take(self.ring.get_mut())
+        take(self.ring.get_mut(), &mut self.programs)
     }
 
     /// The last hint led to something new: what is waiting may be from before that was known.
@@ -85,7 +104,7 @@ impl Hints {
     }
 }
 
-fn take(ring: &mut RingBuf<MapData>) -> Told {
+fn take(ring: &mut RingBuf<MapData>, programs: &mut RingBuf<MapData>) -> Told {
     let mut told = Told::default();
     while let Some(bytes) = ring.next() {
         // SAFETY: as long as a hint, which has integers only, so that any bytes are one.
@@ -98,27 +117,65 @@ fn take(ring: &mut RingBuf<MapData>) -> Told {
             told.code.extend(code.filter(|code| !told.code.contains(code)));
         }
     }
+    // After the hints: each of these was told before the hint that belongs to it.
+    while let Some(bytes) = programs.next() {
+        // SAFETY: as long as what tells of a program, which has integers only.
+        let begun = (bytes.len() == size_of::<ProgramBegun>())
+            .then(|| unsafe { bytes.as_ptr().cast::<ProgramBegun>().read_unaligned() });
+        if let Some(begun) = begun {
+            let program = begun_program(&begun);
+            told.slots.insert(program.image.slot());
+            told.programs.push(program);
+        }
+    }
     told
 }
 
 fn mapped_code(hint: &Hint) -> Option<MappedCode> {
-    (hint.begin != 0).then(|| {
-        let device = (hint.file.device >> MINOR_BITS, hint.file.device & ((1 << MINOR_BITS) - 1));
-        let file = FileId { device, inode: hint.file.inode };
-        let changed = (hint.file.changed_s, i64::from(hint.file.changed_ns));
-        MappedCode {
-            image: ImageId(hint.image),
-            addresses: hint.begin..hint.end,
-            file_offset: hint.file_offset,
-            file: FileVersion { file, changed },
-        }
+    (hint.begin != 0).then(|| MappedCode {
+        image: ImageId(hint.image),
+        addresses: hint.begin..hint.end,
+        file_offset: hint.file_offset,
+        file: version(&hint.file),
     })
+}
+
+fn begun_program(begun: &ProgramBegun) -> BegunProgram {
+    let length = begun.path.iter().position(|byte| *byte == 0).unwrap_or_default();
+    BegunProgram {
+        image: ImageId(begun.image),
+        at_ns: begun.time_ns,
+        file: (begun.file.inode != 0).then(|| version(&begun.file)),
+        path: PathBuf::from(OsStr::from_bytes(&begun.path[..length])),
+    }
+}
+
+fn version(file: &CodeFile) -> FileVersion {
+    let device = (file.device >> MINOR_BITS, file.device & ((1 << MINOR_BITS) - 1));
+    FileVersion {
+        file: FileId { device, inode: file.inode },
+        changed: (file.changed_s, i64::from(file.changed_ns)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use jjleak_common::unwind::PATH_BYTES;
+
     use super::*;
-    use jjleak_common::unwind::CodeFile;
+
+    #[test]
+    fn a_program_is_told_with_its_file_and_its_path() {
+        let file = CodeFile { inode: 77, changed_s: 5, changed_ns: 6, device: 8 << 20 | 3 };
+        let mut path = [0; PATH_BYTES];
+        path[..6].copy_from_slice(b"./prog");
+        let begun = ProgramBegun { time_ns: 9, image: 129, reserved: 0, file, path };
+        let program = begun_program(&begun);
+        assert_eq!((program.image, program.at_ns, &*program.path), (ImageId(129), 9, "./prog".as_ref()));
+        assert_eq!(program.file.map(|version| version.file.inode), Some(77));
+        let untold = CodeFile { inode: 0, ..file };
+        assert_eq!(begun_program(&ProgramBegun { file: untold, ..begun }).file, None);
+    }
 
     #[test]
     fn a_hint_tells_of_code_if_it_knows_of_any() {

@@ -146,6 +146,20 @@ impl MappingOffsets {
     }
 }
 
+/// Offsets of the fields that tell what a process begins to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ProgramOffsets {
+    pub(super) file: u64,
+    pub(super) path: u64,
+}
+
+impl ProgramOffsets {
+    /// Looks for them; `None` when the kernel's structures look otherwise.
+    pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
+        Some(Self { file: btf.offset("linux_binprm", "file")?, path: btf.offset("linux_binprm", "interp")? })
+    }
+}
+
 /// Offsets of the fields that lead to a process's break.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BreakOffsets {

@@ -40,7 +40,7 @@ pub use calibration::{Calibration, Traps};
 pub use error::Error;
 pub(crate) use error::is_missing_key;
 pub use events::Events;
-pub use hints::{Hints, MappedCode, Told};
+pub use hints::{BegunProgram, Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
@@ -301,7 +301,7 @@ impl Attachment {
 
     /// The kernel side's hints that there is something to look at; once. Needs a running tokio runtime.
     pub fn hints(&mut self) -> Result<Hints, Error> {
-        Hints::new(self.ring(names::HINTS)?)
+        Hints::new(self.ring(names::HINTS)?, self.ring(names::PROGRAMS)?)
     }
 
     /// What the kernel side tells of mappings, if the settings ask for it; once.

@@ -14,8 +14,8 @@ use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
 use super::kernel_types::{
-    BreakOffsets, Btf, KernelTypes, MappingOffsets, ReturnInstanceOffsets, Structures, TaskOffsets,
-    thread_pointer_offset,
+    BreakOffsets, Btf, KernelTypes, MappingOffsets, ProgramOffsets, ReturnInstanceOffsets, Structures,
+    TaskOffsets, thread_pointer_offset,
 };
 use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
 use super::probes::Probes;
@@ -178,6 +178,9 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
         .override_global("UNMAPPED_AREA_LENGTH", &offsets.unmapped_area_length, true)
         .override_global("SUPER_DEVICE", &offsets.super_device, true);
+    let program = structures.known().and_then(ProgramOffsets::find).unwrap_or_default();
+    let ProgramOffsets { file, path } = &program;
+    loader.override_global("PROGRAM_FILE", file, true).override_global("PROGRAM_PATH", path, true);
     let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets(structures.known()));
     let mut offsets = task_offsets(&structures, following)?;
     let knows_tasks = offsets.tgid != 0;

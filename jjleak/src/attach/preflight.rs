@@ -22,7 +22,7 @@ const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// The own PID namespace.
 pub(super) const OWN_PID_NAMESPACE: &str = "/proc/self/ns/pid";
-/// Inode of the initial PID namespace, which is the same everywhere (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
+/// Inode of the initial PID namespace, which is the same everywhere (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 pub(super) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Something the job needs and this host does not give.

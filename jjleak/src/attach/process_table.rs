@@ -84,6 +84,8 @@ pub struct Tracked {
     pub ended: bool,
     /// The process that its memory is a copy of, until it runs another program.
     pub forked_from: Option<Pid>,
+    /// When the image began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub since_ns: u64,
     /// Its name when the kernel side took it in, or when it last ran another program.
     pub comm: [u8; COMM_BYTES],
 }
@@ -203,7 +205,7 @@ impl ProcessTable {
     pub fn tracked(&self, slot: ProcessSlot) -> Option<Tracked> {
         let row = self.row(slot).ok()?;
         // SAFETY: the row is mapped for reading.
-        let (state, pid, image, flags, parent, comm) = unsafe {
+        let (state, pid, image, flags, parent, since_ns, comm) = unsafe {
             let state = read_volatile(addr_of!((*row).state));
             fence(Ordering::Acquire);
             (
@@ -212,6 +214,7 @@ impl ProcessTable {
                 read_volatile(addr_of!((*row).image)),
                 read_volatile(addr_of!((*row).flags)),
                 read_volatile(addr_of!((*row).parent)),
+                read_volatile(addr_of!((*row).since_ns)),
                 read_volatile(addr_of!((*row).comm)),
             )
         };
@@ -222,6 +225,7 @@ impl ProcessTable {
             image: ImageId(u32::try_from(image).ok()?),
             ended: state == ProcessState::Ended,
             forked_from: (flags & flag::FORKED != 0).then(|| Pid::new(parent)).flatten(),
+            since_ns,
             comm,
         })
     }

@@ -31,6 +31,7 @@ const MAX_LOADER_CALLS: u32 = 100_000;
 pub struct Launch {
     child: Child,
     name: String,
+    arguments: Vec<OsString>,
     pid: Pid,
     raw: RawPid,
     loader: Option<Range<u64>>,
@@ -84,7 +85,8 @@ impl Launch {
         let raw =
             i32::try_from(child.id()).map(RawPid::from_raw).map_err(io::Error::other).map_err(failed)?;
         let pid = Pid::new(child.id()).ok_or_else(|| failed(io::Error::other("PID 0")))?;
-        let mut launch = Self { child, name, pid, raw, loader: None, calls: 0, signal: None };
+        let arguments = arguments.to_vec();
+        let mut launch = Self { child, name, arguments, pid, raw, loader: None, calls: 0, signal: None };
         launch.wait()?;
         let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
         ptrace::setoptions(raw, options).map_err(|errno| launch.failed(errno))?;
@@ -96,6 +98,12 @@ impl Launch {
     #[must_use]
     pub const fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// What the command is given besides its name.
+    #[must_use]
+    pub fn arguments(&self) -> &[OsString] {
+        &self.arguments
     }
 
     /// Lets the command run until it has mapped another file or has loaded everything.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use memmap2::MmapOptions;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, fstatfs};
@@ -29,12 +30,31 @@ fn open_by_path(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
     if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path leads to another file now")) }
 }
 
-/// Opens a file that nobody may have mapped yet. On overlayfs and btrfs it is not known by the number that its mappings
-/// will have.
+/// Opens a file that nobody may have mapped yet.
 pub(super) fn open_path(path: &Path) -> io::Result<(FileId, File)> {
     let file = open_regular(path)?;
+    Ok((identify(&file)?, file))
+}
+
+/// By which numbers the mappings of a file will be known. Where those are not the ones of stat(2), the file is mapped to see.
+pub(super) fn identify(file: &File) -> io::Result<FileId> {
     let metadata = file.metadata()?;
-    Ok((FileId { device: device(&metadata), inode: metadata.ino() }, file))
+    if !has_own_numbers(file)? {
+        return Ok(FileId { device: device(&metadata), inode: metadata.ino() });
+    }
+    let own = Pid::new(std::process::id()).ok_or_else(|| io::Error::other("PID 0"))?;
+    // SAFETY: nobody reads from the mapping, so that a file that is cut short meanwhile is no danger.
+    let mapped = unsafe { MmapOptions::new().len(1).map(file) }?;
+    let place = mapped.as_ptr().addr() as u64;
+    let mappings = Mapping::all(own).map_err(io::Error::other)?;
+    let of_file = mappings.into_iter().find(|mapping| mapping.addresses.contains(&place));
+    of_file.and_then(|mapping| mapping.file).ok_or_else(|| io::Error::other("its mapping has no file"))
+}
+
+/// Whether stat(2) tells other device numbers of a file than its mappings have: overlayfs and btrfs.
+fn has_own_numbers(file: &File) -> io::Result<bool> {
+    let kind = fstatfs(file)?.filesystem_type();
+    Ok([OVERLAYFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC].contains(&kind))
 }
 
 /// Opens a file that has an end and does not act on being opened.
@@ -58,11 +78,7 @@ fn is(id: FileId, file: &File) -> io::Result<bool> {
     if metadata.ino() != id.inode {
         return Ok(false);
     }
-    let has_own_numbers = || {
-        let kind = fstatfs(file)?.filesystem_type();
-        io::Result::Ok([OVERLAYFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC].contains(&kind))
-    };
-    Ok(device(&metadata) == id.device || has_own_numbers()?)
+    Ok(device(&metadata) == id.device || has_own_numbers(file)?)
 }
 
 /// Major and minor number of the device that holds a file. Linux's fit 32 bits each (`MKDEV` of the kernel).

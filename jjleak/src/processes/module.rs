@@ -13,7 +13,7 @@ use object::ReadCache;
 
 use super::headers::Headers;
 use super::layout::Part;
-use super::{FileId, FileVersion, Mapping, Pid, debug_file, exports, mapped_file};
+use super::{FileId, FileVersion, Mapping, Pid, Root, debug_file, exports, mapped_file};
 
 /// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
 /// what a hostile target maps can say that it is of any size.
@@ -158,6 +158,21 @@ impl ModuleFiles {
             return Ok(module);
         }
         Ok(self.keep(Module::of(file, id, pid, path.to_path_buf())?))
+    }
+
+    /// Opens a file by its path in a process's root.
+    pub(super) fn open_in_root(&mut self, pid: Pid, path: &Path) -> io::Result<Rc<Module>> {
+        let file = Root::of(pid)?.open(path)?;
+        let id = mapped_file::identify(&file)?;
+        if let Some(module) = self.known(id) {
+            return Ok(module);
+        }
+        // As the kernel will name it, where the root is jjleak's own.
+        let canonical = path
+            .canonicalize()
+            .ok()
+            .filter(|path| mapped_file::open_path(path).is_ok_and(|(here, _)| here == id));
+        Ok(self.keep(Module::of(file, id, pid, canonical.unwrap_or_else(|| path.to_path_buf()))?))
     }
 
     fn known(&self, file: FileId) -> Option<Rc<Module>> {

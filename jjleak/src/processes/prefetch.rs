@@ -32,11 +32,11 @@ const MAX_DEPTH: usize = 2;
 
 /// What a file says of those that are loaded with it (the dynamic section).
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Dynamic {
+pub(super) struct Dynamic {
     /// Names of libraries.
-    needed: Vec<String>,
+    pub(super) needed: Vec<String>,
     /// Folders to look for them in, before those of the system.
-    run_path: Vec<PathBuf>,
+    pub(super) run_path: Vec<PathBuf>,
 }
 
 impl ModuleFiles {
@@ -154,7 +154,7 @@ impl Search {
 }
 
 /// The loader's default folders (ld.so(8)), and Debian's.
-const SYSTEM: [&str; 9] = [
+pub(super) const SYSTEM: [&str; 9] = [
     "/",
     "/lib",
     "/lib64",
@@ -186,7 +186,7 @@ fn is_library(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "so")
 }
 
-fn dynamic_of(module: &Module) -> Dynamic {
+pub(super) fn dynamic_of(module: &Module) -> Dynamic {
     let origin = module.path.parent().unwrap_or(Path::new("/"));
     module.parts().ok().and_then(|parts| read_dynamic(&parts, origin)).unwrap_or_default()
 }

@@ -109,6 +109,20 @@ pub(crate) fn early() -> &'static Path {
     PATH.get_or_init(|| compile("early", &units, BOOKKEEPING))
 }
 
+/// The same without shared libraries.
+pub(crate) fn static_early() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
+    let flags = [BOOKKEEPING, &["-static"]].concat();
+    PATH.get_or_init(|| compile("static-early", &units, &flags))
+}
+
+/// The program that has no allocator, and ends at once.
+pub(crate) fn silent() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("silent", &["silent.c".to_owned()], &["-nostdlib", "-static"]))
+}
+
 /// A program that does not come to run, for its library is gone by then.
 pub(crate) fn orphan() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

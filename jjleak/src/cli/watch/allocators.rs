@@ -1,6 +1,6 @@
 //! The allocators of the profiled processes: finds them in the files that are mapped, and attaches to them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub(super) struct Allocators {
     ahead: HashMap<FileVersion, Result<ModuleAllocators, String>>,
     /// What was found in each file.
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
-    /// Files whose probes are in place, for one process or for all. They outlive a file's mapping and an `exec`.
-    attached: HashSet<(Option<ProcessSlot>, FileVersion)>,
+    /// Files whose probes are in place, for one process or for all, and since when, in nanoseconds of `CLOCK_MONOTONIC`. They outlive a file's mapping and an `exec`.
+    attached: HashMap<(Option<ProcessSlot>, FileVersion), u64>,
     /// They stay open: probes are attached anew through them.
     modules: Vec<Rc<Module>>,
 }
@@ -39,7 +39,7 @@ impl Allocators {
             choice,
             ahead: HashMap::new(),
             found: HashMap::new(),
-            attached: HashSet::new(),
+            attached: HashMap::new(),
             modules: Vec::new(),
         }
     }
@@ -66,7 +66,7 @@ impl Allocators {
             Scope::File => None,
         };
         let found = self.find(module);
-        if found.is_empty() || !self.attached.insert((slot, module.version)) {
+        if found.is_empty() || self.attached.contains_key(&(slot, module.version)) {
             return Ok(false);
         }
         self.detach_older(module, attachment)?;
@@ -76,6 +76,7 @@ impl Allocators {
                 names.set_function(module, site.frame_offset(), &site.label());
             }
         }
+        self.attached.insert((slot, module.version), attach::now_ns());
         self.modules.push(Rc::clone(module));
         Ok(true)
     }
@@ -94,7 +95,13 @@ impl Allocators {
 
     /// A process is gone, and its probes with it.
     pub(super) fn forget(&mut self, slot: ProcessSlot) {
-        self.attached.retain(|(of, _)| *of != Some(slot));
+        self.attached.retain(|(of, _), _| *of != Some(slot));
+    }
+
+    /// Whether a module has an allocator that had no probes at this time, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) fn has_missed(&mut self, slot: Option<ProcessSlot>, module: &Module, at_ns: u64) -> bool {
+        let since = self.attached.get(&(slot, module.version)).copied();
+        !self.find(module).is_empty() && since.is_none_or(|since| since > at_ns)
     }
 
     /// Whether a module has been looked at.

@@ -4,13 +4,17 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cache_folder::CacheFolder;
-use crate::processes::{MAX_EXPECTED, ModuleTable};
+use crate::processes::MAX_EXPECTED;
 
 /// Paths have up to 4 KiB, but hardly one has more than some hundred bytes.
 const MAX_BYTES: u64 = 64 << 10;
+
+/// Most files of a program with allocators that are to have probes before anybody maps them: a shell becomes many programs, and
+/// each takes a moment.
+const MAX_ALLOCATORS: usize = 16;
 
 /// What programs have mapped in earlier runs.
 pub(super) struct EarlierRuns {
@@ -25,9 +29,26 @@ impl EarlierRuns {
 
     /// What a program has mapped.
     pub(super) fn of(&self, program: &Program) -> Vec<PathBuf> {
+        self.paths(&program.0)
+    }
+
+    /// Files in which allocators were met too late, in the program or in one that it became or started.
+    pub(super) fn allocators_of(&self, program: &Program) -> Vec<PathBuf> {
+        self.paths(&program.allocators())
+    }
+
+    /// Adds a file with an allocator that was met too late.
+    pub(super) fn add_allocator(&self, program: &Program, path: &Path) {
+        let earlier = self.allocators_of(program);
+        let mut merged = merge([path.to_path_buf()].into_iter(), &earlier);
+        merged.truncate(MAX_ALLOCATORS);
+        self.keep(&program.allocators(), &merged, &earlier);
+    }
+
+    fn paths(&self, name: &str) -> Vec<PathBuf> {
         let Some(files) = &self.files else { return Vec::new() };
         let mut content = Vec::new();
-        let read = files.open(&program.0).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut content));
+        let read = files.open(name).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut content));
         if read.is_err() {
             return Vec::new();
         }
@@ -37,17 +58,19 @@ impl EarlierRuns {
     }
 
     /// Adds what a program has mapped in this run.
-    pub(super) fn add(&self, program: &Program, modules: &ModuleTable) {
-        let paths = modules.iter().map(|(_, module)| module.path.clone());
-        let Some(files) = &self.files else { return };
+    pub(super) fn add(&self, program: &Program, paths: impl Iterator<Item = PathBuf>) {
         let earlier = self.of(program);
-        let merged = merge(paths, &earlier);
+        self.keep(&program.0, &merge(paths, &earlier), &earlier);
+    }
+
+    fn keep(&self, name: &str, merged: &[PathBuf], earlier: &[PathBuf]) {
+        let Some(files) = &self.files else { return };
         if merged == earlier {
             return;
         }
         let content: Vec<u8> =
             merged.iter().flat_map(|path| [path.as_os_str().as_bytes(), b"\n"].concat()).collect();
-        if let Err(error) = files.write(&program.0, &content) {
+        if let Err(error) = files.write(name, &content) {
             tracing::debug!(%error, "cannot keep what the program has mapped");
         }
     }
@@ -62,6 +85,11 @@ impl Program {
     pub(super) fn new(build_id: &str, comm: &str) -> Option<Self> {
         (!build_id.is_empty())
             .then(|| Self(format!("{build_id}-{:08x}.mapped", crc32fast::hash(comm.as_bytes()))))
+    }
+
+    /// Name of the file with allocators that were met too late.
+    fn allocators(&self) -> String {
+        format!("{}.allocators", self.0)
     }
 }
 
@@ -79,7 +107,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::processes::{Mapping, ModuleFiles, Pid};
+    use crate::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 
     #[test]
     fn what_a_program_has_mapped_is_known_the_next_time() {
@@ -90,7 +118,7 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
-        earlier.add(&program, &modules);
+        earlier.add(&program, modules.iter().map(|(_, module)| module.path.clone()));
         let known = earlier.of(&program);
         assert!(known.iter().any(|path| path.to_string_lossy().contains("libc.so")), "{known:?}");
         for other in [Program::new("dcba", "sh"), Program::new("abcd", "script/..")] {

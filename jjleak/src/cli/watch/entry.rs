@@ -139,7 +139,9 @@ impl Watch {
         }
         watched.process = Process::open(pid)?;
         watched.started = watched.program();
+        self.started.clone_from(&watched.started);
         self.expect_code(&mut watched);
+        self.prepare_programs(&watched, launch);
         watched.is_armed = true;
         self.processes.insert(slot, watched);
         Ok(())
@@ -222,6 +224,7 @@ impl Watch {
         }
         let mut watched = Watched::new(process, tracked.image);
         watched.forked_from = tracked.forked_from;
+        watched.known_ns = tracked.since_ns;
         watched.is_armed = true;
         if let Some(parent) = self.parent(tracked) {
             watched.modules = parent.modules.of_child();

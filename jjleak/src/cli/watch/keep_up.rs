@@ -1,5 +1,6 @@
 //! Keeps in step with what a process maps, and with the programs it runs.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use jjleak_common::counter::Counter;
@@ -7,7 +8,7 @@ use jjleak_common::process::ProcessSlot;
 
 use super::process::Watched;
 use super::{Look, Watch, executable};
-use crate::attach::{Following, Scope};
+use crate::attach::{Following, Scope, now_ns};
 use crate::cli::Failure;
 use crate::processes::{Mapping, Pid, is_alive, living_thread};
 
@@ -74,6 +75,7 @@ impl Watch {
             // These are another image's mappings already, or were the last one's: there is a hint to look again.
             return Ok(is_new);
         }
+        watched.note_seen();
         if is_new {
             // What another thread's program allocates from its start on is missed until then.
             self.keep_bound(watched);
@@ -120,8 +122,8 @@ impl Watch {
 
     /// What a process maps now.
     pub(super) fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Failure> {
-        let (seen, at) = (self.attachment.begin_look(slot)?, Instant::now());
-        Ok(Look { mappings: Mapping::all(thread)?, seen, at })
+        let (seen, at, at_ns) = (self.attachment.begin_look(slot)?, Instant::now(), now_ns());
+        Ok(Look { mappings: Mapping::all(thread)?, seen, at, at_ns })
     }
 
     /// Takes in what a process maps: what stacks need.
@@ -149,16 +151,11 @@ impl Watch {
         if let Scope::Process { thread, .. } = scope {
             watched.bound_to.get_or_insert(thread);
         }
-        let modules: Vec<_> = watched.modules.iter().map(|(id, _)| id).collect();
-        for id in modules {
-            let module = watched.modules.get(id);
-            let is_new = !self.allocators.knows(module);
-            let attached = self.allocators.attach(module, scope, &mut self.names, &mut self.attachment)?;
-            if attached && watched.is_armed {
-                watched.late_probes += 1;
-                let (path, pid) = (module.path.display(), watched.pid());
-                tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
-            }
+        let looked_ns = watched.looked_ns;
+        let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
+        for module in modules {
+            let is_new = !self.allocators.knows(&module);
+            self.attach_allocator(watched, &module, scope)?;
             // That can take some time, and while a program starts, it loads one library after the other.
             if is_new
                 && watched.looked_at.elapsed() >= BETWEEN_LOOKS
@@ -167,6 +164,7 @@ impl Watch {
                 self.keep_stacks(watched, thread, &look)?;
             }
         }
+        watched.known_ns = looked_ns;
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
         Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
@@ -174,7 +172,7 @@ impl Watch {
 
     /// Takes in what stacks need of what a process maps.
     fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
-        watched.looked_at = look.at;
+        (watched.looked_at, watched.looked_ns) = (look.at, look.at_ns);
         watched.modules.refresh(&mut self.files, thread, &look.mappings);
         watched.jvm.notice(&look.mappings, &watched.modules);
         self.code.follow(watched, thread, look, &mut self.attachment)?;

@@ -18,6 +18,7 @@ mod overhead;
 mod perf_map;
 mod process;
 mod profiles;
+mod programs;
 mod threads;
 mod wanted;
 
@@ -33,7 +34,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Failure;
 use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
-use crate::attach::{Attachment, Drained, Following, MappedCode, Settings, Told};
+use crate::attach::{Attachment, BegunProgram, Drained, Following, MappedCode, Settings, Told};
 use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
 use crate::cost::{Bound, Meter};
@@ -46,7 +47,7 @@ use awaited::JvmLibraries;
 use children::Children;
 use code::{CodeFollower, cache_folder};
 use dead::Dead;
-use earlier::EarlierRuns;
+use earlier::{EarlierRuns, Program};
 use mappings::Mappings;
 use process::Watched;
 use threads::ThreadRoots;
@@ -61,8 +62,9 @@ struct Look {
     mappings: Vec<Mapping>,
     /// What there was to see.
     seen: CodeSeen,
-    /// When it was taken.
+    /// When it was taken, also in nanoseconds of `CLOCK_MONOTONIC`.
     at: Instant,
+    at_ns: u64,
 }
 
 /// The profiled processes.
@@ -98,6 +100,10 @@ pub(super) struct Watch {
     dead: Dead,
     /// What images map that have not been looked at yet.
     learned: HashMap<ImageId, Vec<MappedCode>>,
+    /// Programs that have begun, and have not been judged yet.
+    begun: Vec<BegunProgram>,
+    /// The command that jjleak has started, if it is known again.
+    started: Option<Program>,
     /// Processes that have ended, as they do.
     endings: (UnboundedSender<ProcessSlot>, UnboundedReceiver<ProcessSlot>),
 }
@@ -143,6 +149,8 @@ impl Watch {
             children: Children::default(),
             dead: Dead::default(),
             learned: HashMap::new(),
+            begun: Vec::new(),
+            started: None,
             endings: unbounded_channel(),
         })
     }
@@ -188,6 +196,7 @@ impl Watch {
         for code in told.code {
             self.learned.entry(code.image).or_default().push(code);
         }
+        self.begun.extend(told.programs);
         self.look_at(&told.slots)
     }
 
@@ -197,6 +206,7 @@ impl Watch {
         for slot in slots {
             news |= self.keep_up(*slot)?;
         }
+        self.judge_programs();
         Ok(news)
     }
 
@@ -256,8 +266,9 @@ impl Watch {
 
     /// What a program has mapped is of use when it is started the next time.
     fn note_mapped(&self, watched: &Watched) {
-        if let Some(program) = &watched.started {
-            self.earlier.add(program, &watched.modules);
+        // What a child maps, it is likely to map again when the command is started the next time.
+        if let Some(program) = watched.started.as_ref().or(self.started.as_ref()) {
+            self.earlier.add(program, watched.modules.iter().map(|(_, module)| module.path.clone()));
         }
     }
 

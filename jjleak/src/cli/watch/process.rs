@@ -1,6 +1,6 @@
 //! One profiled process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::cli::Failure;
 use crate::cli::choice::Choice;
 use crate::cli::failure::{OTHER, allowance};
 use crate::cost::Spending;
-use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
+use crate::processes::{ExitWatch, FileVersion, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
 
 /// What is known of a process that is being profiled.
@@ -46,6 +46,15 @@ pub(super) struct Watched {
     /// Whether it was counted before its allocators were looked for, and how many of them were found then.
     pub(super) is_armed: bool,
     pub(super) late_probes: u64,
+    /// Which those were, by image.
+    late: HashSet<(ImageId, FileVersion)>,
+    /// Programs that were over before they could be counted.
+    pub(super) unseen: u64,
+    /// When it was looked at last; how far it is known what the image had mapped, both in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) looked_ns: u64,
+    pub(super) known_ns: u64,
+    /// The image whose mappings have been seen.
+    seen: Option<ImageId>,
     /// When which image of it was judged last.
     pub(super) judged: Option<(ImageId, u64)>,
     /// Holds on to the process; `None` when it was over before anybody could.
@@ -83,6 +92,11 @@ impl Watched {
             since_ns: now_ns(),
             is_armed: false,
             late_probes: 0,
+            late: HashSet::new(),
+            unseen: 0,
+            looked_ns: 0,
+            known_ns: 0,
+            seen: None,
             judged: None,
             exit: None,
             ended: None,
@@ -120,9 +134,35 @@ impl Watched {
         (before(taken_at, taken_ns.saturating_sub(self.since_ns)), taken_at)
     }
 
+    /// Notes that the mappings of its image have been seen.
+    pub(super) const fn note_seen(&mut self) {
+        self.seen = Some(self.image);
+    }
+
+    pub(super) fn was_seen(&self, image: ImageId) -> bool {
+        self.seen == Some(image)
+    }
+
+    /// Counts a file whose allocator got its probes late, once for each image; whether it was new.
+    pub(super) fn note_late(&mut self, file: FileVersion) -> bool {
+        let is_new = self.late.insert((self.image, file));
+        self.late_probes += u64::from(is_new);
+        is_new
+    }
+
+    pub(super) fn is_known_late(&self, image: ImageId, file: FileVersion) -> bool {
+        self.late.contains(&(image, file))
+    }
+
+    /// An image is over, and nobody asks any more.
+    pub(super) fn forget_late(&mut self, image: ImageId) {
+        self.late.retain(|(of, _)| *of != image);
+    }
+
     /// The process runs another program: what it mapped before is gone.
     pub(super) fn begin_image(&mut self, tracked: &Tracked) {
         self.image = tracked.image;
+        self.known_ns = tracked.since_ns;
         self.forked_from = tracked.forked_from;
         self.modules = ModuleTable::default();
         self.jvm = WatchedJvm::default();
@@ -155,6 +195,7 @@ impl Watched {
     pub(super) fn complete(&self, counters: &mut BTreeMap<Counter, u64>) {
         *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
         *counters.entry(Counter::LateProbes).or_default() += self.late_probes;
+        *counters.entry(Counter::UnseenProgram).or_default() += self.unseen;
         *counters.entry(Counter::UnnamedCode).or_default() += self.jvm.unnamed();
     }
 

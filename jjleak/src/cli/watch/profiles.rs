@@ -136,6 +136,7 @@ impl Watch {
 
     /// Closes the books of processes that have ended: their last profiles.
     pub(in crate::cli) fn close(&mut self) -> Result<Vec<Profile>, Failure> {
+        self.judge_programs();
         let ended = |watched: &Watched| watched.ended.is_some();
         let slots: Vec<_> =
             self.processes.iter().filter(|(_, watched)| ended(watched)).map(|(slot, _)| *slot).collect();

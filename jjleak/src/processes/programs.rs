@@ -1,0 +1,154 @@
+//! Programs and the libraries that they need, by their paths: for those that are over before anybody could see what they map, and
+//! those that are about to be run.
+
+use std::collections::{HashSet, VecDeque};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::rc::Rc;
+
+use object::elf::ELFMAG;
+
+use super::prefetch::{SYSTEM, dynamic_of};
+use super::{FileVersion, Module, ModuleFiles, Pid};
+
+/// Most libraries that are looked for, of one program. Large ones need about a hundred.
+const MAX_NEEDED: usize = 256;
+/// Most words of a command that are looked at.
+const MAX_WORDS: usize = 256;
+/// Most programs of a command that are prepared for.
+const MAX_NAMED: usize = 16;
+/// Bits of a file's mode that allow somebody to run it.
+const EXECUTABLE: u32 = 0o111;
+
+/// A program and what it is loaded with.
+#[derive(Debug)]
+pub struct ProgramFiles {
+    /// The program, its loader's libraries, and those that they need.
+    pub modules: Vec<Rc<Module>>,
+    /// Whether a library was not found.
+    pub lacks: bool,
+}
+
+impl ModuleFiles {
+    /// Opens a program that a process has run, if its path still leads to it: in the root of one of these processes, or of jjleak,
+    /// where a relative path begins in the working directory. In whose root it is.
+    pub fn open_program(
+        &mut self,
+        pids: &[Pid],
+        path: &Path,
+        version: Option<FileVersion>,
+    ) -> Option<(Pid, Rc<Module>)> {
+        let own = Pid::new(process::id())?;
+        let is_it = |module: &Rc<Module>| version.is_none_or(|version| version == module.version);
+        let inside = |files: &mut Self, pid: Pid| {
+            let folder = fs::read_link(pid.proc_file("cwd")).unwrap_or_default();
+            let module = files.open_in_root(pid, &folder.join(path)).ok().filter(is_it)?;
+            Some((pid, module))
+        };
+        pids.iter().chain([&own]).find_map(|pid| inside(self, *pid))
+    }
+
+    /// Finds what a program is loaded with, by name, in the root of a process: as the loader does, but for the environment and its
+    /// cache.
+    pub fn needed_by(&mut self, pid: Pid, program: &Rc<Module>) -> ProgramFiles {
+        let (mut modules, mut lacks) = (vec![Rc::clone(program)], false);
+        let (mut known, mut next) = (HashSet::new(), 0);
+        let mut run_path = Vec::new();
+        while let Some(module) = modules.get(next).cloned()
+            && modules.len() < MAX_NEEDED
+        {
+            next += 1;
+            let dynamic = dynamic_of(&module);
+            run_path.extend(dynamic.run_path);
+            for name in dynamic.needed.into_iter().filter(|name| known.insert(name.clone())) {
+                let beside = module.path.parent().map(Path::to_path_buf);
+                let system = SYSTEM.iter().map(PathBuf::from);
+                let folders = run_path.iter().cloned().chain(beside).chain(system);
+                let opened = folders
+                    .map(|folder| folder.join(&name))
+                    .find_map(|path| self.open_in_root(pid, &path).ok());
+                lacks |= opened.is_none();
+                modules.extend(opened);
+            }
+        }
+        ProgramFiles { modules, lacks }
+    }
+
+    /// Opens the programs that a command's arguments name, be it in words of a script.
+    pub fn named_by(&mut self, pid: Pid, words: &[OsString]) -> Vec<Rc<Module>> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders: Vec<_> = env::split_paths(&path).collect();
+        let paths = programs_in(words, &folders);
+        paths.iter().filter_map(|path| self.open_path(pid, path).ok()).collect()
+    }
+}
+
+/// The paths of programs that words name, by a path or as the shell finds them in `folders`.
+fn programs_in(words: &[OsString], folders: &[PathBuf]) -> Vec<PathBuf> {
+    let mut known = HashSet::new();
+    let mut waiting: VecDeque<&[u8]> = VecDeque::new();
+    for word in words.iter().take(MAX_WORDS) {
+        let word = word.as_bytes();
+        waiting.push_back(word);
+        waiting.extend(word.split(|byte| is_between_words(*byte)).filter(|part| part.len() < word.len()));
+    }
+    let found = waiting.into_iter().take(MAX_WORDS).filter(|word| !word.is_empty()).filter_map(|word| {
+        let word = Path::new(OsStr::from_bytes(word));
+        let is_path = word.as_os_str().as_bytes().contains(&b'/');
+        let places = folders.iter().filter(|_| !is_path).map(|folder| folder.join(word));
+        let direct = is_path.then(|| word.to_path_buf());
+        let place = direct.into_iter().chain(places).find(|place| is_program(place))?;
+        place.canonicalize().ok()
+    });
+    found.filter(|path| known.insert(path.clone())).take(MAX_NAMED).collect()
+}
+
+/// Whether words of a script, or of an option with a value, end here.
+fn is_between_words(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || b";&|()<>{}`\"'=$".contains(&byte)
+}
+
+/// Whether a file is an ELF file that can be run.
+fn is_program(path: &Path) -> bool {
+    let is_runnable = |about: &fs::Metadata| about.is_file() && about.permissions().mode() & EXECUTABLE != 0;
+    let mut magic = [0; ELFMAG.len()];
+    fs::metadata(path).is_ok_and(|about| is_runnable(&about))
+        && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && magic == ELFMAG
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_in_arguments_and_in_the_words_of_scripts() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let folders = [PathBuf::from("/nonexistent"), PathBuf::from("/usr/bin")];
+        let found = |arguments: &[&str]| programs_in(&words(arguments), &folders);
+        let env = Path::new("/usr/bin/env").canonicalize().unwrap();
+        let nice = Path::new("/usr/bin/nice").canonicalize().unwrap();
+        assert_eq!(found(&["nice", "-n", "5", "/usr/bin/env"]), [nice.clone(), env.clone()]);
+        assert_eq!(found(&["-c", "cd /; exec /usr/bin/env>x&&nice"]), [env.clone(), nice]);
+        assert_eq!(found(&["--program=/usr/bin/env", "env"]), [env]);
+        assert_eq!(found(&["/etc/passwd", "/usr/bin", "", "nothing-of-this-name"]), [PathBuf::new(); 0]);
+    }
+
+    #[test]
+    fn a_program_is_loaded_with_the_libraries_that_it_needs() {
+        let pid = Pid::new(process::id()).unwrap();
+        let mut files = ModuleFiles::default();
+        let (_, program) = files.open_program(&[], &env::current_exe().unwrap(), None).unwrap();
+        let ProgramFiles { modules, lacks } = files.needed_by(pid, &program);
+        let has = |name: &str| modules.iter().any(|module| module.path.to_string_lossy().contains(name));
+        assert!(has("libc.so") && !lacks, "{modules:?}");
+        let other = FileVersion { changed: (1, 1), ..program.version };
+        assert!(ModuleFiles::default().open_program(&[pid], Path::new("/bin/sh"), Some(other)).is_none());
+    }
+}

@@ -1,0 +1,109 @@
+//! Programs that begin and end before anybody has looked at them: each is counted, or named as a loss.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use jjleak::render::json::Document;
+use tempfile::TempDir;
+
+use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::compile;
+use crate::support::jjleak::Ended;
+use crate::support::privilege::require_bpf;
+
+/// What `--strict` ends with when something was lost.
+const LOSS: i32 = 5;
+
+/// A copy of a static program that allocates and ends, which no run has seen before.
+fn unknown_program() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile::copy(compile::static_early(), folder.path());
+    (folder, program)
+}
+
+/// A script that runs a program, which its arguments do not name.
+fn script(folder: &Path, text: &str) -> String {
+    let script = folder.join("script");
+    fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    script.to_str().unwrap().to_owned()
+}
+
+fn strictly(options: &[&str], command: &[&str]) -> Ended {
+    Ended::of([&["--strict", "--format", "json"], options, &["--"], command].concat())
+}
+
+/// Fails unless the report says what the program has booked. The C library allocates, too, before `main`.
+fn assert_booked(ended: &Ended, report: &Document) {
+    let mut counted = Books::of(report);
+    counted.sites.retain(|site, _| site.starts_with("site_"));
+    assert_eq!(counted, Books::parse(ended.stdout.lines()));
+    assert_nothing_lost(report);
+}
+
+#[test]
+fn a_static_program_that_a_wrappers_arguments_name_is_counted_from_its_first_run() {
+    require_bpf!();
+    let wrappers: [&[&str]; 5] = [
+        &["sh", "-c", "cd / && exec \"$0\""],
+        &["env", "A=1"],
+        &["nice", "-n", "1"],
+        &["timeout", "60"],
+        &["setpriv", "--nnp"],
+    ];
+    for wrapper in wrappers {
+        let (_folder, program) = unknown_program();
+        // The child of timeout(1) is another process.
+        let ended = strictly(&["--follow"], &[wrapper, &[program.to_str().unwrap()]].concat()).assert_done();
+
+        let report =
+            ended.reports().into_iter().rfind(|report| report.process.comm == "static-early").unwrap();
+        assert_booked(&ended, &report);
+    }
+    let (_folder, program) = unknown_program();
+    let script = format!("x=1;exec {}", program.display());
+    let ended = strictly(&[], &["sh", "-c", &script]).assert_done();
+    assert_booked(&ended, &ended.report());
+}
+
+#[test]
+fn a_static_program_behind_a_script_is_a_loss_with_its_name_and_is_counted_the_next_time() {
+    require_bpf!();
+    for options in [&[][..], &["--follow"]] {
+        let (folder, program) = unknown_program();
+        let text = if options.is_empty() {
+            format!("exec {}", program.display())
+        } else {
+            format!("{}; :", program.display())
+        };
+        let script = script(folder.path(), &text);
+        let of_program = |ended: &Ended| {
+            ended.reports().into_iter().rfind(|report| report.process.comm == "static-early").unwrap()
+        };
+
+        let first = strictly(options, &[&script]);
+        let second = strictly(options, &[&script]).assert_done();
+
+        assert_eq!(first.status.code(), Some(LOSS), "{:#?}", first.stderr);
+        let report = of_program(&first);
+        let named = losses(&report);
+        // It may have been met while it ran.
+        assert!(named.contains_key("unseen_program") || named.contains_key("late_probes"), "{named:?}");
+        assert!(report.process.exe.ends_with("static-early"), "{}", report.process.exe);
+        assert_booked(&second, &of_program(&second));
+    }
+}
+
+#[test]
+fn programs_without_an_allocator_and_those_that_never_allocate_are_no_loss() {
+    require_bpf!();
+    let folder = tempfile::tempdir().unwrap();
+    let silent = compile::copy(compile::silent(), folder.path());
+    let script = script(folder.path(), &format!("{0}; /bin/true; {0}; exec {0}", silent.display()));
+
+    let ended = strictly(&["--follow"], &[&script]).assert_done();
+
+    assert_eq!(ended.reports().iter().filter(|report| report.process.comm == "silent").count(), 3);
+    ended.reports().iter().for_each(assert_nothing_lost);
+}
