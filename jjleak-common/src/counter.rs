@@ -74,7 +74,7 @@ counters! {
     UnknownFree = "unknown_free", Note;
     /// A thread ended, and the last that it had freed were blocks that are not in the table, by the C library itself: what the library had kept for it. They count among the others, too.
     FreedByCLibrary = "freed_by_c_library", Note;
-    /// An allocation by an operator new that does not call malloc (jemalloc's, tcmalloc's, mimalloc's) was not followed, because jjleak does not understand all of its code; its bytes are missing.
+    /// An allocation by a function that does not call malloc was not followed: an operator new whose code jjleak does not understand, or the strdup of AddressSanitizer; its bytes are missing.
     UnseenAllocation = "unseen_allocation", Loss;
     /// A block was freed that the process was born with: its memory is a copy of its parent's.
     InheritedFree = "inherited_free", Note;
@@ -84,6 +84,8 @@ counters! {
     LateProbes = "late_probes", Loss;
     /// A program that the process ran was over before jjleak had put probes into its allocator, or had read its file; what it allocated is missing.
     UnseenProgram = "unseen_program", Loss;
+    /// A file that the process maps has an allocator, or a function of one, that jjleak cannot follow; what it gives is missing.
+    UnfollowedAllocator = "unfollowed_allocator", Loss;
     /// A process that should be profiled was not, because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
     /// Since jjleak began, the kernel has left out a run of one of its programs, as it does when that is running on the same processor already; whichever process of the host it was for, and jjleak's programs look at many that are not profiled.

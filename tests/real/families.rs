@@ -46,7 +46,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
 ];
 
 /// Plays scenarios under one jjleak: its report must equal the program's books, and nothing may be lost.
-fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: &[&str]) {
+pub(crate) fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: &[&str]) {
     ledger.set_up("realloc_earlier");
     let jjleak = ledger.attach(&["--format", "json"]);
     for scenario in scenarios {

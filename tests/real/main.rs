@@ -76,6 +76,7 @@ mod top;
 mod turnover;
 mod units;
 mod unseen;
+mod unknown_allocators;
 mod verdicts;
 mod verifier;
 mod views;

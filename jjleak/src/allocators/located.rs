@@ -78,6 +78,11 @@ pub(super) fn locate_named<'data>(
 }
 
 impl Located<'_> {
+    /// Whether it is an `operator new` that returns null where others throw.
+    pub(super) fn promises_not_to_throw(&self) -> bool {
+        self.names.iter().all(|name| name.ends_with("RKSt9nothrow_t"))
+    }
+
     pub(super) fn place(self, sealed: u64) -> ProbeSite {
         let Self { names, role, signature, function, .. } = self;
         let function_length = function.body.bytes().len() as u64;

@@ -6,6 +6,7 @@
 mod cut;
 mod exits;
 mod families;
+mod hidden;
 mod inside;
 mod located;
 mod mini_debug;
@@ -23,11 +24,13 @@ pub use site::{Placement, ProbeSite, Role, Stepping};
 use self::{
     exits::{Exits, Follower, NO_RETURN},
     families::FAMILIES,
+    hidden::hidden,
     inside::probe_inside,
     located::{Located, locate, locate_named},
-    symbols::Image,
+    symbols::{Described, Function, Image, Prefixes},
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
 /// The functions by which a program maps memory itself.
@@ -51,10 +54,10 @@ pub enum Error {
 /// The allocators that a file holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModuleAllocators {
-    /// Those of known families.
+    /// Those that can be followed.
     pub profiled: Vec<ProfiledAllocator>,
-    /// Whether the file defines a `malloc` that belongs to no known family: a preloaded wrapper, say.
-    pub unknown_malloc: bool,
+    /// What cannot be: what it gives is missing.
+    pub unfollowed: Vec<Unfollowed>,
     /// Whether it is an executable from which the symbol table was taken: a debug file can tell more.
     pub stripped: bool,
 }
@@ -133,6 +136,24 @@ pub struct MissingFunction {
     pub reason: MissingReason,
 }
 
+/// An allocator in a file, or a function of one that every program may call, that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfollowed {
+    /// A function, as its symbol is no use.
+    Function(MissingFunction),
+    /// All of an allocator's: the file has its messages, and no symbols for its functions.
+    Hidden(&'static str),
+}
+
+impl Display for Unfollowed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(MissingFunction { name, reason }) => write!(f, "{name}: {reason}"),
+            Self::Hidden(family) => write!(f, "{family}: the file has no symbols for its functions"),
+        }
+    }
+}
+
 /// Why a function cannot be probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MissingReason {
@@ -159,14 +180,20 @@ pub enum MissingReason {
 /// Finds the allocators in an ELF file, and where to probe them: those that the user has named, and the known families.
 pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Error> {
     let Hints { named, debug_file, following } = hints;
-    let names = |prefixes: &[String]| {
+    let names = |prefixes: &Prefixes| {
         let no_return = NO_RETURN.iter().map(|&name| name.to_owned());
         let named = named.iter().flat_map(|allocator| &allocator.functions);
         let named = named.flat_map(|function| function.names().iter().cloned());
         let mapping = MAPPING_FUNCTIONS.iter().map(|&name| name.to_owned());
-        families::all_names(prefixes).into_iter().chain(no_return).chain(mapping).chain(named).collect()
+        let prefixes: Vec<_> = prefixes
+            .of_api
+            .iter()
+            .cloned()
+            .chain(families::prefixes_behind(&prefixes.of_internals))
+            .collect();
+        families::all_names(&prefixes).into_iter().chain(no_return).chain(mapping).chain(named).collect()
     };
-    let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNAL, names)?;
+    let image = Image::parse(elf, debug_file, families::MALLOCX, families::JEMALLOC_INTERNALS, names)?;
     let mapping_functions = mapping_functions(&image);
     let mut located = Vec::new();
     let mut found = Vec::new();
@@ -179,10 +206,13 @@ pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Erro
             mapping_functions: mapping_functions.clone(),
         });
     }
+    let mut unfollowed = Vec::new();
     for held in families::held(&image) {
         let missing = locate(&image, &held, found.len(), &mut located);
+        unfollowed
+            .extend(missing.iter().filter(|function| is_loss(function)).cloned().map(Unfollowed::Function));
         found.push(ProfiledAllocator {
-            family: held.family.name.to_owned(),
+            family: held.name.to_owned(),
             sites: Vec::new(),
             missing,
             mapping_functions: mapping_functions.clone(),
@@ -202,8 +232,16 @@ pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Erro
         found[located.allocator].sites.push(located.place(sealed));
     }
     found.retain(|allocator| !allocator.sites.is_empty());
-    let unknown_malloc = found.is_empty() && families::replaces_malloc(&image);
-    Ok(ModuleAllocators { profiled: found, unknown_malloc, stripped: image.is_stripped_executable() })
+    let families: Vec<_> = found.iter().map(|allocator| allocator.family.as_str()).collect();
+    unfollowed.extend(hidden(&image, &families));
+    Ok(ModuleAllocators { profiled: found, unfollowed, stripped: image.is_stripped_executable() })
+}
+
+/// Whether what a function gives or takes back is missing when it cannot be probed: the file defines it, other files can
+/// call it, and no other function of the table does what it does.
+fn is_loss(function: &MissingFunction) -> bool {
+    let is_there = !matches!(function.reason, MissingReason::Undefined | MissingReason::Shared);
+    is_there && families::ESSENTIAL.contains(&function.name.as_str())
 }
 
 /// Finds the exits of functions that may throw, and drops functions that only pass on to others. Returns the exits,
@@ -228,6 +266,7 @@ fn resolve_ends(
     });
     let accounted = entries(located, Role::accounts_allocation);
     let mut returns: BTreeMap<u64, (usize, Vec<String>)> = BTreeMap::new();
+    let mut described = None;
     for it in located.iter_mut().filter(|it| it.role == Role::AllocateOrThrow) {
         match follower.exits(it.function.address, &accounted) {
             Ok(exits) if !exits.leaves_file => {
@@ -235,6 +274,11 @@ fn resolve_ends(
                     let (_, names) = returns.entry(at).or_insert_with(|| (it.allocator, Vec::new()));
                     names.extend(it.names.iter().cloned());
                 }
+            }
+            _ if it.promises_not_to_throw()
+                && !is_described(described.get_or_insert_with(|| image.described()), &it.function) =>
+            {
+                it.role = Role::Allocate;
             }
             unproven => {
                 it.role = Role::UnseenAllocation;
@@ -245,6 +289,11 @@ fn resolve_ends(
     }
     let site = |(at, (allocator, names))| Some((allocator, exit_site(image, at, names)?));
     returns.into_iter().filter_map(site).collect()
+}
+
+/// Whether call frame information tells of a function: no exception finds its way through one of which it does not.
+fn is_described(described: &[Described], function: &Function<'_>) -> bool {
+    described.iter().any(|known| known.addresses.contains(&function.address))
 }
 
 /// The probe site of a return instruction.

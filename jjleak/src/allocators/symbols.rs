@@ -6,7 +6,7 @@
 use super::{Error, MissingReason, mini_debug, placement::Body};
 use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::{
-    LittleEndian, Object, ObjectSection, Relocation, RelocationTarget,
+    LittleEndian, Object, ObjectSection, Relocation, RelocationTarget, SectionKind,
     elf::{self, FileHeader64, Sym64},
     read::elf::{ElfFile, ProgramHeader, Sym, SymbolTable},
 };
@@ -45,7 +45,7 @@ pub(super) struct Image<'data> {
     prefixes: Prefixes,
 }
 
-/// What stands before two names in the names of a file's functions.
+/// What stands before some names in the names of a file's functions.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
     /// Before a public function's.
@@ -114,15 +114,15 @@ impl Function<'_> {
 
 impl<'data> Image<'data> {
     /// Reads the file, and of its symbols those with the names that `names` gives for the prefixes under which the
-    /// file defines `public`. Prefixes of `internal` are found, too.
+    /// file defines `public` and `internals`.
     ///
     /// `debug_file` is another file with symbols of this one.
     pub(super) fn parse(
         data: &'data [u8],
         debug_file: Option<&[u8]>,
         public: &str,
-        internal: &str,
-        names: impl FnOnce(&[String]) -> Vec<String>,
+        internals: &[&str],
+        names: impl FnOnce(&Prefixes) -> Vec<String>,
     ) -> Result<Self, Error> {
         let file = Elf::parse(data).map_err(Error::Parse)?;
         let machine = file.elf_header().e_machine.get(LittleEndian);
@@ -137,9 +137,9 @@ impl<'data> Image<'data> {
         let own = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
         let tables: Vec<_> = own.into_iter().chain(more.iter().map(ElfFile::elf_symbol_table)).collect();
         let prefixes =
-            Prefixes { of_api: prefixes(&tables, public), of_internals: prefixes(&tables, internal) };
+            Prefixes { of_api: prefixes(&tables, &[public]), of_internals: prefixes(&tables, internals) };
         let mut definitions: HashMap<_, _> =
-            names(&prefixes.of_api).into_iter().map(|name| (name, Vec::new())).collect();
+            names(&prefixes).into_iter().map(|name| (name, Vec::new())).collect();
         for table in tables {
             collect_definitions(table, &mut definitions);
         }
@@ -198,7 +198,7 @@ impl<'data> Image<'data> {
         tags.into_iter().any(|tag| tag == elf::DT_SONAME)
     }
 
-    /// What stands before the two names that were asked for.
+    /// What stands before the names that were asked for.
     pub(super) fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
@@ -286,6 +286,14 @@ impl<'data> Image<'data> {
         })
     }
 
+    /// What it holds besides code and data that is written to, strings above all.
+    pub(super) fn constants(&self) -> impl Iterator<Item = &'data [u8]> {
+        let sections = self.file.sections().filter(|section| {
+            section.kind() == SectionKind::ReadOnlyString || section.kind() == SectionKind::ReadOnlyData
+        });
+        sections.filter_map(|section| section.data().ok())
+    }
+
     /// Whether it is loaded at the addresses that it names.
     pub(super) fn is_fixed(&self) -> bool {
         self.file.elf_header().e_type.get(LittleEndian) == elf::ET_EXEC
@@ -331,11 +339,12 @@ fn drop_doubtful(definitions: &mut Vec<Definition>) {
     }
 }
 
-/// What stands before the mark in the names of functions.
-fn prefixes(tables: &[&Symbols<'_>], mark: &str) -> Vec<String> {
+/// What stands before one of the marks in the names of functions.
+fn prefixes(tables: &[&Symbols<'_>], marks: &[&str]) -> Vec<String> {
     let symbols = tables.iter().copied().flat_map(defined);
     let functions = symbols.filter(|(_, symbol)| symbol.st_type() == elf::STT_FUNC);
-    let prefixes: BTreeSet<_> = functions.filter_map(|(name, _)| name.strip_suffix(mark)).collect();
+    let behind = |name| marks.iter().find_map(|mark| str::strip_suffix(name, mark));
+    let prefixes: BTreeSet<_> = functions.filter_map(|(name, _)| behind(name)).collect();
     prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()
 }
 

@@ -14,18 +14,19 @@ const GLOBAL: u8 = 1 << 4;
 const SECTION_HEADER_BYTES: u16 = 64;
 const SYMBOL_BYTES: u64 = 24;
 
-/// A global symbol, defined in the code.
+/// A symbol, defined in the code.
 pub(super) struct Symbol {
     pub(super) name: &'static str,
     /// Distance of its address from [`CODE_ADDRESS`].
     pub(super) at: u64,
     pub(super) size: u64,
     pub(super) kind: u8,
+    pub(super) is_local: bool,
 }
 
 /// A function of a known size.
 pub(super) const fn function(name: &'static str, at: u64, size: u64) -> Symbol {
-    Symbol { name, at, size, kind: FUNC }
+    Symbol { name, at, size, kind: FUNC, is_local: false }
 }
 
 /// Builds the file.
@@ -34,7 +35,8 @@ pub(super) fn elf(code: &[u8], symbols: &[Symbol]) -> Vec<u8> {
     let mut table = vec![0; 24];
     for symbol in symbols {
         table.extend(u32::try_from(strings.len()).unwrap().to_le_bytes());
-        table.extend([GLOBAL | symbol.kind, 0, 1, 0]);
+        let binding = if symbol.is_local { 0 } else { GLOBAL };
+        table.extend([binding | symbol.kind, 0, 1, 0]);
         table.extend((CODE_ADDRESS + symbol.at).to_le_bytes());
         table.extend(symbol.size.to_le_bytes());
         strings.extend(symbol.name.bytes().chain([0]));

@@ -53,8 +53,8 @@ fn functions_that_cannot_be_probed_are_listed_with_the_reason() {
         function("free", 3, 3),
         function("calloc", 0, 3),
         function("valloc", 0x100, 3),
-        Symbol { name: "realloc", at: 0, size: 3, kind: IFUNC },
-        Symbol { name: "memalign", at: 0, size: 3, kind: FUNC - 1 },
+        Symbol { kind: IFUNC, ..function("realloc", 0, 3) },
+        Symbol { kind: FUNC - 1, ..function("memalign", 0, 3) },
     ]);
 
     assert_eq!(glibc.sites.len(), 2);
@@ -185,7 +185,7 @@ fn this_test_program_holds_no_allocator() {
     let file = fs::read("/proc/self/exe").unwrap();
     assert_eq!(
         find_sites(&file, Hints::default()).unwrap(),
-        ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: false }
+        ModuleAllocators { profiled: vec![], unfollowed: vec![], stripped: false }
     );
 }
 

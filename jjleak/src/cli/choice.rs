@@ -49,6 +49,7 @@ impl Choice {
         if is_only == Some(false) {
             // What the table says of other files holds all the same.
             found.profiled.retain(|allocator| named.iter().any(|named| named.name == allocator.family));
+            found.unfollowed.clear();
         } else if is_only == Some(true) && found.profiled.is_empty() {
             // It is no known family, and has been asked for.
             let named = [&NamedAllocator::with_prefix("", None)];

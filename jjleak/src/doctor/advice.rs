@@ -34,10 +34,11 @@ pub fn advise(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
             gain: format!("whole stacks through {}", unwound_otherwise.join(", ")),
         });
     }
-    for module in examined.modules.iter().filter(|module| module.has_unknown_malloc) {
+    for module in examined.modules.iter().filter(|module| !module.unfollowed.is_empty()) {
+        let name = base_name(&module.path);
         advice.push(Advice {
-            remedy: format!("report which allocator {} holds", module.path.display()),
-            gain: "its allocations are counted".to_owned(),
+            remedy: format!("install the debug symbols of {name}, or name its functions (--allocators)"),
+            gain: format!("allocations of {name} that are not counted now"),
         });
     }
     advice.extend(names_of_generated(examined));

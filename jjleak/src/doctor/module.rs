@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use jjleak_common::unwind::RowKind;
 
 use super::symbols::Symbols;
-use crate::allocators::{Hints, ProfiledAllocator, find_sites};
+use crate::allocators::{Hints, ProfiledAllocator, Unfollowed, find_sites};
 use crate::processes::Module;
 use crate::unwind::{self, Verification};
 
@@ -22,8 +22,8 @@ pub struct Examined {
     pub symbols: Symbols,
     /// The allocators in it.
     pub allocators: Vec<ProfiledAllocator>,
-    /// Whether it has a `malloc` of its own that jjleak does not know.
-    pub has_unknown_malloc: bool,
+    /// Allocators in it, and functions of some, that cannot be followed.
+    pub unfollowed: Vec<Unfollowed>,
 }
 
 /// How stacks lead through a file's code.
@@ -53,14 +53,14 @@ impl Examined {
         let elf = elf.unwrap_or_default();
         let debug_file = module.read_debug_file(&elf);
         let debug_file = debug_file.as_deref();
-        let found = find_sites(&elf, Hints { debug_file, ..Hints::default() }).ok();
+        let found = find_sites(&elf, Hints { debug_file, ..Hints::default() }).unwrap_or_default();
         Self {
             path: module.path.clone(),
             build_id: module.build_id().to_owned(),
             unwinding,
             symbols: Symbols::of(&elf, debug_file),
-            has_unknown_malloc: found.as_ref().is_some_and(|found| found.unknown_malloc),
-            allocators: found.map(|found| found.profiled).unwrap_or_default(),
+            unfollowed: found.unfollowed,
+            allocators: found.profiled,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::jvm::{ExaminedJvm, Names, Tracking};
 use super::module::{Examined, Unwinding};
 use super::symbols::Symbols;
 use super::{Examination, ExaminedProcess};
-use crate::allocators::{ProbeSite, Stepping};
+use crate::allocators::{MissingFunction, MissingReason, ProbeSite, Stepping};
 use crate::attach::Check;
 use crate::jcmd::Access;
 use crate::render::printable;
@@ -59,34 +59,46 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
         let _ = writeln!(out, "  NO   allocator that jjleak knows: nothing can be counted");
     }
     for module in &examined.modules {
-        for allocator in &module.allocators {
-            let is_stepped = |site: &&ProbeSite| site.placement.stepping == Stepping::SingleStep;
-            let stepped = allocator.sites.iter().filter(is_stepped).count();
-            let emulated = allocator.functions().filter(|site| !is_stepped(site)).count();
-            let _ = writeln!(
-                out,
-                "  yes  {} in {}: {emulated} functions probed where it is cheap, {stepped} single-stepped",
-                allocator.family,
-                printable(&base_name(&module.path)),
-            );
-            let inside = allocator.functions().filter(|site| site.placement.inside.is_some());
-            for function in inside {
-                let name = function.label();
-                let _ =
-                    writeln!(out, "       {name} by one probe inside it, in the place of entry and return");
-            }
-            let dear = allocator.sites.iter().filter(is_stepped);
-            let dear: Vec<_> = dear.map(|site| site.names.join("/")).collect();
-            if !dear.is_empty() {
-                let _ = writeln!(out, "       single-stepped, up to ten times the cost: {}", dear.join(", "));
-            }
-        }
+        allocators(out, module);
     }
     for (path, error) in &examined.unopened {
         let _ = writeln!(out, "  NO   access to {}: {}", printable(path), printable(error));
     }
     if let Some(generated) = &examined.generated {
         self::generated(out, generated, examined.jvm.as_ref());
+    }
+}
+
+fn allocators(out: &mut String, module: &Examined) {
+    let name = base_name(&module.path);
+    for allocator in &module.allocators {
+        let is_stepped = |site: &&ProbeSite| site.placement.stepping == Stepping::SingleStep;
+        let stepped = allocator.sites.iter().filter(is_stepped).count();
+        let emulated = allocator.functions().filter(|site| !is_stepped(site)).count();
+        let _ = writeln!(
+            out,
+            "  yes  {} in {}: {emulated} functions probed where it is cheap, {stepped} single-stepped",
+            allocator.family,
+            printable(&name),
+        );
+        let inside = allocator.functions().filter(|site| site.placement.inside.is_some());
+        for function in inside {
+            let function = function.label();
+            let _ =
+                writeln!(out, "       {function} by one probe inside it, in the place of entry and return");
+        }
+        let dear = allocator.sites.iter().filter(is_stepped);
+        let dear: Vec<_> = dear.map(|site| site.names.join("/")).collect();
+        if !dear.is_empty() {
+            let _ = writeln!(out, "       single-stepped, up to ten times the cost: {}", dear.join(", "));
+        }
+        let unproven = allocator.missing.iter().filter(|it| matches!(it.reason, MissingReason::Unproven(_)));
+        for MissingFunction { name, reason } in unproven {
+            let _ = writeln!(out, "       NO   {name}: {reason}");
+        }
+    }
+    for unfollowed in &module.unfollowed {
+        let _ = writeln!(out, "  NO   allocator in {} that can be followed: {unfollowed}", printable(&name));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jjleak_common::counter::Counter;
+
 use super::label::{NO_STACK, label, module, printable};
 use super::units;
 use crate::profile::{Memory, MemoryKind, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
@@ -256,9 +258,30 @@ fn in_a_line<'a>(
     (count > 0).then(|| format!("{words}{more}: {places} {all}: {names}"))
 }
 
+/// Why nothing may have been counted, where nothing was: silence is no sign of health.
+fn nothing_seen(profile: &Profile) -> Option<&'static str> {
+    let is_counted = |counter: Counter| {
+        let counted = profile.lost.get(counter.name()).or_else(|| profile.notes.get(counter.name()));
+        counted.is_some_and(|&times| times > 0)
+    };
+    if profile.allocated().objects > 0 || [Counter::Filtered, Counter::Unsampled].into_iter().any(is_counted)
+    {
+        return None;
+    }
+    Some(if is_counted(Counter::UnfollowedAllocator) {
+        "Nothing was counted: jjleak cannot follow its allocator (why: jjleak doctor -p PID)."
+    } else {
+        "Nothing was counted: it has allocated nothing meanwhile, or by functions that jjleak does not find \
+         (which it finds: jjleak doctor -p PID)."
+    })
+}
+
 /// What to do now, in a sentence.
 #[must_use]
 pub fn advice(profile: &Profile) -> String {
+    if let Some(words) = nothing_seen(profile) {
+        return words.to_owned();
+    }
     let missing = profile.judged_in();
     if profile.ended.is_none() && !missing.is_zero() {
         let more = units::duration(missing.max(Duration::from_secs(1)));
@@ -358,6 +381,18 @@ mod tests {
         let told = headline(&profile);
         let end = "too early to say what leaks; 12 call sites are not judged: there are too many";
         assert!(told.ends_with(end) && !told.contains("grow"), "{told}");
+    }
+
+    #[test]
+    fn nothing_counted_is_not_taken_for_nothing_leaked() {
+        let mut profile = crate::render::sample::judged();
+        profile.stacks.clear();
+        profile.notes.clear();
+        assert!(advice(&profile).starts_with("Nothing was counted: it has allocated nothing meanwhile, or"));
+        profile.lost.insert(Counter::UnfollowedAllocator.name().to_owned(), 1);
+        assert!(advice(&profile).starts_with("Nothing was counted: jjleak cannot follow its allocator"));
+        profile.notes.insert(Counter::Filtered.name().to_owned(), 1);
+        assert!(!advice(&profile).contains("Nothing was counted"), "the user has left it out");
     }
 
     #[test]

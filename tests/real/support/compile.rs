@@ -151,6 +151,28 @@ pub(crate) fn paced() -> &'static Path {
     PATH.get_or_init(|| compile("paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
 }
 
+/// How the library passes calls on that wraps the C library's allocator.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wrapper {
+    /// By calls.
+    Calling,
+    /// By jumps.
+    Jumping,
+    /// By jumps, and its `malloc` is chosen at start-up.
+    Indirect,
+}
+
+/// The library that wraps the C library's allocator.
+pub(crate) fn wrapper(wrapper: Wrapper) -> PathBuf {
+    let how = match wrapper {
+        Wrapper::Calling => "-DRETURNING",
+        Wrapper::Jumping => "-DJUMPING",
+        Wrapper::Indirect => "-DINDIRECT",
+    };
+    let flags = ["-shared", "-fPIC", "-fno-builtin", how];
+    compile(&format!("libwrapper{wrapper:?}.so"), &["wrapper.c".to_owned()], &flags)
+}
+
 /// The library that moves a program's wall clock.
 pub(crate) fn clock() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -8,7 +8,13 @@ fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
     let length = operator_new.len() as u64;
     let mut symbols: Vec<_> = ["malloc", "tc_malloc"].map(|name| function(name, 0, 1)).into();
     symbols.push(function("_Znwm", 1, length));
-    symbols.extend(more.iter().map(|&Symbol { name, at, size, kind }| Symbol { name, at, size, kind }));
+    symbols.extend(more.iter().map(|&Symbol { name, at, size, kind, is_local }| Symbol {
+        name,
+        at,
+        size,
+        kind,
+        is_local,
+    }));
     find_sites(&test_elf::elf(&code, &symbols), Hints::default()).unwrap().profiled.remove(0)
 }
 

@@ -87,6 +87,9 @@ const fn c_functions(zero_frees: bool) -> [Function; 11] {
     ]
 }
 
+/// A function that gives a block of a size that is not among its arguments.
+pub(super) const STRDUP: Function = Function::new(&["strdup", "__strdup"], Role::UnseenAllocation, NOTHING);
+
 /// C++'s replaceable allocation functions ([new.delete]). They throw through their own frames: also the ones of which
 /// the standard says that they do not, since a new handler may.
 pub(super) const OPERATORS: &[Function] = &[

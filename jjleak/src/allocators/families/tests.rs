@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::allocators::{
-    Hints, ModuleAllocators, Role, find_sites,
+    Hints, MissingFunction, MissingReason, ModuleAllocators, Role, Unfollowed, find_sites,
     test_elf::{self, Symbol, function},
 };
 
@@ -70,6 +70,12 @@ fn jemalloc_is_found_where_the_linker_has_left_out_what_is_not_called() {
     assert_eq!(families(&["_rjem_malloc", "_rjem_mallocx", "_rjem_je_arena_boot"]), ["jemalloc"]);
     assert_eq!(families(&["je_malloc", "je_mallocx", "je_arena_boot"]), ["jemalloc"]);
     assert_eq!(families(&["malloc", "mallocx", "_rjem_je_arena_boot"]), ["jemalloc"]);
+    assert_eq!(
+        families(&["my_malloc", "my_free", "my_je_arena_malloc_hard"]),
+        ["jemalloc"],
+        "without mallocx"
+    );
+    assert_eq!(families(&["malloc", "free", "mallocx", "arena_malloc_hard"]), ["jemalloc"], "rustc's");
     assert_eq!(families(&["site_malloc", "site_mallocx", "je_arena_boot"]), [""; 0], "a wrapper");
 }
 
@@ -80,10 +86,50 @@ fn a_wrapper_around_jemalloc_is_no_jemalloc() {
 
 #[test]
 fn glibc_names_in_other_allocators_do_not_make_them_glibc() {
-    let wrapper = found(&["malloc", "free", "__libc_malloc", "__libc_memalign", "__libc_free"]);
+    let wrapper = functions(&["malloc", "free", "__libc_malloc", "__libc_memalign", "__libc_free"]);
 
-    assert_eq!(wrapper, ModuleAllocators { profiled: vec![], unknown_malloc: true, stripped: true });
+    assert_eq!(wrapper, [(UNKNOWN.to_owned(), vec!["malloc".to_owned(), "free".to_owned()])]);
     assert_eq!(families(&["malloc=tc_malloc=__libc_malloc", "free=__libc_free"]), ["tcmalloc"]);
+}
+
+#[test]
+fn a_malloc_of_no_family_is_an_allocator_by_its_name() {
+    assert_eq!(families(&["malloc"]), [UNKNOWN], "what it gives is freed elsewhere");
+    assert_eq!(families(&["malloc", "free", "__asan_init"]), ["AddressSanitizer"]);
+    assert_eq!(
+        families(&["malloc", "free", "_rjem_malloc", "_rjem_free", "_rjem_je_arena_boot"]),
+        ["jemalloc", UNKNOWN]
+    );
+    assert_eq!(families(&["free", "calloc"]), [""; 0], "the C library's malloc");
+}
+
+#[test]
+fn a_hidden_malloc_is_an_allocator_only_with_all_that_belongs_to_it() {
+    let found = |names: &[&'static str]| {
+        let at = |index: usize| (index * CODE.len()) as u64;
+        let symbol = |(index, name): (usize, &&'static str)| Symbol {
+            is_local: true,
+            ..function(name, at(index), CODE.len() as u64)
+        };
+        let symbols: Vec<_> = names.iter().enumerate().map(symbol).collect();
+        find_sites(&test_elf::elf(&CODE.repeat(names.len()), &symbols), Hints::default())
+            .unwrap()
+            .profiled
+            .len()
+    };
+
+    assert_eq!(found(&["malloc", "calloc", "realloc", "free"]), 1);
+    assert_eq!(found(&["malloc", "free"]), 0, "functions of a file that are called so");
+}
+
+#[test]
+fn a_malloc_that_is_chosen_at_run_time_is_not_followed() {
+    let indirect = Symbol { kind: test_elf::IFUNC, ..function("malloc", 0, 3) };
+    let symbols = [indirect, function("free", 3, 3)];
+    let found = find_sites(&test_elf::elf(&CODE.repeat(2), &symbols), Hints::default()).unwrap();
+
+    let malloc = MissingFunction { name: MALLOC.to_owned(), reason: MissingReason::Indirect };
+    assert_eq!(found.unfollowed, [Unfollowed::Function(malloc)]);
 }
 
 #[test]
@@ -117,7 +163,7 @@ fn operators_belong_to_jemalloc_only_where_malloc_does() {
 
 #[test]
 fn a_c_library_without_malloc_is_no_allocator() {
-    let absent = ModuleAllocators { profiled: vec![], unknown_malloc: false, stripped: true };
+    let absent = ModuleAllocators { profiled: vec![], unfollowed: vec![], stripped: true };
 
     assert_eq!(found(&["gnu_get_libc_version"]), absent);
     assert_eq!(found(&["_dlstart", "free"]), absent);
@@ -129,7 +175,8 @@ fn a_c_library_without_malloc_is_no_allocator() {
 fn no_name_stands_in_two_rows() {
     for family in FAMILIES {
         let prefixes = vec![String::new(), "x_".to_owned()];
-        let names: Vec<_> = Held { family, prefixes }.functions().flat_map(|(_, names)| names).collect();
+        let names: Vec<_> =
+            Held { family, name: family.name, prefixes }.functions().flat_map(|(_, names)| names).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{}", family.name);
     }
 }

@@ -9,7 +9,7 @@ use jjleak_common::process::ProcessSlot;
 use jjleak_common::stack::StackFrame;
 use object::elf::ELFMAG;
 
-use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator};
+use crate::allocators::{self, MissingFunction, ModuleAllocators, ProfiledAllocator, Unfollowed};
 use crate::attach::{self, Attachment, Scope, Target};
 use crate::cli::choice::Choice;
 use crate::collect::RawStack;
@@ -29,6 +29,8 @@ pub(super) struct Allocators {
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
     /// Files whose probes are in place, for one process or for all, and since when, in nanoseconds of `CLOCK_MONOTONIC`. They outlive a file's mapping and an `exec`.
     attached: HashMap<(Option<ProcessSlot>, FileVersion), u64>,
+    /// Files with allocators, or functions of some, that cannot be followed.
+    unfollowed: HashSet<FileVersion>,
     /// They stay open: probes are attached anew through them.
     modules: Vec<Rc<Module>>,
 }
@@ -39,6 +41,7 @@ impl Allocators {
             choice,
             ahead: HashMap::new(),
             found: HashMap::new(),
+            unfollowed: HashSet::new(),
             attached: HashMap::new(),
             modules: Vec::new(),
         }
@@ -114,6 +117,11 @@ impl Allocators {
         self.found.get(&module.version).is_some_and(|found| !found.is_empty())
     }
 
+    /// How many files with allocators that cannot be followed a process maps.
+    pub(super) fn unfollowed(&self, modules: &ModuleTable) -> u64 {
+        modules.iter().filter(|(_, module)| self.unfollowed.contains(&module.version)).count() as u64
+    }
+
     /// Whether the files with allocators that a process maps are C libraries, and none is its executable: then the program's own
     /// code is in none of them.
     pub(super) fn are_c_libraries(&self, modules: &ModuleTable, exe: &Path) -> bool {
@@ -159,9 +167,13 @@ impl Allocators {
             return Rc::clone(found);
         }
         if self.found.len() >= MAX_REMEMBERED {
-            self.found.retain(|_, found| !found.is_empty());
+            let unfollowed = &self.unfollowed;
+            self.found.retain(|file, found| !found.is_empty() || unfollowed.contains(file));
         }
         let found = self.ahead.remove(&module.version).unwrap_or_else(|| find_in(module, &self.choice));
+        if found.as_ref().is_ok_and(|found| !found.unfollowed.is_empty()) {
+            self.unfollowed.insert(module.version);
+        }
         let found: Rc<[_]> = profiled(module, found, &self.choice).into();
         self.found.insert(module.version, Rc::clone(&found));
         found
@@ -176,11 +188,9 @@ fn profiled(
 ) -> Vec<ProfiledAllocator> {
     let name = base_name(&module.path);
     match found {
-        Ok(ModuleAllocators { profiled, unknown_malloc, .. }) => {
-            if unknown_malloc {
-                tracing::warn!(
-                    "{name} defines its own malloc: what it does not pass on to another is not counted"
-                );
+        Ok(ModuleAllocators { profiled, unfollowed, .. }) => {
+            for unfollowed in &unfollowed {
+                tracing::warn!("{name}: what its allocator gives is not all counted: {unfollowed}");
             }
             for allocator in &profiled {
                 let explicit = choice.is_explicit(&allocator.family);
@@ -221,7 +231,8 @@ pub(super) fn find_in_content(
         choice.find_in(&module.path, elf, debug_file).map_err(|error| error.to_string())
     };
     let found = find(None)?;
-    if !found.stripped || !found.profiled.is_empty() {
+    let is_hidden = found.unfollowed.iter().any(|it| matches!(it, Unfollowed::Hidden(_)));
+    if !is_hidden && (!found.stripped || !found.profiled.is_empty()) {
         return Ok(found);
     }
     let Some(debug_file) = module.read_debug_file(elf) else { return Ok(found) };

@@ -165,6 +165,7 @@ impl Watch {
             }
         }
         watched.known_ns = looked_ns;
+        watched.unfollowed = watched.unfollowed.max(self.allocators.unfollowed(&watched.modules));
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
         Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)

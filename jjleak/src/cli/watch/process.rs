@@ -55,6 +55,8 @@ pub(super) struct Watched {
     pub(super) known_ns: u64,
     /// The image whose mappings have been seen.
     seen: Option<ImageId>,
+    /// How many files with allocators that cannot be followed it maps.
+    pub(super) unfollowed: u64,
     /// When which image of it was judged last.
     pub(super) judged: Option<(ImageId, u64)>,
     /// Holds on to the process; `None` when it was over before anybody could.
@@ -97,6 +99,7 @@ impl Watched {
             looked_ns: 0,
             known_ns: 0,
             seen: None,
+            unfollowed: 0,
             judged: None,
             exit: None,
             ended: None,
@@ -164,6 +167,7 @@ impl Watched {
         self.image = tracked.image;
         self.known_ns = tracked.since_ns;
         self.forked_from = tracked.forked_from;
+        self.unfollowed = 0;
         self.modules = ModuleTable::default();
         self.jvm = WatchedJvm::default();
         self.perf_map = WatchedPerfMap::default();
@@ -196,6 +200,7 @@ impl Watched {
         *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
         *counters.entry(Counter::LateProbes).or_default() += self.late_probes;
         *counters.entry(Counter::UnseenProgram).or_default() += self.unseen;
+        *counters.entry(Counter::UnfollowedAllocator).or_default() += self.unfollowed;
         *counters.entry(Counter::UnnamedCode).or_default() += self.jvm.unnamed();
     }
 

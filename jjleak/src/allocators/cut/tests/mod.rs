@@ -11,7 +11,7 @@ use crate::allocators::{
     CallFollowing, Hints, MissingReason, ProfiledAllocator, Role,
     exits::NO_RETURN,
     families, find_sites,
-    symbols::Image,
+    symbols::{Image, Prefixes},
     test_elf::{self, CODE_ADDRESS, Symbol, function},
 };
 
@@ -36,8 +36,8 @@ fn find_in_first(length: usize, code: &[u8], symbols: &[Symbol]) -> Result<Vec<S
 }
 
 fn image(elf: &[u8]) -> Image<'_> {
-    let names = |_: &[String]| NO_RETURN.iter().chain(&["calloc"]).map(|&name| name.to_owned()).collect();
-    Image::parse(elf, None, families::MALLOCX, families::JEMALLOC_INTERNAL, names).unwrap()
+    let names = |_: &Prefixes| NO_RETURN.iter().chain(&["calloc"]).map(|&name| name.to_owned()).collect();
+    Image::parse(elf, None, families::MALLOCX, families::JEMALLOC_INTERNALS, names).unwrap()
 }
 
 /// Step, distance, and the register of the size.

@@ -37,8 +37,8 @@ impl Subject {
 
     /// The C library's malloc, with all of its code.
     fn malloc(elf: &[u8]) -> Option<Self> {
-        let names = |_: &[String]| NO_RETURN.iter().chain(&["malloc"]).map(|&it| it.to_owned()).collect();
-        let image = Image::parse(elf, None, families::MALLOCX, families::JEMALLOC_INTERNAL, names).unwrap();
+        let names = |_: &Prefixes| NO_RETURN.iter().chain(&["malloc"]).map(|&it| it.to_owned()).collect();
+        let image = Image::parse(elf, None, families::MALLOCX, families::JEMALLOC_INTERNALS, names).unwrap();
         let (begin, code) = image.code().next().unwrap();
         let abort = |name: &'static str| {
             image.definitions(name).first().map(|it| function(name, it.address() - begin, 1))
@@ -51,8 +51,8 @@ impl Subject {
     /// All ways through it, and the probes that are proven to do; whoever else jumps into it.
     fn prove(&self, code: &[u8]) -> Result<(Flow, Vec<Site>), NoCut> {
         let elf = test_elf::elf(code, &self.symbols);
-        let names = |_: &[String]| NO_RETURN.iter().map(|&name| name.to_owned()).collect();
-        let image = Image::parse(&elf, None, families::MALLOCX, families::JEMALLOC_INTERNAL, names).unwrap();
+        let names = |_: &Prefixes| NO_RETURN.iter().map(|&name| name.to_owned()).collect();
+        let image = Image::parse(&elf, None, families::MALLOCX, families::JEMALLOC_INTERNALS, names).unwrap();
         let (follower, accounted) = (Follower::new(&image), HashSet::new());
         let entry = CODE_ADDRESS + self.at;
         let flow = Explorer::new(&follower, &accounted).flow(entry, Register::RDI)?;

@@ -1,0 +1,50 @@
+//! Allocators in a file that has no symbols for them, by the messages that they print.
+
+use memchr::memmem::Finder;
+
+use super::{Unfollowed, families, symbols::Image};
+
+/// What an allocator says before its messages, as C strings of their own or the beginning of others. The first character
+/// stands apart, so that jjleak itself does not hold them.
+const MESSAGES: &[(&str, u8, &str)] = &[
+    ("jemalloc", b'<', "jemalloc>: "),
+    ("mimalloc", b'm', "imalloc: warning: "),
+    ("tcmalloc", b't', "cmalloc: large alloc"),
+];
+
+/// The allocators that a file holds beside those that were `found` in it. Where one of the found is of no known family, it
+/// may be the one that has the messages.
+pub(super) fn hidden(image: &Image<'_>, found: &[&str]) -> Vec<Unfollowed> {
+    if found.contains(&families::UNKNOWN) {
+        return Vec::new();
+    }
+    let is_missing = |(family, ..): &&(&'static str, u8, &str)| !found.contains(family);
+    let is_held = |first: u8, rest: &str| {
+        let finder = Finder::new(rest);
+        image.constants().any(|constants| begins_string(constants, first, &finder))
+    };
+    let missing = MESSAGES.iter().filter(is_missing).filter(|&&(_, first, rest)| is_held(first, rest));
+    missing.map(|&(family, ..)| Unfollowed::Hidden(family)).collect()
+}
+
+/// Whether a C string begins with a character and what is looked for: programs that only speak of an allocator have it
+/// elsewhere.
+fn begins_string(constants: &[u8], first: u8, finder: &Finder<'_>) -> bool {
+    let begins = |at: usize| {
+        constants.get(..at).is_some_and(|before| before == [first] || before.ends_with(&[0, first]))
+    };
+    finder.find_iter(constants).any(begins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_where_a_string_begins_with_it() {
+        let begins = |constants: &[u8]| begins_string(constants, b'<', &Finder::new("message>: "));
+        assert!(begins(b"<message>: out of memory"));
+        assert!(begins(b"other\0<message>: "));
+        assert!(!begins(b"look for \"<message>: \"\0") && !begins(b"message>: "));
+    }
+}
