@@ -58,8 +58,18 @@ pub struct Signature {
     pub extra: Option<Arg>,
     /// Location of the result.
     pub result: ResultIn,
-    /// Resizing a block to 0 bytes frees it and returns null (glibc's `realloc`).
+    /// Resizing a block to 0 bytes frees it and returns null (glibc's `realloc`). Of a function that frees:
+    /// see [`Self::passes_on`].
     pub zero_frees: bool,
+}
+
+impl Signature {
+    /// Whether a function that frees may pass the block on to another allocator's `free`, as wrappers do.
+    #[inline(always)]
+    #[must_use]
+    pub const fn passes_on(&self) -> bool {
+        self.zero_frees
+    }
 }
 
 /// Data available at an instruction inside an allocation function, where the arguments may have been

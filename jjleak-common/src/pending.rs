@@ -70,6 +70,9 @@ pub struct Calls {
     /// Unknown blocks that the C library has freed since the thread last allocated: if the thread ends now,
     /// they were its cached blocks.
     pub freed_by_library: u64,
+    /// The block freed last through a function that may pass it on to another allocator
+    /// ([`crate::cookie::Signature::passes_on`]), whose free of it is part of the same one.
+    pub passed_on: u64,
 }
 
 /// Maximum number of calls nested in one call. Real allocators nest a handful (`posix_memalign` to `memalign`

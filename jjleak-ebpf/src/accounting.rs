@@ -203,8 +203,20 @@ pub(crate) fn free(hit: &Hit) {
     if let Some(record) = live::remove(books.key(block)) {
         trace::freed(books.slot, block, record.size);
     } else if !sampling::is_on() {
-        free_absent(&books, hit);
+        free_absent(&books, hit, block);
     }
+    if hit.cookie.signature.passes_on() {
+        note_passed_on(block);
+    }
+}
+
+/// Another allocator may come to free the same block for this one.
+#[inline(always)]
+fn note_passed_on(block: u64) {
+    // Without memory for it, the other free counts as one of an unknown block.
+    let Some(calls) = CALLS.get_or_create() else { return };
+    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    unsafe { (*calls).passed_on = block };
 }
 
 /// A function was called that changes the books in a way that is not followed.
@@ -217,10 +229,14 @@ pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
 
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
-fn free_absent(books: &Books, hit: &Hit) {
+fn free_absent(books: &Books, hit: &Hit, block: u64) {
     if let Some(calls) = CALLS.get() {
         // SAFETY: task storage belongs to the current task, which is busy with this very probe.
-        let calls = unsafe { &*calls };
+        let calls = unsafe { &mut *calls };
+        if calls.passed_on == block && !hit.cookie.signature.passes_on() {
+            calls.passed_on = 0;
+            return;
+        }
         // Made by an allocation call in progress, of a block that is the allocator's own.
         let cfa = hit.cfa();
         if books.nesting(&calls.current, cfa) == Nesting::Nested

@@ -41,7 +41,8 @@ pub(super) fn locate<'data>(
     let mut missing = Vec::new();
     for (row, names) in held.functions() {
         let &families::Function { role, signature, may_pass_on, .. } = row;
-        let meaning = Meaning { role, signature, may_pass_on };
+        let zero_frees = signature.zero_frees || held.is_unknown() && role == Role::Free;
+        let meaning = Meaning { role, signature: Signature { zero_frees, ..signature }, may_pass_on };
         if let Err(reason) = locate_names(image, meaning, &names, allocator, located) {
             missing.push(MissingFunction { name: row.names[0].to_owned(), reason });
         }

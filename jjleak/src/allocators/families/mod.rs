@@ -266,6 +266,11 @@ pub(super) fn prefixes_behind(namespaces: &[String]) -> Vec<String> {
 }
 
 impl Held {
+    /// Whether it is in no family, so that its functions may be those of a wrapper.
+    pub(super) const fn is_unknown(&self) -> bool {
+        matches!(self.family.told, Told::Marks(&[]))
+    }
+
     /// Whether functions without a prefix are its own.
     fn owns_malloc(&self) -> bool {
         self.prefixes.iter().any(String::is_empty)
