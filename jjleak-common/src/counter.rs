@@ -74,7 +74,7 @@ counters! {
     UnknownFree = "unknown_free", Note;
     /// A thread ended, and the last that it had freed were blocks that are not in the table, by the C library itself: what the library had kept for it. They count among the others, too.
     FreedByCLibrary = "freed_by_c_library", Note;
-    /// An allocation by a function that does not call malloc was not followed: an operator new whose code jjleak does not understand, or the strdup of AddressSanitizer; its bytes are missing.
+    /// An allocation by a function that does not call malloc was not followed: an operator new whose code jjleak does not understand, or the strdup of a sanitizer; its bytes are missing.
     UnseenAllocation = "unseen_allocation", Loss;
     /// A block was freed that the process was born with: its memory is a copy of its parent's.
     InheritedFree = "inherited_free", Note;

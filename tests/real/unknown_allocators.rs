@@ -14,7 +14,7 @@ use crate::support::privilege::{require_archive, require_bpf, require_library};
 
 const ADDRESS_SANITIZER: &str = "libasan.so.8";
 
-/// The ledger program with AddressSanitizer's allocator, which fails as others do.
+/// The ledger program with the sanitizer's allocator, which fails as others do.
 fn sanitized() -> Ledger {
     let options = "detect_leaks=0:allocator_may_return_null=1";
     Ledger::spawn(
