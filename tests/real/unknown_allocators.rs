@@ -8,7 +8,6 @@ use std::process::Command;
 use crate::families::{SCENARIOS, assert_attached_to, assert_exact};
 use crate::support::books::{assert_nothing_lost, losses};
 use crate::support::compile::{self, LedgerBuild, Wrapper};
-use crate::support::jjleak::Ended;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::{require_archive, require_bpf, require_library};
 

@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(found(&["nice", "-n", "5", "/usr/bin/env"]), [nice.clone(), env.clone()]);
         assert_eq!(found(&["-c", "cd /; exec /usr/bin/env>x&&nice"]), [env.clone(), nice]);
         assert_eq!(found(&["--program=/usr/bin/env", "env"]), [env]);
-        assert_eq!(found(&["/etc/passwd", "/usr/bin", "", "nothing-of-this-name"]), [PathBuf::new(); 0]);
+        assert_eq!(found(&["/etc/passwd", "/usr/bin", "", "nothing-of-this-name"]), Vec::<PathBuf>::new());
     }
 
     #[test]

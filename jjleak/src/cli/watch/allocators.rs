@@ -1,6 +1,6 @@
 //! The allocators of the profiled processes: finds them in the files that are mapped, and attaches to them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
