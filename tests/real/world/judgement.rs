@@ -90,8 +90,12 @@ impl Judgement {
         if !lost.is_empty() {
             deviations.push((Target::Losses, format!("{lost:?}")));
         }
-        if figures.lost.is_empty() && allocated(&measured.second.profiles).objects == 0 {
-            deviations.push((Target::Losses, "nothing is counted, and no loss is named".to_owned()));
+        let is_nothing_counted = match program.oracle {
+            Oracle::CounterBeside(_) => figures.beside.objects == 0,
+            _ => allocated(&measured.second.profiles).objects == 0,
+        };
+        if figures.lost.is_empty() && is_nothing_counted {
+            deviations.push((Target::Losses, "an allocator is not counted, and no loss is named".to_owned()));
         }
         Self { program, figures: Some(figures), deviations }
     }
