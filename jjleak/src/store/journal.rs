@@ -36,7 +36,7 @@ pub struct Records<T> {
 }
 
 impl Journal {
-    /// Opens or creates a journal. Fails with `FileTooLarge` if it exceeds [`MAX_BYTES`].
+    /// Opens or creates a journal. Fails with `FileTooLarge` if it exceeds the maximum size of a journal.
     pub fn open<T: DeserializeOwned>(path: &Path) -> io::Result<(Self, Records<T>)> {
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).create(true).mode(0o640).open(path)?;
