@@ -188,7 +188,7 @@ mod tests {
     fn an_error_and_its_causes_stand_on_one_line() {
         let source = std::io::Error::other("no\nluck");
         let error = store::Error::Write { path: "/x".into(), source };
-        assert_eq!(Failure::from(error).what, "writing /x failed: no luck");
+        assert_eq!(Failure::from(error).what, "cannot write /x: no luck");
     }
 
     #[test]
