@@ -6,6 +6,7 @@ use jjleak::render::json::{Document, StackDocument};
 
 use crate::support::compile;
 use crate::support::jjleak::Ended;
+use crate::support::oracle;
 use crate::support::privilege::{require_bpf, require_program};
 
 /// The report on a run of a program.
@@ -62,4 +63,63 @@ fn the_frame_between_a_handler_and_what_it_interrupted_is_named() {
 fn the_frame_between_a_handler_and_what_it_interrupted_is_named_with_musl() {
     require_program!("musl-gcc");
     assert_signal_frame_named(&compile::names("musl-gcc", &["-g", "-static"]), false);
+}
+
+/// Sizes that `tail_calls.c` allocates, and the functions from the allocation function's caller on that gdb shows with GCC.
+const TAIL_CALLS: [(u64, &[&str]); 6] = [
+    (3001, &["leaf", "direct", "main"]),
+    (3022, &["leaf", "last", "middle", "chained", "main"]),
+    (3004, &["leaf", "main"]),
+    (3005, &["leaf", "main"]),
+    (3016, &["leaf", "inlined", "with_inlined", "main"]),
+    (3007, &["allocate", "main"]),
+];
+
+/// Frames of the stack of a block, from the allocation function's caller on to main, and whether each was restored.
+fn callers(report: &Document, bytes: u64) -> Vec<(&str, bool)> {
+    let frames = &stack(report, bytes).frames[1..];
+    let main = frames.iter().position(|frame| frame.symbol == "main").unwrap();
+    frames[..=main].iter().map(|frame| (frame.symbol.as_str(), frame.tail_call)).collect()
+}
+
+#[test]
+fn frames_that_tail_calls_took_are_restored_where_there_is_one_way() {
+    require_program!("clang");
+    for (compiler, flags) in [
+        ("cc", &["-g"][..]),
+        ("cc", &["-gdwarf-4", "-no-pie", "-fno-plt"]),
+        ("clang", &["-g"]),
+        ("clang", &["-gdwarf-4", "-static"]),
+    ] {
+        let report = report(&compile::tail_calls(compiler, flags));
+
+        // Of the static C library, it is not known where a function ends.
+        let is_known = |bytes| bytes != 3007 || !flags.contains(&"-static");
+        for (bytes, functions) in TAIL_CALLS.into_iter().filter(|(bytes, _)| is_known(*bytes)) {
+            let on_the_stack = [functions[0], "main"];
+            let expected: Vec<_> = functions
+                .iter()
+                .map(|name| (*name, *name == "allocate" || !on_the_stack.contains(name)))
+                .collect();
+            assert_eq!(callers(&report, bytes), expected, "{compiler} {flags:?}");
+            assert_eq!(stack(&report, bytes).status, "complete");
+        }
+    }
+}
+
+#[test]
+fn restored_frames_are_those_that_gdb_restores() {
+    require_program!("gdb");
+    let program = compile::tail_calls("cc", &["-gdwarf-5"]);
+    let report = report(&program);
+
+    let by_gdb = oracle::backtraces(&program, "$rdi >= 3001 && $rdi <= 3099", TAIL_CALLS.len());
+
+    let reported: Vec<Vec<&str>> = TAIL_CALLS
+        .iter()
+        .map(|(bytes, _)| callers(&report, *bytes).into_iter().map(|(name, _)| name))
+        // At a jump, gdb shows the innermost of the functions that were inlined.
+        .map(|names| names.filter(|name| *name != "with_inlined").collect())
+        .collect();
+    assert_eq!(reported, by_gdb);
 }

@@ -45,6 +45,8 @@ const FOR_TESTS: &[Prerequisite] = &[
     // Sets up a container without a daemon or a network.
     program("bwrap", "bubblewrap"),
     program("chromium", "chromium"),
+    // Its output has other debug information than GCC's.
+    program("clang", "clang"),
     program("gcc", "gcc"),
     program("g++", "g++"),
     program("gdb", "gdb"),

@@ -5,6 +5,7 @@ use crate::profile::{Frame, FrameKind};
 const KIND: u32 = 0xf;
 const INLINED: u32 = 1 << 4;
 const BY_FRAME_POINTER: u32 = 1 << 5;
+const TAIL_CALL: u32 = 1 << 6;
 
 /// Numbers of kinds in files. They never change, so that old files stay readable.
 const NUMBERS: [(FrameKind, u32); 9] = [
@@ -37,7 +38,10 @@ pub(super) fn has_line(frame: &Frame) -> bool {
 pub(super) fn pack(frame: &Frame) -> u32 {
     let number = NUMBERS.iter().find(|(kind, _)| *kind == frame.kind).map_or(0, |(_, number)| *number);
     let flag = |is_set, flag| if is_set { flag } else { 0 };
-    number | flag(frame.inlined, INLINED) | flag(frame.by_frame_pointer, BY_FRAME_POINTER)
+    number
+        | flag(frame.inlined, INLINED)
+        | flag(frame.by_frame_pointer, BY_FRAME_POINTER)
+        | flag(frame.tail_call, TAIL_CALL)
 }
 
 /// Unpacks the number into the frame.
@@ -46,6 +50,7 @@ pub(super) fn unpack(number: u32, frame: &mut Frame) {
     frame.kind = kind.map_or(FrameKind::Unknown, |(kind, _)| *kind);
     frame.inlined = number & INLINED != 0;
     frame.by_frame_pointer = number & BY_FRAME_POINTER != 0;
+    frame.tail_call = number & TAIL_CALL != 0;
 }
 
 /// Guesses the kind of another tool's frame.
@@ -71,7 +76,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_number_of_its_own_that_reads_back() {
         for kind in FrameKind::ALL {
-            let frame = Frame { kind, inlined: true, ..Frame::default() };
+            let frame = Frame { kind, inlined: true, tail_call: true, ..Frame::default() };
             let mut read = Frame { by_frame_pointer: true, ..Frame::default() };
             unpack(pack(&frame), &mut read);
             assert_eq!(read, frame);

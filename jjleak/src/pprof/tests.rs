@@ -304,10 +304,14 @@ fn any_frame() -> impl Strategy<Value = Frame> {
     (
         (0..3_u64, name(&["", "main", "a;b", "<script>", "[no stack]"]), name(&["", "/bin/a", "/lib/b"])),
         (name(&["", "c0ffee"]), name(&["", "a.c"]), 0..3_u32),
-        (prop::sample::select(FrameKind::ALL[..8].to_vec()), any::<bool>(), any::<bool>()),
+        (prop::sample::select(FrameKind::ALL[..8].to_vec()), any::<bool>(), any::<bool>(), any::<bool>()),
     )
         .prop_map(
-            |((address, symbol, module), (build_id, file, line), (kind, inlined, by_frame_pointer))| Frame {
+            |(
+                (address, symbol, module),
+                (build_id, file, line),
+                (kind, inlined, by_frame_pointer, tail_call),
+            )| Frame {
                 address,
                 symbol,
                 module,
@@ -317,6 +321,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
                 kind,
                 inlined,
                 by_frame_pointer,
+                tail_call,
             },
         )
 }

@@ -29,6 +29,12 @@ pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<
     })
 }
 
+/// The debug file of a build ID, by the path at which debuggers look for it.
+pub(super) fn open(pid: Pid, build_id: &str) -> Option<File> {
+    let file = Root::of(pid).ok()?.open(&by_build_id(build_id)?).ok()?;
+    (Headers::read(&file).build_id == build_id).then_some(file)
+}
+
 /// The name and the checksum of the debug file that a file names.
 fn link(elf: &[u8]) -> Option<(String, u32)> {
     let file = object::File::parse(elf).ok()?;

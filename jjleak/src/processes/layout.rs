@@ -125,6 +125,15 @@ impl Layout {
         elected.next().filter(|_| elected.next().is_none()).map(|(segment, _)| segment.addend())
     }
 
+    /// Where in the file the code at an address is.
+    pub(super) fn offset_of_code(&self, address: u64) -> Option<u64> {
+        let holds = |segment: &&Segment| {
+            segment.executable && address.wrapping_sub(segment.address) < segment.file_size
+        };
+        let segment = self.segments.iter().find(holds)?;
+        Some(address.wrapping_sub(segment.addend()))
+    }
+
     /// What to add to the offsets of all of the file's code; `None` where its parts are laid out in different ways.
     #[cfg(test)]
     pub(super) fn common_addend(&self) -> Option<u64> {

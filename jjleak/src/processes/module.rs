@@ -82,7 +82,7 @@ impl Module {
     /// Whether it exports a variable of this name that is as large as a pointer. It is looked at once.
     #[must_use]
     pub fn exports_word(&self, name: &'static str) -> bool {
-        let look = || self.file().is_ok_and(|file| exports::exports_word(file, name));
+        let look = || self.bounded().is_ok_and(|file| exports::exports_word(file, name));
         *self.exported.borrow_mut().entry(name).or_insert_with(look)
     }
 
@@ -94,12 +94,18 @@ impl Module {
 
     /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.
     pub fn read(&self) -> io::Result<Vec<u8>> {
-        let mut file = self.file()?;
+        let mut file = self.bounded()?;
         file.rewind()?;
         let mut bytes = Vec::new();
         // It may grow while it is read.
         file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Where in the file the code at an address is, as the program headers have it.
+    #[must_use]
+    pub fn offset_of_code(&self, address: u64) -> Option<u64> {
+        self.headers.layout.offset_of_code(address)
     }
 
     /// Fills the buffer with the file's bytes from an offset on; `false` where there are too few.
@@ -108,12 +114,25 @@ impl Module {
         self.file.read_exact_at(buffer, offset).is_ok()
     }
 
-    /// The file, for those who need little of it: each part is read when it is asked for, and kept.
-    pub fn parts(&self) -> io::Result<ReadCache<&File>> {
-        Ok(ReadCache::new(self.file()?))
+    /// The file, whose content is the target's choice.
+    #[must_use]
+    pub const fn file(&self) -> &File {
+        &self.file
     }
 
-    fn file(&self) -> io::Result<&File> {
+    /// The separate debug file of its build ID, if there is one.
+    #[must_use]
+    pub fn open_debug_file(&self) -> Option<File> {
+        debug_file::open(self.mapped_by, self.build_id())
+    }
+
+    /// The file, for those who need little of it: each part is read when it is asked for, and kept.
+    pub fn parts(&self) -> io::Result<ReadCache<&File>> {
+        Ok(ReadCache::new(self.bounded()?))
+    }
+
+    /// The file, unless it is too large to be read.
+    fn bounded(&self) -> io::Result<&File> {
         let length = self.file.metadata()?.len();
         if length > MAX_FILE_BYTES {
             let gibibytes = MAX_FILE_BYTES >> 30;

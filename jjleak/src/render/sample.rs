@@ -207,6 +207,7 @@ fn native(address: u64, symbol: &str, module: &str, file: &str, line: u32) -> Fr
         kind: FrameKind::Native,
         inlined: false,
         by_frame_pointer: false,
+        tail_call: false,
     }
 }
 

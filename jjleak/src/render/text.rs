@@ -205,7 +205,8 @@ pub(super) fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()>
         (file, line) => write!(out, " {file}:{line}")?,
     }
     let by_frame_pointer = if frame.by_frame_pointer { " (by frame pointer)" } else { "" };
-    writeln!(out, "{}{by_frame_pointer}", if frame.inlined { " (inlined)" } else { "" })
+    let tail_call = if frame.tail_call { " (tail call)" } else { "" };
+    writeln!(out, "{}{tail_call}{by_frame_pointer}", if frame.inlined { " (inlined)" } else { "" })
 }
 
 /// Says how the walks of the outstanding stacks ended, unless all are complete.

@@ -26,6 +26,8 @@ pub struct Frame {
     pub inlined: bool,
     /// A frame pointer led here: code that keeps none can be missing between this frame and the one before.
     pub by_frame_pointer: bool,
+    /// Not on the stack: the function has ended with a jump to the one in front of it. Code proves that it was called.
+    pub tail_call: bool,
 }
 
 impl Frame {

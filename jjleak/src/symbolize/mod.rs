@@ -10,6 +10,7 @@ mod java;
 mod jit;
 mod native;
 mod signal;
+mod tail_calls;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,12 +1,14 @@
 //! Names of native code, by blazesym: ELF symbols, DWARF lines and inlined functions, separate debug files.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
 use super::demangle::demangled;
+use super::tail_calls::{Call, TailCalls};
 use super::{Frame, FrameKind, GeneratedFrames, signal};
 use crate::collect::RawStack;
 use crate::jvm;
@@ -16,8 +18,10 @@ use crate::unwind::GoNames;
 /// Looks up native frames; remembers each code location.
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
-    /// Frames by file and offset, without their address.
-    known: HashMap<Place, Vec<Frame>>,
+    known: HashMap<Place, Known>,
+    tail_calls: TailCalls,
+    /// Where tail calls end between a call and who was found running, outermost first, as addresses in the call's file.
+    jumps: HashMap<(Place, Place), Rc<[u64]>>,
     /// Go's functions of files without symbols; `None` for files without Go.
     go: HashMap<FileVersion, Option<GoNames>>,
 }
@@ -25,11 +29,28 @@ pub(super) struct NativeSymbols {
 /// A location in code: a file, and an offset in it.
 type Place = (FileVersion, u64);
 
+/// What is known of a location.
+#[derive(Default)]
+struct Known {
+    /// The function there, preceded by those inlined into it, innermost first; without addresses in the process.
+    frames: Vec<Frame>,
+    /// Address of the function in the file.
+    function: Option<u64>,
+    /// The call that ends behind it.
+    call: Option<Call>,
+}
+
 impl Default for NativeSymbols {
     fn default() -> Self {
         // blazesym gives every name to its demanglers, which take names of C for fragments of mangled ones.
         let symbolizer = Symbolizer::builder().enable_demangling(false).build();
-        Self { symbolizer, known: HashMap::new(), go: HashMap::new() }
+        Self {
+            symbolizer,
+            known: HashMap::new(),
+            tail_calls: TailCalls::default(),
+            jumps: HashMap::new(),
+            go: HashMap::new(),
+        }
     }
 }
 
@@ -38,7 +59,7 @@ impl NativeSymbols {
     /// probe was put than from debug information, which has internal names for them.
     pub(super) fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
         let frame = Frame { symbol: name.to_owned(), ..frame_in(module) };
-        self.known.insert((module.version, offset), vec![frame]);
+        self.known.insert((module.version, offset), Known { frames: vec![frame], ..Known::default() });
     }
 
     /// Frames of a stack. The first address is an instruction that was executing, as is the one that a signal interrupted; the
@@ -51,6 +72,8 @@ impl NativeSymbols {
     ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
         let mut is_interrupted = true;
+        // Who was found running: the one in front.
+        let mut callee: Option<Located> = None;
         for frame in &stack.frames {
             let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
             let looked_up = address.saturating_sub(u64::from(!is_interrupted));
@@ -59,8 +82,13 @@ impl NativeSymbols {
                 .find_frame(looked_up, frame.layer(), &stack.found)
                 .filter(|_| !generated.contains_key(&frame.however_found()));
             if let Some(place) = found {
-                let located = self.locate(modules.get(place.module), place, is_interrupted);
+                // A frame pointer is no proof that nothing is missing in between.
+                if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
+                    frames.extend(self.restored(modules, place, address, callee));
+                }
+                let located = &self.locate(modules.get(place.module), place, is_interrupted).frames;
                 is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
+                callee = Some(place).filter(|_| !is_interrupted);
                 frames.extend(located.iter().map(|frame| Frame {
                     address,
                     by_frame_pointer,
@@ -68,25 +96,66 @@ impl NativeSymbols {
                 }));
             } else {
                 is_interrupted = false;
+                callee = None;
                 frames.extend(generated_frames(*frame, generated));
             }
         }
         frames
     }
 
-    /// The function at a place of a file, preceded by those inlined into it, innermost first. The place is of the
-    /// instruction that was executing, or of the last byte of a call.
-    fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &[Frame] {
+    /// The frames that tail calls took from the stack between a call, which ends after `place` and returns to `address`, and who
+    /// was found running; innermost first.
+    fn restored(
+        &mut self,
+        modules: &ModuleTable,
+        place: Located,
+        address: u64,
+        callee: Located,
+    ) -> Vec<Frame> {
+        let (module, running_in) = (modules.get(place.module), modules.get(callee.module));
+        let Some(call) = self.locate(module, place, false).call else { return Vec::new() };
+        let Some(running_at) = callee.address else { return Vec::new() };
+        let callee = (running_in.version, callee.offset);
+        let running = self.known.get(&callee).and_then(|callee| callee.function);
+        if running_in.version == module.version && running == Some(call.function) {
+            return Vec::new();
+        }
+        let find = || self.tail_calls.between(module, call, running_in, running_at).into();
+        let jumps = self.jumps.entry(((module.version, place.offset), callee)).or_insert_with(find);
+        let mut frames = Vec::new();
+        for end in Rc::clone(jumps).iter().rev() {
+            // As a return address, it is looked up in front.
+            let at = end.saturating_sub(1);
+            let Some(offset) = module.offset_of_code(at) else { continue };
+            let located = self.locate(module, Located { offset, address: Some(at), ..place }, false);
+            let address = address.wrapping_add(end.wrapping_sub(call.end));
+            frames.extend(located.frames.iter().map(|frame| Frame {
+                address,
+                tail_call: true,
+                ..frame.clone()
+            }));
+        }
+        frames
+    }
+
+    /// What is at a place of a file: of the instruction that was executing, or of the last byte of a call.
+    fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &Known {
         let (symbolizer, go) = (&self.symbolizer, &mut self.go);
         self.known.entry((module.version, place.offset)).or_insert_with(|| {
             let base = frame_in(module);
             if !is_executing && signal::is_return(module, place.offset + 1) {
-                return vec![Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base }];
+                let frame = Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base };
+                return Known { frames: vec![frame], ..Known::default() };
             }
-            let Some(address) = place.address else { return vec![base] };
-            match lookup(symbolizer, module, address) {
-                Some(symbol) => frames_of(&symbol, &base),
-                None => vec![Frame { symbol: go_name(go, module, address), ..base }],
+            let Some(address) = place.address else {
+                return Known { frames: vec![base], ..Known::default() };
+            };
+            let call = if is_executing { None } else { Call::before(module, place.offset + 1, address + 1) };
+            if let Some(symbol) = lookup(symbolizer, module, address) {
+                Known { frames: frames_of(&symbol, &base), function: Some(symbol.addr), call }
+            } else {
+                let frame = Frame { symbol: go_name(go, module, address), ..base };
+                Known { frames: vec![frame], function: None, call }
             }
         })
     }

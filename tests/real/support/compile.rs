@@ -243,6 +243,21 @@ pub(crate) fn names(compiler: &str, flags: &[&str]) -> PathBuf {
     compile_with(compiler, &name, &["names.c".to_owned()], flags)
 }
 
+/// A program that allocates below tail calls; not remembered.
+pub(crate) fn tail_calls(compiler: &str, flags: &[&str]) -> PathBuf {
+    let name = format!("tail_calls-{compiler}{}", flags.concat());
+    compile_with(compiler, &name, &["tail_calls.c".to_owned()], flags)
+}
+
+/// A program of 32 bits, which needs no C library.
+pub(crate) fn narrow() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let flags = ["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"];
+        compile("narrow", &["narrow.S".to_owned()], &flags)
+    })
+}
+
 /// Becomes another program, to which bpf(2) is forbidden.
 pub(crate) fn filtered() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

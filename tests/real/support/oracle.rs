@@ -62,6 +62,29 @@ pub(crate) fn by_gdb(program: &Path, arguments: &[&OsStr]) -> Stacks {
     fs::read_to_string(record).unwrap().lines().map(|line| parse(line, library)).collect()
 }
 
+/// The functions that gdb shows at each of so many calls of `malloc` for which a condition holds, from the caller on to main.
+pub(crate) fn backtraces(program: &Path, condition: &str, calls: usize) -> Vec<Vec<String>> {
+    let _quiet = probes::quiet();
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "break main", "-ex", "run"]);
+    gdb.args(["-ex", &format!("break *malloc if {condition}")]);
+    for _ in 0..calls {
+        gdb.args(["-ex", "continue", "-ex", "echo STACK\\n", "-ex", "backtrace"]);
+    }
+    let output = gdb.arg(program).stdin(Stdio::null()).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let names = |stack: &str| -> Vec<String> {
+        let frames = stack.lines().filter(|line| line.starts_with('#')).skip(1);
+        frames
+            .filter_map(|line| line.split(" (").next()?.split_whitespace().last())
+            .map(str::to_owned)
+            .collect()
+    };
+    let stacks: Vec<_> = output.split("STACK\n").skip(1).map(names).collect();
+    assert_eq!(stacks.len(), calls, "{output}");
+    stacks
+}
+
 /// Reduces a report. `output` is what the program wrote.
 pub(crate) fn reported(report: &Document, output: &str) -> Stacks {
     let library = library(output.lines());
@@ -95,7 +118,7 @@ pub(crate) fn assert_equal(reported: &Stacks, by_gdb: &Stacks) {
 }
 
 fn reduce(stack: &StackDocument, library: Option<u64>) -> Stack {
-    let mut frames = stack.frames.iter().filter(|frame| !frame.inlined);
+    let mut frames = stack.frames.iter().filter(|frame| !frame.inlined && !frame.tail_call);
     let function = frames.next().map_or(String::new(), |frame| frame.symbol.clone());
     Stack { function, callers: frames.map(|frame| place(&frame.address, library)).collect() }
 }

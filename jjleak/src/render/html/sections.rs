@@ -194,6 +194,9 @@ pub(super) fn frames(frames: &[Frame], out: &mut String) -> fmt::Result {
         if frame.inlined || frame.kind == FrameKind::JavaInlined {
             out.push_str(" (inlined)");
         }
+        if frame.tail_call {
+            out.push_str(" (tail call)");
+        }
         out.push_str("</span></li>");
     }
     out.push_str("</ol>");

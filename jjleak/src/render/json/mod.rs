@@ -214,6 +214,9 @@ pub struct FrameDocument {
     /// A frame pointer led here, which is no proof; absent when it was call frame information.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_frame_pointer: bool,
+    /// Not on the stack: the function has ended with a jump to the one in front of it; absent when it is on the stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tail_call: bool,
 }
 
 impl Document {
@@ -330,6 +333,7 @@ impl From<&Frame> for FrameDocument {
             kind: frame.kind.name().to_owned(),
             inlined: frame.inlined,
             by_frame_pointer: frame.by_frame_pointer,
+            tail_call: frame.tail_call,
         }
     }
 }

@@ -151,6 +151,9 @@ impl Top {
         if frame.inlined {
             details.push_str(" (inlined)");
         }
+        if frame.tail_call {
+            details.push_str(" (tail call)");
+        }
         if frame.by_frame_pointer {
             details.push_str(" (by frame pointer)");
         }

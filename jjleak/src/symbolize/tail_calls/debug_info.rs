@@ -1,0 +1,283 @@
+//! Where functions are, from DWARF. Units are read when they are asked for.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gimli::{
+    AttributeSpecification, AttributeValue, DebugAbbrev, DebugAddr, DebugAddrBase, DebugInfo as Units,
+    DebugLocListsBase, DebugRanges, DebugRngLists, DebugRngListsBase, DebugStrOffsetsBase, Dwarf,
+    EndianSlice, EntriesRaw, LittleEndian, RangeLists, SectionId, Unit, UnitHeader, constants as dw,
+};
+use memmap2::Mmap;
+use object::{CompressionFormat, Object, ObjectSection};
+
+use super::chain::Function;
+
+/// Largest sections that are decompressed into memory, together: those of a large library have some tens of MiB.
+const MAX_DECOMPRESSED_BYTES: u64 = 128 << 20;
+/// Largest unit that is read. Whole programs optimized as one unit take seconds beyond.
+const MAX_UNIT_BYTES: usize = 32 << 20;
+/// Most of a file that is read for all its chains.
+const MAX_READ_BYTES: usize = 512 << 20;
+/// Functions that are kept for a file; then those of all units are forgotten.
+const MAX_FUNCTIONS: usize = 1 << 17;
+/// Most units of a file: browsers have some 30,000.
+const MAX_UNITS: usize = 1 << 17;
+
+/// Units' code that is looked at in front of an address.
+const MAX_OVERLAPPING: usize = 4;
+
+type Bytes<'data> = EndianSlice<'data, LittleEndian>;
+
+/// The sections that are needed.
+const SECTIONS: [SectionId; 5] = [
+    SectionId::DebugInfo,
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+];
+
+/// A file's debug information.
+pub(super) struct DebugInfo {
+    file: Mmap,
+    sections: [Section; SECTIONS.len()],
+    /// Code, and where in the debug information the unit is that describes it; in order.
+    units: Vec<(Range<u64>, usize)>,
+    functions: HashMap<usize, Rc<[Rc<Function>]>>,
+    kept: usize,
+    read_bytes: usize,
+}
+
+enum Section {
+    Mapped(Range<usize>),
+    Decompressed(Vec<u8>),
+}
+
+impl DebugInfo {
+    /// The debug information in a file; nothing if it has none, or none that can be read.
+    pub(super) fn open(file: &File) -> Option<Self> {
+        // SAFETY: nothing is assumed of the content, which is parsed as bytes; whoever shortens the file ends jjleak, as it does by
+        // the mappings that names are looked up in.
+        let file = unsafe { Mmap::map(file) }.ok()?;
+        let sections = sections(&file)?;
+        let mut this =
+            Self { file, sections, units: Vec::new(), functions: HashMap::new(), kept: 0, read_bytes: 0 };
+        this.units = units(&this.dwarf());
+        Some(this).filter(|this| !this.units.is_empty())
+    }
+
+    /// The function that begins at an address.
+    pub(super) fn at(&mut self, address: u64) -> Option<Rc<Function>> {
+        let after = self.units.partition_point(|(code, _)| code.start <= address);
+        // Ranges of units can overlap where the linker has thrown code away.
+        let around = self.units[..after]
+            .iter()
+            .rev()
+            .take(MAX_OVERLAPPING)
+            .filter(|(code, _)| code.contains(&address));
+        let units: Vec<_> = around.map(|(_, unit)| *unit).collect();
+        units.into_iter().find_map(|unit| {
+            let functions = self.functions(unit)?;
+            let index = functions.binary_search_by_key(&address, |function| function.start).ok()?;
+            Some(Rc::clone(&functions[index]))
+        })
+    }
+
+    /// The functions of a unit, in order.
+    fn functions(&mut self, offset: usize) -> Option<Rc<[Rc<Function>]>> {
+        if let Some(known) = self.functions.get(&offset) {
+            return Some(Rc::clone(known));
+        }
+        let dwarf = self.dwarf();
+        let header = dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(offset)).ok()?;
+        let length = header.length_including_self();
+        if length > MAX_UNIT_BYTES || self.read_bytes + length > MAX_READ_BYTES {
+            return None;
+        }
+        let found: Rc<[_]> = functions(&dwarf, header).unwrap_or_default().into();
+        self.read_bytes += length;
+        if self.kept + found.len() > MAX_FUNCTIONS {
+            self.functions.clear();
+            self.kept = 0;
+        }
+        self.kept += found.len();
+        self.functions.insert(offset, Rc::clone(&found));
+        Some(found)
+    }
+
+    fn dwarf(&self) -> Dwarf<Bytes<'_>> {
+        let [info, abbrev, addr, ranges, lists] = self.sections.each_ref().map(|section| match section {
+            Section::Mapped(range) => self.file.get(range.clone()).unwrap_or_default(),
+            Section::Decompressed(bytes) => bytes,
+        });
+        let mut dwarf = Dwarf {
+            debug_info: Units::new(info, LittleEndian),
+            debug_abbrev: DebugAbbrev::new(abbrev, LittleEndian),
+            ..Dwarf::default()
+        };
+        dwarf.debug_addr = DebugAddr::from(EndianSlice::new(addr, LittleEndian));
+        dwarf.ranges =
+            RangeLists::new(DebugRanges::new(ranges, LittleEndian), DebugRngLists::new(lists, LittleEndian));
+        dwarf
+    }
+}
+
+fn sections(file: &[u8]) -> Option<[Section; SECTIONS.len()]> {
+    let elf = object::File::parse(file).ok()?;
+    let mut left = MAX_DECOMPRESSED_BYTES;
+    let mut section = |id: SectionId| {
+        let Some(section) = elf.section_by_name(id.name()) else { return Some(Section::Mapped(0..0)) };
+        let data = section.compressed_data().ok()?;
+        if data.format == CompressionFormat::None {
+            let (start, size) = section.file_range()?;
+            let start = usize::try_from(start).ok()?;
+            return Some(Section::Mapped(start..start.checked_add(usize::try_from(size).ok()?)?));
+        }
+        left = left.checked_sub(data.uncompressed_size)?;
+        data.decompress().ok().map(Cow::into_owned).map(Section::Decompressed)
+    };
+    let [info, abbrev, addr, ranges, lists] = SECTIONS.map(&mut section);
+    Some([info?, abbrev?, addr?, ranges?, lists?])
+}
+
+/// The code that each unit describes, in order.
+fn units(dwarf: &Dwarf<Bytes<'_>>) -> Vec<(Range<u64>, usize)> {
+    let mut units = Vec::new();
+    let mut headers = dwarf.units();
+    while units.len() < MAX_UNITS
+        && let Ok(Some(header)) = headers.next()
+    {
+        let Some(gimli::DebugInfoOffset(offset)) = header.debug_info_offset() else { continue };
+        let Some(unit) = open(dwarf, header) else { continue };
+        let Ok(mut ranges) = dwarf.unit_ranges(&unit) else { continue };
+        while let Ok(Some(range)) = ranges.next() {
+            // What the linker has thrown away begins at 0, or ends before it begins.
+            if range.begin != 0 && range.begin < range.end {
+                units.push((range.begin..range.end, offset));
+            }
+        }
+    }
+    units.sort_unstable_by_key(|(code, _)| code.start);
+    units
+}
+
+/// A unit, to read its entries. gimli's own constructor wants the sections of strings and lines, too.
+fn open<'data>(dwarf: &Dwarf<Bytes<'data>>, header: UnitHeader<Bytes<'data>>) -> Option<Unit<Bytes<'data>>> {
+    let abbreviations = Arc::new(header.abbreviations(&dwarf.debug_abbrev).ok()?);
+    let encoding = header.encoding();
+    let mut unit = Unit {
+        header,
+        abbreviations,
+        name: None,
+        comp_dir: None,
+        low_pc: 0,
+        str_offsets_base: DebugStrOffsetsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
+        addr_base: DebugAddrBase(0),
+        loclists_base: DebugLocListsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
+        rnglists_base: DebugRngListsBase::default_for_encoding_and_file(encoding, dwarf.file_type),
+        line_program: None,
+        dwo_id: None,
+    };
+    let mut low_pc = None;
+    let mut entries = unit.header.entries_raw(&unit.abbreviations, None).ok()?;
+    let abbreviation = entries.read_abbreviation().ok()??;
+    for specification in abbreviation.attributes() {
+        let attribute = entries.read_attribute(*specification).ok()?;
+        match (attribute.name(), attribute.value()) {
+            (dw::DW_AT_low_pc, address) => low_pc = Some(address),
+            (_, AttributeValue::DebugAddrBase(base)) => unit.addr_base = base,
+            (_, AttributeValue::DebugRngListsBase(base)) => unit.rnglists_base = base,
+            _ => {}
+        }
+    }
+    if let Some(address) = low_pc {
+        unit.low_pc = dwarf.attr_address(&unit, address).ok()??;
+    }
+    Some(unit)
+}
+
+/// The functions of a unit, in order.
+fn functions<'data>(
+    dwarf: &Dwarf<Bytes<'data>>,
+    header: UnitHeader<Bytes<'data>>,
+) -> Option<Vec<Rc<Function>>> {
+    let unit = open(dwarf, header)?;
+    let mut entries = unit.entries_raw(None).ok()?;
+    let mut found: Vec<Rc<Function>> = Vec::new();
+    while !entries.is_empty() {
+        let Some(abbreviation) = entries.read_abbreviation().ok()? else { continue };
+        if abbreviation.tag() == dw::DW_TAG_subprogram {
+            let place = Place::read(dwarf, &unit, &mut entries, abbreviation.attributes()).ok()?;
+            found.extend(place.function(dwarf, &unit).map(Rc::new));
+        } else {
+            entries.skip_attributes(abbreviation.attributes()).ok()?;
+        }
+    }
+    found.sort_by_key(|function| function.start);
+    Some(found)
+}
+
+/// What an entry says of where its code is.
+#[derive(Default)]
+struct Place<'data> {
+    low_pc: Option<u64>,
+    entry_pc: Option<u64>,
+    high_pc: Option<AttributeValue<Bytes<'data>>>,
+    ranges: Option<AttributeValue<Bytes<'data>>>,
+}
+
+impl<'data> Place<'data> {
+    fn read(
+        dwarf: &Dwarf<Bytes<'data>>,
+        unit: &Unit<Bytes<'data>>,
+        entries: &mut EntriesRaw<'_, Bytes<'data>>,
+        attributes: &[AttributeSpecification],
+    ) -> gimli::Result<Self> {
+        let mut place = Self::default();
+        for specification in attributes {
+            let attribute = entries.read_attribute(*specification)?;
+            let value = attribute.value();
+            match attribute.name() {
+                dw::DW_AT_low_pc => place.low_pc = dwarf.attr_address(unit, value)?,
+                dw::DW_AT_entry_pc => place.entry_pc = dwarf.attr_address(unit, value)?,
+                dw::DW_AT_high_pc => place.high_pc = Some(value),
+                dw::DW_AT_ranges => place.ranges = Some(value),
+                _ => {}
+            }
+        }
+        Ok(place)
+    }
+
+    /// The function, if it has code.
+    fn function(self, dwarf: &Dwarf<Bytes<'data>>, unit: &Unit<Bytes<'data>>) -> Option<Function> {
+        let code = match self {
+            Self { ranges: Some(ranges), .. } => {
+                let offset = dwarf.attr_ranges_offset(unit, ranges).ok()??;
+                let mut ranges = dwarf.ranges(unit, offset).ok()?;
+                let mut code = Vec::new();
+                while let Some(range) = ranges.next().ok()? {
+                    code.push(range.begin..range.end);
+                }
+                code
+            }
+            Self { low_pc: Some(low), high_pc: Some(AttributeValue::Udata(size)), .. } => {
+                let code = low..low.checked_add(size)?;
+                vec![code]
+            }
+            Self { low_pc: Some(low), high_pc: Some(high), .. } => {
+                let code = low..dwarf.attr_address(unit, high).ok()??;
+                vec![code]
+            }
+            _ => return None,
+        };
+        // The first part is the one that is entered.
+        let start = self.entry_pc.or(code.first().map(|code| code.start))?;
+        // What the linker has thrown away is at 0.
+        (start != 0).then_some(Function { start, code })
+    }
+}
