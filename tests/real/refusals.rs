@@ -160,3 +160,64 @@ fn arguments_that_make_no_sense_are_refused() {
         Ended::of(arguments).assert_failed(2, what, "jjleak --help");
     }
 }
+
+#[test]
+fn a_32_bit_program_is_refused_and_named_as_such() {
+    require_bpf!();
+    let mut command = Command::new(compile::narrow());
+    let process = Process::spawn(&mut command);
+    let pid = process.id().to_string();
+
+    let ended = Ended::of(["-p", &pid]);
+    let doctor = Command::new(PROGRAM).args(["doctor", "-p", &pid]).output().unwrap();
+
+    ended.assert_failed(1, "runs a 32-bit program (i386)", "profile the 64-bit build of this program");
+    let doctor = String::from_utf8(doctor.stdout).unwrap();
+    assert!(doctor.contains("NO   64-bit program: it runs a 32-bit program (i386)"), "{doctor}");
+}
+
+/// What has jjleak's filtered child make a call that its filter forbids, as a return probe does on a kernel without the fix.
+const FORBIDDEN_CALL: &str = "JJLEAK_TEST_FORBIDDEN_CALL";
+
+/// jjleak, on a kernel that kills filtered processes for return probes or on this one.
+fn jjleak(kills: bool, arguments: &[&str]) -> Ended {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).stdout(Stdio::piped());
+    if kills {
+        command.env(FORBIDDEN_CALL, "1");
+    }
+    Jjleak::start(command).end()
+}
+
+#[test]
+fn a_filtered_process_is_refused_where_the_kernel_kills_it_for_return_probes() {
+    require_bpf!();
+    let filtered = compile::filtered().to_str().unwrap();
+    let mut sleep = Command::new(filtered);
+    sleep.args(["/bin/sh", "-c", "read line"]).stdin(Stdio::piped());
+    let mut process = Process::spawn(&mut sleep);
+    let pid = process.id().to_string();
+    let status = format!("/proc/{pid}/status");
+    let begin = std::time::Instant::now();
+    while !fs::read_to_string(&status).unwrap().contains("Seccomp:\t2") {
+        assert!(begin.elapsed().as_secs() < 10, "it has no filter");
+    }
+
+    let refused = jjleak(true, &["-p", &pid]);
+    let profiled = jjleak(false, &["-p", &pid, "0.1", "1"]);
+
+    refused.assert_failed(3, "may have a filter of system calls (seccomp)", "boot a kernel with the fix");
+    profiled.assert_done();
+    assert!(process.try_wait().unwrap().is_none(), "it is unharmed");
+}
+
+#[test]
+fn nobody_is_followed_where_the_kernel_kills_filtered_processes_for_return_probes() {
+    require_bpf!();
+
+    let refused = jjleak(true, &["--follow", "--", "/bin/true"]);
+    let unfiltered = jjleak(true, &["--", "/bin/true"]);
+
+    refused.assert_failed(3, "may have a filter of system calls (seccomp)", "without --follow");
+    unfiltered.assert_done();
+}

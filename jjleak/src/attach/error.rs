@@ -86,6 +86,9 @@ pub enum Error {
     /// The blocks beyond the live table could not be read.
     #[error("reading the map SPILL failed")]
     Spill(#[source] std::io::Error),
+    /// It could not be tried what return probes do to filtered processes.
+    #[error("trying a return probe on a filtered child process failed")]
+    Trial(#[source] std::io::Error),
     /// The own PID namespace is not known.
     #[error("looking at /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),

@@ -15,6 +15,7 @@ mod object;
 mod preflight;
 mod probes;
 mod process_table;
+mod trial;
 mod unwind_tables;
 
 use std::collections::BTreeMap;
@@ -138,6 +139,8 @@ pub struct Attachment {
     processes: ProcessTable,
     tables: UnwindTables,
     settings: Settings,
+    /// Whether filtered processes survive return probes, once that has been tried.
+    survives: Option<bool>,
 }
 
 impl Attachment {
@@ -149,7 +152,7 @@ impl Attachment {
         }
         let processes = ProcessTable::new(&mut ebpf, settings.capacity.processes)?;
         let tables = UnwindTables::new(&mut ebpf)?;
-        Ok(Self { probes, ebpf, processes, tables, settings })
+        Ok(Self { probes, ebpf, processes, tables, settings, survives: None })
     }
 
     /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
@@ -186,6 +189,18 @@ impl Attachment {
     #[must_use]
     pub fn steppings(&self) -> Steppings {
         self.probes.steppings()
+    }
+
+    /// Fails where the kernel ends filtered processes for return probes. That is tried once, on a child of our own. Kernels to
+    /// which probes are attached one by one are older than `uretprobe(2)`.
+    pub fn try_returns(&mut self) -> Result<(), Error> {
+        if self.survives.is_none() {
+            let begun = std::time::Instant::now();
+            let survives = self.probes.try_return(trial::survives).transpose().map_err(Error::Trial)?;
+            tracing::info!("return probes tried on a filtered child in {:?}: {survives:?}", begun.elapsed());
+            self.survives = Some(survives.unwrap_or(true));
+        }
+        if self.survives == Some(true) { Ok(()) } else { Err(Missing::HarmlessReturns.into()) }
     }
 
     /// The profiled processes.

@@ -80,6 +80,12 @@ pub enum Missing {
     /// Tasks look otherwise than known.
     #[error("this kernel's type information does not tell where tasks keep their process (task_struct)")]
     TaskFields,
+    /// Filtered processes do not survive return probes.
+    #[error(
+        "the process, or any that would be profiled, may have a filter of system calls (seccomp), and this kernel kills such \
+         processes for a probe at a function's return"
+    )]
+    HarmlessReturns,
     /// In a container with PIDs of its own.
     #[error("following processes needs the host's PIDs, and jjleak runs in a PID namespace of its own")]
     PidNamespace,
@@ -115,6 +121,10 @@ impl Missing {
             Self::TaskFields => "profile processes one by one with -p, and report this kernel's version",
             Self::ForeignProc => {
                 "enter the PID namespace together with the mount namespace (nsenter -p -m), or mount proc(5) on /proc here"
+            }
+            Self::HarmlessReturns => {
+                "boot a kernel with the fix of February 2025 (Linux 6.14, or an update of an older one); or profile a process \
+                 without a filter, by -p and without --follow"
             }
             Self::PidNamespace => {
                 "run it on the host, or the container with --pid=host; -p PID without --follow works here for processes of \

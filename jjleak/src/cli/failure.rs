@@ -110,6 +110,7 @@ impl From<processes::Error> for Failure {
         let (code, remedy) = match &error {
             E::NoSuchProcess(_) | E::Gone(_) => (NO_TARGET, "check the PID with ps".to_owned()),
             E::IsThread { process, .. } => (NO_TARGET, format!("use -p {process}")),
+            E::Narrow { .. } => (OTHER, "profile the 64-bit build of this program".to_owned()),
             E::NoProgram(_) => (NO_TARGET, "choose a process that runs a program".to_owned()),
             E::Read { .. } | E::Trace { .. } if is_forbidden(&error) => (PREFLIGHT, allowance().to_owned()),
             E::Read { .. } => (OTHER, "check that proc(5) is mounted on /proc".to_owned()),
@@ -151,6 +152,7 @@ impl From<attach::Error> for Failure {
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),
             E::Descriptors(_) => (OTHER, "raise the limit of open files (ulimit -n)"),
+            E::Trial(_) => (OTHER, "check the limits of processes and open files (ulimit -u, ulimit -n)"),
             E::Namespace(_) => (OTHER, "mount proc(5) on /proc"),
             E::Table(_) | E::Map(_) | E::Spill(_) => {
                 (OTHER, "check that memory is not exhausted, and try again")

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::attach::{Check, Host};
-use crate::processes::{self, Located, Mapping, ModuleFiles, ModuleId, ModuleTable, Pid, Process};
+use crate::processes::{self, Located, Mapping, ModuleFiles, ModuleId, ModuleTable, Narrow, Pid, Process};
 
 pub use advice::{Advice, advise};
 pub use generated::{Generated, NamesFrom};
@@ -46,6 +46,8 @@ pub struct ExaminedProcess {
     pub generated: Option<Generated>,
     /// The JVM that it is, if it is one.
     pub jvm: Option<ExaminedJvm>,
+    /// What it runs, if that is no 64-bit program.
+    pub narrow: Option<Narrow>,
     /// Whether its files are those that the paths lead to here: it is in no other mount namespace.
     pub shares_files: bool,
 }
@@ -77,6 +79,7 @@ impl ExaminedProcess {
             unopened: unopened.map(|it| (it.path.display().to_string(), it.error.to_string())).collect(),
             generated: Generated::find(&process, &mappings),
             jvm: ExaminedJvm::find(pid, &mappings, &table),
+            narrow: Narrow::of(pid),
             shares_files: is_same_namespace(pid),
             process,
         })

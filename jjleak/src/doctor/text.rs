@@ -55,7 +55,9 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
         printable(&who.comm),
         printable(&who.exe.to_string_lossy())
     );
-    if !examined.has_allocator() {
+    if let Some(program) = examined.narrow {
+        let _ = writeln!(out, "  NO   64-bit program: it runs a {program}, and nothing of it can be counted");
+    } else if !examined.has_allocator() {
         let _ = writeln!(out, "  NO   allocator that jjleak knows: nothing can be counted");
     }
     for module in &examined.modules {

@@ -25,6 +25,14 @@ pub enum Error {
     /// The process has no memory of its own.
     #[error("process {0} is a kernel thread or a zombie: it maps no program")]
     NoProgram(Pid),
+    /// The process runs a program of another width.
+    #[error("process {pid} runs a {program}, and jjleak profiles 64-bit programs only")]
+    Narrow {
+        /// The process.
+        pid: Pid,
+        /// What it runs.
+        program: super::Narrow,
+    },
     /// A file under /proc could not be read.
     #[error("reading {path} failed")]
     Read {

@@ -26,6 +26,7 @@ mod root;
 mod running;
 mod starts;
 mod threads;
+mod width;
 
 pub use cpu::cpu_time;
 pub use error::Error;
@@ -43,4 +44,5 @@ pub use resident::{Resident, ResidentMemory};
 pub use root::Root;
 pub use running::{pids, running};
 pub use starts::{Started, Starts};
-pub use threads::{is_alive, living_thread, thread_name};
+pub use threads::{has_call_filter, is_alive, living_thread, thread_name};
+pub use width::Narrow;

@@ -23,6 +23,20 @@ pub fn thread_name(pid: Pid, thread: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
+/// Whether any thread of the process has a filter of its system calls (seccomp(2)), as far as its status can be read.
+#[must_use]
+pub fn has_call_filter(pid: Pid) -> bool {
+    let threads = fs::read_dir(pid.proc_file("task")).into_iter().flatten().flatten();
+    threads
+        .flat_map(|thread| fs::read_to_string(thread.path().join("status")))
+        .any(|status| is_filtered(&status))
+}
+
+/// By a thread's `status` (proc(5)).
+fn is_filtered(status: &str) -> bool {
+    status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0")
+}
+
 /// Whether a thread runs, and will run on; an ended one stays as a zombie while it is the main thread and others run. When a
 /// process ends, its threads do one after the other: those that are about to do not run any more.
 #[must_use]

@@ -22,6 +22,7 @@ use jjleak_common::cookie::Cookie;
 use jjleak_common::process::ProcessSlot;
 use nix::libc::ESRCH;
 
+use super::calibration::OWN_PROGRAM;
 use super::{Error, Host, Programs, Scope, Target};
 use crate::allocators::{Placement, ProbeSite};
 use groups::Group;
@@ -137,6 +138,17 @@ impl Probes {
             }
         }
         outcome
+    }
+
+    /// Has somebody try a return probe at an offset of our own program, for a process; `None` where there are no links.
+    pub(super) fn try_return<T>(
+        &self,
+        with: impl FnOnce(&dyn Fn(u64, u32) -> io::Result<OwnedFd>) -> T,
+    ) -> Option<T> {
+        let returning = self.multi.as_ref()?.get("bare_return").ok()?;
+        Some(with(&|offset, process| {
+            multi::attach(returning, OWN_PROGRAM.as_ref(), process, true, &[(offset, 0)])
+        }))
     }
 
     /// Detaches the probes that were attached to a file by this path.

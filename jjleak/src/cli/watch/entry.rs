@@ -12,13 +12,18 @@ use crate::attach::{self, Following, Scope, Tracked};
 use crate::cli::Failure;
 use crate::cli::failure::OTHER;
 use crate::processes::{
-    self, ExitWatch, Launch, Mapping, ModuleTable, Pid, Process, Progress, living_thread,
+    self, ExitWatch, Launch, Mapping, ModuleTable, Narrow, Pid, Process, Progress, living_thread,
 };
 
 /// How long it is attached to processes at a time, before others have their turn: reports, and the hints of those that come.
 const ATTACHING: Duration = Duration::from_millis(500);
 /// Of a process that is not armed.
 const NO_IMAGE: ImageId = ImageId(0);
+
+/// Fails for a program that is not of 64 bits.
+fn refuse_narrow(pid: Pid) -> Result<(), processes::Error> {
+    Narrow::of(pid).map_or(Ok(()), |program| Err(processes::Error::Narrow { pid, program }))
+}
 
 impl Watch {
     /// Attaches to running processes.
@@ -40,6 +45,8 @@ impl Watch {
     fn attach_to(&mut self, pid: Pid) -> Result<(), Failure> {
         let process = Process::open(pid)?;
         attach::preflight_process(pid)?;
+        refuse_narrow(pid)?;
+        self.try_returns(pid)?;
         let exit = ExitWatch::new(pid)?;
         let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
         // The kernel side may have taken it in already: then it is found among the new ones.
@@ -123,6 +130,8 @@ impl Watch {
     /// Attaches to a command before its allocator runs. It is left where everything is loaded, for [`Self::release`].
     pub(in crate::cli) fn launch(&mut self, launch: &mut Launch) -> Result<(), Failure> {
         let pid = launch.pid();
+        refuse_narrow(pid)?;
+        self.try_returns(pid)?;
         let exit = ExitWatch::new(pid)?;
         let Some((slot, mut watched)) = self.enter(Process::open(pid)?, exit)? else { return Ok(()) };
         self.attachment.processes().arm(watched.image)?;
@@ -153,6 +162,14 @@ impl Watch {
         let command = launch.release()?;
         if let Some(watched) = self.processes.values_mut().find(|watched| watched.pid() == pid) {
             watched.command = Some(command);
+        }
+        Ok(())
+    }
+
+    /// Tries return probes if the process has a filter of system calls, which a kernel may have end it for them.
+    fn try_returns(&mut self, pid: Pid) -> Result<(), Failure> {
+        if processes::has_call_filter(pid) {
+            self.attachment.try_returns()?;
         }
         Ok(())
     }
@@ -221,6 +238,9 @@ impl Watch {
             self.dead.add_process(slot);
             self.look_again(pid);
             return Ok(());
+        }
+        if let Some(program) = Narrow::of(pid) {
+            tracing::warn!("process {pid} ({}) runs a {program}: it is not profiled", process.comm);
         }
         let mut watched = Watched::new(process, tracked.image);
         watched.forked_from = tracked.forked_from;

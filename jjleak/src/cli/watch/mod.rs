@@ -121,6 +121,10 @@ impl Watch {
         let (kept, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
         let ahead = LookAhead::begin(pids, &choice, kept.as_ref());
         let mut attachment = Attachment::load(settings)?;
+        // Whoever runs the file's code has probes that are in it, filtered or not.
+        if settings.following != Following::Nobody {
+            attachment.try_returns()?;
+        }
         let mappings = Mappings::follow(settings.mappings, settings.sizes, &mut attachment)?;
         Ok(Self {
             collector: Collector::new(&mut attachment)?,
