@@ -52,7 +52,7 @@ impl Watch {
         // The kernel side may have taken it in already: then it is found among the new ones.
         let Some((slot, mut watched)) = self.enter(process, exit)? else { return Ok(()) };
         let outcome = self.attach_running(&mut watched, thread);
-        watched.is_armed = true;
+        watched.begin_counting();
         self.processes.insert(slot, watched);
         if let Err(failure) = outcome {
             self.let_go(slot)?;
@@ -151,7 +151,7 @@ impl Watch {
         self.started.clone_from(&watched.started);
         self.expect_code(&mut watched);
         self.prepare_programs(&watched, launch);
-        watched.is_armed = true;
+        watched.begin_counting();
         self.processes.insert(slot, watched);
         Ok(())
     }

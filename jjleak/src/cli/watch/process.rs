@@ -137,6 +137,11 @@ impl Watched {
         (before(taken_at, taken_ns.saturating_sub(self.since_ns)), taken_at)
     }
 
+    /// Counting begins, with probes in all that it maps: whatever else it has mapped by now is from before.
+    pub(super) fn begin_counting(&mut self) {
+        (self.is_armed, self.known_ns) = (true, now_ns());
+    }
+
     /// Notes that the mappings of its image have been seen.
     pub(super) const fn note_seen(&mut self) {
         self.seen = Some(self.image);

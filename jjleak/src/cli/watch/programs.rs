@@ -61,12 +61,17 @@ impl Watch {
         let was_seen = watched.was_seen(program.image);
         let known = program.file.and_then(|version| self.files.find(version));
         let path = known.as_ref().map_or(&program.path, |module| &module.path).clone();
-        let found = self.files.open_program(&self.roots(pid), &path, program.file);
-        // One that was deleted meanwhile is still open, and its libraries are most likely the host's.
-        let found = found.or_else(|| Pid::new(std::process::id()).zip(known));
+        let roots = self.roots(pid);
+        let found = self.files.open_program(&roots, &path, program.file);
+        if found.is_none() && was_seen {
+            return Verdict::Counted;
+        }
+        // One that was deleted meanwhile is still open, and its libraries are those of a process like it.
+        let is_contained = watched.process.container_pid.is_some();
+        let alike = roots.into_iter().find(|root| is_contained && root.proc_file("root/").exists());
+        let found = found.or_else(|| alike.or_else(|| Pid::new(std::process::id())).zip(known));
         let Some((root, module)) = found else {
-            let why = "was over before it could be read";
-            return if was_seen { Verdict::Counted } else { Verdict::Missed(program.path.clone(), why) };
+            return Verdict::Missed(program.path.clone(), "was over before it could be read");
         };
         let files = self.files.needed_by(root, &module);
         if !was_seen && let Some(started) = &self.started {
