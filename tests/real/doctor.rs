@@ -32,7 +32,7 @@ fn the_host_alone_can_be_looked_at() {
     let output = doctor(&[]);
     assert_eq!(output.status.code(), Some(0));
     let text = text(&output);
-    assert!(text.starts_with("Host\n  yes  privilege"), "{text}");
+    assert!(text.starts_with("Host\n") && text.contains("  yes  privilege to load BPF programs"), "{text}");
     assert!(!text.contains("NO ") && !text.contains("Process"), "{text}");
 }
 

@@ -7,6 +7,8 @@ use super::{Unfollowed, families, symbols::Image};
 /// What an allocator says before its messages, as C strings of their own or the beginning of others. The first character
 /// stands apart, so that jjleak itself does not hold them.
 const MESSAGES: &[(&str, u8, &str)] = &[
+    // In static programs: the shared C library exports its functions.
+    ("glibc", b'f', "ree(): invalid pointer"),
     ("jemalloc", b'<', "jemalloc>: "),
     ("mimalloc", b'm', "imalloc: warning: "),
     ("tcmalloc", b't', "cmalloc: large alloc"),

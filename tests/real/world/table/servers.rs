@@ -51,7 +51,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         "nginx",
         NGINX,
         &["/bin/sh", "-c",
-          "nginx -p {folder} -e error.log -c nginx.conf & until curl -s --unix-socket nginx.sock http://world/; do :; done; \
+          "nginx -p {folder} -e error.log -c nginx.conf & until curl -s --unix-socket nginx.sock http://world/; do sleep 0.1; done; \
            kill $!; wait $!"],
     )
     .prepared(&[
@@ -63,7 +63,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         REDIS,
         &["/bin/sh", "-c",
           "redis-server --port 0 --unixsocket {folder}/redis.sock --save '' >/dev/null & \
-           until [ -S redis.sock ]; do :; done; \
+           until [ -S redis.sock ]; do sleep 0.1; done; \
            seq 200 | sed 's/.*/set k& v&/' | redis-cli -s redis.sock >/dev/null; redis-cli -s redis.sock dbsize; \
            redis-cli -s redis.sock shutdown nosave; wait $!"],
     )
@@ -72,7 +72,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         "memcached",
         MEMCACHED,
         &["/bin/sh", "-c",
-          "memcached -u root -s {folder}/memcached.sock -t 2 & until [ -S memcached.sock ]; do :; done; \
+          "memcached -u root -s {folder}/memcached.sock -t 2 & until [ -S memcached.sock ]; do sleep 0.1; done; \
            perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new(\"memcached.sock\"); \
              for (1 .. 200) { print $s \"set k$_ 0 0 2\\r\\nab\\r\\n\"; <$s> } print $s \"get k7\\r\\n\"; print scalar <$s>'; \
            kill $!; wait $!; true"],
