@@ -49,7 +49,7 @@ fn a_full_disk_leaves_no_file() {
 
     let ended = Jjleak::start(command).end();
 
-    ended.assert_failed(1, "failed: No space left on device", "free some space");
+    ended.assert_failed(1, ": No space left on device", "free some space");
 }
 
 #[test]
