@@ -29,9 +29,11 @@ use super::{
 /// Bytes of a word on the stack.
 const WORD: u64 = 8;
 
-/// Functions at which Go's own tracebacks end, and nothing was called from elsewhere: the outermost frames of goroutines, of
-/// threads, and of the program. `runtime.sigtramp` is marked as such in newer versions, and is called by the kernel.
-const ROOTS: [&[u8]; 3] = [b"runtime.goexit", b"runtime.mstart", b"runtime.rt0_go"];
+/// Outermost frames of goroutines and of the program.
+const ROOTS: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
+/// Go's own tracebacks end at these, too, but somebody has called them: the kernel calls signal handlers, and C code starts the
+/// threads of a program with cgo (`crosscall1`).
+const CALLED: [&[u8]; 2] = [b"runtime.sigtramp", b"runtime.mstart"];
 
 /// The Go code of a module.
 pub(super) struct GoCode<'data> {
@@ -102,9 +104,8 @@ impl Entries<'_> {
             }
             return;
         }
-        // The kernel calls that one.
-        let is_root = function.is_top_frame() && function.name != b"runtime.sigtramp";
-        if function.writes_stack_pointer() || is_root {
+        let is_unknown_root = function.is_top_frame() && !CALLED.contains(&function.name);
+        if function.writes_stack_pointer() || is_unknown_root {
             self.rows.push(Row::plain(begin, RowKind::Unsupported));
             return;
         }
