@@ -79,6 +79,15 @@ fn functions_share_their_exits() {
     assert_eq!(allocator.sites[0].names, ["_Znwm", "_Znam"]);
 }
 
+/// Chromium is built so: without call frame information no exception can pass, so that a return probe is safe.
+#[test]
+fn an_operator_that_promises_not_to_throw_is_probed_at_its_return_where_none_can() {
+    // ret; jmp rax
+    let allocator = tcmalloc(&[0xc3, 0xff, 0xe0], &[function("_ZnwmRKSt9nothrow_t", 2, 2)]);
+
+    assert_eq!(named(&allocator, "_ZnwmRKSt9nothrow_t").unwrap().role, Role::Allocate);
+}
+
 #[test]
 fn a_function_that_jumps_to_a_computed_address_is_only_counted() {
     // jmp rax
