@@ -235,8 +235,8 @@ pub struct ProgramBegun {
     pub time_ns: u64,
     /// The new image.
     pub image: u32,
-    /// Not used.
-    pub reserved: u32,
+    /// Number of the process's mount namespace, in which its files are; 0 when the kernel did not tell.
+    pub mount_namespace: u32,
     /// The program's file; an inode of 0 when the kernel did not tell.
     pub file: CodeFile,
     /// Its path as it was given to `exec`, ended by a 0; of a script, that of its interpreter.

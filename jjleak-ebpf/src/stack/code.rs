@@ -11,7 +11,8 @@ use core::{
 use aya_ebpf::{
     Global,
     helpers::generated::{
-        bpf_find_vma, bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_probe_read_kernel_str,
+        bpf_find_vma, bpf_get_current_task, bpf_get_current_task_btf, bpf_ktime_get_ns,
+        bpf_probe_read_kernel_str,
     },
 };
 use jjleak_common::{
@@ -57,6 +58,13 @@ const NO_MAPPING: i64 = -2;
 static PROGRAM_FILE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static PROGRAM_PATH: Global<u64> = Global::new(0);
+/// What leads from a task to the number of its mount namespace; all 0 when that is not known.
+#[unsafe(no_mangle)]
+static TASK_NAMESPACES: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static MOUNT_NAMESPACE: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static MOUNT_NAMESPACE_NUMBER: Global<u64> = Global::new(0);
 
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
@@ -190,6 +198,20 @@ fn identify(file: u64) -> Option<CodeFile> {
     })
 }
 
+/// The number of the current process's mount namespace; 0 when the kernel does not tell.
+#[inline(always)]
+fn mount_namespace() -> u32 {
+    if TASK_NAMESPACES.load() == 0 {
+        return 0;
+    }
+    // SAFETY: has no preconditions.
+    let task = unsafe { bpf_get_current_task() };
+    let number = read_kernel::<u64>(task + TASK_NAMESPACES.load())
+        .and_then(|namespaces| read_kernel::<u64>(namespaces + MOUNT_NAMESPACE.load()))
+        .and_then(|namespace| read_kernel::<u32>(namespace + MOUNT_NAMESPACE_NUMBER.load()));
+    number.unwrap_or(0)
+}
+
 /// Tells the user side, which a hint is to wake, that the current process has begun to run a program, of which `program` (`struct linux_binprm`) says which.
 /// When that cannot be told, nobody can know whether it was counted.
 #[inline(always)]
@@ -210,7 +232,7 @@ pub(crate) fn tell_program(image: ImageId, program: u64) {
     unsafe {
         (*begun).time_ns = bpf_ktime_get_ns();
         (*begun).image = image.0;
-        (*begun).reserved = 0;
+        (*begun).mount_namespace = mount_namespace();
         (*begun).file = file;
         let text = addr_of_mut!((*begun).path).cast::<c_void>();
         if bpf_probe_read_kernel_str(text, PATH_BYTES as u32, path as *const c_void) < 0 {

@@ -54,6 +54,8 @@ pub struct BegunProgram {
     pub file: Option<FileVersion>,
     /// Its path as it was given to `exec`.
     pub path: PathBuf,
+    /// The number of the mount namespace that its files are in, if the kernel has told.
+    pub mount_namespace: Option<u64>,
 }
 
 /// Code that an image maps.
@@ -147,6 +149,7 @@ fn begun_program(begun: &ProgramBegun) -> BegunProgram {
         at_ns: begun.time_ns,
         file: (begun.file.inode != 0).then(|| version(&begun.file)),
         path: PathBuf::from(OsStr::from_bytes(&begun.path[..length])),
+        mount_namespace: (begun.mount_namespace != 0).then(|| begun.mount_namespace.into()),
     }
 }
 
@@ -169,10 +172,11 @@ mod tests {
         let file = CodeFile { inode: 77, changed_s: 5, changed_ns: 6, device: 8 << 20 | 3 };
         let mut path = [0; PATH_BYTES];
         path[..6].copy_from_slice(b"./prog");
-        let begun = ProgramBegun { time_ns: 9, image: 129, reserved: 0, file, path };
+        let begun = ProgramBegun { time_ns: 9, image: 129, mount_namespace: 4711, file, path };
         let program = begun_program(&begun);
         assert_eq!((program.image, program.at_ns, &*program.path), (ImageId(129), 9, "./prog".as_ref()));
         assert_eq!(program.file.map(|version| version.file.inode), Some(77));
+        assert_eq!(program.mount_namespace, Some(4711));
         let untold = CodeFile { inode: 0, ..file };
         assert_eq!(begun_program(&ProgramBegun { file: untold, ..begun }).file, None);
     }

@@ -55,7 +55,7 @@ impl<'a> Structures<'a> {
 }
 
 /// Offsets of the fields that lead to a task's pending return probes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReturnInstanceOffsets {
     pub(super) task_utask: u64,
     pub(super) utask_return_instances: u64,
@@ -151,12 +151,35 @@ impl MappingOffsets {
 pub(super) struct ProgramOffsets {
     pub(super) file: u64,
     pub(super) path: u64,
+    pub(super) namespaces: NamespaceOffsets,
+}
+
+/// Offsets of the fields that lead from a task to the number of its mount namespace; all 0 when they are not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct NamespaceOffsets {
+    pub(super) task_namespaces: u64,
+    pub(super) mount_namespace: u64,
+    pub(super) number: u64,
+}
+
+impl NamespaceOffsets {
+    fn find(btf: &Btf<'_>) -> Option<Self> {
+        Some(Self {
+            task_namespaces: btf.offset("task_struct", "nsproxy")?,
+            mount_namespace: btf.offset("nsproxy", "mnt_ns")?,
+            number: btf.offset("mnt_namespace", "ns")? + btf.offset("ns_common", "inum")?,
+        })
+    }
 }
 
 impl ProgramOffsets {
     /// Looks for them; `None` when the kernel's structures look otherwise.
     pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
-        Some(Self { file: btf.offset("linux_binprm", "file")?, path: btf.offset("linux_binprm", "interp")? })
+        Some(Self {
+            file: btf.offset("linux_binprm", "file")?,
+            path: btf.offset("linux_binprm", "interp")?,
+            namespaces: NamespaceOffsets::find(btf).unwrap_or_default(),
+        })
     }
 }
 

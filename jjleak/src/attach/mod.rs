@@ -8,6 +8,7 @@ mod error;
 mod events;
 mod hints;
 mod kernel_log;
+mod kernel_offsets;
 mod kernel_types;
 mod mapped;
 mod mapping_events;

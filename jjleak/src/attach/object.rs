@@ -13,13 +13,10 @@ use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
 
-use super::kernel_types::{
-    BreakOffsets, Btf, KernelTypes, MappingOffsets, ProgramOffsets, ReturnInstanceOffsets, Structures,
-    TaskOffsets, thread_pointer_offset,
-};
+use super::kernel_offsets::KernelOffsets;
 use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
 use super::probes::Probes;
-use super::{Error, Missing, Programs, SizeFilter, mapping_events};
+use super::{Error, Programs, SizeFilter, mapping_events};
 
 /// The object that `cargo xtask build` compiled; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
@@ -144,56 +141,11 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("IN_INITIAL_PID_NAMESPACE", &is_initial, true)
         .override_global("PID_NAMESPACE_DEVICE", &device, true)
         .override_global("PID_NAMESPACE_INODE", &inode, true);
-    let types = KernelTypes::read();
-    let structures = Structures::of(&types);
-    let offsets = return_instance_offsets(structures.known());
-    if let Some(offsets) = &offsets {
-        loader
-            .override_global("TASK_UTASK", &offsets.task_utask, true)
-            .override_global("UTASK_RETURN_INSTANCES", &offsets.utask_return_instances, true)
-            .override_global("RETURN_INSTANCE_STACK", &offsets.stack, true)
-            .override_global("RETURN_INSTANCE_ADDRESS", &offsets.address, true)
-            .override_global("RETURN_INSTANCE_NEXT", &offsets.next, true);
-    }
-    let thread_pointer = structures.known().and_then(thread_pointer_offset);
-    if thread_pointer.is_none() {
-        tracing::info!(
-            "frames of virtual threads in the heap of JVMs with generational ZGC are not followed: \
-             the kernel does not tell where a task keeps its thread pointer (thread_struct::fsbase)"
-        );
-    }
-    let thread_pointer = thread_pointer.unwrap_or_default();
-    loader.override_global("TASK_THREAD_POINTER", &thread_pointer, true);
-    let offsets = mapping_offsets(structures.known());
-    loader
-        .override_global("VMA_START", &offsets.vma_start, true)
-        .override_global("VMA_END", &offsets.vma_end, true)
-        .override_global("VMA_FLAGS", &offsets.vma_flags, true)
-        .override_global("VMA_PAGE_OFFSET", &offsets.vma_page_offset, true)
-        .override_global("VMA_FILE", &offsets.vma_file, true)
-        .override_global("FILE_INODE", &offsets.file_inode, true)
-        .override_global("INODE_NUMBER", &offsets.inode_number, true)
-        .override_global("INODE_SUPER", &offsets.inode_super, true)
-        .override_global("INODE_CHANGED_S", &offsets.inode_changed_s, true)
-        .override_global("INODE_CHANGED_NS", &offsets.inode_changed_ns, true)
-        .override_global("UNMAPPED_AREA_LENGTH", &offsets.unmapped_area_length, true)
-        .override_global("SUPER_DEVICE", &offsets.super_device, true);
-    let program = structures.known().and_then(ProgramOffsets::find).unwrap_or_default();
-    let ProgramOffsets { file, path } = &program;
-    loader.override_global("PROGRAM_FILE", file, true).override_global("PROGRAM_PATH", path, true);
-    let breaks = mappings.map_or_else(BreakOffsets::default, |_| break_offsets(structures.known()));
-    let mut offsets = task_offsets(&structures, following)?;
-    let knows_tasks = offsets.tgid != 0;
+    let offsets = KernelOffsets::find(following, mappings.is_some())?;
+    offsets.apply(&mut loader);
     if let Some(Kinds(kinds)) = &mappings {
         loader.override_global("MAPPING_KINDS", kinds, true);
-        offsets.mm = breaks.task_mm;
     }
-    loader
-        .override_global("TASK_TGID", &offsets.tgid, true)
-        .override_global("TASK_MM", &offsets.mm, true)
-        .override_global("MM_BRK", &breaks.mm_brk, true)
-        .override_global("TASK_SIGNAL", &offsets.signal, true)
-        .override_global("SIGNAL_LIVE", &offsets.signal_live, true);
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
     let probes = Probes::load(OBJECT, &mut ebpf, programs, one_by_one)?;
     // Now: what is loaded needs every map, and some are taken out soon.
@@ -209,7 +161,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     }
     follow(&mut ebpf, "process_exec", "sched_process_exec")?;
     follow(&mut ebpf, "thread_exit", "sched_process_exit")?;
-    if knows_tasks {
+    if offsets.knows_tasks() {
         follow(&mut ebpf, "process_fork", "sched_process_fork")?;
     }
     if following != Following::Nobody {
@@ -287,45 +239,6 @@ impl Tables {
             .map_max_entries(names::FRAMES, self.frame_bytes)
             .map_max_entries(names::EVENTS, self.event_bytes);
     }
-}
-
-/// Where the fields are that tell one process from another. Following needs them.
-fn task_offsets(structures: &Structures<'_>, following: Following) -> Result<TaskOffsets, Error> {
-    match (structures.known().and_then(TaskOffsets::find), structures) {
-        (Some(offsets), _) => Ok(offsets),
-        (None, _) if following == Following::Nobody => Ok(TaskOffsets::default()),
-        (None, Structures::Untold) => Err(Missing::Btf.into()),
-        (None, Structures::Known(_) | Structures::Unfamiliar) => Err(Missing::TaskFields.into()),
-    }
-}
-
-/// Where the kernel keeps what a process maps. Without them, stacks through code that has just been mapped end there until
-/// the user side has seen it.
-fn mapping_offsets(btf: Option<&Btf<'_>>) -> MappingOffsets {
-    btf.and_then(MappingOffsets::find).unwrap_or_else(|| {
-        tracing::info!(
-            "this kernel does not tell what a process maps: stacks through new code end there for a while"
-        );
-        MappingOffsets::default()
-    })
-}
-
-/// Where a process's break is; without that, `brk` is not followed.
-fn break_offsets(btf: Option<&Btf<'_>>) -> BreakOffsets {
-    btf.and_then(BreakOffsets::find).unwrap_or_else(|| {
-        tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
-        BreakOffsets::default()
-    })
-}
-
-/// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that
-/// other tools have put return probes on.
-fn return_instance_offsets(btf: Option<&Btf<'_>>) -> Option<ReturnInstanceOffsets> {
-    let offsets = btf.and_then(ReturnInstanceOffsets::find);
-    if offsets.is_none() {
-        tracing::info!("the kernel's return instances are unknown: stacks end at other tools' return probes");
-    }
-    offsets
 }
 
 /// How much the verifier writes of a program that it refuses: why. Before Linux 6.4, what does not fit is missing at the end, and

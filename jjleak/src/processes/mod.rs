@@ -41,7 +41,7 @@ pub use prefetch::MAX_EXPECTED;
 pub use pressure::ControlGroup;
 pub use programs::ProgramFiles;
 pub use resident::{Resident, ResidentMemory};
-pub use root::Root;
+pub use root::{Root, mount_namespace};
 pub use running::{pids, running};
 pub use starts::{Started, Starts};
 pub use threads::{has_call_filter, is_alive, living_thread, thread_name};

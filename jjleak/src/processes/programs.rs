@@ -9,7 +9,6 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::rc::Rc;
 
 use object::elf::ELFMAG;
@@ -36,15 +35,14 @@ pub struct ProgramFiles {
 }
 
 impl ModuleFiles {
-    /// Opens a program that a process has run, if its path still leads to it: in the root of one of these processes, or of jjleak,
-    /// where a relative path begins in the working directory. In whose root it is.
+    /// Opens a program that a process has run, if its path still leads to it in the root of one of these processes; a relative path
+    /// begins in its working directory. In whose root it is.
     pub fn open_program(
         &mut self,
         pids: &[Pid],
         path: &Path,
         version: Option<FileVersion>,
     ) -> Option<(Pid, Rc<Module>)> {
-        let own = Pid::new(process::id())?;
         // On overlayfs, the device that the kernel tells is another one than /proc shows.
         let is_it = |module: &Rc<Module>| {
             let is_version = |version: FileVersion| {
@@ -57,7 +55,7 @@ impl ModuleFiles {
             let module = files.open_in_root(pid, &folder.join(path)).ok().filter(is_it)?;
             Some((pid, module))
         };
-        pids.iter().chain([&own]).find_map(|pid| inside(self, *pid))
+        pids.iter().find_map(|pid| inside(self, *pid))
     }
 
     /// Finds what a program is loaded with, by name, in the root of a process: as the loader does, but for the environment and its
@@ -148,9 +146,9 @@ mod tests {
 
     #[test]
     fn a_program_is_loaded_with_the_libraries_that_it_needs() {
-        let pid = Pid::new(process::id()).unwrap();
+        let pid = Pid::new(std::process::id()).unwrap();
         let mut files = ModuleFiles::default();
-        let (_, program) = files.open_program(&[], &env::current_exe().unwrap(), None).unwrap();
+        let (_, program) = files.open_program(&[pid], &env::current_exe().unwrap(), None).unwrap();
         let ProgramFiles { modules, lacks } = files.needed_by(pid, &program);
         let has = |name: &str| modules.iter().any(|module| module.path.to_string_lossy().contains(name));
         assert!(has("libc.so") && !lacks, "{modules:?}");

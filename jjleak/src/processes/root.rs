@@ -1,9 +1,10 @@
 //! Files as a process sees them. What is at a path is its choice: nothing is opened that acts on being opened, and no link
 //! leads out.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
@@ -40,4 +41,10 @@ impl Root {
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         Ok(File::from(openat2(&self.0, path, how)?))
     }
+}
+
+/// The number of the mount namespace that a process's files are in; `None` when it has ended, or may not be looked at.
+#[must_use]
+pub fn mount_namespace(pid: Pid) -> Option<u64> {
+    Some(fs::metadata(pid.proc_file("ns/mnt")).ok()?.ino())
 }

@@ -10,7 +10,7 @@ use super::Watch;
 use super::process::Watched;
 use crate::attach::{BegunProgram, Following, Scope};
 use crate::cli::Failure;
-use crate::processes::{Launch, Module, Pid};
+use crate::processes::{self, Launch, Module, Pid};
 
 /// Most processes in whose roots a file is looked for.
 const MAX_ROOTS: usize = 16;
@@ -61,15 +61,14 @@ impl Watch {
         let was_seen = watched.was_seen(program.image);
         let known = program.file.and_then(|version| self.files.find(version));
         let path = known.as_ref().map_or(&program.path, |module| &module.path).clone();
-        let roots = self.roots(pid);
+        let roots = self.roots(pid, program.mount_namespace);
         let found = self.files.open_program(&roots, &path, program.file);
         if found.is_none() && was_seen {
             return Verdict::Counted;
         }
         // One that was deleted meanwhile is still open, and its libraries are those of a process like it.
-        let is_contained = watched.process.container_pid.is_some();
-        let alike = roots.into_iter().find(|root| is_contained && root.proc_file("root/").exists());
-        let found = found.or_else(|| alike.or_else(|| Pid::new(std::process::id())).zip(known));
+        let found =
+            found.or_else(|| roots.into_iter().find(|root| root.proc_file("root/").exists()).zip(known));
         let Some((root, module)) = found else {
             return Verdict::Missed(program.path.clone(), "was over before it could be read");
         };
@@ -96,11 +95,19 @@ impl Watch {
         }
     }
 
-    /// Processes in whose roots the files of one may be that is gone: its own, its parent's, and those of other containers.
-    fn roots(&self, pid: Pid) -> Vec<Pid> {
-        let contained = self.processes.values().filter(|other| other.process.container_pid.is_some());
-        let contained = contained.filter(|other| other.ended.is_none()).map(Watched::pid);
-        [pid].into_iter().chain(contained).take(MAX_ROOTS).collect()
+    /// Processes in whose roots the files of one may be that is gone: itself, jjleak, and others in its mount namespace. Those that
+    /// are profiled come first, for their roots can be other ones than their namespace's (`chroot`).
+    fn roots(&self, pid: Pid, namespace: Option<u64>) -> Vec<Pid> {
+        let is_in = |other: &Pid| namespace.is_none() || processes::mount_namespace(*other) == namespace;
+        let own = Pid::new(std::process::id()).filter(is_in);
+        let mut roots: Vec<_> = [pid].into_iter().chain(own).collect();
+        let is_elsewhere = |other: &&Watched| own.is_none() || other.process.container_pid.is_some();
+        let profiled = self.processes.values().filter(|other| other.ended.is_none()).filter(is_elsewhere);
+        roots.extend(profiled.map(Watched::pid).filter(is_in).take(MAX_ROOTS));
+        if roots.len() == 1 {
+            roots.extend(processes::running().map(|process| process.pid).find(is_in));
+        }
+        roots
     }
 
     /// Has an allocator that was met too late be ready the next time: for everybody from now on, if probes are for everybody, and
