@@ -168,6 +168,8 @@ pub enum ProcessState {
     Running = 1,
     /// A process that has ended, with its accounting still open.
     Ended = 2,
+    /// A running process that the user side is about to count. It is counted already if it runs another program first.
+    Attaching = 3,
 }
 
 impl ProcessState {
@@ -178,6 +180,7 @@ impl ProcessState {
             0 => Some(Self::Free),
             1 => Some(Self::Running),
             2 => Some(Self::Ended),
+            3 => Some(Self::Attaching),
             _ => None,
         }
     }

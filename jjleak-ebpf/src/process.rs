@@ -134,9 +134,13 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
             }
             return;
         }
-        let image = read_volatile(addr_of!((*row).image));
+        let mut image = read_volatile(addr_of!((*row).image));
         if image == 0 {
-            return;
+            if read_volatile(addr_of!((*row).state)) != ProcessState::Attaching as u32 {
+                return;
+            }
+            image = read_volatile(addr_of!((*row).last_image));
+            write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
         }
         write_volatile(addr_of_mut!((*row).flags), 0);
         name(row);

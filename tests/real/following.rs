@@ -1,6 +1,7 @@
 //! Several processes at once: those that were named, their children, and those that begin while jjleak runs. Each has
 //! books of its own.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -252,6 +253,9 @@ fn a_process_that_becomes_a_wanted_program_is_never_missed_whatever_it_was_befor
         "{} of {BECOMING} were missed, and {told} told of: {missed:?}",
         missed.len()
     );
+    // They all do the same, and are counted from their first allocation on.
+    let counted: BTreeSet<_> = reports.iter().map(|report| report.allocated.objects).collect();
+    assert_eq!(counted.len(), 1, "{counted:?}");
 }
 
 #[test]

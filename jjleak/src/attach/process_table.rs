@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 use std::rc::Rc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, Queue};
@@ -66,6 +66,18 @@ impl Images {
 
 /// `include/uapi/linux/bpf.h`
 const BPF_NOEXIST: u64 = 1;
+
+/// The image in a row of the table.
+const fn row_image<'row>(row: *mut ProcessRow) -> &'row AtomicU64 {
+    // SAFETY: rows are mapped for writing for as long as the table lives, are aligned, and others use the field atomically.
+    unsafe { AtomicU64::from_ptr(addr_of_mut!((*row).image)) }
+}
+
+/// The state in a row of the table.
+const fn row_state<'row>(row: *mut ProcessRow) -> &'row AtomicU32 {
+    // SAFETY: as above.
+    unsafe { AtomicU32::from_ptr(addr_of_mut!((*row).state)) }
+}
 
 fn is_there_already(error: &MapError) -> bool {
     matches!(error, MapError::SyscallError(error) if error.io_error.kind() == io::ErrorKind::AlreadyExists)
@@ -146,29 +158,62 @@ impl ProcessTable {
             write_volatile(addr_of_mut!((*row).trampoline), 0);
             write_volatile(addr_of_mut!((*row).mappings_image), 0);
             write_volatile(addr_of_mut!((*row).text_image), 0);
-            write_volatile(addr_of_mut!((*row).state), ProcessState::Running as u32);
+            write_volatile(addr_of_mut!((*row).state), ProcessState::Attaching as u32);
             image
         };
         Ok(Some(image))
     }
 
-    /// Lets all probes of a process count from one instant on.
+    /// Lets all probes of a process count from one instant on. If it has begun another program since [`Self::assign`], that one
+    /// is counted already, and stays so.
     pub fn arm(&self, image: ImageId) -> Result<(), Error> {
         let row = self.row(image.slot())?;
-        fence(Ordering::Release);
-        // SAFETY: the row is mapped for writing.
-        unsafe { write_volatile(addr_of_mut!((*row).image), u64::from(image.0)) };
+        let (new, running) = (u64::from(image.0), ProcessState::Running as u32);
+        let (relaxed, attaching) = (Ordering::Relaxed, ProcessState::Attaching as u32);
+        // What fails has another value already, which is newer.
+        let _ = row_image(row).compare_exchange(0, new, Ordering::Release, relaxed);
+        let _ = row_state(row).compare_exchange(attaching, running, relaxed, relaxed);
         Ok(())
     }
 
     /// Stops counting a process. Its probes are still there, but do nothing.
     pub fn disarm(&mut self, slot: ProcessSlot) -> Result<(), Error> {
         let row = self.row(slot)?;
-        // SAFETY: the row is mapped for writing.
-        let pid = unsafe {
-            write_volatile(addr_of_mut!((*row).image), 0);
-            read_volatile(addr_of!((*row).pid))
-        };
+        row_image(row).store(0, Ordering::SeqCst);
+        self.untrack(slot)
+    }
+
+    /// Stops counting a process that runs this image. `false` when it has begun another program, which goes on being counted: no
+    /// instant of that is missed.
+    pub fn disarm_image(&mut self, image: ImageId) -> Result<bool, Error> {
+        let (slot, relaxed) = (image.slot(), Ordering::Relaxed);
+        let row = self.row(slot)?;
+        if row_image(row).compare_exchange(u64::from(image.0), 0, Ordering::SeqCst, relaxed).is_err() {
+            return Ok(false);
+        }
+        self.untrack(slot)?;
+        // The kernel side may have been about to begin another image.
+        if row_image(row).load(Ordering::SeqCst) == 0 {
+            return Ok(true);
+        }
+        // SAFETY: the row is mapped for reading.
+        let pid = unsafe { read_volatile(addr_of!((*row).pid)) };
+        match self.tracked.insert(pid, u32::from(slot.0), BPF_NOEXIST) {
+            Ok(()) => Ok(false),
+            // It has a slot of its own.
+            Err(error) if is_there_already(&error) => {
+                row_image(row).store(0, Ordering::SeqCst);
+                Ok(true)
+            }
+            Err(error) => Err(Error::table(error)),
+        }
+    }
+
+    /// Takes a process out of the table that leads from PIDs to slots.
+    fn untrack(&mut self, slot: ProcessSlot) -> Result<(), Error> {
+        let row = self.row(slot)?;
+        // SAFETY: the row is mapped for reading.
+        let pid = unsafe { read_volatile(addr_of!((*row).pid)) };
         match self.tracked.get(&pid, 0) {
             // It can have ended, and another process can have its PID.
             Ok(tracked) if tracked == u32::from(slot.0) => match self.tracked.remove(&pid) {
@@ -183,8 +228,9 @@ impl ProcessTable {
     /// Gives a slot back, once nothing is left of its last process in any table.
     pub fn release(&mut self, slot: ProcessSlot) -> Result<(), Error> {
         let row = self.row(slot)?;
-        // SAFETY: the row is mapped for writing.
-        unsafe { write_volatile(addr_of_mut!((*row).state), ProcessState::Free as u32) };
+        // One that was let go of in the instant in which it began another program has been armed again.
+        row_image(row).store(0, Ordering::Relaxed);
+        row_state(row).store(ProcessState::Free as u32, Ordering::Relaxed);
         fence(Ordering::Release);
         self.free.push(u32::from(slot.0), 0).map_err(Error::table)
     }

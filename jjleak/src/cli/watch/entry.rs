@@ -104,15 +104,6 @@ impl Watch {
         }
     }
 
-    /// Looks once more at a process that was let go of for its name. Until then the kernel side knew it, so that a program which it
-    /// has begun meanwhile was told of in vain, and from then on it is told of as a new one. A program's name changes before
-    /// that is told: what is wanted by now was either taken in by the kernel side, or is attached to here.
-    pub(super) fn look_again(&mut self, pid: Pid) {
-        if Process::open(pid).is_ok_and(|process| self.wanted.is_wanted(&process)) {
-            self.attach_if_it_runs(pid);
-        }
-    }
-
     /// Attaches to the allocators that jjleak itself has: the host's C library, which the next process that is wanted will
     /// most likely use.
     fn attach_to_own_allocators(&mut self) {
@@ -233,10 +224,11 @@ impl Watch {
             _ => (self.unknown(tracked), None),
         };
         if !self.wanted.is_wanted(&process) {
-            // Nothing is prepared for it: on a busy host that would take all room and all time.
-            self.attachment.processes_mut().disarm(slot)?;
-            self.dead.add_process(slot);
-            self.look_again(pid);
+            // Nothing is prepared for it: on a busy host that would take all room and all time. One that has begun another program
+            // meanwhile is among the new ones again.
+            if self.attachment.processes_mut().disarm_image(tracked.image)? {
+                self.dead.add_process(slot);
+            }
             return Ok(());
         }
         if let Some(program) = Narrow::of(pid) {

@@ -20,11 +20,11 @@ impl Watch {
     pub(super) fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
         let news = self.keep_up_with(&mut watched);
-        let (is_wanted, pid) = (self.wanted.is_wanted(&watched.process), watched.pid());
+        let (is_wanted, image) = (self.wanted.is_wanted(&watched.process), watched.image);
         self.processes.insert(slot, watched);
-        if !is_wanted {
+        // One that has begun another program meanwhile is looked at again.
+        if !is_wanted && self.attachment.processes_mut().disarm_image(image)? {
             self.let_go(slot)?;
-            self.look_again(pid);
         }
         news
     }
