@@ -106,6 +106,8 @@ statuses! {
     InHeap = 11, "in_heap";
     /// Another tool took the stack, and its profile does not say how it ended.
     Foreign = 12, "foreign";
+    /// A return address is in code that the process generated at run time, and that jjleak did not know of when the stack was taken.
+    GeneratedCode = 13, "generated_code";
 }
 
 /// One stack, and what was allocated from it since the start.

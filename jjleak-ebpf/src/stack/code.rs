@@ -18,6 +18,7 @@ use aya_ebpf::{
 use jjleak_common::{
     counter::Counter,
     process::{ImageId, MAX_REPORTED},
+    stack::StackStatus,
     unwind::{CodeFile, Hint, MAX_FOUND, Mapping, PATH_BYTES, ProgramBegun, code_identity, layer},
 };
 
@@ -75,9 +76,9 @@ const MINOR_BITS: u32 = 20;
 const NANOSECONDS: u32 = (1 << 31) - 1;
 
 /// Looks for the mapping at `address`, remembers it for the walk if its file's rows are known, and tells the user side of
-/// it. Whether the walk can go on.
+/// it. Fails with how the stack ends, if the walk cannot go on.
 #[inline(always)]
-pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bool {
+pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed. The stack has no room: before Linux 6.13 it is shared with
     // the walk and with the program that began it.
     let hint = unsafe { &mut (*scratch).hint };
@@ -103,7 +104,8 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
     let identity = if hint.begin == 0 { 0 } else { code_identity(device, hint.file.inode, file_start) };
     tell(image, hint, identity);
     if hint.begin == 0 {
-        return false;
+        let is_generated = hint.end != 0;
+        return Err(if is_generated { StackStatus::GeneratedCode } else { StackStatus::NoMapping });
     }
     // SAFETY: `scratch` is a map value that is ours while claimed, and the index is in bounds.
     let found = unsafe {
@@ -116,7 +118,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
         (*found).layer = layer::FOUND as u32 + place as u32;
         found
     };
-    let Some(rows) = CODE.get_ptr(&hint.file) else { return false };
+    let Some(rows) = CODE.get_ptr(&hint.file) else { return Err(StackStatus::NoMapping) };
     // SAFETY: both point into map values.
     unsafe {
         (*found).begin = hint.begin;
@@ -125,7 +127,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> bo
         (*found).first_page = (*rows).first_page;
         (*found).pages = (*rows).pages;
     }
-    true
+    Ok(())
 }
 
 /// Whether an address is on the stack that the walk is on: in the mapping that the stack pointer is in, as far as the kernel
@@ -274,12 +276,18 @@ extern "C" fn describe(_task: *const c_void, vma: *const c_void, context: *mut *
 fn read(vma: u64, hint: &mut Hint) -> Option<()> {
     let flags: u64 = read_kernel(vma + VMA_FLAGS.load())?;
     let file: u64 = read_kernel(vma + VMA_FILE.load())?;
-    if flags & VM_EXEC == 0 || file == 0 {
+    if flags & VM_EXEC == 0 {
+        return None;
+    }
+    let end = read_kernel(vma + VMA_END.load())?;
+    if file == 0 {
+        // Code in no file has no beginning here.
+        hint.end = end;
         return None;
     }
     hint.file = identify(file)?;
     hint.file_offset = read_kernel::<u64>(vma + VMA_PAGE_OFFSET.load())? << PAGE_SHIFT;
-    hint.end = read_kernel(vma + VMA_END.load())?;
+    hint.end = end;
     hint.begin = read_kernel(vma + VMA_START.load())?;
     Some(())
 }

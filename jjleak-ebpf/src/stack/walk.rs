@@ -173,7 +173,9 @@ fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     }
     // The code that made a system call and the caller of an allocation function are frames also where nothing is known
     // of their code: they have just run. Any other address may be garbage.
-    if walk.status == StackStatus::NoMapping as u64 && walk.frame_count <= 1 {
+    let is_unknown =
+        walk.status == StackStatus::NoMapping as u64 || walk.status == StackStatus::GeneratedCode as u64;
+    if is_unknown && walk.frame_count <= 1 {
         let last = (walk.found_count as u16).wrapping_sub(1) & (MAX_FOUND as u16 - 1);
         let layer = if walk.found_count == 0 { layer::UNKNOWN } else { layer::FOUND + last };
         push(scratch, StackFrame::new(walk.instruction_pointer, layer));
@@ -355,8 +357,8 @@ fn look_up(scratch: *mut Scratch) -> Step {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
-    if walk.found_count < MAX_LOOKUPS as u64 && code::look_up(scratch, walk.image, address) {
-        Ok(())
+    if walk.found_count < MAX_LOOKUPS as u64 {
+        code::look_up(scratch, walk.image, address)
     } else {
         Err(StackStatus::NoMapping)
     }

@@ -16,9 +16,9 @@ use object::{Endianness, ReadRef};
 
 use super::{Module, ModuleFiles, ModuleTable, Pid};
 
-/// Most files that are expected. A JDK has 40 libraries; those of a large program with all its plugins are some hundred,
-/// each an open file.
-pub const MAX_EXPECTED: usize = 128;
+/// Most files that are expected, each an open one (1,024 are allowed by default). A JDK has 40 libraries, and Emacs maps 140
+/// files of Lisp that was compiled ahead.
+pub const MAX_EXPECTED: usize = 512;
 /// Most entries of a folder of libraries that are looked at.
 const MAX_ENTRIES: usize = 256;
 /// Most folders that are looked into.

@@ -96,7 +96,7 @@ impl Stacks {
         let objects = stack.allocated.objects;
         if stack.status == "complete" {
             self.complete += objects;
-        } else if stack.is_through_generated_code() {
+        } else if stack.status == "generated_code" || stack.is_through_generated_code() {
             self.generated += objects;
         } else {
             *self.others.entry(stack.status.clone()).or_default() += objects;
