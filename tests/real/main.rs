@@ -32,6 +32,7 @@ mod endings;
 mod escapes;
 mod families;
 mod faults;
+mod fibres;
 mod filters;
 mod fleet;
 mod following;

@@ -151,7 +151,10 @@ impl NativeSymbols {
                 return Known { frames: vec![base], ..Known::default() };
             };
             let call = if is_executing { None } else { Call::before(module, place.offset + 1, address + 1) };
-            if let Some(symbol) = lookup(symbolizer, module, address) {
+            // A fibre's function returns to the first byte of one that has not called it.
+            let begins_fibre = |symbol: &Sym<'_>| symbol.addr == address + 1 && symbol.name == FIBRE_ROOT;
+            let fibre_root = || lookup(symbolizer, module, address + 1).filter(begins_fibre);
+            if let Some(symbol) = lookup(symbolizer, module, address).or_else(fibre_root) {
                 Known { frames: frames_of(&symbol, &base), function: Some(symbol.addr), call }
             } else {
                 let frame = Frame { symbol: go_name(go, module, address), ..base };
@@ -176,6 +179,9 @@ fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<Frame
 fn without_mark(frame: StackFrame) -> u64 {
     InterpretedFrame::unpack(frame).map_or(frame.address(), |frame| frame.method)
 }
+
+/// Where fibres of glibc (makecontext(3)) begin.
+const FIBRE_ROOT: &str = "__start_context";
 
 /// A frame of which only the file is known.
 fn frame_in(module: &Module) -> Frame {

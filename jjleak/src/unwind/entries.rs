@@ -95,6 +95,17 @@ impl<'text> Entries<'text> {
         self.read(Table::new(debug_frame, BaseAddresses::default()))
     }
 
+    /// Adds the code in which fibres begin. Its first byte belongs to what lies before it: nothing that returns.
+    pub(super) fn add_fibres(&mut self, fibres: &[Range<u64>]) {
+        for fibre in fibres {
+            for part in [fibre.start..fibre.start + 1, fibre.start + 1..fibre.end] {
+                let Some(addresses) = self.text.relative(part.start, part.end - part.start) else { return };
+                self.rows.push(Row::plain(addresses.start, RowKind::End));
+                self.spans.push(Span { addresses, rows: self.rows.len() - 1..self.rows.len() });
+            }
+        }
+    }
+
     /// Adds the code that the program starts at, up to where an entry describes it; not where it would be all that is
     /// known of the module.
     pub(super) fn add_start(&mut self, code: &Section<'_>) {

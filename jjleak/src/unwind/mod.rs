@@ -7,6 +7,7 @@
 mod assemble;
 mod cache;
 mod entries;
+mod fibre;
 mod go;
 mod module;
 mod prologue;
@@ -75,6 +76,10 @@ impl CallFrames<'_> {
     /// `.eh_frame` comes first: where both describe a function, it is what the program itself unwinds by.
     fn compile(&self) -> Result<ModuleRows, Error> {
         let mut entries = Entries::new(&self.text);
+        // Before glibc's own entry, which does not say that nobody has called it; not as all that is known of the module.
+        if self.eh_frame.is_some() || self.debug_frame.is_some() {
+            entries.add_fibres(&self.fibres);
+        }
         if let Some(section) = &self.eh_frame {
             entries.read_eh_frame(section)?;
         }

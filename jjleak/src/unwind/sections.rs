@@ -11,7 +11,7 @@ use object::{
 };
 
 use super::{
-    Error,
+    Error, fibre,
     go::{self, GoCode, Image},
     start,
 };
@@ -35,6 +35,8 @@ pub(super) struct CallFrames<'data> {
     pub(super) go: Option<GoCode<'data>>,
     /// The code from where the program starts on, as much of it as [`start::startup`] looks at.
     pub(super) start: Section<'data>,
+    /// The code in which fibres begin.
+    pub(super) fibres: Vec<Range<u64>>,
 }
 
 /// A section, or what a program header leads to in its place.
@@ -55,6 +57,31 @@ type Sections<'data, R> = SectionTable<'data, FileHeader64<LittleEndian>, R>;
 
 fn is_code(segment: &ProgramHeader64<LittleEndian>) -> bool {
     segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
+}
+
+/// The code from an address on, so many bytes at most; empty when there is none.
+fn code<'data>(
+    address: u64,
+    most: usize,
+    segments: &[ProgramHeader64<LittleEndian>],
+    elf: impl ReadRef<'data>,
+) -> &'data [u8] {
+    let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
+        let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
+        let left = segment.p_filesz(LittleEndian).checked_sub(distance)?.min(most as u64);
+        elf.read_bytes_at(segment.p_offset(LittleEndian).checked_add(distance)?, left).ok()
+    });
+    at.next().unwrap_or_default()
+}
+
+/// The code in which fibres begin that the file's functions make.
+fn fibre_roots<'data, R: ReadRef<'data>>(
+    sections: &Sections<'data, R>,
+    segments: &[ProgramHeader64<LittleEndian>],
+    elf: R,
+) -> Vec<Range<u64>> {
+    let read = |address| code(address, fibre::MAX_MAKER_BYTES, segments, elf);
+    fibre::makers(sections, elf).into_iter().flat_map(|maker| fibre::roots(maker, read)).collect()
 }
 
 /// What Go's own tables in a file describe; `None` when there are none.
@@ -86,7 +113,8 @@ impl<'data> CallFrames<'data> {
             eh_frame: Section::eh_frame(&sections, elf).or_else(|| Section::behind_header(segments, elf)),
             debug_frame: Section::debug_frame(&sections, elf),
             go: go_code(elf),
-            start: Section::code_at(header.e_entry.get(LittleEndian), segments, elf),
+            start: Section::code_at(header.e_entry.get(LittleEndian), start::MAX_BYTES, segments, elf),
+            fibres: fibre_roots(&sections, segments, elf),
         })
     }
 
@@ -103,6 +131,10 @@ impl<'data> CallFrames<'data> {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         }
+        for Range { start, end } in &self.fibres {
+            hasher.update(&start.to_le_bytes());
+            hasher.update(&end.to_le_bytes());
+        }
         if let Some(go) = &self.go {
             go.update(&mut hasher);
         }
@@ -113,14 +145,14 @@ impl<'data> CallFrames<'data> {
 impl<'data> Section<'data> {
     const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
 
-    /// The code from an address on; empty when there is none.
-    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Self {
-        let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
-            let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
-            let left = segment.p_filesz(LittleEndian).checked_sub(distance)?.min(start::MAX_BYTES as u64);
-            elf.read_bytes_at(segment.p_offset(LittleEndian).checked_add(distance)?, left).ok()
-        });
-        Self { address, bytes: Cow::Borrowed(at.next().unwrap_or_default()) }
+    /// The code from an address on, so many bytes at most; empty when there is none.
+    fn code_at(
+        address: u64,
+        most: usize,
+        segments: &[ProgramHeader64<LittleEndian>],
+        elf: impl ReadRef<'data>,
+    ) -> Self {
+        Self { address, bytes: Cow::Borrowed(code(address, most, segments, elf)) }
     }
 
     fn eh_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {

@@ -249,6 +249,11 @@ pub(crate) fn tail_calls(compiler: &str, flags: &[&str]) -> PathBuf {
     compile_with(compiler, &name, &["tail_calls.c".to_owned()], flags)
 }
 
+/// A program that allocates in fibres; not remembered.
+pub(crate) fn fibres(flags: &[&str]) -> PathBuf {
+    compile_with("cc", &format!("fibres{}", flags.concat()), &["fibres.c".to_owned()], flags)
+}
+
 /// A program of 32 bits, which needs no C library.
 pub(crate) fn narrow() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -1,0 +1,143 @@
+//! The code in which the stacks of fibres begin: what a fibre's function would return to, as `makecontext` of glibc and
+//! `make_fcontext` of Boost.Context (which PHP has a copy of) arrange it.
+//!
+//! That code is the outermost frame: nobody has called it, and it ends the thread or goes on with another context. The return
+//! address is its first byte, so that a search for the caller looks one byte before it.
+
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, SectionType};
+use object::read::elf::{SectionTable, Sym};
+use object::{LittleEndian, ReadRef};
+
+/// The functions that make contexts; each loads the address of the code into a register.
+const MAKERS: [&[u8]; 2] = [b"makecontext", b"make_fcontext"];
+/// Most bytes of such a function that are read; glibc's has 309.
+pub(super) const MAX_MAKER_BYTES: usize = 512;
+/// Most bytes of code in which a fibre begins; glibc's has 26.
+const MAX_ROOT_BYTES: usize = 64;
+/// Most symbols of a file that are looked at; libLLVM has 40 thousand, and a browser with its symbols a million.
+const MAX_SYMBOLS: usize = 1 << 20;
+
+/// The addresses of functions that make contexts.
+pub(super) fn makers<'data, R: ReadRef<'data>>(
+    sections: &SectionTable<'data, FileHeader64<LittleEndian>, R>,
+    elf: R,
+) -> Vec<u64> {
+    let in_table = |kind: SectionType| {
+        let Ok(symbols) = sections.symbols(LittleEndian, elf, kind) else { return Vec::new() };
+        let is_maker = |name: &[u8]| MAKERS.contains(&name);
+        let found = symbols.iter().take(MAX_SYMBOLS).filter(|symbol| {
+            symbol.st_shndx(LittleEndian) != SHN_UNDEF
+                && symbol.name(LittleEndian, symbols.strings()).is_ok_and(is_maker)
+        });
+        found.map(|symbol| symbol.st_value(LittleEndian)).collect()
+    };
+    let dynamic = in_table(SHT_DYNSYM);
+    // A program that exports them has no other ones.
+    if dynamic.is_empty() { in_table(SHT_SYMTAB) } else { dynamic }
+}
+
+/// The code in which fibres begin that are made by the function at `address`, each with the byte before it. `read` gives code by its
+/// address.
+pub(super) fn roots<'data>(address: u64, read: impl Fn(u64) -> &'data [u8]) -> Vec<Range<u64>> {
+    let code = read(address);
+    let code = &code[..code.len().min(MAX_MAKER_BYTES)];
+    let mut decoder = Decoder::with_ip(u64::BITS, code, address, DecoderOptions::NONE);
+    let mut found = Vec::new();
+    for instruction in &mut decoder {
+        if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() {
+            let target = instruction.ip_rel_memory_address();
+            let end = root_end(read(target), target);
+            found.extend(target.checked_sub(1).zip(end).map(|(begin, end)| begin..end));
+        }
+        // What follows is another function.
+        if instruction.flow_control() == FlowControl::Return {
+            break;
+        }
+    }
+    found
+}
+
+/// Where code ends in which a fibre begins; `None` for other code. It either takes its stack pointer from a register before
+/// anything else (glibc), or ends the process (Boost), and never returns.
+fn root_end(code: &[u8], address: u64) -> Option<u64> {
+    let code = &code[..code.len().min(MAX_ROOT_BYTES)];
+    let mut decoder = Decoder::with_ip(u64::BITS, code, address, DecoderOptions::NONE);
+    let mut is_first = true;
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        if is_first && !sets_stack_pointer(&instruction) && !clears_argument(&instruction) {
+            return None;
+        }
+        is_first = false;
+        match instruction.flow_control() {
+            _ if instruction.mnemonic() == Mnemonic::Hlt => return Some(instruction.next_ip()),
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Call => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// `mov %rbx, %rsp`.
+fn sets_stack_pointer(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op1_kind() == OpKind::Register
+        && (instruction.op0_register(), instruction.op1_register()) == (Register::RSP, Register::RBX)
+}
+
+/// `xor %rdi, %rdi`, for the status with which the process ends.
+fn clears_argument(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Xor
+        && instruction.op0_register().full_register() == Register::RDI
+        && instruction.op0_register() == instruction.op1_register()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: u64 = 0x1000;
+
+    /// Boost's `make_fcontext` from its second `lea` on: `lea finish(%rip), %rcx; mov %rcx, 0x30(%rax); ret; push %rbp; jmp *%rbx;
+    /// xor %rdi, %rdi; call; hlt`.
+    const BOOST: &[u8] = &[
+        0x48, 0x8d, 0x0d, 8, 0, 0, 0, 0x48, 0x89, 0x48, 0x30, 0xc3, 0x55, 0xff, 0xe3, 0x48, 0x31, 0xff, 0xe8,
+        0, 0, 0, 0, 0xf4, 0x90,
+    ];
+    /// glibc's `__start_context`, behind a `lea` of its address and padding.
+    const GLIBC: &[u8] = &[
+        0x48, 0x8d, 0x3d, 2, 0, 0, 0, 0xc3, 0x90, 0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24, 0x48, 0x85, 0xff,
+        0x74, 0x08, 0xe8, 0, 0, 0, 0, 0x48, 0x89, 0xc7, 0xe8, 0, 0, 0, 0, 0xf4,
+    ];
+
+    fn roots_in(code: &'static [u8]) -> Vec<Range<u64>> {
+        roots(ADDRESS, |address| &code[usize::try_from(address - ADDRESS).unwrap().min(code.len())..])
+    }
+
+    #[test]
+    fn fibres_begin_one_byte_before_the_code_that_they_would_return_to() {
+        assert_eq!(roots_in(BOOST), [ADDRESS + 14..ADDRESS + 24]);
+        assert_eq!(roots_in(GLIBC), [ADDRESS + 8..ADDRESS + 35]);
+    }
+
+    #[test]
+    fn code_that_returns_or_jumps_away_is_no_root() {
+        for (at, instruction) in [(23, 0xc3), (18, 0xe9), (15, 0x90)] {
+            let mut code = BOOST.to_vec();
+            code[at] = instruction;
+            assert_eq!(roots_in(code.leak()), [], "{at}");
+        }
+        assert_eq!(roots_in(&BOOST[..23]), [], "it is cut off");
+        assert_eq!(roots_in(&[]), []);
+    }
+
+    #[test]
+    fn what_follows_the_function_is_not_looked_at() {
+        let mut code = vec![0xc3];
+        code.extend(BOOST);
+        assert_eq!(roots_in(code.leak()), []);
+    }
+}

@@ -1,0 +1,36 @@
+//! Stacks that a program has made itself (ucontext): each begins where its fibre does.
+
+use jjleak::render::json::Document;
+
+use crate::support::compile;
+use crate::support::jjleak::Ended;
+use crate::support::privilege::require_bpf;
+
+/// What each size is allocated by: from the allocation function's caller on, as far as the C library's names are its own affair.
+const CALLERS: [(u64, &[&str]); 3] =
+    [(4001, &["first", "run"]), (4002, &["second", "run"]), (4003, &["at_exit"])];
+
+fn assert_begins_in_fibre(report: &Document, libraries_are_named: bool) {
+    for (bytes, callers) in CALLERS {
+        let stack = report.stacks.iter().find(|stack| stack.allocated.bytes == bytes).unwrap();
+        let names: Vec<_> = stack.frames[1..].iter().map(|frame| frame.symbol.as_str()).collect();
+        assert_eq!(stack.status, "complete", "{stack:#?}");
+        assert_eq!(&names[..callers.len()], callers, "{stack:#?}");
+        assert!(!names.contains(&"main"), "nobody has called it: {stack:#?}");
+        if libraries_are_named {
+            assert_eq!(names.last(), Some(&"__start_context"), "{stack:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_stack_begins_where_its_fibre_does() {
+    require_bpf!();
+    for (flags, libraries_are_named) in [(&["-g"][..], false), (&["-g", "-static"], true)] {
+        let program = compile::fibres(flags);
+
+        let report = Ended::of(["--format", "json", "--", program.to_str().unwrap()]).assert_done().report();
+
+        assert_begins_in_fibre(&report, libraries_are_named);
+    }
+}
