@@ -1,13 +1,13 @@
-//! Where a function leaves.
+//! Finds the exits of a function.
 //!
-//! In: the code of a file, and the entry of a function in it. Out: every instruction by which a call of the function
-//! can return, and which other known functions it hands over to.
+//! In: the code of a file, and the entry of a function in it. Out: every instruction with which a call of the function can
+//! return, and the known functions that it calls or jumps to.
 //!
-//! All code that can be reached from the entry is followed: branches, and jumps into code without a name (compilers
-//! split functions, and end them in jumps to shared ones). Calls are taken to come back, but for those that are known
-//! not to. Code behind a call that does not come back belongs to somebody else: probes there are hit in vain, and none
-//! is missed. What cannot be followed ends the search without a result. Landing pads of exceptions are not reached: a
-//! call that ends in one has failed.
+//! The search follows all code reachable from the entry: branches, and jumps into code without a name (compilers split functions,
+//! and end them with jumps to shared code). Calls are assumed to return, except those of functions that never do. Code after a
+//! call that does not return belongs to another function: a probe there causes hits without use, but no exit is missed. The
+//! search ends without a result at code that cannot be followed. It does not reach the landing pads of exceptions: a call that
+//! ends in one has failed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -15,13 +15,13 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 
 use super::symbols::{Callee, Image};
 
-/// Most instructions that are followed. `operator new` of the known allocators takes some 300 with everything that it
-/// shares; ten times that is no allocation function, or code that was taken for one.
+/// Maximum number of instructions followed. `operator new` of the known allocators has about 300 with all code that it shares;
+/// ten times that is not an allocation function, or is code mistaken for one.
 const MAX_INSTRUCTIONS: usize = 4096;
-/// Most exits of one function: each is a probe. The known allocators have up to 8.
+/// Maximum number of exits of one function: each needs a probe. The known allocators have up to 8.
 const MAX_EXITS: usize = 24;
 
-/// Functions that never come back.
+/// Functions that never return.
 pub(super) const NO_RETURN: &[&str] = &[
     "abort",
     "_exit",
@@ -43,30 +43,30 @@ pub(super) const NO_RETURN: &[&str] = &[
     "_ZSt28__throw_bad_array_new_lengthv",
 ];
 
-/// How a function ends.
+/// Exits of a function.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Exits {
     /// Addresses of return instructions.
     pub(super) returns: BTreeSet<u64>,
     /// Addresses of known functions that it jumps to or calls.
     pub(super) known: BTreeSet<u64>,
-    /// Whether it may end as a function of another file.
+    /// True if it may end with a tail call into another file.
     pub(super) leaves_file: bool,
 }
 
-/// Why it is not known how a function ends.
+/// Reason why the exits of a function are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unproven {
-    /// It jumps to an address that is computed.
+    /// The function jumps to a computed address.
     #[error("its code jumps to a computed address at {0:#x}")]
     ComputedJump(u64),
-    /// It runs into bytes that are no instruction, or out of the file's code.
+    /// The function runs into bytes that are not an instruction, or out of the file's code.
     #[error("its code runs into something else at {0:#x}")]
     NoCode(u64),
-    /// It ends as a function of another file.
+    /// The function ends with a tail call into another file.
     #[error("it ends as a function of another file")]
     LeavesFile,
-    /// It is larger than functions of allocators are.
+    /// The function is larger than functions of allocators are.
     #[error("there is too much code in it")]
     TooLarge,
 }
@@ -78,7 +78,7 @@ pub(super) struct Follower<'image, 'data> {
     no_return: HashSet<u64>,
 }
 
-/// Where a jump or a call leads.
+/// Target of a jump or call.
 pub(super) enum Target<'a> {
     Address(u64),
     OtherFile(&'a str),
@@ -91,22 +91,22 @@ impl<'image, 'data> Follower<'image, 'data> {
         Self { image, linkage: image.linkage(), no_return }
     }
 
-    /// The instruction at an address, and its bytes with those that follow.
+    /// The instruction at an address, and the bytes from there on.
     pub(super) fn instruction(&self, address: u64) -> (Instruction, &'data [u8]) {
         (self.decoder(address).decode(), self.image.code_from(address))
     }
 
-    /// Whether the function at an address is known never to come back.
+    /// Returns true if the function at an address is known never to return.
     pub(super) fn never_returns(&self, address: u64) -> bool {
         self.no_return.contains(&address)
     }
 
-    /// Whether a function of this name never comes back.
+    /// Returns true if a function of this name never returns.
     pub(super) fn is_no_return(name: &str) -> bool {
         NO_RETURN.contains(&name)
     }
 
-    /// How the function at `entry` ends. Other `known` functions are not followed.
+    /// Exits of the function at `entry`. Other `known` functions are not followed.
     pub(super) fn exits(&self, entry: u64, known: &HashSet<u64>) -> Result<Exits, Unproven> {
         let mut exits = Exits::default();
         let mut seen = HashSet::new();
@@ -124,7 +124,7 @@ impl<'image, 'data> Follower<'image, 'data> {
         Ok(exits)
     }
 
-    /// The function that a function consists of a jump to.
+    /// Target of a function that consists of a single jump.
     pub(super) fn alias_of(&self, entry: u64) -> Option<u64> {
         let mut decoder = self.decoder(entry);
         let mut first = decoder.decode();
@@ -152,7 +152,7 @@ impl<'image, 'data> Follower<'image, 'data> {
         for instruction in self.decoder(start) {
             let at = instruction.ip();
             if at != start && known.contains(&at) {
-                // Behind a call that does not come back.
+                // The code after a call that does not return.
                 return Ok(());
             }
             if !seen.insert(at) || seen.len() > MAX_INSTRUCTIONS {
@@ -191,7 +191,7 @@ impl<'image, 'data> Follower<'image, 'data> {
         Ok(())
     }
 
-    /// Whether a call comes back, as far as is known.
+    /// Returns true unless the call is known not to return. Adds a call of a known function to `exits`.
     fn comes_back(&self, call: &Instruction, exits: &mut Exits, known: &HashSet<u64>) -> bool {
         match self.target(call) {
             Some(Target::Address(address)) => {
@@ -205,7 +205,7 @@ impl<'image, 'data> Follower<'image, 'data> {
         }
     }
 
-    /// Where a jump or a call leads, through a stub of the linker's if there is one; `None` when that is computed.
+    /// Target of a jump or call, through a linker stub if there is one; `None` if the target is computed.
     pub(super) fn target(&self, branch: &Instruction) -> Option<Target<'_>> {
         if branch.op0_kind() != OpKind::NearBranch64 {
             return self.linked(branch);
@@ -221,7 +221,7 @@ impl<'image, 'data> Follower<'image, 'data> {
         Some(stub.unwrap_or(Target::Address(address)))
     }
 
-    /// Where a jump or call through a fixed place in memory leads.
+    /// Target of a jump or call through a fixed place in memory.
     fn linked(&self, branch: &Instruction) -> Option<Target<'_>> {
         if !branch.is_ip_rel_memory_operand() {
             return None;

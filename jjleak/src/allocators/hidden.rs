@@ -1,11 +1,11 @@
-//! Allocators in a file that has no symbols for them, by the messages that they print.
+//! Finds allocators for which the file has no symbols, by the messages that they print.
 
 use memchr::memmem::Finder;
 
 use super::{Unfollowed, families, symbols::Image};
 
-/// What an allocator says before its messages, as C strings of their own or the beginning of others. The first character
-/// stands apart, so that jjleak itself does not hold them.
+/// Prefixes of each allocator's messages, which are C strings or begin C strings. The first character is stored separately, to
+/// keep the messages out of jjleak's own executable.
 const MESSAGES: &[(&str, u8, &str)] = &[
     // In static programs: the shared C library exports its functions.
     ("glibc", b'f', "ree(): invalid pointer"),
@@ -14,8 +14,8 @@ const MESSAGES: &[(&str, u8, &str)] = &[
     ("tcmalloc", b't', "cmalloc: large alloc"),
 ];
 
-/// The allocators that a file holds beside those that were `found` in it. Where one of the found is of no known family, it
-/// may be the one that has the messages.
+/// The allocators in a file besides those already `found`. An allocator of an unknown family among the found may be the one with
+/// the messages; then none is returned.
 pub(super) fn hidden(image: &Image<'_>, found: &[&str]) -> Vec<Unfollowed> {
     if found.contains(&families::UNKNOWN) {
         return Vec::new();
@@ -29,8 +29,8 @@ pub(super) fn hidden(image: &Image<'_>, found: &[&str]) -> Vec<Unfollowed> {
     missing.map(|&(family, ..)| Unfollowed::Hidden(family)).collect()
 }
 
-/// Whether a C string begins with a character and what is looked for: programs that only speak of an allocator have it
-/// elsewhere.
+/// Returns true if a C string begins with `first` and the text of the finder: programs that only mention an allocator contain the
+/// text elsewhere.
 fn begins_string(constants: &[u8], first: u8, finder: &Finder<'_>) -> bool {
     let begins = |at: usize| {
         constants.get(..at).is_some_and(|before| before == [first] || before.ends_with(&[0, first]))

@@ -1,4 +1,4 @@
-//! Replaces probes at entry and return by probes inside of a function, where these are proven to see as much (`cut`).
+//! Replaces entry and return probes by probes inside a function, where these provably see the same calls (`cut`).
 
 use std::collections::HashSet;
 
@@ -11,8 +11,9 @@ use super::{
     symbols::Image,
 };
 
-/// Finds sites inside of the functions that everything else in a C library's allocator rests on, which take half of the
-/// hits, and drops the functions for which it has found them. Other allocators' functions may call each other on the way.
+/// Finds sites inside the functions that the rest of a C library's allocator calls, and drops the functions with such sites from
+/// `located`. Sites inside a function halve the hits. Functions of other allocators may call each other before they allocate, and
+/// are left alone.
 pub(super) fn probe_inside(
     image: &Image<'_>,
     located: &mut Vec<Located<'_>>,

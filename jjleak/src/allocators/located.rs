@@ -1,4 +1,4 @@
-//! The functions of an allocator as they are found in a file, with all their names, before it is known where to probe them.
+//! The functions of an allocator found in a file, with all their names, before their probe sites are chosen.
 
 use jjleak_common::cookie::Signature;
 
@@ -22,7 +22,7 @@ pub(super) struct Located<'data> {
     pub(super) function: Function<'data>,
 }
 
-/// What a function means to the books.
+/// Meaning of a function for the accounting.
 #[derive(Clone, Copy)]
 struct Meaning {
     role: Role,
@@ -30,7 +30,7 @@ struct Meaning {
     may_pass_on: bool,
 }
 
-/// Adds the functions of a family to `located`, but for those that another one has claimed. Returns what cannot be
+/// Adds the functions of a family to `located`, except those already claimed by another. Returns the functions that cannot be
 /// probed.
 pub(super) fn locate<'data>(
     image: &Image<'data>,
@@ -50,7 +50,7 @@ pub(super) fn locate<'data>(
     missing
 }
 
-/// The same for an allocator that the user has named.
+/// Adds the functions of an allocator named by the user to `located`. Returns the functions that cannot be probed.
 pub(super) fn locate_named<'data>(
     image: &Image<'data>,
     user_named: &NamedAllocator,
@@ -79,7 +79,7 @@ pub(super) fn locate_named<'data>(
 }
 
 impl Located<'_> {
-    /// Whether it is an `operator new` that returns null where others throw.
+    /// Returns true for an `operator new` that returns null where others throw.
     pub(super) fn promises_not_to_throw(&self) -> bool {
         self.names.iter().all(|name| name.ends_with("RKSt9nothrow_t"))
     }
@@ -92,8 +92,8 @@ impl Located<'_> {
     }
 }
 
-/// Adds the functions with these names to `located`, or the names to the ones that are there at the same address.
-/// Fails when not one of the names can be probed.
+/// Adds the functions with these names to `located`; a function already there at the same address gets the names. Fails if none
+/// of the names can be probed.
 fn locate_names<'data>(
     image: &Image<'data>,
     meaning: Meaning,

@@ -1,12 +1,12 @@
-//! Mini debug info: the symbol table that distributions leave in stripped files, as an ELF file compressed with xz in
-//! the section `.gnu_debugdata` (GDB manual, "Debugging information in a special section").
+//! Mini debug info: the symbol table that distributions leave in stripped files, as an ELF file compressed with xz in the section
+//! `.gnu_debugdata` (GDB manual, "Debugging information in a special section").
 
 use std::io::{self, Write};
 
-/// Most bytes that it may unpack to: the file, and so what is in it, is the target's choice. Fedora's are up to 10 MiB.
+/// Maximum unpacked size: the target controls the file and its content. Fedora's have up to 10 MiB.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Unpacks mini debug info; nothing when it is damaged or too large.
+/// Unpacks mini debug info; `None` if it is damaged or too large.
 pub(super) fn unpack(mut compressed: &[u8]) -> Option<Vec<u8>> {
     let mut unpacked = Bounded(Vec::new());
     lzma_rs::xz_decompress(&mut compressed, &mut unpacked).ok()?;

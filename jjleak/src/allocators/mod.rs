@@ -1,7 +1,7 @@
 //! Finds the allocator functions in a file and the instructions to probe in each.
 //!
-//! In: the bytes of an ELF file that a process maps. Out: which allocator it holds, and for a family that
-//! jjleak profiles the [`ProbeSite`]s. Pure: no process and no kernel is asked.
+//! In: the bytes of an ELF file that a process maps. Out: the allocators in the file, with [`ProbeSite`]s for the families that
+//! jjleak profiles. Pure: reads neither the process nor the kernel.
 
 mod cut;
 mod exits;
@@ -33,75 +33,74 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
-/// The functions by which a program maps memory itself.
+/// Functions with which a program maps memory directly.
 const MAPPING_FUNCTIONS: &[&str] = &["mmap", "mmap64", "mremap", "sbrk", "brk"];
 
-/// Why a file's allocator could not be looked for.
+/// A file that cannot be searched for allocators.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It is no 64-bit little-endian ELF file, or a broken one.
+    /// The file is not 64-bit little-endian ELF, or is broken.
     #[error("cannot parse it as a 64-bit ELF file")]
     Parse(#[source] object::Error),
-    /// Its code is for another processor; the number is ELF's `e_machine`.
+    /// The code is for another processor; the number is ELF's `e_machine`.
     #[error("its code is for ELF machine {0}, not x86-64")]
     Machine(u16),
-    /// Its executable segments hold more bytes than the file.
+    /// The executable segments hold more bytes than the file.
     #[error("its executable segments overlap")]
     OverlappingCode,
 }
 
-/// The allocators that a file holds.
+/// The allocators in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModuleAllocators {
-    /// Those that can be followed.
+    /// Allocators that can be followed.
     pub profiled: Vec<ProfiledAllocator>,
-    /// What cannot be: what it gives is missing.
+    /// Allocators and functions that cannot be followed: their allocations are missing.
     pub unfollowed: Vec<Unfollowed>,
-    /// Whether it is an executable from which the symbol table was taken: a debug file can tell more.
+    /// True if the file is an executable without a symbol table: a debug file can supply one.
     pub stripped: bool,
 }
 
-/// What is known of a file besides its content.
+/// Input about a file besides its content.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hints<'a> {
-    /// Allocators that the user has named, which it may hold.
+    /// Allocators named by the user that the file may contain.
     pub named: &'a [&'a NamedAllocator],
-    /// The content of its separate debug file.
+    /// Content of the separate debug file.
     pub debug_file: Option<&'a [u8]>,
-    /// How calls of its functions are to be followed.
+    /// How to follow calls of the functions.
     pub following: CallFollowing,
 }
 
 /// How calls of allocation functions are followed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallFollowing {
-    /// By single probes inside of a function, where it can be proven that they see every call; elsewhere by probes at entry
-    /// and return.
+    /// With single probes inside a function where they provably see every call; elsewhere with entry and return probes.
     #[default]
     Inside,
-    /// By probes at entry and return of every function.
+    /// With entry and return probes on every function.
     EntryAndReturn,
 }
 
 /// An allocator with its probe sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfiledAllocator {
-    /// The name users know it by.
+    /// The name that users know it by.
     pub family: String,
-    /// One site a function; aliases share theirs. Those at which functions return come first.
+    /// One site per function; aliases share theirs. Sites at which functions return come first.
     pub sites: Vec<ProbeSite>,
-    /// The family's functions that cannot be probed in this file.
+    /// Functions of the family that cannot be probed in this file.
     pub missing: Vec<MissingFunction>,
-    /// Offsets of the functions by which a program itself maps memory, where the file has them: tcmalloc takes the place of
-    /// the C library's.
+    /// Offsets of the functions with which a program maps memory directly, if the file defines them: tcmalloc replaces those of
+    /// the C library.
     pub mapping_functions: Vec<Range<u64>>,
 }
 
 impl ProfiledAllocator {
-    /// Whether the code at an offset of the file is the allocator's: in one of its functions, or, where the file is a
-    /// library that is there for nothing else, anywhere but in the functions by which a program itself maps memory. The
-    /// allocator's functions jump to others that have no names.
+    /// Returns true if the code at a file offset belongs to the allocator: code of its known functions; in a library that serves
+    /// no other purpose, all code except the functions with which a program maps memory directly. Known functions jump to others
+    /// without names.
     #[must_use]
     pub fn holds(&self, offset: u64, is_library: bool) -> bool {
         let distance = |site: &ProbeSite| offset.checked_sub(site.function_offset);
@@ -114,13 +113,13 @@ impl ProfiledAllocator {
 }
 
 impl ProfiledAllocator {
-    /// Whether it is the C library's: what its file frees, it has kept for itself.
+    /// Returns true if this is the C library's allocator: the blocks that its own code frees are blocks that it kept for itself.
     #[must_use]
     pub fn is_c_library(&self) -> bool {
         families::is_c_library(&self.family)
     }
 
-    /// A site of each function.
+    /// One site of each function.
     pub fn functions(&self) -> impl Iterator<Item = &ProbeSite> {
         let mut seen = HashSet::new();
         self.sites.iter().filter(move |site| site.role != Role::Exit && seen.insert(site.function_offset))
@@ -130,18 +129,18 @@ impl ProfiledAllocator {
 /// A function of a family that cannot be probed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingFunction {
-    /// Its usual name.
+    /// The usual name.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub reason: MissingReason,
 }
 
-/// An allocator in a file, or a function of one that every program may call, that cannot be followed.
+/// An allocator that cannot be followed, or a single such function that any program may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfollowed {
-    /// A function, as its symbol is no use.
+    /// A function with an unusable symbol.
     Function(MissingFunction),
-    /// All of an allocator's: the file has its messages, and no symbols for its functions.
+    /// A whole allocator: the file contains its messages, but no symbols for its functions.
     Hidden(&'static str),
 }
 
@@ -154,30 +153,30 @@ impl Display for Unfollowed {
     }
 }
 
-/// Why a function cannot be probed.
+/// Reason why a function cannot be probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MissingReason {
-    /// No symbol has its name: older versions lack some functions.
+    /// No symbol has this name: older versions lack some functions.
     #[error("the file does not define it")]
     Undefined,
-    /// Its symbol is an IFUNC: the code that runs is chosen at start-up and has no name.
+    /// The symbol is an IFUNC: the code that runs is selected at start-up and has no name.
     #[error("its symbol is resolved at run time (IFUNC)")]
     Indirect,
-    /// Its symbol is data or has no type.
+    /// The symbol is data or has no type.
     #[error("its symbol is no function")]
     NoFunction,
-    /// Its symbol points outside of the file's executable segments.
+    /// The symbol points outside the file's executable segments.
     #[error("its symbol points outside of the file's code")]
     OutsideCode,
-    /// It shares its code with a function of another meaning.
+    /// The function shares its code with a function of another meaning.
     #[error("its code is also another function's")]
     Shared,
-    /// It is not known how it ends: it is only seen to be called.
+    /// The exits of the function are unknown: its calls are counted, its blocks are not.
     #[error("its calls are not followed: {0}")]
     Unproven(Unproven),
 }
 
-/// Finds the allocators in an ELF file, and where to probe them: those that the user has named, and the known families.
+/// Finds the allocators in an ELF file and their probe sites: first those named by the user, then the known families.
 pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Error> {
     let Hints { named, debug_file, following } = hints;
     let names = |prefixes: &Prefixes| {
@@ -225,7 +224,7 @@ pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Erro
     if following == CallFollowing::Inside {
         probe_inside(&image, &mut located, &mut found);
     }
-    // What is known of one allocator's code helps to prove the sites of all.
+    // The known code of each allocator helps to prove the sites of all.
     let ranges: Vec<_> = located.iter().map(|located| located.function.range()).collect();
     let sealed = placement::sealed_against(image.code(), &ranges);
     for (located, sealed) in located.into_iter().zip(sealed) {
@@ -237,15 +236,15 @@ pub fn find_sites(elf: &[u8], hints: Hints<'_>) -> Result<ModuleAllocators, Erro
     Ok(ModuleAllocators { profiled: found, unfollowed, stripped: image.is_stripped_executable() })
 }
 
-/// Whether what a function gives or takes back is missing when it cannot be probed: the file defines it, other files can
-/// call it, and no other function of the table does what it does.
+/// Returns true if allocations or frees are missing when the function cannot be probed: the file defines it, other files can call
+/// it, and no other function of the table does the same.
 fn is_loss(function: &MissingFunction) -> bool {
     let is_there = !matches!(function.reason, MissingReason::Undefined | MissingReason::Shared);
     is_there && families::ESSENTIAL.contains(&function.name.as_str())
 }
 
-/// Finds the exits of functions that may throw, and drops functions that only pass on to others. Returns the exits,
-/// each with the index of its allocator.
+/// Finds the exits of functions that may throw, and drops functions that only call another. Returns the exits, each with the
+/// index of its allocator.
 fn resolve_ends(
     image: &Image<'_>,
     located: &mut Vec<Located<'_>>,
@@ -291,7 +290,7 @@ fn resolve_ends(
     returns.into_iter().filter_map(site).collect()
 }
 
-/// Whether call frame information tells of a function: no exception finds its way through one of which it does not.
+/// Returns true if call frame information covers the function: exceptions cannot unwind through a function without it.
 fn is_described(described: &[Described], function: &Function<'_>) -> bool {
     described.iter().any(|known| known.addresses.contains(&function.address))
 }
@@ -308,7 +307,7 @@ fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<Prob
     })
 }
 
-/// Functions that consist of a jump to another one that means the same are that function.
+/// Merges each function that consists of a jump to another of the same meaning into its target.
 fn merge_aliases(follower: &Follower<'_, '_>, located: &mut Vec<Located<'_>>) {
     let mut index = 0;
     while index < located.len() {
@@ -328,12 +327,12 @@ fn merge_aliases(follower: &Follower<'_, '_>, located: &mut Vec<Located<'_>>) {
     }
 }
 
-/// The names of all families that [`find_sites`] knows.
+/// Names of all families that [`find_sites`] knows.
 pub fn profiled_families() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.name)
 }
 
-/// Where the functions are by which a program maps memory.
+/// File ranges of the functions with which a program maps memory directly.
 fn mapping_functions(image: &Image<'_>) -> Vec<Range<u64>> {
     let definitions = MAPPING_FUNCTIONS.iter().flat_map(|name| image.definitions(name));
     let functions = definitions.filter_map(|definition| image.function(*definition).ok());

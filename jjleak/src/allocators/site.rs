@@ -1,79 +1,76 @@
-//! A probe site: where to put a breakpoint, and what to read there.
+//! Probe sites: where to put a breakpoint, and what to read there.
 
 use jjleak_common::cookie::{Inside, Signature};
 
-/// What an allocator function does to the books. Each role has one BPF program for its entry.
+/// Effect of an allocator function on the accounting. Each role has one BPF program for its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// Gives a new block (`malloc`, `calloc`, `posix_memalign`).
+    /// Allocates a block (`malloc`, `calloc`, `posix_memalign`).
     Allocate,
-    /// Gives a new block or throws an exception (`operator new`), so that its exits are probed and not its return.
+    /// Allocates a block or throws an exception (`operator new`): its exits are probed instead of its return.
     AllocateOrThrow,
-    /// No function, but an instruction of one that gives a new block, at which both the block and the requested size are
-    /// known.
+    /// An instruction inside an allocating function at which both the block and the requested size are known.
     Given,
-    /// No function, but an instruction of one that gives a new block, at which the requested size is known; an [`Self::Exit`]
-    /// follows.
+    /// An instruction inside an allocating function at which the requested size is known; an [`Self::Exit`] follows.
     Noted,
-    /// No function, but an instruction by which functions that may throw return, or at which the block is known that a
-    /// [`Self::Noted`] call gives.
+    /// An instruction with which functions that may throw return, or at which the block of a [`Self::Noted`] call is known.
     Exit,
-    /// Turns a block into another one (`realloc`).
+    /// Replaces a block by another (`realloc`).
     Resize,
-    /// Resizes a block where it is, and returns its real size (jemalloc's `xallocx`).
+    /// Resizes a block in place and returns its real size (jemalloc's `xallocx`).
     ResizeInPlace,
-    /// Takes a block back (`free`).
+    /// Frees a block (`free`).
     Free,
-    /// Gives a new block or throws, and its exits are not known: its calls are counted, its blocks are not.
+    /// Allocates a block or throws, with unknown exits: its calls are counted, its blocks are not.
     UnseenAllocation,
-    /// Takes back blocks that it does not name (`mi_heap_destroy`): its calls are counted.
+    /// Frees blocks that are not among its arguments (`mi_heap_destroy`): its calls are counted.
     UnseenFree,
 }
 
 impl Role {
-    /// Whether the call's result matters, so that its return carries a probe too, armed at the same site.
+    /// Returns true if the result of the call matters: a return probe is armed at the same site.
     #[must_use]
     pub const fn probes_return(self) -> bool {
         matches!(self, Self::Allocate | Self::Resize | Self::ResizeInPlace)
     }
 
-    /// Whether a call that comes here in tail position from another allocation function is accounted by itself.
+    /// Returns true if a tail call of such a function from another allocation function is accounted by its own probes.
     pub(super) const fn accounts_allocation(self) -> bool {
         self.probes_return() || matches!(self, Self::AllocateOrThrow)
     }
 }
 
-/// An allocator function found in a file, and the instruction that was chosen for its probe.
+/// An allocator function in a file, with the instruction chosen for its probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeSite {
     /// Names of the function: aliases share one site.
     pub names: Vec<String>,
-    /// What the function does.
+    /// Effect on the accounting.
     pub role: Role,
-    /// Which of its arguments mean what.
+    /// Meaning of the arguments.
     pub signature: Signature,
     /// The chosen instruction.
     pub placement: Placement,
-    /// Offset in the file of the function's first instruction.
+    /// File offset of the function's first instruction.
     pub function_offset: u64,
-    /// Bytes of it that are known: all, or the first instruction's where the symbol has no size.
+    /// Number of known bytes: the whole function, or the first instruction if the symbol has no size.
     pub function_length: u64,
 }
 
 impl ProbeSite {
-    /// Offset in the file of the instruction to probe.
+    /// File offset of the instruction to probe.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.function_offset.wrapping_add(self.placement.delta)
     }
 
-    /// Offset in the file of the instruction that stands for the function on stacks.
+    /// File offset of the instruction that represents the function in stacks.
     #[must_use]
     pub const fn frame_offset(&self) -> u64 {
         if self.placement.inside.is_some() { self.function_offset } else { self.offset() }
     }
 
-    /// The names by which people know the function.
+    /// The names that users know the function by.
     #[must_use]
     pub fn label(&self) -> String {
         let mut names: Vec<_> = self.names.iter().map(|name| plain(name)).collect();
@@ -82,7 +79,7 @@ impl ProbeSite {
     }
 }
 
-/// What C++ calls the function (Itanium C++ ABI, "Operator Encodings").
+/// C++ spelling of a mangled name (Itanium C++ ABI, "Operator Encodings").
 fn plain(name: &str) -> &str {
     match name.get(..4) {
         Some("_Znw") => "operator new",
@@ -96,23 +93,23 @@ fn plain(name: &str) -> &str {
 /// The instruction of a function that carries the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// Distance in bytes from the function's first instruction; wraps around for code that lies before it.
+    /// Distance in bytes from the function's first instruction; wraps around for code that precedes it.
     pub delta: u64,
-    /// Distance in 8-byte words from the stack pointer up to the canonical frame address there.
+    /// Distance in 8-byte words from the stack pointer up to the canonical frame address (CFA) at the instruction.
     pub cfa_words: u16,
-    /// What the kernel does to get past the breakpoint.
+    /// How the kernel steps over the breakpoint.
     pub stepping: Stepping,
-    /// What can be read there, where that is not what the function was called with.
+    /// What can be read at the instruction, if that differs from the arguments of the call.
     pub inside: Option<Inside>,
 }
 
-/// How the kernel gets past a probed instruction, cheapest first.
+/// How the kernel steps over a probed instruction, cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stepping {
-    /// It emulates a no-op or a jump.
+    /// The kernel emulates a no-op or a jump.
     EmulatedBranch,
-    /// It emulates a push or a call, which also writes to the stack.
+    /// The kernel emulates a push or a call, which also writes to the stack.
     EmulatedPush,
-    /// It executes the instruction out of line and single-steps it: some ten times the cost on virtual machines.
+    /// The kernel executes the instruction out of line and single-steps it: about ten times the cost on virtual machines.
     SingleStep,
 }

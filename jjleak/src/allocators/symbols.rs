@@ -1,7 +1,7 @@
-//! Reads the functions of an ELF file: where they are in the file, and their code.
+//! Reads the functions of an ELF file: their place in the file and their code.
 //!
-//! The file belongs to the profiled process, so nothing in it is trusted: sizes and offsets are checked, and
-//! work is bounded by the file's length.
+//! The file belongs to the profiled process and is not trusted: sizes and offsets are checked, and work is bounded by the file's
+//! length.
 
 use super::{Error, MissingReason, mini_debug, placement::Body};
 use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
@@ -15,23 +15,22 @@ use std::{
     ops::Range,
 };
 
-/// The section with mini debug info.
+/// Section with mini debug info.
 const MINI_DEBUG_INFO: &[u8] = b".gnu_debugdata";
 
-/// Longest function that is looked at as a whole; malloc is some 800 bytes long, mallocs with everything
-/// inlined a few thousand. The size comes from the file and bounds the work.
+/// Maximum size of a function that is analysed whole. malloc has about 800 bytes, a malloc with everything inlined a few
+/// thousand. The size comes from the file and bounds the work.
 const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 
-/// Bytes read of a function whose size is not known: the longest x86 instruction.
+/// Number of bytes read of a function of unknown size: the longest x86 instruction.
 const MAX_INSTRUCTION_BYTES: usize = 15;
 
-/// Most definitions of one name that are kept; versioned symbols have two or three.
+/// Maximum number of definitions kept per name; versioned symbols have two or three.
 const MAX_DEFINITIONS: usize = 8;
 
-/// Bytes of an address.
 const ADDRESS_BYTES: u8 = 8;
 
-/// Most prefixes that are tried; a program holds one jemalloc, seldom two.
+/// Maximum number of prefixes tried; a program contains one jemalloc, rarely two.
 const MAX_PREFIXES: usize = 4;
 
 type Elf<'data> = ElfFile<'data, FileHeader64<LittleEndian>>;
@@ -45,12 +44,12 @@ pub(super) struct Image<'data> {
     prefixes: Prefixes,
 }
 
-/// What stands before some names in the names of a file's functions.
+/// Prefixes in the names of a file's functions.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
-    /// Before a public function's.
+    /// Prefixes of public functions.
     pub(super) of_api: Vec<String>,
-    /// Before an internal function's.
+    /// Prefixes of internal functions.
     pub(super) of_internals: Vec<String>,
 }
 
@@ -61,20 +60,20 @@ struct Segment<'data> {
     bytes: &'data [u8],
 }
 
-/// A function that call frame information tells of.
+/// A function with call frame information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Described {
     pub(super) addresses: Range<u64>,
-    /// Whether control can come into its middle by an exception.
+    /// True if an exception can transfer control into the middle of the function.
     pub(super) catches_exceptions: bool,
 }
 
-/// A function that is called by way of memory.
+/// Target of a call through memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Callee {
-    /// One of the file's own, at this address.
+    /// A function of the same file, at this address.
     Own(u64),
-    /// Another file's, of this name.
+    /// A function of another file, with this name.
     Other(String),
 }
 
@@ -84,7 +83,7 @@ pub(super) struct Definition {
     address: u64,
     size: u64,
     kind: elf::SymbolType,
-    /// Other files cannot bind to it: linkers make hidden symbols of static executables local.
+    /// True if other files cannot bind to the symbol: linkers make hidden symbols of static executables local.
     local: bool,
 }
 
@@ -93,9 +92,8 @@ pub(super) struct Definition {
 pub(super) struct Function<'data> {
     /// Virtual address, before relocation of the module.
     pub(super) address: u64,
-    /// Offset in the file of its first instruction.
+    /// File offset of the first instruction.
     pub(super) offset: u64,
-    /// Its code.
     pub(super) body: Body<'data>,
 }
 
@@ -106,17 +104,17 @@ impl Definition {
 }
 
 impl Function<'_> {
-    /// The addresses its known code takes.
+    /// Address range of the known code.
     pub(super) fn range(&self) -> Range<u64> {
         self.address..self.address.saturating_add(self.body.bytes().len() as u64)
     }
 }
 
 impl<'data> Image<'data> {
-    /// Reads the file, and of its symbols those with the names that `names` gives for the prefixes under which the
-    /// file defines `public` and `internals`.
+    /// Reads the file and its symbols. Only symbols with a name from `names` are kept; `names` receives the prefixes under which
+    /// the file defines `public` and `internals`.
     ///
-    /// `debug_file` is another file with symbols of this one.
+    /// `debug_file` is another file with symbols for this one.
     pub(super) fn parse(
         data: &'data [u8],
         debug_file: Option<&[u8]>,
@@ -131,7 +129,7 @@ impl<'data> Image<'data> {
         }
         let mini = file.section_by_name_bytes(MINI_DEBUG_INFO).and_then(|section| section.data().ok());
         let mini = mini.and_then(mini_debug::unpack);
-        // One that is damaged has no symbols.
+        // A damaged debug file contributes no symbols.
         let more = [mini.as_deref(), debug_file].into_iter().flatten();
         let more: Vec<_> = more.filter_map(|elf| Elf::parse(elf).ok()).collect();
         let own = [file.elf_dynamic_symbol_table(), file.elf_symbol_table()];
@@ -147,7 +145,7 @@ impl<'data> Image<'data> {
         Ok(Self { code: executable_segments(&file, data)?, definitions, prefixes, file })
     }
 
-    /// Where the file's code finds the functions that it calls by way of memory which the dynamic linker fills.
+    /// Targets of calls through memory that the dynamic linker fills, by address of the slot.
     pub(super) fn linkage(&self) -> HashMap<u64, Callee> {
         let table = self.file.elf_dynamic_symbol_table();
         let relocations = self.file.dynamic_relocations().into_iter().flatten();
@@ -163,7 +161,7 @@ impl<'data> Image<'data> {
         relocations.filter_map(|(slot, relocation)| Some((slot, callee(&relocation)?))).collect()
     }
 
-    /// Code from an address on, to the end of its segment; none outside of the code.
+    /// Code from an address to the end of its segment; empty outside the code.
     pub(super) fn code_from(&self, address: u64) -> &'data [u8] {
         let segment = self.code.iter().find(|segment| segment.contains(address));
         let rest =
@@ -171,13 +169,13 @@ impl<'data> Image<'data> {
         rest.unwrap_or_default()
     }
 
-    /// The offset in the file of code at an address.
+    /// File offset of the code at an address.
     pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
         let segment = self.code.iter().find(|segment| segment.contains(address))?;
         Some(segment.offset + (address - segment.address))
     }
 
-    /// Whether it is an executable from which the symbol table was taken.
+    /// Returns true for an executable without a symbol table.
     pub(super) fn is_stripped_executable(&self) -> bool {
         let header = self.file.elf_header();
         let interpreted =
@@ -187,7 +185,7 @@ impl<'data> Image<'data> {
         executable && self.file.elf_symbol_table().is_empty()
     }
 
-    /// Whether other files can ask for it by a name (`DT_SONAME`), as they do for libraries.
+    /// Returns true if other files can refer to this one by name (`DT_SONAME`), as to a library.
     fn has_name(&self) -> bool {
         let dynamic = self
             .file
@@ -198,33 +196,33 @@ impl<'data> Image<'data> {
         tags.into_iter().any(|tag| tag == elf::DT_SONAME)
     }
 
-    /// What stands before the names that were asked for.
+    /// Prefixes found for the requested names.
     pub(super) fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
 
-    /// Whether two names are defined and stand for the same code.
+    /// Returns true if two names are defined for the same code.
     pub(super) fn same_code(&self, one: &str, other: &str) -> bool {
         let others = self.definitions(other);
         self.definitions(one).iter().any(|one| others.iter().any(|other| one.address == other.address))
     }
 
-    /// Whether the file defines the name.
+    /// Returns true if the file defines the name.
     pub(super) fn defines(&self, name: &str) -> bool {
         !self.definitions(name).is_empty()
     }
 
-    /// Whether other files can bind to the file's definition of the name.
+    /// Returns true if other files can bind to the file's definition of the name.
     pub(super) fn exports(&self, name: &str) -> bool {
         self.definitions(name).iter().any(|definition| !definition.local)
     }
 
-    /// Every definition of the name.
+    /// All definitions of the name.
     pub(super) fn definitions(&self, name: &str) -> &[Definition] {
         self.definitions.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The function that a symbol stands for.
+    /// The function of a symbol.
     pub(super) fn function(&self, symbol: Definition) -> Result<Function<'data>, MissingReason> {
         match symbol.kind {
             elf::STT_FUNC => {}
@@ -245,12 +243,12 @@ impl<'data> Image<'data> {
         Ok(Function { address: symbol.address, offset: segment.offset + distance, body })
     }
 
-    /// The function at an address; its length is not known.
+    /// The function at an address, with unknown length.
     pub(super) fn function_at(&self, address: u64) -> Result<Function<'data>, MissingReason> {
         self.function(Definition { address, size: 0, kind: elf::STT_FUNC, local: false })
     }
 
-    /// The functions that call frame information tells of (`.eh_frame`).
+    /// The functions with call frame information (`.eh_frame`).
     pub(super) fn described(&self) -> Vec<Described> {
         let Some(section) = self.file.section_by_name(".eh_frame") else { return Vec::new() };
         let Ok(bytes) = section.data() else { return Vec::new() };
@@ -269,7 +267,7 @@ impl<'data> Image<'data> {
         described
     }
 
-    /// Address and bytes of everything that is loaded.
+    /// Address and bytes of each loaded segment.
     pub(super) fn loaded(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
         let headers = self.file.elf_program_headers().iter();
         let loaded = headers.filter(|header| header.p_type(LittleEndian) == elf::PT_LOAD);
@@ -279,14 +277,14 @@ impl<'data> Image<'data> {
         })
     }
 
-    /// What is loaded from an address on, to the end of its segment; `None` where there is nothing.
+    /// Loaded bytes from an address to the end of their segment; `None` if nothing is loaded there.
     pub(super) fn loaded_from(&self, address: u64) -> Option<&'data [u8]> {
         self.loaded().find_map(|(start, bytes)| {
             bytes.get(usize::try_from(address.checked_sub(start)?).ok()?..).filter(|rest| !rest.is_empty())
         })
     }
 
-    /// What it holds besides code and data that is written to, strings above all.
+    /// Read-only data, which includes the strings.
     pub(super) fn constants(&self) -> impl Iterator<Item = &'data [u8]> {
         let sections = self.file.sections().filter(|section| {
             section.kind() == SectionKind::ReadOnlyString || section.kind() == SectionKind::ReadOnlyData
@@ -294,7 +292,7 @@ impl<'data> Image<'data> {
         sections.filter_map(|section| section.data().ok())
     }
 
-    /// Whether it is loaded at the addresses that it names.
+    /// Returns true if the file is always loaded at the addresses in its headers.
     pub(super) fn is_fixed(&self) -> bool {
         self.file.elf_header().e_type.get(LittleEndian) == elf::ET_EXEC
     }
@@ -329,8 +327,8 @@ fn collect_definitions(table: &Symbols<'_>, definitions: &mut HashMap<String, Ve
     }
 }
 
-/// A name is the global symbol's. Without one it is the local function's, if there is just one: a program may have
-/// many local functions of one name, of which none is meant.
+/// Keeps the global definitions of a name. Without one, keeps the local function if there is only one: a program may have many
+/// local functions of the same name, none of which is the allocator's.
 fn drop_doubtful(definitions: &mut Vec<Definition>) {
     if definitions.iter().any(|definition| !definition.local) {
         definitions.retain(|definition| !definition.local);
@@ -339,7 +337,7 @@ fn drop_doubtful(definitions: &mut Vec<Definition>) {
     }
 }
 
-/// What stands before one of the marks in the names of functions.
+/// Prefixes of function names that end in one of the marks.
 fn prefixes(tables: &[&Symbols<'_>], marks: &[&str]) -> Vec<String> {
     let symbols = tables.iter().copied().flat_map(defined);
     let functions = symbols.filter(|(_, symbol)| symbol.st_type() == elf::STT_FUNC);
@@ -348,20 +346,20 @@ fn prefixes(tables: &[&Symbols<'_>], marks: &[&str]) -> Vec<String> {
     prefixes.into_iter().take(MAX_PREFIXES).map(str::to_owned).collect()
 }
 
-/// The defined symbols of a table, by name; of local ones the functions.
+/// The defined symbols of a table, by name; of the local ones, only functions.
 fn defined<'data>(table: &Symbols<'data>) -> impl Iterator<Item = (&'data str, &'data Sym64<LittleEndian>)> {
     let symbols = table.iter().filter(|symbol| {
         let counts = !symbol.is_local() || symbol.st_type() == elf::STT_FUNC;
         counts && !symbol.is_undefined(LittleEndian)
     });
     symbols.filter_map(|symbol| {
-        // A name that cannot be read is the name of no allocator.
+        // An unreadable name is not the name of an allocator function.
         let name = table.symbol_name(LittleEndian, symbol).ok()?;
         Some((str::from_utf8(without_version(name)).ok()?, symbol))
     })
 }
 
-/// `.symtab` spells a symbol's version out: `cfree@GLIBC_2.2.5`.
+/// Strips the version that `.symtab` appends to a name: `cfree@GLIBC_2.2.5`.
 fn without_version(name: &[u8]) -> &[u8] {
     name.split(|&byte| byte == b'@').next().unwrap_or(name)
 }
@@ -373,7 +371,7 @@ fn executable_segments<'data>(file: &Elf<'data>, data: &'data [u8]) -> Result<Ve
     let mut room = data.len();
     segments
         .map(|header| {
-            // What lies behind the end of the file is not code, and no reason to give up the rest.
+            // A segment beyond the end of the file contains no code; the others remain usable.
             let bytes = header.data(LittleEndian, data).unwrap_or_default();
             room = room.checked_sub(bytes.len()).ok_or(Error::OverlappingCode)?;
             Ok(Segment {

@@ -1,8 +1,8 @@
-//! A small x86-64 ELF file to test on: one executable segment and a dynamic symbol table.
+//! A small x86-64 ELF file for tests: one executable segment and a dynamic symbol table.
 
-/// Where the code begins in the file.
+/// File offset of the code.
 pub(super) const CODE_OFFSET: u64 = 120;
-/// Where it is loaded.
+/// Address of the loaded code.
 pub(super) const CODE_ADDRESS: u64 = 0x1000;
 
 /// ELF's `STT_FUNC`.
@@ -14,7 +14,7 @@ const GLOBAL: u8 = 1 << 4;
 const SECTION_HEADER_BYTES: u16 = 64;
 const SYMBOL_BYTES: u64 = 24;
 
-/// A symbol, defined in the code.
+/// A symbol defined in the code.
 pub(super) struct Symbol {
     pub(super) name: &'static str,
     /// Distance of its address from [`CODE_ADDRESS`].
@@ -24,7 +24,7 @@ pub(super) struct Symbol {
     pub(super) is_local: bool,
 }
 
-/// A function of a known size.
+/// A function of known size.
 pub(super) const fn function(name: &'static str, at: u64, size: u64) -> Symbol {
     Symbol { name, at, size, kind: FUNC, is_local: false }
 }

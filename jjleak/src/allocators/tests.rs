@@ -15,7 +15,7 @@ fn glibc(symbols: Vec<Symbol>) -> ProfiledAllocator {
     only(&file, "glibc")
 }
 
-/// The file's only allocator, which must be of this family.
+/// The file's only allocator, which must belong to this family.
 fn only(file: &[u8], family: &str) -> ProfiledAllocator {
     let mut found = find_sites(file, Hints::default()).unwrap().profiled;
     let allocator = found.pop().unwrap();
@@ -39,7 +39,7 @@ fn offsets_are_in_the_file_not_in_memory() {
 fn aliases_share_a_site() {
     let symbols = ["malloc", "memalign", "aligned_alloc"].map(|name| function(name, 0, 3));
     let symbols = symbols.into_iter().chain(["free", "cfree"].map(|name| function(name, 3, 3)));
-    // malloc takes its size from elsewhere than memalign: it must not share their site.
+    // malloc takes its size from another argument than memalign: it must not share their site.
     let glibc = glibc(symbols.skip(1).chain([function("malloc", 4, 2)]).collect());
 
     let names: Vec<_> = glibc.sites.iter().map(|site| site.names.join(",")).collect();
@@ -103,7 +103,7 @@ fn overlapping_code_is_refused() {
     assert!(matches!(find_sites(&file, Hints::default()), Err(Error::OverlappingCode)));
 }
 
-/// The C library this test itself runs on.
+/// The C library of this test process.
 fn own_libc() -> Vec<u8> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let path = maps.lines().find_map(|line| {
@@ -140,8 +140,7 @@ fn every_function_of_this_machines_libc_is_found_and_proven() {
     }
 }
 
-/// Decodes from the entry to the site, which must be an instruction of the entry block, and emulated if
-/// the placement says so.
+/// Decodes from the entry to the site, which must be an instruction of the entry block, and emulated if the placement says it is.
 fn assert_site_is_reached_from_the_entry(file: &[u8], site: &ProbeSite) {
     let code = &file[usize::try_from(site.function_offset).unwrap()..];
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
@@ -189,15 +188,15 @@ fn this_test_program_holds_no_allocator() {
     );
 }
 
-/// A whole little library for the hostile cases: small, so that damage hits what matters.
+/// A small complete library for the hostile cases: small, so that random damage hits relevant bytes.
 fn small_libc() -> Vec<u8> {
     let code = [0x48, 0x85, 0xff, 0x74, 0x01, 0x90, 0xc3, 0x41, 0x54, 0x41, 0x5c, 0xc3];
     let symbols = [function("free", 0, 7), function("malloc", 7, 5), function("gnu_get_libc_version", 7, 5)];
     test_elf::elf(&code, &symbols)
 }
 
-/// Cuts the file off and overwrites bytes: those of `headers` among the first 1024, where ELF and
-/// program headers lie, those of `anywhere` all over.
+/// Truncates the file and overwrites bytes: those of `headers` among the first 1024, which hold the ELF and program headers,
+/// those of `anywhere` in the whole file.
 fn damaged(
     mut file: Vec<u8>,
     cut: Option<Index>,

@@ -1,4 +1,4 @@
-//! What one instruction does to registers and to the function's own stack frame.
+//! Effects of one instruction on registers and on the function's own stack frame.
 
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -23,23 +23,23 @@ const CALLER_SAVED: [Register; 9] = [
     Register::R11,
 ];
 
-/// What an instruction changes, given the state before it.
+/// The effects of an instruction, given the state before it.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
-    /// Registers whose old value is gone, by number.
+    /// Numbers of overwritten registers.
     pub(super) registers: Vec<u8>,
-    /// Bytes of the frame whose old content is gone: offsets from the canonical frame address.
+    /// Overwritten bytes of the frame: offsets from the canonical frame address.
     pub(super) stack: Vec<(i64, i64)>,
-    /// All of the frame may have changed.
+    /// True if any part of the frame may have changed.
     pub(super) all_stack: bool,
-    /// An address in the frame has got to where it is not followed.
+    /// True if an address in the frame has escaped from the places that are followed.
     pub(super) exposes: bool,
     /// Whole words that are copied: to, from.
     pub(super) moves: Vec<(Place, Place)>,
 }
 
 impl Effect {
-    /// Whether the old value of a place is gone.
+    /// Returns true if the place is overwritten.
     pub(super) fn changes(&self, place: Place) -> bool {
         match place {
             Place::Register(number) => self.registers.contains(&number),
@@ -49,7 +49,7 @@ impl Effect {
         }
     }
 
-    /// Where the value of a place came from, if the instruction copied it there.
+    /// The place from which the instruction copied the value of a place, if it did.
     pub(super) fn origin(&self, place: Place) -> Option<Place> {
         self.moves.iter().find(|(to, _)| *to == place).map(|&(_, from)| from)
     }
@@ -65,7 +65,7 @@ impl Effect {
         let written = used.used_registers().iter().filter(|used| writes(used.access()));
         effect.registers.extend(written.filter_map(|used| general(used.register())));
         if !is_understood(instruction) {
-            // What a system call returns in, too.
+            // Also the registers in which a system call returns.
             effect.registers.extend([Register::RAX, Register::RCX, Register::R11].map(number));
             effect.all_stack = true;
             effect.exposes = true;
@@ -92,14 +92,14 @@ impl Effect {
         effect
     }
 
-    /// Whether a part of the frame that is the caller's, or the return address, is written to.
+    /// Returns true if the instruction writes to the return address or to the caller's part of the stack.
     pub(super) fn leaves_frame(&self) -> bool {
         self.stack.iter().any(|&(_, to)| to > -WORD)
     }
 }
 
-/// Whether an instruction takes an address in the frame to where it is not followed, by a register that frames are addressed
-/// by: where others hold one, it is known to be there already.
+/// Returns true if an instruction makes an address in the frame escape from a register that addresses frames. An address in any
+/// other register counts as escaped already.
 fn exposes(
     instruction: &Instruction,
     state: &State,
@@ -160,8 +160,8 @@ fn operand(instruction: &Instruction, index: u32, state: &State) -> Option<Place
     }
 }
 
-/// Whether what this register holds may be a part of an address on the stack: of the own frame, or of what the caller has left
-/// in a register that is no argument.
+/// Returns true if the register may be part of an address on the stack: of the function's own frame, or a value that the caller
+/// left in a register that is not an argument.
 fn may_be_of_stack(part: Register, state: &State) -> bool {
     let arguments = ARGUMENTS.map(number);
     part.full_register() == Register::RSP
@@ -181,13 +181,13 @@ const fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
 }
 
-/// The number of a general-purpose register, or of the one that it is a part of.
+/// Number of a general-purpose register, or of the one that contains it.
 pub(super) fn general(register: Register) -> Option<u8> {
     let full = register.full_register();
     full.is_gpr64().then(|| number(full))
 }
 
-/// The number of a 64-bit register, as instructions encode it.
+/// Number of a 64-bit register in instruction encodings.
 #[expect(clippy::cast_possible_truncation, reason = "there are 16 of them")]
 pub(super) fn number(register: Register) -> u8 {
     register.number() as u8

@@ -1,4 +1,4 @@
-//! The ways through a function: its instructions, what is known before each, and where each leads.
+//! Control flow of a function: its instructions, the known state before each, and the successors of each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,12 +15,12 @@ use crate::allocators::{
     site::Stepping,
 };
 
-/// Most instructions that are followed in one function: glibc's malloc has 200.
+/// Maximum number of instructions followed in one function: glibc's malloc has 200.
 const MAX_INSTRUCTIONS: usize = 2048;
-/// How deep calls are followed to find out whether they come back: `malloc_printerr`, `__libc_message`, `abort`.
+/// Maximum depth of calls followed to find out if they return: `malloc_printerr`, `__libc_message`, `abort`.
 const MAX_DEPTH: u32 = 4;
 
-/// Why no cut can be proven.
+/// Reason why a function cannot be probed inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(in crate::allocators) enum NoCut {
     #[error("its code jumps to a computed address, or leaves the file")]
@@ -43,22 +43,21 @@ pub(in crate::allocators) enum NoCut {
     NoGain,
 }
 
-/// A function's code as it can be run.
+/// The reachable code of a function.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) entry: u64,
     pub(super) nodes: BTreeMap<u64, Node>,
 }
 
-/// An instruction.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) instruction: Instruction,
-    /// How the kernel gets past it under a probe.
+    /// How the kernel steps over it under a probe.
     pub(super) stepping: Stepping,
-    /// What is known before it, whichever way led there.
+    /// State before it that holds on every path.
     pub(super) state: State,
-    /// Where it leads, and what is known then.
+    /// Successors, with the state at each.
     pub(super) next: Vec<(u64, State)>,
 }
 
@@ -71,19 +70,19 @@ impl Node {
 /// Follows functions of a file.
 pub(super) struct Explorer<'a, 'image, 'data> {
     follower: &'a Follower<'image, 'data>,
-    /// Entries of the allocation functions that have probes of their own.
+    /// Entries of the allocation functions with probes of their own.
     accounted: &'a HashSet<u64>,
     info: InstructionInfoFactory,
-    /// Whether a function comes back when it is called with this first argument.
+    /// Results for functions called with a first argument: true if they return.
     known: HashMap<(u64, Option<u64>), bool>,
 }
 
-/// What a function is followed for.
+/// Reason for following a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// All of it.
+    /// To explore all of it.
     Flow,
-    /// To find any way that returns.
+    /// To find any path that returns.
     Return,
 }
 
@@ -92,7 +91,7 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         Self { follower, accounted, info: InstructionInfoFactory::new(), known: HashMap::new() }
     }
 
-    /// All ways through an allocation function.
+    /// All paths through an allocation function.
     pub(super) fn flow(&mut self, entry: u64, size: Register) -> Result<Flow, NoCut> {
         let nodes = self.explore(entry, &State::entry(Some(size)), Purpose::Flow, 0)?;
         Ok(Flow { entry, nodes })
@@ -133,7 +132,7 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         Ok(nodes)
     }
 
-    /// Where an instruction leads.
+    /// Successors of an instruction.
     fn next(
         &mut self,
         instruction: &Instruction,
@@ -181,12 +180,12 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         }
     }
 
-    /// Whether it is not known any more where the frame is, or the return address may be changed.
+    /// Returns true if the position of the frame becomes unknown, or the instruction may change the return address.
     fn confuses_frame(&mut self, instruction: &Instruction, state: &State) -> bool {
         state.stack_pointer().is_none() || Effect::of(instruction, state, &mut self.info).leaves_frame()
     }
 
-    /// Whether a call comes back: it does unless it is shown that it cannot.
+    /// Returns true unless the call provably never returns.
     fn comes_back(
         &mut self,
         call: &Instruction,
@@ -197,7 +196,7 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         let address = match self.follower.target(call) {
             Some(Target::Address(address)) => address,
             Some(Target::OtherFile(name)) if Follower::is_no_return(name) => return Ok(false),
-            // It may be one that is accounted by itself.
+            // The function may be one with probes of its own.
             Some(Target::OtherFile(_)) | None if purpose == Purpose::Flow => return Err(NoCut::Allocates),
             Some(Target::OtherFile(_)) | None => return Ok(true),
         };
@@ -217,7 +216,7 @@ impl<'a, 'image, 'data> Explorer<'a, 'image, 'data> {
         if let Some(known) = self.known.get(&(address, first)) {
             return Ok(*known);
         }
-        // One that calls itself is taken to come back.
+        // Assume that a recursive function returns.
         self.known.insert((address, first), true);
         let explored = self.explore(address, &State::called_with(first), Purpose::Return, depth + 1);
         let comes_back = explored.map_or(true, |nodes| nodes.values().any(Node::returns));

@@ -1,18 +1,17 @@
-//! Proves that an allocation function can be followed without a probe at its return.
+//! Proves that an allocation function can be followed without a return probe.
 //!
-//! In: the code of a function. Out: instructions inside of it, such that every call that gives a block passes exactly one
-//! at which both the block and the size that was asked for are in registers; where the size is lost before the block is
-//! known, one at which the call is noted and then one at which it is settled. Where that cannot be proven, none: entry and
-//! return are probed then.
+//! In: the code of a function. Out: instructions inside it to probe. Every call that allocates passes exactly one at which both
+//! the block and the requested size are in registers; where the size is lost before the block is known, the call passes one that
+//! notes it and then one that settles it. Without a proof there are no such instructions, and entry and return are probed.
 //!
-//! All ways through the function are followed (`flow`), with what is known of registers and of the function's own stack
-//! frame (`state`, `effect`): forwards, where the size is; backwards, where what will be returned is (`returned`). A call that
-//! fails need not pass any of the instructions. Nobody may come into the function but by its entry (`sealed`), and there may be
-//! no instruction in it but such as are understood to the last bit (`understood`).
+//! The proof follows all paths through the function (`flow`), with the known content of registers and of the function's own stack
+//! frame (`state`, `effect`): forwards for the location of the size, backwards for the location of the return value (`returned`).
+//! A call that fails need not pass any of the instructions. Control must enter the function only at its entry (`sealed`), and the
+//! semantics of every instruction must be fully known (`understood`).
 //!
-//! What is taken for granted: functions that are called keep to the psABI, so that they leave alone callee-saved registers and
-//! the caller's frame, as long as its address has not got anywhere; no pointer leads into a frame by chance; and a computed
-//! jump of another function leads into that function, to a function's entry, or to where a table says that the file holds.
+//! Assumptions: called functions follow the psABI, and therefore preserve callee-saved registers and the caller's frame, as long
+//! as the address of the frame has not escaped; no pointer points into a frame by chance; and the target of a computed jump in
+//! another function is in that function, at a function's entry, or in a table in the file.
 
 mod effect;
 mod flow;
@@ -47,7 +46,7 @@ pub(super) struct Site {
     pub(super) stepping: Stepping,
 }
 
-/// Looks for cuts in functions of one file.
+/// Searches functions of one file for instructions to probe.
 pub(super) struct Prover<'a, 'data> {
     follower: &'a Follower<'a, 'data>,
     surroundings: Surroundings<'a, 'data>,
@@ -64,7 +63,7 @@ impl<'a, 'data> Prover<'a, 'data> {
         Self { follower, surroundings: Surroundings::of(image), accounted }
     }
 
-    /// The instructions of a function to probe in the place of its entry and return. `addresses` are those of all its code.
+    /// The instructions to probe instead of the entry and return of a function. `addresses` covers all its code.
     pub(super) fn find(&self, addresses: &Range<u64>, signature: Signature) -> Result<Vec<Site>, NoCut> {
         let entry = addresses.start;
         let size = size(signature).ok_or(NoCut::NoSites)?;
@@ -76,13 +75,13 @@ impl<'a, 'data> Prover<'a, 'data> {
         let sites =
             sites.into_iter().map(|(address, (step, view))| site(address.wrapping_sub(entry), step, view));
         let mut sites = sites.collect::<Option<Vec<_>>>().ok_or(NoCut::TooLarge)?;
-        // Those that settle calls are in place before any call is noted.
+        // Attach the sites that settle calls before those that note them.
         sites.sort_by_key(|site| (site.step != Step::Settle, site.inside.distance));
         Ok(sites)
     }
 }
 
-/// What a probe has to know; `None` when the instruction is too far from the function's first.
+/// Values for the probe; `None` if the instruction is too far from the function's first.
 fn site(distance: u64, step: Step, view: View) -> Option<Site> {
     let View { size, frame_pointer_words, cfa_words, stepping, .. } = view;
     let distance = i32::try_from(distance.cast_signed()).ok()?;
@@ -94,8 +93,8 @@ fn site(distance: u64, step: Step, view: View) -> Option<Site> {
     Some(Site { step, inside, cfa_words, stepping })
 }
 
-/// The register in which the size comes in; `None` where it is a product, or where the block is not what the function returns,
-/// or replaces another one.
+/// The register that contains the requested size; `None` if the size is a product, or if the block is not the return value or
+/// replaces another.
 fn size(signature: Signature) -> Option<Register> {
     match signature {
         Signature {

@@ -1,4 +1,4 @@
-//! Where the result of a call is before it returns.
+//! Finds the locations of a call's return value before the call returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,21 @@ use super::{
     state::{Place, State, Value},
 };
 
-/// What is known of the result before an instruction, whichever way leads on from there.
+/// Location of the return value before an instruction that holds on every path from there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Returned {
-    /// Nothing: no way returns.
+    /// No path returns.
     Never,
-    /// It is null.
+    /// The value is null.
     Null,
-    /// All of these hold it.
+    /// All of these places contain it.
     In(BTreeSet<Place>),
 }
 
-/// Most rounds for each instruction: knowledge takes as many to come round as loops are within each other.
+/// Maximum number of rounds per instruction: the analysis takes as many rounds to converge as loops are nested.
 const ROUNDS: usize = 4;
 
-/// What is known of the result before each instruction.
+/// The location of the return value before each instruction.
 pub(super) fn returned(
     flow: &Flow,
     info: &mut InstructionInfoFactory,
@@ -32,7 +32,7 @@ pub(super) fn returned(
     let mut known: BTreeMap<u64, Returned> = flow.nodes.keys().map(|&at| (at, Returned::Never)).collect();
     for _ in 0..ROUNDS * flow.nodes.len() {
         let mut changed = false;
-        // Backwards, as knowledge goes.
+        // Backwards, in the direction of the analysis.
         for (&at, node) in flow.nodes.iter().rev() {
             let before = before(node, &known, info);
             if known[&at] != before {
@@ -69,7 +69,7 @@ fn before(node: &Node, known: &BTreeMap<u64, Returned>, info: &mut InstructionIn
     }
 }
 
-/// What all ways so far agree on, and which places are zero on those that return null.
+/// The common result of all paths so far, and the places that are zero on those that return null.
 struct Met {
     returned: Returned,
     zeros: BTreeSet<Place>,
@@ -83,7 +83,7 @@ fn meet(all: Option<Met>, returned: &Returned, state: &State) -> Met {
         (Returned::Never, other) => (other.clone(), zeros),
         (_, Returned::Never) => (all.returned, all.zeros),
         (Returned::Null, Returned::Null) => (Returned::Null, both(&all.zeros, &zeros)),
-        // Where the result is null, what is zero holds it.
+        // On a path that returns null, every place that is zero contains the result.
         (Returned::Null, Returned::In(places)) => (Returned::In(both(&all.zeros, places)), zeros),
         (Returned::In(places), Returned::Null) => (Returned::In(both(places, &zeros)), all.zeros),
         (Returned::In(one), Returned::In(other)) => (Returned::In(both(one, other)), zeros),
@@ -91,13 +91,13 @@ fn meet(all: Option<Met>, returned: &Returned, state: &State) -> Met {
     Met { returned, zeros }
 }
 
-/// Where the result was before the instruction that left it in these places.
+/// Location of the result before the instruction that left it in these places.
 fn undone(node: &Node, places: &BTreeSet<Place>, info: &mut InstructionInfoFactory) -> BTreeSet<Place> {
     let effect = Effect::of(&node.instruction, &node.state, info);
     let origins = places.iter().filter_map(|&place| effect.origin(place));
     let kept =
         places.iter().copied().filter(|&place| effect.origin(place).is_none() && !effect.changes(place));
-    // What others may write to at any time holds nothing.
+    // A place that others may overwrite at any time is not usable.
     let is_safe = |place: &Place| matches!(place, Place::Register(_)) || !node.state.exposed;
     origins.chain(kept).filter(is_safe).collect()
 }

@@ -1,9 +1,9 @@
-//! Whether control comes into a function by its entry only.
+//! Proves that control enters a function only at its entry.
 //!
-//! What could lead elsewhere into it: a branch in code outside of the flow, near or short; the address of an instruction in
-//! its middle, in memory or computed by code; an entry of a table of relative addresses, as compilers make them for `switch`;
-//! an exception that it catches. Where instructions begin is known of functions that the file's call frame information
-//! describes; of all other code nearby, every byte is taken for the beginning of one. What cannot be known counts as a way in.
+//! Other entry points could be: the target of a near or short branch in code outside the flow; the address of an instruction in
+//! its middle, in memory or computed by code; an entry in a table of relative addresses, which compilers generate for `switch`; a
+//! landing pad of an exception. Instruction boundaries are known for functions with call frame information; in all other code
+//! nearby, every byte is treated as the beginning of an instruction. Anything that cannot be excluded counts as an entry point.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::allocators::symbols::{Described, Image};
 
-/// How far a short branch reaches, with its own length.
+/// Range of a short branch, including its own length.
 const REACH: u64 = 130;
-/// Longest function near by of which instructions are looked at one by one.
+/// Maximum size of a function nearby that is disassembled.
 const MAX_FUNCTION_BYTES: u64 = 64 << 10;
-/// Most entries of one table of addresses: of as many cases are the largest switches.
+/// Maximum number of entries of one table of addresses: the largest switches have as many cases.
 const MAX_TABLE_ENTRIES: usize = 4096;
 
 /// The file around a function.
@@ -34,7 +34,7 @@ impl<'a, 'data> Surroundings<'a, 'data> {
         Self { image, described: image.described() }
     }
 
-    /// Whether nothing leads into the function at these addresses but by its entry, and nothing out of it but by returning.
+    /// Returns true if control enters the function at these addresses only at its entry, and leaves it only by returning.
     pub(super) fn seal(&self, flow: &Flow, addresses: &Range<u64>) -> bool {
         let function = Function { flow, addresses };
         function.holds_flow()
@@ -44,18 +44,19 @@ impl<'a, 'data> Surroundings<'a, 'data> {
             && !self.holds_address_in(&function)
     }
 
-    /// Whether the file's call frame information agrees about where the function begins and ends, and no exception is caught
-    /// in it.
+    /// Returns true if the file's call frame information has the same bounds for the function, and the function catches no
+    /// exceptions.
     fn is_one_function(&self, addresses: &Range<u64>) -> bool {
         let overlaps =
             |it: &&Described| it.addresses.start < addresses.end && addresses.start < it.addresses.end;
         self.described.iter().filter(overlaps).all(|it| it.addresses == *addresses && !it.catches_exceptions)
     }
 
-    /// Whether anything in the file's code that could be a branch with 32 bits, or compute an address, leads into its middle.
+    /// Returns true if any bytes of the file's code that could be a branch with a 32-bit displacement, or compute an address,
+    /// have a target in the function's middle.
     fn branches_into(&self, function: &Function<'_>) -> bool {
         self.image.code().any(|(address, bytes)| {
-            // Few words lead there, so that it is asked last of what they are the operand.
+            // Check the opcode last: few words have such a target.
             bytes.windows(4).enumerate().any(|(at, word)| {
                 let distance = word.first_chunk().map_or(0, |word| i32::from_le_bytes(*word));
                 let begin = address.wrapping_add(at as u64);
@@ -63,7 +64,7 @@ impl<'a, 'data> Surroundings<'a, 'data> {
                 function.is_middle(target)
                     && match bytes[..at] {
                         [.., 0xe8 | 0xe9] => function.is_entered_by(begin.wrapping_sub(1), target),
-                        // A conditional one, and the beginning of a transaction, which leads there when it fails.
+                        // A conditional branch, or the beginning of a transaction, which branches there on failure.
                         [.., 0x0f, 0x80..=0x8f] | [.., 0xc7, 0xf8] => {
                             function.is_entered_by(begin.wrapping_sub(2), target)
                         }
@@ -74,7 +75,7 @@ impl<'a, 'data> Surroundings<'a, 'data> {
         })
     }
 
-    /// The same of short branches, in what is near enough.
+    /// Returns true if any bytes nearby that could be a short branch have a target in the function's middle.
     fn short_branches_into(&self, function: &Function<'_>) -> bool {
         let own = function.addresses;
         let near = own.start.saturating_sub(REACH)..own.end.saturating_add(REACH);
@@ -103,7 +104,7 @@ impl<'a, 'data> Surroundings<'a, 'data> {
         })
     }
 
-    /// The instructions of a function, and where each branches to; `None` where some are no instructions.
+    /// The instructions of a function, each with its branch target; `None` if some bytes are not an instruction.
     fn instructions(&self, addresses: &Range<u64>) -> Option<Vec<(Range<u64>, Option<u64>)>> {
         let length = usize::try_from(addresses.end - addresses.start).ok()?;
         let code = self.image.code_from(addresses.start).get(..length)?;
@@ -115,7 +116,7 @@ impl<'a, 'data> Surroundings<'a, 'data> {
         instructions.collect()
     }
 
-    /// Whether an address in the middle of the function is a word of the file, or in a table.
+    /// Returns true if an address in the function's middle is a word of the file, or in a table.
     fn holds_address_in(&self, function: &Function<'_>) -> bool {
         let is_middle = |address: u64| function.is_middle(address);
         let words = |(address, bytes): (u64, &[u8])| {
@@ -135,7 +136,7 @@ impl<'a, 'data> Surroundings<'a, 'data> {
         })
     }
 
-    /// Whether there is a table of addresses relative to its own, of which one is in the function.
+    /// Returns true if a table of offsets relative to its own address has a target in the function's middle.
     fn is_table_into(&self, table: u64, function: &Function<'_>) -> bool {
         let Some(bytes) = self.image.loaded_from(table) else { return false };
         let targets = bytes.as_chunks().0.iter().map(|entry| {
@@ -149,14 +150,15 @@ impl<'a, 'data> Surroundings<'a, 'data> {
     }
 }
 
-/// The function, and how it is run.
+/// The function and its control flow.
 struct Function<'a> {
     flow: &'a Flow,
     addresses: &'a Range<u64>,
 }
 
 impl Function<'_> {
-    /// Whether all of the flow is in the function, no instruction overlaps another one, and none calls a part of it.
+    /// Returns true if the whole flow is in the function, no two instructions overlap, and no instruction calls a part of the
+    /// function.
     fn holds_flow(&self) -> bool {
         let nodes = || self.flow.nodes.values();
         let is_in = |node: &Node| {
@@ -174,19 +176,19 @@ impl Function<'_> {
         is_apart && nodes().all(is_in) && !nodes().any(is_recursive)
     }
 
-    /// Whether an address is in the function, and not its entry.
+    /// Returns true if an address is in the function, but not its entry.
     fn is_middle(&self, address: u64) -> bool {
         self.addresses.contains(&address) && address != self.flow.entry
     }
 
-    /// Whether what could be a branch at `position` leads into it from elsewhere. Code of its own that is not a part of the
-    /// flow is never run.
+    /// Returns true if bytes at `position` that could be a branch lead into the function from outside. Code of the function that
+    /// is not part of the flow never runs.
     fn is_entered_by(&self, position: u64, target: u64) -> bool {
         !self.addresses.contains(&position) && self.is_middle(target)
     }
 }
 
-/// Where a short branch would lead, if these bytes were one.
+/// Target of a short branch, if these bytes are one.
 fn short_target(address: u64, bytes: &[u8]) -> Option<u64> {
     match *bytes {
         [0x70..=0x7f | 0xe0..=0xe3 | 0xeb, distance, ..] => {
@@ -196,15 +198,15 @@ fn short_target(address: u64, bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// The operation that computes an address.
+/// Opcode of the instruction that computes an address.
 const LEA: u8 = 0x8d;
 
-/// Whether the byte with the operands says: an address relative to the next instruction, whatever the register.
+/// Returns true if the operand byte encodes an address relative to the next instruction, with any register.
 const fn is_relative(operands: u8) -> bool {
     operands & 0b1100_0111 == 0b0000_0101
 }
 
-/// Every address that code could compute from its own.
+/// All addresses that code could compute relative to its own.
 fn computed(address: u64, bytes: &[u8]) -> impl Iterator<Item = u64> {
     let leas = bytes.iter().enumerate().filter(|(_, byte)| **byte == LEA);
     leas.filter_map(move |(at, _)| {

@@ -1,8 +1,8 @@
-//! Which instructions of a function to probe.
+//! Chooses the instructions of a function to probe.
 //!
-//! A call begins *fresh*. A probe that sees size and block settles it at once; where only the size is known, it is
-//! *noted*, and a later probe that sees the block settles it. The phase of a call must depend on where it is alone, so
-//! that every call is settled once, or fails and is not noted either.
+//! A call begins *fresh*. A probe that reads both size and block *settles* it at once; where only the size is known, a probe
+//! *notes* the call, and a later probe that reads the block settles it. The phase of a call must depend on its current
+//! instruction alone. Then every call is settled exactly once, or fails without being noted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +17,18 @@ use super::{
 };
 use crate::allocators::site::Stepping;
 
-/// What a probe does to the call.
+/// Effect of a probe on the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::allocators) enum Step {
-    /// Notes it with its size.
+    /// Notes the call with its size.
     Note,
-    /// Settles a noted one with its block.
+    /// Settles a noted call with its block.
     Settle,
-    /// Both.
+    /// Does both.
     Whole,
 }
 
-/// How far a call is.
+/// Progress of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Fresh,
@@ -36,29 +36,29 @@ enum Phase {
     Settled,
 }
 
-/// What can be read at an instruction.
+/// Values that can be read at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct View {
-    /// The register with the size that was asked for.
+    /// The register with the requested size.
     pub(super) size: Option<u8>,
-    /// Whether the result of the call is in `rax`; null if it will fail.
+    /// True if `rax` contains the result of the call; null if the call will fail.
     pub(super) has_block: bool,
-    /// How many words below the canonical frame address the caller's frame pointer is; 0 if it is in its register.
+    /// Distance in words from the caller's saved frame pointer up to the canonical frame address; 0 if it is in its register.
     pub(super) frame_pointer_words: u8,
     pub(super) cfa_words: u16,
     pub(super) stepping: Stepping,
 }
 
-/// A function, with what is known of every instruction.
+/// A function, with the known facts about every instruction.
 struct Cut<'a> {
     flow: &'a Flow,
     views: BTreeMap<u64, View>,
-    /// Where it is settled that the call will fail.
+    /// Instructions at which the call is certain to fail.
     failing: BTreeSet<u64>,
     before: BTreeMap<u64, Vec<u64>>,
 }
 
-/// The instructions to probe, what each does, and what can be read there.
+/// The instructions to probe, with the step of each and the values that can be read there.
 pub(super) fn choose(flow: &Flow) -> Result<BTreeMap<u64, (Step, View)>, NoCut> {
     let cut = Cut::new(flow)?;
     let settled = cut.settled();
@@ -103,13 +103,13 @@ impl<'a> Cut<'a> {
         })
     }
 
-    /// The instructions before which every call can be settled: as many as possible, so that calls are settled early.
+    /// The instructions before which every call can be settled: as many as possible, to settle calls early.
     fn settled(&self) -> BTreeSet<u64> {
         let mut settled: BTreeSet<u64> = self.flow.nodes.keys().copied().collect();
         settled.remove(&self.flow.entry);
         loop {
             let holds = |&at: &u64| {
-                // How far a call is that will fail does not matter.
+                // The phase of a call that will fail does not matter.
                 let may_follow = |to| settled.contains(&to) || self.failing.contains(&to);
                 let leads_here = |&from: &u64| {
                     settled.contains(&from)
@@ -126,7 +126,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// The probes by which calls are settled there; `None` where that cannot be.
+    /// The probes that settle calls at these instructions; `None` if that is impossible.
     fn steps(&self, settled: &BTreeSet<u64>) -> Option<BTreeMap<u64, Step>> {
         let crosses = |at: u64| {
             !settled.contains(&at)
@@ -143,7 +143,7 @@ impl<'a> Cut<'a> {
                 waiting.push(at);
             }
         }
-        // Calls are noted as late as that can be.
+        // Note calls as late as possible.
         while let Some(at) = waiting.pop() {
             if at == self.flow.entry || settled.contains(&at) {
                 return None;
@@ -154,7 +154,7 @@ impl<'a> Cut<'a> {
             match steps.get_mut(&at) {
                 Some(Step::Settle) => {}
                 Some(step @ Step::Whole) => *step = Step::Settle,
-                // Another way leads here that has been noted already.
+                // Another path to this instruction is noted already.
                 Some(Step::Note) => {
                     steps.remove(&at);
                     waiting.extend(self.next(at));
@@ -173,8 +173,7 @@ impl<'a> Cut<'a> {
         Some(steps)
     }
 
-    /// The proof: follows every way from the entry, and sees that each call is settled once, or fails and has left no
-    /// note.
+    /// The proof: follows every path from the entry, and checks that each call is settled once, or fails without being noted.
     fn is_exact(&self, steps: &BTreeMap<u64, Step>) -> bool {
         let mut seen = BTreeSet::new();
         let mut waiting = vec![(self.flow.entry, Phase::Fresh, false)];
@@ -202,7 +201,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// What can be read at an instruction; `None` where no probe can be.
+/// Values that can be read at an instruction; `None` if it cannot carry a probe.
 fn view(node: &Node, returned: &Returned) -> Option<View> {
     if node.stepping == Stepping::SingleStep {
         return None;

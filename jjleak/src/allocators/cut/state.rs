@@ -1,4 +1,4 @@
-//! What is known of registers and of the function's own stack frame before an instruction.
+//! Known content of registers and of the function's own stack frame before an instruction.
 
 use std::collections::BTreeMap;
 
@@ -15,43 +15,43 @@ const REGISTERS: usize = 16;
 const RAX: u8 = 0;
 const RBP: u8 = 5;
 
-/// Where a word is.
+/// Location of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     /// A register, by number.
     Register(u8),
-    /// In the frame, this many bytes from the canonical frame address.
+    /// A word in the frame, at this offset in bytes from the canonical frame address.
     Slot(i64),
 }
 
-/// What a word is.
+/// Content of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value {
     Unknown,
-    /// What this register held at the entry.
+    /// The content of this register at the entry.
     Entry(u8),
-    /// The size that was asked for.
+    /// The requested size.
     Requested,
     Constant(u64),
-    /// The canonical frame address and this.
+    /// The canonical frame address plus this offset.
     Stack(i64),
-    /// What the instruction at this address has made when it ran last.
+    /// The result of the latest execution of the instruction at this address.
     Made(u64),
 }
 
-/// What is known before an instruction.
+/// Known state before an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     registers: [Value; REGISTERS],
     slots: BTreeMap<i64, Value>,
-    /// An address in the frame may be where it is not followed, so that anybody may write there.
+    /// True if an address in the frame has escaped: any other code may write there.
     pub(super) exposed: bool,
-    /// The zero flag says whether this register, of this many bytes, is zero.
+    /// The register that the zero flag describes, and the number of its low bytes that were tested.
     tested: Option<(u8, usize)>,
 }
 
 impl State {
-    /// At the entry of a function.
+    /// State at the entry of a function.
     #[expect(clippy::cast_possible_truncation, reason = "there are 16 registers")]
     pub(super) fn entry(size: Option<Register>) -> Self {
         let mut registers: [Value; REGISTERS] = std::array::from_fn(|register| Value::Entry(register as u8));
@@ -62,7 +62,7 @@ impl State {
         Self { registers, slots: BTreeMap::new(), exposed: false, tested: None }
     }
 
-    /// The same with a first argument.
+    /// State at the entry of a function with a known first argument.
     pub(super) fn called_with(first: Option<u64>) -> Self {
         let mut state = Self::entry(None);
         if let Some(first) = first {
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Where a value is, registers first.
+    /// Places that contain a value, registers first.
     pub(super) fn find(&self, value: Value) -> impl Iterator<Item = Place> {
         self.places().filter(move |(_, held)| *held == value).map(|(place, _)| place)
     }
@@ -94,7 +94,7 @@ impl State {
         registers.chain(self.slots.iter().map(|(&at, &value)| (Place::Slot(at), value)))
     }
 
-    /// The stack pointer's distance from the canonical frame address.
+    /// Distance of the stack pointer from the canonical frame address.
     pub(super) fn stack_pointer(&self) -> Option<i64> {
         match self.register(number(Register::RSP)) {
             Value::Stack(at) => Some(at),
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// Where in the frame memory is, if it is known to be there.
+    /// Offset of a memory operand in the frame, if it is known to be there.
     pub(super) fn stack_address(
         &self,
         segment: Register,
@@ -128,12 +128,12 @@ impl State {
         )
     }
 
-    /// What is known after the instruction.
+    /// State after the instruction.
     pub(super) fn after(&self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Self {
         let effect = Effect::of(instruction, self, info);
         let made = Value::Made(instruction.ip());
         let mut after = self.clone();
-        // What it made when it ran before is another value.
+        // The result of an earlier execution is a different value.
         after.registers.iter_mut().chain(after.slots.values_mut()).for_each(|value| {
             if *value == made {
                 *value = Value::Unknown;
@@ -176,20 +176,20 @@ impl State {
         }
     }
 
-    /// Where others may write at any time, nothing is known.
+    /// Discards the frame's content once others may write there at any time.
     fn forget_exposed(&mut self) {
         if self.exposed {
             self.slots.clear();
         }
     }
 
-    /// Whether an address in the frame is anywhere but in the registers that frames are addressed by.
+    /// Returns true if an address in the frame is outside the registers that address frames.
     fn exposes(&self) -> bool {
         let own = [Register::RSP, Register::RBP].map(|register| Place::Register(number(register)));
         self.places().any(|(place, value)| matches!(value, Value::Stack(_)) && !own.contains(&place))
     }
 
-    /// A register that the instruction computes a known value of.
+    /// The register for which the instruction computes a known value.
     fn computed(&self, instruction: &Instruction) -> Option<(u8, Value)> {
         if !is_understood(instruction) {
             return None;
@@ -272,7 +272,7 @@ impl State {
         self.tested.filter(|(register, _)| !lost && !effect.registers.contains(register))
     }
 
-    /// What is known on one way out of a conditional jump; `None` when it cannot be taken.
+    /// State on one branch of a conditional jump; `None` if that branch cannot be taken.
     pub(super) fn on_branch(&self, jump: &Instruction, taken: bool) -> Option<Self> {
         let is_zero = match jump.mnemonic() {
             Mnemonic::Je => taken,
@@ -297,10 +297,10 @@ impl State {
         Some(state)
     }
 
-    /// What holds in both states; whether that is less than in this one.
+    /// Keeps what holds in both states. Returns true if this state changes.
     pub(super) fn join(&mut self, other: &Self) -> bool {
         let before = self.clone();
-        // Through a register of which it is not known any more that it holds an address, the frame may be written to.
+        // A register that is no longer known to contain an address can still be used to write to the frame.
         let frames = [self.register(RBP), other.register(RBP)];
         let is_lost = frames[0] != frames[1] && frames.iter().any(|it| matches!(it, Value::Stack(_)));
         for (mine, theirs) in self.registers.iter_mut().zip(&other.registers) {
@@ -317,7 +317,7 @@ impl State {
         *self != before
     }
 
-    /// The places that hold nothing but zero.
+    /// The places that are known to be zero.
     pub(super) fn zeros(&self) -> impl Iterator<Item = Place> {
         self.find(Value::Constant(0))
     }

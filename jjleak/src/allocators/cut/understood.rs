@@ -1,7 +1,7 @@
-//! Which instructions the proof understands: those that compilers make of C with integers and pointers.
+//! Instructions that the proof understands: those that compilers generate for C with integers and pointers.
 //!
-//! What an instruction does to registers is told by the disassembler for all of them. What it does to memory, and with the
-//! address of the frame, is told in `effect` for these only.
+//! The disassembler reports the effects on registers for all instructions. `effect` derives the effects on memory, and on
+//! addresses in the frame, for these only.
 
 use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -26,7 +26,7 @@ pub(super) fn is_understood(instruction: &Instruction) -> bool {
 fn is_known(instruction: &Instruction) -> bool {
     let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     match instruction.mnemonic() {
-        // What takes arguments off the stack is no function of C. With a prefix, it is what was made for old processors.
+        // A return that pops arguments does not belong to a C function. Prefixed returns are for old processors.
         Mnemonic::Ret => instruction.op_count() == 0 && !instruction.has_repne_prefix(),
         _ if repeats => false,
         Mnemonic::Mov
@@ -63,12 +63,12 @@ fn is_known(instruction: &Instruction) -> bool {
         | Mnemonic::Call
         | Mnemonic::Ud2
         | Mnemonic::Int3 => true,
-        // Of whole words.
+        // Whole words only.
         Mnemonic::Push => instruction.stack_pointer_increment() == -8,
         Mnemonic::Pop => instruction.stack_pointer_increment() == 8 && is_register(instruction),
         _ => {
             let depends = instruction.condition_code() != ConditionCode::None;
-            // Conditional moves and sets; not loops.
+            // Conditional moves and sets, but not loops.
             depends && (instruction.flow_control() == FlowControl::Next || instruction.is_jcc_short_or_near())
         }
     }
@@ -78,12 +78,12 @@ fn is_register(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Register
 }
 
-/// A general-purpose register, and not its second byte.
+/// Returns true for a general-purpose register, except the second byte of one.
 fn is_plain(register: Register) -> bool {
     register.is_gpr() && !matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
 }
 
-/// An address of 64 bits.
+/// Returns true for a 64-bit address.
 fn has_plain_address(instruction: &Instruction) -> bool {
     let is_plain = |register: Register| register == Register::None || register.is_gpr64();
     (is_plain(instruction.memory_base()) || instruction.memory_base() == Register::RIP)

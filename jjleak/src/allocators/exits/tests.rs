@@ -2,7 +2,7 @@ use super::Unproven;
 use crate::allocators::test_elf::{self, CODE_ADDRESS, CODE_OFFSET, Symbol, function};
 use crate::allocators::{Hints, MissingReason, ProbeSite, ProfiledAllocator, Role, find_sites};
 
-/// `ret`, then `_Znwm` at 1. A file with them is tcmalloc's.
+/// A file with `ret`, then `_Znwm` at 1, which makes it a tcmalloc.
 fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
     let code = [&[0xc3], operator_new].concat();
     let length = operator_new.len() as u64;
@@ -42,7 +42,7 @@ fn every_return_that_can_be_reached_is_an_exit() {
             0xc3, //             ret            5
             0xe8, 0, 0, 0, 0, // call the next
             0xeb, 0x02, //       jmp +2
-            0xc3, 0xc3, //       nobody's
+            0xc3, 0xc3, //       unreachable
             0xc3, //             ret            15
         ],
         &[],
@@ -79,7 +79,7 @@ fn functions_share_their_exits() {
     assert_eq!(allocator.sites[0].names, ["_Znwm", "_Znam"]);
 }
 
-/// Chromium is built so: without call frame information no exception can pass, so that a return probe is safe.
+/// Builds of Chromium have such code: without call frame information no exception can pass, which makes a return probe safe.
 #[test]
 fn an_operator_that_promises_not_to_throw_is_probed_at_its_return_where_none_can() {
     // ret; jmp rax

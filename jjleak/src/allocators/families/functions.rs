@@ -1,21 +1,21 @@
-//! The allocation functions of each family, a row each. Whether a call with size 0 resizes or frees is what was
-//! observed under the versions that `docs/accuracy.md` names.
+//! The allocation functions of each family, one row each. Rows record the observed behaviour of a call with size 0, which resizes
+//! or frees, under the versions listed in `docs/accuracy.md`.
 
 use jjleak_common::cookie::{ARG0, ARG1, ARG2, ResultIn, Signature};
 
 use crate::allocators::site::Role;
 
-/// A row: functions that mean the same to the books.
+/// A row: functions with the same effect on the accounting.
 #[derive(Debug)]
 pub(in crate::allocators) struct Function {
-    /// Its names. The first is the usual one; the others are aliases and variants that need not exist.
+    /// Names: the usual one first, then aliases and variants that need not exist.
     pub(in crate::allocators) names: &'static [&'static str],
-    /// What a call does to the books.
+    /// Effect of a call on the accounting.
     pub(in crate::allocators) role: Role,
-    /// Which argument is what.
+    /// Meaning of the arguments.
     pub(in crate::allocators) signature: Signature,
-    /// Whether it may only pass the block on to another function that takes it back. It is then left out: no block
-    /// is freed twice.
+    /// True if the function may only call another function that frees the block. It is then left out, to avoid counting the free
+    /// twice.
     pub(in crate::allocators) may_pass_on: bool,
 }
 
@@ -24,13 +24,13 @@ impl Function {
         Self { names, role, signature, may_pass_on: false }
     }
 
-    /// A function that may do no more than call another one of the table.
+    /// A function that may only call another function of the table.
     pub(super) const fn wrapper(names: &'static [&'static str], role: Role, signature: Signature) -> Self {
         Self { may_pass_on: true, ..Self::new(names, role, signature) }
     }
 }
 
-/// A signature without any argument, to start from.
+/// A signature without arguments, as a base for others.
 pub(in crate::allocators) const NOTHING: Signature = Signature {
     size: None,
     count: None,
@@ -40,29 +40,29 @@ pub(in crate::allocators) const NOTHING: Signature = Signature {
     zero_frees: false,
 };
 
-/// A function that takes the size first.
+/// Signature of functions whose first argument is the size.
 pub(in crate::allocators) const SIZE_FIRST: Signature = Signature { size: Some(ARG0), ..NOTHING };
 
-/// A function that takes an alignment and then the size.
+/// Signature of functions that take an alignment, then the size.
 pub(super) const SIZE_SECOND: Signature = Signature { size: Some(ARG1), ..NOTHING };
 
-/// A function that takes a number of elements and their size.
+/// Signature of functions that take a number of elements, then their size.
 pub(super) const COUNT_THEN_SIZE: Signature = Signature { count: Some(ARG0), size: Some(ARG1), ..NOTHING };
 
-/// A function that takes a block and its new size.
+/// Signature of functions that take a block, then its new size.
 pub(super) const BLOCK_THEN_SIZE: Signature = Signature { pointer: Some(ARG0), size: Some(ARG1), ..NOTHING };
 
-/// A function that takes a block first, and nothing else that matters.
+/// Signature of functions that take a block as the only relevant argument.
 pub(super) const BLOCK_FIRST: Signature = Signature { pointer: Some(ARG0), ..NOTHING };
 
-/// The functions of allocators whose `realloc(p, 0)` frees `p` and returns null: glibc, tcmalloc, and jemalloc
-/// unless its option `zero_realloc` says otherwise. When a block comes back all the same, it is booked.
+/// Functions of allocators whose `realloc(p, 0)` frees `p` and returns null: glibc, tcmalloc, and jemalloc unless its option
+/// `zero_realloc` changes that. If the call returns a block nevertheless, the block is accounted.
 pub(in crate::allocators) const ZERO_FREES: &[Function] = &c_functions(true);
 
-/// The functions of allocators whose `realloc(p, 0)` gives a block of no bytes: musl and mimalloc.
+/// Functions of allocators whose `realloc(p, 0)` returns a block of 0 bytes: musl and mimalloc.
 pub(super) const ZERO_RESIZES: &[Function] = &c_functions(false);
 
-/// `malloc(3)`, `posix_memalign(3)` and the GNU C Library manual, "Unconstrained Allocation".
+/// Source: `malloc(3)`, `posix_memalign(3)` and the GNU C Library manual, "Unconstrained Allocation".
 const fn c_functions(zero_frees: bool) -> [Function; 11] {
     let realloc = Signature { zero_frees, ..BLOCK_THEN_SIZE };
     let reallocarray =
@@ -79,19 +79,19 @@ const fn c_functions(zero_frees: bool) -> [Function; 11] {
         Function::new(&["aligned_alloc"], Role::Allocate, SIZE_SECOND),
         Function::new(&["memalign"], Role::Allocate, SIZE_SECOND),
         Function::new(&["valloc"], Role::Allocate, SIZE_FIRST),
-        // Rounds the size up to whole pages; the books hold what was asked for.
+        // Rounds the size up to whole pages; the accounting uses the requested size.
         Function::new(&["pvalloc"], Role::Allocate, SIZE_FIRST),
         Function::new(&["free"], Role::Free, BLOCK_FIRST),
-        // cfree went with glibc 2.26; old programs still bind to it. The sized ones are C23's.
+        // glibc 2.26 removed cfree; old programs still bind to it. The sized variants are from C23.
         Function::wrapper(&["cfree", "free_sized", "free_aligned_sized"], Role::Free, BLOCK_FIRST),
     ]
 }
 
-/// A function that gives a block of a size that is not among its arguments.
+/// A function that allocates a block of a size that is not among its arguments.
 pub(super) const STRDUP: Function = Function::new(&["strdup", "__strdup"], Role::UnseenAllocation, NOTHING);
 
-/// C++'s replaceable allocation functions ([new.delete]). They throw through their own frames: also the ones of which
-/// the standard says that they do not, since a new handler may.
+/// C++'s replaceable allocation functions ([new.delete]). Exceptions pass through their frames, even for those that the standard
+/// declares non-throwing, because a new handler may throw.
 pub(super) const OPERATORS: &[Function] = &[
     Function::new(
         &[
@@ -127,7 +127,7 @@ pub(super) const OPERATORS: &[Function] = &[
     ),
 ];
 
-/// jemalloc(3), "Non-standard API". Sizes of 0 are undefined there.
+/// jemalloc(3), "Non-standard API", which leaves sizes of 0 undefined.
 pub(super) const JEMALLOC: &[Function] = &[
     Function::new(&["mallocx"], Role::Allocate, SIZE_FIRST),
     Function::new(&["rallocx"], Role::Resize, BLOCK_THEN_SIZE),
@@ -135,7 +135,7 @@ pub(super) const JEMALLOC: &[Function] = &[
     Function::new(&["xallocx"], Role::ResizeInPlace, Signature { extra: Some(ARG2), ..BLOCK_THEN_SIZE }),
 ];
 
-/// What gperftools' tcmalloc offers beside the C functions (gperftools/tcmalloc.h).
+/// Functions of gperftools' tcmalloc besides the C functions (gperftools/tcmalloc.h).
 pub(super) const TCMALLOC: &[Function] = &[
     Function::new(&["tc_malloc_skip_new_handler"], Role::Allocate, SIZE_FIRST),
     Function::new(
@@ -172,7 +172,7 @@ pub(super) const TCMALLOC: &[Function] = &[
     ),
 ];
 
-/// The same in Google's newer tcmalloc (`tcmalloc/libc_override_gcc_and_weak.h`).
+/// Functions of Google's newer tcmalloc besides the C functions (`tcmalloc/libc_override_gcc_and_weak.h`).
 pub(super) const GOOGLE_TCMALLOC: &[Function] = &[
     Function::new(
         &[

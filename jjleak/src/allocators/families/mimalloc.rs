@@ -1,7 +1,7 @@
-//! What mimalloc offers beside the C functions (mimalloc.h).
+//! Functions of mimalloc besides the C functions (mimalloc.h).
 //!
-//! `mi_strdup` and its like, `mi_new_realloc`, `mi_reallocarr` and `mi_dupenv_s` have no row: they call functions that
-//! do. Functions named `mi_heap_...` take the heap first.
+//! `mi_strdup` and its variants, `mi_new_realloc`, `mi_reallocarr` and `mi_dupenv_s` have no row: they call functions that have
+//! one. Functions named `mi_heap_...` take the heap as their first argument.
 
 use jjleak_common::cookie::{ARG0, ARG1, ARG2, ARG3, Signature};
 
@@ -17,7 +17,7 @@ const HEAP_BLOCK_SIZE: Signature = Signature { pointer: Some(ARG1), size: Some(A
 const HEAP_BLOCK_COUNT_SIZE: Signature =
     Signature { pointer: Some(ARG1), count: Some(ARG2), size: Some(ARG3), ..NOTHING };
 
-/// Its own functions.
+/// Functions with names of their own.
 pub(super) const MIMALLOC: &[Function] = &[
     Function::new(
         &[
@@ -55,7 +55,7 @@ pub(super) const MIMALLOC: &[Function] = &[
         Role::Allocate,
         HEAP_COUNT_SIZE,
     ),
-    // mi_reallocf frees the block when it fails, by mi_free, which the books see; mi_expand never moves it.
+    // On failure, mi_reallocf frees the block with mi_free, which is probed; mi_expand never moves a block.
     Function::new(
         &[
             "mi_rezalloc",

@@ -1,8 +1,8 @@
-//! The allocator families jjleak knows, as a table.
+//! Table of the known allocator families.
 //!
-//! In: the symbols a file *defines*, never its name, for allocators get linked into executables, renamed and
-//! preloaded. Out: the families in it, and the names that their functions have there. Teaching jjleak another
-//! function of a family is another row in `functions`.
+//! In: the symbols that a file *defines*, never its name: allocators are linked into executables, renamed and preloaded. Out: the
+//! families in the file, and the names of their functions there. To support another function of a family, add a row in
+//! `functions`.
 
 mod functions;
 mod mimalloc;
@@ -19,62 +19,63 @@ use super::symbols::{Image, Prefixes};
 use functions::{GOOGLE_TCMALLOC, JEMALLOC, OPERATORS, STRDUP, TCMALLOC, ZERO_FREES, ZERO_RESIZES};
 use mimalloc::MIMALLOC;
 
-/// Allocators that come from the same project and share its function names.
+/// Allocators from the same project, with the same function names.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// The name users know it by.
+    /// The name that users know it by.
     pub(super) name: &'static str,
     told: Told,
-    /// Functions that have the family's prefix, or none, in front of their names.
+    /// Functions with the family's prefix, or with none.
     prefixed: &'static [&'static [Function]],
     /// Functions with names of their own.
     own: &'static [Function],
-    /// The C++ operators that it takes the place of together with `malloc`.
+    /// The C++ operators that it replaces together with `malloc`.
     operators: &'static [Function],
 }
 
-/// How a family is told, and so which prefixes its functions have.
+/// How a family is recognized, which determines the prefixes of its functions.
 #[derive(Debug)]
 enum Told {
-    /// By any of these symbols, besides a `malloc`; its functions have no prefix.
+    /// By any of these symbols, together with a `malloc`; its functions have no prefix.
     Marks(&'static [&'static str]),
-    /// By this `malloc` with a prefix. Functions without it are the family's where `malloc` is the same code.
+    /// By this `malloc` with a prefix. Functions without the prefix belong to the family if `malloc` is the same code.
     Malloc { name: &'static str, prefix: &'static str },
-    /// By these functions of its own, with whatever prefix it was built with.
+    /// By these functions of its own, with any prefix set at build time.
     AnyPrefix(&'static [&'static str]),
 }
 
-/// A family that a file holds.
+/// A family in a file.
 pub(super) struct Held {
     pub(super) family: &'static Family,
-    /// The name users know the allocator by.
+    /// The name that users know the allocator by.
     pub(super) name: &'static str,
-    /// What stands before the names of its functions.
+    /// Prefixes of its functions.
     prefixes: Vec<String>,
 }
 
 /// The symbol that makes a file the owner of a process's `malloc`.
 pub(super) const MALLOC: &str = "malloc";
 
-/// The name that jemalloc's functions' prefix is read from.
+/// The function whose name reveals the prefix of jemalloc's functions.
 pub(super) const MALLOCX: &str = "mallocx";
 
-/// Functions inside of jemalloc behind its private namespace: of all versions since 3.0, and of builds that have none and
-/// whose compiler has inlined the other one.
+/// Functions of jemalloc in its private namespace. The first is in all versions since 3.0; the second is in builds without a
+/// namespace in which the compiler has inlined the first.
 pub(super) const JEMALLOC_INTERNALS: &[&str] = &["je_arena_boot", "arena_malloc_hard"];
 
-/// What a file with all of jemalloc in it defines under one prefix, in all versions since 3.5. A wrapper around `mallocx` may
-/// be called `my_mallocx`; it has no reason to wrap these all.
+/// Functions that a complete jemalloc defines under one prefix, in all versions since 3.5. A wrapper around `mallocx` may be
+/// named `my_mallocx`, but has no reason to wrap all of these.
 const JEMALLOC_MARKS: &[&str] = &[MALLOCX, "nallocx", "mallctl", "mallctlnametomib", "mallctlbymib"];
 
-/// glibc's dynamic linker. Up to glibc 2.30 it defines a malloc for its own start-up; libc's takes over before `main`.
+/// A symbol of glibc's dynamic linker. Up to glibc 2.30 the linker defines a malloc for its own start-up; the malloc of libc
+/// replaces it before `main`.
 const DYNAMIC_LINKER: &str = "_rtld_global";
 
-/// The functions that make an allocator together. A function that other files cannot see may be called `malloc` and be
-/// something else; four of them are not.
+/// The functions that form a complete allocator. A function that other files cannot see may be named `malloc` and be something
+/// else; all four together are an allocator.
 const COMPLETE: &[&str] = &[MALLOC, "calloc", "realloc", "free"];
 
-/// The functions without which an allocator's figures are wrong.
+/// Functions whose absence makes the figures of an allocator wrong.
 pub(super) const ESSENTIAL: &[&str] = &[
     MALLOC,
     "calloc",
@@ -88,10 +89,10 @@ pub(super) const ESSENTIAL: &[&str] = &[
     "free",
 ];
 
-/// Its `strdup` takes a block from within, and how large that is, no argument says.
+/// The `strdup` of AddressSanitizer allocates internally, and no argument contains the size.
 static ADDRESS_SANITIZER: Family = standard("AddressSanitizer", &[STRDUP]);
 
-/// Who has written an allocator that is in no family, by what only it defines.
+/// Names of allocators outside the families, by a symbol that only they define.
 const MAKERS: &[(&str, &str)] = &[
     ("__asan_init", "AddressSanitizer"),
     ("__hwasan_init", "HWAddressSanitizer"),
@@ -104,18 +105,18 @@ const MAKERS: &[(&str, &str)] = &[
     ("moz_arena_malloc", "mozjemalloc"),
 ];
 
-/// What an allocator of no known maker is called.
+/// Name of an unidentified allocator.
 pub(super) const UNKNOWN: &str = "an unknown allocator";
 
-/// An allocator that is in no family: its functions are known by the names that the C and C++ standards give them.
+/// An allocator outside the families, with the function names of the C and C++ standards.
 static STANDARD: Family = standard(UNKNOWN, &[]);
 
 const fn standard(name: &'static str, own: &'static [Function]) -> Family {
     Family { name, told: Told::Marks(&[]), prefixed: &[ZERO_FREES], own, operators: OPERATORS }
 }
 
-/// Every family, in the order in which they are tried: a function belongs to the first that claims it, and what is
-/// left of a C library's stays its own.
+/// All families, in the order in which they are tried: a function belongs to the first family that claims it; the C library keeps
+/// the rest.
 pub(super) const FAMILIES: &[Family] = &[
     Family {
         name: "jemalloc",
@@ -133,7 +134,7 @@ pub(super) const FAMILIES: &[Family] = &[
         operators: OPERATORS,
     },
     Family {
-        // Google's newer one, which shares no code with it.
+        // Google's newer one, which shares no code with gperftools.
         name: "tcmalloc",
         told: Told::Malloc { name: "TCMallocInternalMalloc", prefix: "TCMallocInternal" },
         prefixed: &[ZERO_FREES],
@@ -164,12 +165,12 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Whether a family is a C library's own allocator.
+/// Returns true if the family is a C library's own allocator.
 pub(super) fn is_c_library(family: &str) -> bool {
     ["musl", "glibc"].contains(&family)
 }
 
-/// The families that a file holds. A `malloc` that none of them owns is an allocator's, whoever wrote it.
+/// The families in a file. A `malloc` outside all of them is an allocator of another maker.
 pub(super) fn held(image: &Image<'_>) -> Vec<Held> {
     if image.defines(DYNAMIC_LINKER) {
         return Vec::new();
@@ -188,13 +189,13 @@ pub(super) fn held(image: &Image<'_>) -> Vec<Held> {
     held
 }
 
-/// Whether a file has a `malloc` with the meaning that the C standard gives it. Others can bind to it by that name, or it
-/// comes with all that belongs to it, as in an executable or a library that keeps its own to itself.
+/// Returns true if the file has a `malloc` as defined by the C standard: other files can bind to it by name, or all functions of
+/// a complete allocator are present, as in an executable or in a library that does not export them.
 fn has_malloc(image: &Image<'_>) -> bool {
     image.exports(MALLOC) || COMPLETE.iter().all(|name| image.defines(name))
 }
 
-/// Every symbol name that recognizing or probing any family looks at, when jemalloc may have these prefixes.
+/// All symbol names needed to recognize or probe a family, given the possible prefixes of jemalloc.
 pub(super) fn all_names(jemalloc_prefixes: &[String]) -> Vec<String> {
     let marks = FAMILIES.iter().flat_map(|family| match &family.told {
         Told::Marks(marks) => marks,
@@ -219,7 +220,7 @@ pub(super) fn all_names(jemalloc_prefixes: &[String]) -> Vec<String> {
 }
 
 impl Told {
-    /// The prefixes that the family's functions have in this file; none when the file does not hold it.
+    /// Prefixes of the family's functions in this file; empty if the file does not contain the family.
     fn prefixes(&self, image: &Image<'_>) -> Vec<String> {
         match *self {
             Self::Marks(marks) => {
@@ -248,8 +249,8 @@ impl Told {
     }
 }
 
-/// Whether jemalloc's internal functions, behind one of these namespaces, are those of the public functions with this
-/// prefix. Linkers leave out of an executable what it does not call, and so most of the marks.
+/// Returns true if jemalloc's internal functions in one of these namespaces belong to the public functions with this prefix.
+/// Linkers drop functions that an executable does not call, and thereby most of the marks.
 fn has_internals(prefix: &str, namespaces: &[String]) -> bool {
     // jemalloc's configure takes a namespace and a prefix. "je_" is a usual prefix, and always part of the namespace.
     let without = |name: &str| name.strip_suffix("je_").unwrap_or(name).to_owned();
@@ -257,8 +258,8 @@ fn has_internals(prefix: &str, namespaces: &[String]) -> bool {
         || namespaces.iter().any(|known| without(known) == without(prefix))
 }
 
-/// The prefixes that jemalloc's public functions can have where its internal ones have these namespaces, when `mallocx` was
-/// left out. None is none of them: whose `malloc` that is, the namespace does not say.
+/// Possible prefixes of jemalloc's public functions, given the namespaces of its internal ones, if `mallocx` was dropped. The
+/// empty prefix is excluded: the namespace does not show which allocator owns `malloc`.
 pub(super) fn prefixes_behind(namespaces: &[String]) -> Vec<String> {
     let bare = namespaces.iter().map(|namespace| namespace.strip_suffix("je_").unwrap_or(namespace));
     let prefixes: BTreeSet<_> = bare.flat_map(|bare| [bare.to_owned(), format!("{bare}je_")]).collect();
@@ -266,17 +267,17 @@ pub(super) fn prefixes_behind(namespaces: &[String]) -> Vec<String> {
 }
 
 impl Held {
-    /// Whether it is in no family, so that its functions may be those of a wrapper.
+    /// Returns true if it is in no family: its functions may be those of a wrapper.
     pub(super) const fn is_unknown(&self) -> bool {
         matches!(self.family.told, Told::Marks(&[]))
     }
 
-    /// Whether functions without a prefix are its own.
+    /// Returns true if functions without a prefix belong to it.
     fn owns_malloc(&self) -> bool {
         self.prefixes.iter().any(String::is_empty)
     }
 
-    /// The symbols that give the family away under its prefixes.
+    /// The symbols that identify the family under its prefixes.
     fn marks(&self) -> impl Iterator<Item = String> {
         let marks = match self.family.told {
             Told::AnyPrefix(marks) => marks,
@@ -285,7 +286,7 @@ impl Held {
         self.prefixes.iter().flat_map(|prefix| marks.iter().map(move |mark| format!("{prefix}{mark}")))
     }
 
-    /// The family's rows, with the names that their functions may have in the file.
+    /// The family's rows, each with the possible names of its functions in the file.
     pub(super) fn functions(&self) -> impl Iterator<Item = (&'static Function, Vec<String>)> {
         let prefixed = self.family.prefixed.iter().copied().flatten().map(|row| {
             let names = self
@@ -295,7 +296,7 @@ impl Held {
             (row, names.collect())
         });
         let operators = if self.owns_malloc() { self.family.operators } else { &[] };
-        // Operators first: they are what people know them by.
+        // Operators first: users know the functions by these names.
         let own = operators.iter().chain(self.family.own);
         prefixed.chain(own.map(|row| (row, row.names.iter().map(|&name| name.to_owned()).collect())))
     }

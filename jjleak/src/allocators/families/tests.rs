@@ -9,11 +9,11 @@ use crate::allocators::{
 /// `push rbx; pop rbx; ret`.
 const CODE: [u8; 3] = [0x53, 0x5b, 0xc3];
 
-/// jemalloc's control functions, without a prefix and with that of Rust's tikv-jemallocator.
+/// jemalloc's control functions, without a prefix and with the prefix of Rust's tikv-jemallocator.
 const MALLCTL: &str = "mallctl=mallctlnametomib=mallctlbymib";
 const RUST_MALLCTL: &str = "_rjem_mallctl=_rjem_mallctlnametomib=_rjem_mallctlbymib";
 
-/// What is found in a file that defines these names, each with code of its own but for those joined by `=`.
+/// The allocators in a file that defines these names, each with code of its own except those joined by `=`.
 fn found(names: &[&'static str]) -> ModuleAllocators {
     let code = CODE.repeat(names.len());
     let at = |index: usize| (index * CODE.len()) as u64;

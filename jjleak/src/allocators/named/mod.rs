@@ -1,7 +1,7 @@
-//! Allocators that the user names, because jjleak does not know them.
+//! Allocators named by the user, because jjleak does not know them.
 //!
-//! In: a prefix, or a table (`table`). Out: functions with their roles, which are looked for in the files that are
-//! mapped, before the known families.
+//! In: a prefix, or a table (`table`). Out: functions with their roles; the mapped files are searched for them before the known
+//! families.
 
 mod table;
 
@@ -14,27 +14,27 @@ use jjleak_common::cookie::Signature;
 use super::families;
 use super::site::Role;
 
-/// An allocator that the user has named.
+/// An allocator named by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedAllocator {
-    /// What it is called in messages.
+    /// Name in messages.
     pub name: String,
-    /// The file that it is in: a path as the process maps it, or a file name; any file if there is none.
+    /// The file that contains it: a path as the process maps it, or a file name; `None` for any file.
     pub file: Option<PathBuf>,
-    /// Whether every function was named by the user, and is missed where it is not found.
+    /// True if the user named every function: each that is not found is reported as missing.
     pub explicit: bool,
-    /// Its functions.
+    /// Functions with their roles.
     pub functions: Vec<NamedFunction>,
 }
 
-/// A function of an allocator that the user has named.
+/// A function of an allocator named by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFunction {
-    /// Where it is.
+    /// Symbols or address.
     pub place: Place,
-    /// What it does to the books.
+    /// Effect on the accounting.
     pub role: Role,
-    /// Which argument is what.
+    /// Meaning of the arguments.
     pub signature: Signature,
 }
 
@@ -48,7 +48,7 @@ pub enum Place {
 }
 
 impl NamedAllocator {
-    /// The C library's functions with a prefix in front of their names.
+    /// The C library's functions, with a prefix before their names.
     #[must_use]
     pub fn with_prefix(prefix: &str, file: Option<PathBuf>) -> Self {
         let function = |row: &families::Function| NamedFunction {
@@ -60,19 +60,19 @@ impl NamedAllocator {
         Self { name: format!("{prefix}malloc"), file, explicit: false, functions }
     }
 
-    /// Reads a table of allocators.
+    /// Parses a table of allocators.
     pub fn parse_table(text: &str) -> Result<Vec<Self>, TableError> {
         table::parse(text)
     }
 
-    /// Whether it may be in the file with this path.
+    /// Returns true if the file with this path may contain it.
     #[must_use]
     pub fn may_be_in(&self, path: &Path) -> bool {
         self.file.as_deref().is_none_or(|file| is_file(file, path))
     }
 }
 
-/// Whether a file that the user has named, by its path or by its name alone, is the one with this path.
+/// Returns true if a file named by the user, by path or by file name, is the one with this path.
 #[must_use]
 pub fn is_file(named: &Path, path: &Path) -> bool {
     named == path || named.components().count() == 1 && path.file_name() == Some(named.as_os_str())

@@ -1,4 +1,4 @@
-//! The table of allocators: TOML, described in docs/allocators.md.
+//! Parser of the table of allocators: TOML, described in docs/allocators.md.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use toml::Spanned;
 use super::{NamedAllocator, NamedFunction, Place};
 use crate::allocators::site::Role;
 
-/// What is wrong with a table, and where.
+/// An error in a table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TableError {
-    /// Counted from 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<NamedAllocator>, TableError> {
     Ok(allocators)
 }
 
-/// Checks one function; says what is wrong with it.
+/// Validates one function; describes the first error.
 fn function(table: FunctionTable, has_file: bool) -> Result<NamedFunction, String> {
     let FunctionTable { name, address, role, size, count, pointer, result, zero_frees, may_throw } = table;
     let place = match (name, address) {
@@ -132,7 +132,7 @@ fn function(table: FunctionTable, has_file: bool) -> Result<NamedFunction, Strin
     Ok(NamedFunction { place, role, signature })
 }
 
-/// An argument by its number, counted from 1.
+/// The argument with a number counted from 1.
 fn argument(number: Option<u8>) -> Result<Option<Arg>, String> {
     let Some(number) = number else { return Ok(None) };
     let argument = number.checked_sub(1).and_then(Arg::new);
@@ -140,7 +140,7 @@ fn argument(number: Option<u8>) -> Result<Option<Arg>, String> {
     argument.map(Some).ok_or_else(|| format!("arguments are counted from 1 to {last}, and {number} is none"))
 }
 
-/// The line of a byte, counted from 1.
+/// Line of a byte, counted from 1.
 fn line_at(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
 }

@@ -1,17 +1,17 @@
-//! Where control can enter a function besides its first instruction.
+//! Branches into a function past its first instruction.
 //!
-//! Both functions here measure the *sealed prefix* of a function: the number of its first bytes that control
-//! reaches only by running on from the entry. A probe site inside the sealed prefix is passed exactly once
-//! by every call, and by nothing else. A branch back to the entry itself breaks no seal: it passes entry and
-//! site equally often, so the site is as good as the entry would be.
+//! Both functions here measure the *sealed prefix* of a function: the number of its first bytes that control reaches only from
+//! the entry, without a jump. Every call passes a probe site in the sealed prefix exactly once, and nothing else does. A branch
+//! back to the entry itself does not break the seal: it passes entry and site equally often, which makes the site equivalent to
+//! the entry.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
-/// The prefix sealed against the function's own branches; 0 when that cannot be known.
+/// Length of the prefix that the function's own branches do not enter; 0 if that cannot be known.
 ///
-/// A jump through a register or a table may lead anywhere. A jump through a fixed slot of memory
-/// (`jmp [rip+x]`) is a call into another module and leads out.
+/// A jump through a register or a table may have any target. A jump through a fixed slot of memory (`jmp [rip+x]`) is a call into
+/// another module and leaves the function.
 pub(super) fn sealed_within(code: &[u8]) -> u64 {
     let mut sealed = code.len() as u64;
     for instruction in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
@@ -25,9 +25,9 @@ pub(super) fn sealed_within(code: &[u8]) -> u64 {
 }
 
 enum Lead {
-    /// To the next instruction, or out of the function.
+    /// The next instruction, or code outside the function.
     On,
-    /// To this offset from the entry, among others; "negative" ones wrap around.
+    /// This offset from the entry, among others; "negative" ones wrap around.
     To(u64),
     Anywhere,
 }
@@ -44,19 +44,19 @@ fn leads_to(instruction: &Instruction) -> Lead {
     }
 }
 
-/// The prefix of each function (a range of addresses) that is sealed against branches from anywhere else in
-/// the file's code, above all from the cold parts that compilers split off.
+/// Length of the prefix of each function (a range of addresses) that no branch from the rest of the file's code enters, such as
+/// one from the cold parts that compilers split off.
 ///
-/// Stripped files do not say where instructions begin, so every byte is taken for one: whatever could be a
-/// `jmp`, `jcc` or `call` with a 32-bit displacement counts. Chance hits cost speed, never correctness. Cold
-/// parts lie in another section, out of reach of 8-bit displacements.
+/// Stripped files do not show where instructions begin. Therefore every byte is treated as a possible beginning: anything that
+/// could be a `jmp`, `jcc` or `call` with a 32-bit displacement counts. False matches cost speed, never correctness. Cold parts
+/// are in another section, out of range of 8-bit displacements.
 pub(in crate::allocators) fn sealed_against<'data>(
     code: impl IntoIterator<Item = (u64, &'data [u8])>,
     functions: &[Range<u64>],
 ) -> Vec<u64> {
     let mut sealed: Vec<u64> = functions.iter().map(|function| function.end - function.start).collect();
     if functions.is_empty() {
-        // Most files have no allocator, and some of them much code.
+        // Most files contain no allocator, and some of them much code.
         return sealed;
     }
     let lowest = functions.iter().map(|function| function.start).min().unwrap_or_default();
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_jump_from_a_cold_part_breaks_the_seal_at_its_target() {
-        // 0x1000: call 0x2000 (leads out); 0x1005..0x1020: the function; 0x1020: jmp 0x1008
+        // 0x1000: call 0x2000 (outside the function); 0x1005..0x1020: the function; 0x1020: jmp 0x1008
         let mut code = [0x90; 0x30];
         code[..5].copy_from_slice(&[0xe8, 0xfb, 0x0f, 0x00, 0x00]);
         code[0x20..0x25].copy_from_slice(&[0xe9, 0xe3, 0xff, 0xff, 0xff]);
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(sealed, [3, 0x10]);
     }
 
-    /// Where the function of a test lies, when there is only one.
+    /// Addresses of the function in tests with only one.
     const FUNCTION: Range<u64> = 0x1010..0x1018;
 
     #[test]

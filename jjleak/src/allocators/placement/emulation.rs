@@ -1,16 +1,16 @@
-//! Which instructions the Linux kernel emulates under a uprobe on x86-64.
+//! The instructions that the Linux kernel emulates under a uprobe on x86-64.
 //!
-//! Source: `arch/x86/kernel/uprobes.c`, `branch_setup_xol_ops` and `push_setup_xol_ops`; every other
-//! instruction is copied to another page and single-stepped there. Only the encodings that compilers emit
-//! are taken for emulated: the kernel refuses branches with an operand-size prefix (`-ENOTSUPP`; until Linux
-//! 6.2 the no-op `66 90` too) and any instruction with a segment or lock prefix (`is_prefix_bad`).
+//! Source: `arch/x86/kernel/uprobes.c`, `branch_setup_xol_ops` and `push_setup_xol_ops`; all other instructions are copied to
+//! another page and single-stepped there. Only encodings that compilers emit count as emulated: the kernel refuses branches with
+//! an operand-size prefix (`-ENOTSUPP`; until Linux 6.2 also the no-op `66 90`) and any instruction with a segment or lock prefix
+//! (`is_prefix_bad`).
 
 use crate::allocators::site::Stepping;
 
-/// How the kernel gets past this one instruction.
+/// How the kernel steps over this instruction.
 ///
-/// The 5-byte no-op counts as emulated: Linux 6.18 even turns it into a call. Older kernels single-step it, as
-/// they do all multi-byte no-ops, which costs time there but changes nothing else.
+/// The 5-byte no-op counts as emulated: Linux 6.18 even turns it into a call. Older kernels single-step it, like all multi-byte
+/// no-ops, which costs time there but has no other effect.
 pub(in crate::allocators) const fn stepping(instruction: &[u8]) -> Stepping {
     match instruction {
         // nop; the 5-byte nop; jmp and jcc rel8; jmp rel32; jcc rel32.

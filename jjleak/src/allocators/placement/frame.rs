@@ -1,43 +1,43 @@
-//! What still holds of a function's entry state before an instruction of its entry block.
+//! Parts of a function's entry state that still hold before an instruction of its entry block.
 
 use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use jjleak_common::cookie::Cookie;
 
 const WORD: i64 = 8;
 
-/// The stack before an instruction, while the registers that matter still hold their entry values.
+/// The stack before an instruction, while the relevant registers still hold their entry values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
-    /// From the stack pointer up to the canonical frame address.
+    /// Distance from the stack pointer up to the canonical frame address.
     cfa_words: u16,
     return_slot: ReturnSlot,
 }
 
-/// Whether the function may have looked at its return address.
+/// Access of the function to its return address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReturnSlot {
     Unseen,
-    /// The function used the stack pointer as an address or copied it.
+    /// The function used the stack pointer as an address or copied it, and may have read the return address.
     Exposed,
 }
 
 impl Frame {
-    /// At the entry: only the return address is on the stack.
+    /// The frame at the entry: only the return address is on the stack.
     pub(super) const ENTRY: Self = Self { cfa_words: 1, return_slot: ReturnSlot::Unseen };
 
-    /// From the stack pointer up to the canonical frame address.
+    /// Distance from the stack pointer up to the canonical frame address.
     pub(super) const fn cfa_words(self) -> u16 {
         self.cfa_words
     }
 
-    /// Whether a return probe can be armed here: the kernel swaps the word at the stack pointer
-    /// (`arch_uretprobe_hijack_return_addr`), so that must be the return address, and not yet read.
+    /// Returns true if a return probe can be armed here: the kernel replaces the word at the stack pointer
+    /// (`arch_uretprobe_hijack_return_addr`), which must therefore be the return address, and not read yet.
     pub(super) fn takes_return_probe(self) -> bool {
         self.cfa_words == Self::ENTRY.cfa_words && self.return_slot == ReturnSlot::Unseen
     }
 
-    /// The frame after the instruction; `None` when it writes a register of `kept`, or the distance to the
-    /// canonical frame address is not known any more.
+    /// The frame after the instruction; `None` if the instruction writes a register of `kept`, or the distance to the canonical
+    /// frame address becomes unknown.
     pub(super) fn after(
         self,
         instruction: &Instruction,
@@ -62,21 +62,21 @@ impl Frame {
         }
         let words = i64::from(self.cfa_words).checked_sub(bytes / WORD)?;
         let cfa_words = u16::try_from(words).ok()?;
-        // Above its return address the stack is the caller's; deeper than the cookie can say is no use.
+        // The stack above the return address is the caller's; the cookie cannot encode larger distances.
         (Self::ENTRY.cfa_words..=Cookie::MAX_CFA_WORDS)
             .contains(&cfa_words)
             .then_some(Self { cfa_words, ..self })
     }
 }
 
-/// What an instruction does with the stack pointer.
+/// Effect of an instruction on the stack pointer.
 enum StackEffect {
     None,
     /// Adds this many bytes to it.
     Moves(i64),
-    /// Lets the function see the stack by address.
+    /// Gives the function an address in the stack.
     Exposes,
-    /// Sets it to something else.
+    /// Sets it to another value.
     Unknown,
 }
 
@@ -109,13 +109,13 @@ fn stack_effect(instruction: &Instruction, info: &InstructionInfo) -> StackEffec
     }
 }
 
-/// What an addition or subtraction adds to its target; `None` when that is not in the instruction.
+/// The immediate that an addition or subtraction adds to its target; `None` if the operand is not an immediate.
 fn added_immediate(instruction: &Instruction) -> Option<i64> {
     let immediate = instruction.try_immediate(1).ok()?.cast_signed();
     if instruction.mnemonic() == Mnemonic::Sub { immediate.checked_neg() } else { Some(immediate) }
 }
 
-/// Whether a push pushes an immediate, or a register other than the stack pointer; not memory.
+/// Returns true if a push pushes an immediate, or a register other than the stack pointer; false for memory.
 fn pushes_plain_value(instruction: &Instruction) -> bool {
     match instruction.op0_kind() {
         OpKind::Register => instruction.op0_register().full_register() != Register::RSP,
@@ -123,7 +123,7 @@ fn pushes_plain_value(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether the instruction writes any part of the 64-bit register, be it conditionally.
+/// Returns true if the instruction writes any part of the 64-bit register, even conditionally.
 fn writes(info: &InstructionInfo, register: Register) -> bool {
     info.used_registers().iter().any(|used| {
         used.register().full_register() == register

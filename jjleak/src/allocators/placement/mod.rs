@@ -1,13 +1,13 @@
 //! Chooses the instruction of an allocator function that carries its probe.
 //!
-//! In: a function's code, its role and its signature. Out: the cheapest instruction at which a probe sees
-//! every call exactly as it would at the entry; where that cannot be proven, the entry.
+//! In: a function's code, its role and its signature. Out: the cheapest instruction at which a probe sees every call exactly as
+//! at the entry; the entry if that cannot be proven.
 //!
-//! A site must lie in the function's *entry block*: the instructions from the entry up to and including the
-//! first that transfers control. There, every call passes it, if nothing jumps in between (`branches`). The
-//! arguments that the signature reads and the caller's frame pointer must still be in their registers, and
-//! the distance to the canonical frame address must be known (`frame`). Roles that need the result also arm a
-//! return probe at the site, for which the stack pointer must be where it was at the entry.
+//! A site must lie in the function's *entry block*: the instructions from the entry up to and including the first that transfers
+//! control. Every call passes it, if nothing jumps into the block (`branches`). The arguments that the signature reads and the
+//! caller's frame pointer must still be in their registers, and the distance to the canonical frame address must be known
+//! (`frame`). Roles that need the result also arm a return probe at the site, which requires the stack pointer to have its value
+//! from the entry.
 
 mod branches;
 mod emulation;
@@ -21,17 +21,17 @@ use super::site::{Placement, Role, Stepping};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Register};
 use jjleak_common::cookie::{Arg, Signature};
 
-/// The code of a function, as far as it is known.
+/// The known code of a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Body<'data> {
-    /// From the first to the last byte.
+    /// All of it.
     Whole(&'data [u8]),
-    /// Some bytes from the entry on: the symbol does not say where the function ends.
+    /// Some bytes from the entry on: the symbol does not give the end of the function.
     Start(&'data [u8]),
 }
 
 impl<'data> Body<'data> {
-    /// The bytes that are known.
+    /// The known bytes.
     pub(super) const fn bytes(self) -> &'data [u8] {
         match self {
             Self::Whole(bytes) | Self::Start(bytes) => bytes,
@@ -43,10 +43,10 @@ impl<'data> Body<'data> {
 pub(super) const ARGUMENTS: [Register; Arg::COUNT as usize] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
-/// Chooses the probe site of a function whose first `sealed` bytes no code outside of it jumps into.
+/// Chooses the probe site of a function. No code outside the function jumps into its first `sealed` bytes.
 ///
-/// Cheapest first; among equals the earliest. Falls back to the entry, even where the kernel may refuse a
-/// probe (a lock prefix, `int3`, bytes that are no instruction): the caller hears so when it attaches.
+/// The cheapest site wins, and among equals the earliest. Falls back to the entry, even if the kernel may refuse a probe there (a
+/// lock prefix, `int3`, bytes that are not an instruction): the caller gets that error when it attaches.
 pub(super) fn place(body: Body<'_>, role: Role, signature: Signature, sealed: u64) -> Placement {
     let entry = entry(body.bytes());
     let Body::Whole(code) = body else {
@@ -70,8 +70,8 @@ fn entry(code: &[u8]) -> Placement {
     Placement { delta: 0, cfa_words: Frame::ENTRY.cfa_words(), stepping: stepping(bytes), inside: None }
 }
 
-/// The emulated instructions of the entry block at which the role finds what it needs; `None` when the block
-/// holds bytes that are no instruction, or runs past the function's end.
+/// The emulated instructions of the entry block at which the role can read its values; `None` if the block contains bytes that
+/// are not an instruction, or runs past the function's end.
 fn emulated_sites(code: &[u8], role: Role, signature: Signature) -> Option<Vec<Placement>> {
     let kept = kept_registers(signature);
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
@@ -102,7 +102,7 @@ fn emulated_sites(code: &[u8], role: Role, signature: Signature) -> Option<Vec<P
     }
 }
 
-/// The registers a probe reads: the arguments, and the frame pointer from which the stack walk goes on.
+/// The registers that a probe reads: the arguments, and the frame pointer at which the stack walk continues.
 fn kept_registers(signature: Signature) -> Vec<Register> {
     [signature.size, signature.count, signature.pointer]
         .into_iter()

@@ -75,7 +75,7 @@ fn a_loop_back_to_the_entry_passes_entry_and_site_equally_often() {
 fn a_loop_back_into_the_block_leaves_only_the_entry() {
     let code = [
         0x48, 0x89, 0xf8, // mov rax,rdi
-        0x48, 0x85, 0xc0, // test rax,rax      <- the loop begins here
+        0x48, 0x85, 0xc0, // test rax,rax   <- the loop begins here
         0x74, 0x05, //       je +5
         0x48, 0x8b, 0x00, // mov rax,[rax]
         0xeb, 0xf6, //       jmp to the test
@@ -261,7 +261,7 @@ fn a_call_can_carry_the_probe_but_nothing_behind_it_can() {
         0x74, 0x00, //                   je +0
         0xc3, //                         ret
     ];
-    // The call leads behind itself here, which is a branch into the function but not into the block.
+    // The target of the call is the next instruction: a branch into the function, but not into the block.
     assert_eq!(place_free(&code), at(3, 1, Stepping::EmulatedPush));
 }
 
@@ -366,7 +366,7 @@ proptest! {
     }
 }
 
-/// Instructions that prologues are made of, and some that end or spoil them.
+/// Instructions of prologues, and some that end or break them.
 const PROLOGUE_PARTS: &[&[u8]] = &[
     &[0xf3, 0x0f, 0x1e, 0xfa],                               // endbr64
     &[0x55],                                                 // push rbp

@@ -1,8 +1,8 @@
-//! What a function keeps on its stack, and who else could write there.
+//! Tests of values in a function's stack frame, and of other code that could write there.
 
 use super::*;
 
-/// Saves `rbp` and `rbx`, keeps the size in `rbx` over a call, with this code before the call and after it, and the called
+/// Saves `rbp` and `rbx`, keeps the size in `rbx` across a call, with the given code before and after the call, and the called
 /// function at the end.
 fn framed(before: &[u8], after: &[u8]) -> Vec<u8> {
     let save = [0x55, 0x53, 0x48, 0x89, 0xfb]; // push rbp; push rbx; mov rbx,rdi
@@ -45,7 +45,7 @@ fn an_address_that_is_computed_from_the_stack_pointer_may_be_anywhere_in_the_fra
         (&[0x48, 0x8d, 0x3c, 0xc4], "lea rdi,[rsp+rax*8], and the function that is called writes"),
     ];
     for (before, why) in cases {
-        // With the stack pointer in rbp for the one that asks for it.
+        // rbp contains the stack pointer, for the case that uses it.
         let before = [&[0x48, 0x89, 0xe5][..], before, &CLOBBER_FRAME_POINTER].concat();
         assert_no_site(&before, &[], why);
     }
@@ -113,7 +113,7 @@ fn instructions_that_are_not_understood_are_not_gone_past() {
     for (before, why) in cases {
         assert_eq!(find_in(&framed(before, &[]), &[]), Err(NoCut::NotUnderstood), "{why}");
     }
-    // Nor is one that takes its arguments off the stack a function of C.
+    // A return that pops its arguments does not belong to a C function either.
     let mut code = framed(&[], &[]);
     code.truncate(code.len() - 2);
     code.extend([0xc2, 0x08, 0x00]);

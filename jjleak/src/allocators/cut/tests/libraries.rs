@@ -1,4 +1,4 @@
-//! Real C libraries: the machine's own, and those in the folder that `JJLEAK_LIBCS` names (`libc6` and `musl` of several
+//! Tests with real C libraries: the machine's own, and those in the folder named by `JJLEAK_LIBCS` (`libc6` and `musl` of several
 //! releases, unpacked).
 
 use std::{env, fs, path::PathBuf};

@@ -1,5 +1,5 @@
-//! A processor that runs a function as the rest of the world allows it: memory that others share reads as anything, called
-//! functions leave anything behind that the psABI does not forbid, and write to the frame if they may know its address.
+//! A processor that runs a function under adverse conditions: shared memory reads as anything, called functions change everything
+//! that the psABI permits, and they write to the frame if they may know its address.
 
 #![expect(clippy::cast_possible_truncation, reason = "a processor's registers have parts")]
 
@@ -19,26 +19,26 @@ use arithmetic::{extended, low};
 const SP: u8 = 4;
 const BP: u8 = 5;
 const ACCUMULATOR: u8 = 0;
-/// What a call may change, in which it gets arguments, too.
+/// Registers that a call may change, which include those of its arguments.
 const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
-/// Where the stack is, and how much of it.
+/// Address and size of the stack.
 const STACK: u64 = 0x7000_0000_0000;
 const STACK_BYTES: u64 = 1 << 16;
-/// Ways can be endless.
+/// Limit of steps per run: paths can be endless.
 const MOST_STEPS: usize = 2000;
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// As the probes have told it.
+    /// As the probes reported.
     Exact,
-    /// It did not return.
+    /// The function did not return.
     Never,
-    /// Not as the probes have told it, or elsewhere than the proof says.
+    /// Other than the probes reported, or outside the code that the proof covers.
     Wrong(String),
 }
 
-/// A small generator of random numbers (xorshift64*, Vigna 2016).
+/// Random number generator (xorshift64*, Vigna 2016).
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -58,7 +58,7 @@ impl Random {
         (self.bits() >> 16) as usize % limit
     }
 
-    /// A word, often one that code asks for; never an address on the stack.
+    /// A random word, often one that code tests for; never an address on the stack.
     fn word(&mut self) -> u64 {
         match self.below(8) {
             0..=2 => 0,
@@ -86,7 +86,7 @@ pub(super) struct Machine<'a> {
     registers: [u64; 16],
     flags: Flags,
     stack: BTreeMap<u64, u8>,
-    /// Others know an address in the frame.
+    /// True if others know an address in the frame.
     escaped: bool,
     noted: Option<u64>,
     given: Vec<(u64, u64)>,
@@ -110,7 +110,7 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Runs the function, whose size comes in this register.
+    /// Runs the function, with its size in this register.
     pub(super) fn run(mut self, size: Register) -> End {
         let [requested, sp, frame_pointer] = [number(size), SP, BP].map(|it| self.register(it));
         let mut at = self.flow.entry;
@@ -142,7 +142,7 @@ impl<'a> Machine<'a> {
         End::Never
     }
 
-    /// What a probe there tells.
+    /// Checks what a probe at this site reports.
     fn hit(&mut self, site: &Site, sp: u64, frame_pointer: u64) -> Result<(), &'static str> {
         let frame = self.register(SP) + 8 * u64::from(site.cfa_words);
         if frame != sp + 8 {
@@ -170,7 +170,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Runs an instruction; where it leads.
+    /// Runs an instruction; returns the address of the next.
     fn step(&mut self, it: &Instruction) -> u64 {
         let next = it.next_ip();
         if is_call(it) {
@@ -247,7 +247,7 @@ impl<'a> Machine<'a> {
         next
     }
 
-    /// What takes one or two numbers and gives one, and flags.
+    /// Runs an instruction that computes a number and flags from one or two numbers.
     fn compute(&mut self, it: &Instruction, bytes: u32) {
         let one = self.operand(it, 0);
         let other = if it.op_count() > 1 { self.operand(it, 1) } else { 1 };
@@ -307,7 +307,7 @@ impl<'a> Machine<'a> {
 
     fn conditional(&mut self, it: &Instruction) {
         let holds = self.holds(it.condition_code());
-        // A set has one operand, a move two; one of 32 bits that does not happen clears the rest all the same.
+        // A set has one operand, a move two; a 32-bit move clears the upper half even if the condition is false.
         let value = match it.op_count() {
             1 => holds.into(),
             _ if holds => self.operand(it, 1),
@@ -316,7 +316,7 @@ impl<'a> Machine<'a> {
         self.set(it, 0, value);
     }
 
-    /// A function was called, and has come back.
+    /// Applies the effects of a called function that has returned.
     fn call(&mut self) {
         let is_told = CALLER_SAVED.iter().any(|&it| is_stack(self.register(it)));
         if self.escaped || is_told {
@@ -393,7 +393,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// How wide an operand is.
+/// Width of an operand in bytes.
 fn operand_bytes(it: &Instruction, index: u32) -> u32 {
     if it.op_count() <= index {
         return 8;

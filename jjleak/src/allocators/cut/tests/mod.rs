@@ -20,12 +20,12 @@ const RBP: u8 = 5;
 const RSI: u8 = 6;
 const RDI: u8 = 7;
 
-/// What is found in a function that begins this code, for a `malloc`; its last byte is that of a function that is called.
+/// The sites of a `malloc` at the beginning of this code; the last byte belongs to a called function.
 fn find_in(code: &[u8], symbols: &[Symbol]) -> Result<Vec<Site>, NoCut> {
     find_in_first(code.len() - 1, code, symbols)
 }
 
-/// The same of a function of this length.
+/// The sites of a `malloc` of this length at the beginning of this code.
 fn find_in_first(length: usize, code: &[u8], symbols: &[Symbol]) -> Result<Vec<Site>, NoCut> {
     let elf = test_elf::elf(code, symbols);
     let image = image(&elf);
@@ -40,12 +40,12 @@ fn image(elf: &[u8]) -> Image<'_> {
     Image::parse(elf, None, families::MALLOCX, families::JEMALLOC_INTERNALS, names).unwrap()
 }
 
-/// Step, distance, and the register of the size.
+/// Step, distance, and register of the size.
 fn read(sites: &[Site]) -> Vec<(Step, i32, u8)> {
     sites.iter().map(|site| (site.step, site.inside.distance, site.inside.size)).collect()
 }
 
-/// Keeps the size in `rbx` over a call, and returns what that returns.
+/// Keeps the size in `rbx` across a call, and returns the result of the call.
 const KEEPS_SIZE: [u8; 17] = [
     0x53, //                         0 push rbx
     0x48, 0x89, 0xfb, //             1 mov rbx,rdi
@@ -65,7 +65,7 @@ fn one_probe_does_where_size_and_block_are_known() {
     assert_eq!((sites[0].cfa_words, sites[0].inside.frame_pointer_words), (2, 0));
 }
 
-/// Keeps the size on one way only.
+/// Keeps the size on one path only.
 const LOSES_SIZE: [u8; 35] = [
     0x53, //                         0 push rbx
     0x48, 0x89, 0xfb, //             1 mov rbx,rdi
@@ -95,7 +95,7 @@ fn a_call_is_noted_where_the_size_is_lost_before_the_block_is_known() {
 #[test]
 fn two_probes_on_every_way_are_no_better_than_entry_and_return() {
     let mut code = LOSES_SIZE;
-    // Both ways lose it.
+    // Both paths lose it.
     code[1..4].copy_from_slice(&[0x31, 0xdb, 0x90]);
 
     assert_eq!(find_in(&code, &[]), Err(NoCut::NoGain));
@@ -124,7 +124,7 @@ fn a_call_that_fails_need_not_be_seen() {
 #[test]
 fn a_block_that_is_computed_after_the_last_branch_is_not_known() {
     let mut code = KEEPS_SIZE.to_vec();
-    // lea rax,[rax+16] in the place of pop rbx; ret; ret
+    // lea rax,[rax+16] instead of pop rbx; ret; ret
     code.truncate(14);
     code.extend([0x48, 0x8d, 0x40, 0x10, 0x5b, 0xc3]);
     code[5] = 10; // call the ret
@@ -169,7 +169,7 @@ fn the_caller_frame_pointer_is_found_on_the_stack() {
     assert_eq!((sites[0].cfa_words, sites[0].inside.frame_pointer_words), (2, 2));
 }
 
-/// Keeps the block on the stack over a second call.
+/// Keeps the block on the stack across a second call.
 const SPILLS: [u8; 42] = [
     0x55, //                         0 push rbp
     0x53, //                         1 push rbx
@@ -231,7 +231,7 @@ fn a_function_that_others_jump_into_is_left_alone() {
     assert_eq!(find_in_first(16, &code, &[]), Err(NoCut::NotSealed));
 }
 
-/// Fails by a function that comes back only when its first argument is 0.
+/// Fails through a function that returns only if its first argument is 0.
 const FAILS_BY_ARGUMENT: [u8; 43] = [
     0x53, //                         0 push rbx
     0x48, 0x89, 0xfb, //             1 mov rbx,rdi
@@ -266,7 +266,7 @@ fn a_call_that_does_not_come_back_with_its_argument_ends_the_way() {
 #[test]
 fn the_size_can_be_in_any_register() {
     let mut code = LOSES_SIZE;
-    // mov rsi,rdi; xor edi,edi... in the place of xor ebx,ebx and the call: the size is in rsi only
+    // mov rsi,rdi; xor edi,edi... instead of xor ebx,ebx and the call: the size is in rsi only
     code[4..6].copy_from_slice(&[0x85, 0xd2]); // test edx,edx
     let mut code = code.to_vec();
     code.splice(20..22, [0x48, 0x89, 0xfe, 0x31, 0xff, 0x31, 0xdb]);

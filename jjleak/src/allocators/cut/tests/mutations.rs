@@ -1,5 +1,5 @@
-//! Functions of which a proof is known, with one instruction changed by chance: either there is no proof any more, or what
-//! the probes tell is exact still, however the function is run.
+//! Functions with a known proof, with one instruction changed at random: either no proof remains, or the probes are still exact,
+//! however the function is run.
 
 #![expect(clippy::cast_possible_truncation, reason = "random bytes")]
 
@@ -12,18 +12,18 @@ use super::machine::{End, Machine, Random};
 use super::*;
 use crate::allocators::cut::{flow::Flow, sites};
 
-/// Runs of each function.
+/// Number of runs of each function.
 const RUNS: u64 = 100;
-/// Changes to each small function, and to the machine's own malloc, which takes some 20 ms each time.
+/// Number of changes to each small function, and to the machine's own malloc, which takes about 20 ms per change.
 const CHANGES: u64 = 400;
 const CHANGES_OF_MALLOC: u64 = 60;
 
-/// More changes, for a longer look.
+/// Factor on the number of changes, for longer tests.
 fn times() -> u64 {
     env::var("JJLEAK_CHANGES").map_or(1, |times| times.parse().unwrap())
 }
 
-/// A function, and code around it.
+/// A function, with the code around it.
 struct Subject {
     code: Vec<u8>,
     at: u64,
@@ -48,7 +48,7 @@ impl Subject {
         Some(Self { code: code.to_vec(), at, symbols })
     }
 
-    /// All ways through it, and the probes that are proven to do; whoever else jumps into it.
+    /// The flow through the function, and the proven sites; ignores jumps from elsewhere into it.
     fn prove(&self, code: &[u8]) -> Result<(Flow, Vec<Site>), NoCut> {
         let elf = test_elf::elf(code, &self.symbols);
         let names = |_: &Prefixes| NO_RETURN.iter().map(|&name| name.to_owned()).collect();
@@ -62,7 +62,7 @@ impl Subject {
         Ok((flow, sites))
     }
 
-    /// The code with one of the instructions changed.
+    /// The code with one instruction changed.
     fn changed(&self, flow: &Flow, random: &mut Random) -> Vec<u8> {
         let pick = |random: &mut Random| {
             let node = flow.nodes.values().nth(random.below(flow.nodes.len())).unwrap();
@@ -86,7 +86,7 @@ impl Subject {
         code
     }
 
-    /// How many of so many changes leave a proof; panics when one is wrong.
+    /// Number of changes that leave a proof; panics if a proof is wrong.
     fn check(&self, changes: u64) -> usize {
         let (flow, sites) = self.prove(&self.code).unwrap();
         let exact = runs(&flow, &sites, 0).unwrap();
@@ -105,7 +105,7 @@ impl Subject {
     }
 }
 
-/// How many runs return, of which the probes tell all; or what one of them tells wrong.
+/// Number of exact runs; the error of the first that is wrong. Runs that do not return count as neither.
 fn runs(flow: &Flow, sites: &[Site], seed: u64) -> Result<usize, String> {
     let mut exact = 0;
     for run in 0..RUNS {

@@ -1,12 +1,12 @@
-//! Who else could come into a function, or make it go elsewhere.
+//! Tests of other entry points into a function, and of control flow out of it.
 
 use super::*;
 use crate::allocators::symbols::Described;
 
-/// Bytes of [`KEEPS_SIZE`] that are the function's own.
+/// Bytes of [`KEEPS_SIZE`] that belong to the function itself.
 const OWN: usize = 16;
 
-/// What is found when this is behind the function.
+/// The sites with this code after the function.
 fn find_beside(others: &[u8]) -> Result<Vec<Site>, NoCut> {
     find_in_first(OWN, &[&KEEPS_SIZE[..], others].concat(), &[])
 }
@@ -56,7 +56,7 @@ fn a_short_jump_before_it_is_a_way_in() {
 
 #[test]
 fn bytes_in_an_instruction_of_a_known_neighbour_are_no_jump() {
-    // mov eax,0x0000f6eb, of which the second byte would be a short jump to 9.
+    // mov eax,0x0000f5eb: its second byte would be a short jump to 9.
     let neighbour = [0xb8, 0xeb, 0xf5, 0x00, 0x00];
     let elf = test_elf::elf(&[&KEEPS_SIZE[..], &neighbour].concat(), &[]);
     let image = image(&elf);

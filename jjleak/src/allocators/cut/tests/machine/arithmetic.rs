@@ -1,4 +1,4 @@
-//! What numbers become, and the flags that say how.
+//! Results of arithmetic, and the flags that describe them.
 
 use iced_x86::ConditionCode;
 
@@ -47,7 +47,7 @@ impl Machine<'_> {
             ConditionCode::ge => sign == overflow,
             ConditionCode::le => zero || sign != overflow,
             ConditionCode::g => !zero && sign == overflow,
-            // The parity of a result.
+            // The parity flag.
             _ => self.random.below(2) == 0,
         }
     }
