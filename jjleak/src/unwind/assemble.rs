@@ -1,13 +1,13 @@
-//! Puts the rows of a module's entries in the order of their addresses.
+//! Sorts the rows of a module's entries by address.
 
 use jjleak_common::unwind::{Row, RowKind};
 
 use super::{Error, ModuleRows, entries::Entries};
 
-/// Sorts the entries, settles which one holds where several describe the same address, and marks the gaps.
+/// Sorts the entries, selects one where several describe the same address, and marks the gaps.
 ///
-/// An entry holds up to the next one's beginning, and of those with the same beginning the one that was read first:
-/// the C++ runtime, which searches the entries' beginnings, comes to the same.
+/// An entry is valid up to the beginning of the next. Among entries with the same beginning, the one read first is valid. The C++
+/// runtime, which searches the entries' beginnings, selects the same one.
 pub(super) fn assemble(entries: Entries<'_>) -> Result<ModuleRows, Error> {
     let Entries { text, mut spans, rows, mut statistics } = entries;
     if spans.is_empty() {
@@ -37,8 +37,8 @@ pub(super) fn assemble(entries: Entries<'_>) -> Result<ModuleRows, Error> {
     ModuleRows::new(text.start(), assembled, statistics).ok_or(Error::TooManyRows)
 }
 
-/// Adds a row to those from `first` on. Its address is not below the last one's; of rows for the same address the last
-/// one holds, and a row that says what the one before it says is left out.
+/// Appends a row to those from `first` on. Its address must not be below that of the last row; a row with the same address is
+/// replaced, and a row with the same rule as the one before it is dropped.
 pub(super) fn push(rows: &mut Vec<Row>, first: usize, row: Row) {
     let last = |rows: &[Row]| rows[first..].last().copied();
     if last(rows).is_some_and(|last| last.address() == row.address()) {

@@ -1,4 +1,4 @@
-//! Keeps compiled rows on disk, a file per module.
+//! On-disk cache of compiled rows, one file per module.
 //!
 //! | bytes | content, little-endian |
 //! |---|---|
@@ -23,10 +23,10 @@ use crate::cache_folder::CacheFolder;
 
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
-/// Changes with everything that changes the content: this layout, [`Row`]'s, and how rows are compiled.
+/// Incremented with every change of the content: this layout, the layout of [`Row`], or the compilation of rows.
 const VERSION: u32 = 4;
 
-/// Where the checksum begins, and where what it covers begins.
+/// Offset of the checksum, and of the bytes that it covers.
 const CHECKSUM_AT: usize = MAGIC.len();
 const COVERED_AT: usize = CHECKSUM_AT + size_of::<u32>();
 
@@ -34,20 +34,20 @@ const STATISTICS_WORDS: usize = 4 + Unsupported::ALL.len();
 const HEADER_BYTES: usize = COVERED_AT + 3 * size_of::<u32>() + size_of::<u64>() + 4 * STATISTICS_WORDS;
 const MAX_FILE_BYTES: usize = HEADER_BYTES + MAX_ROWS * size_of::<Row>();
 
-/// Longest build ID that is a file name here, in hex digits; the usual ones have 16 to 40.
+/// Maximum length of a build ID that becomes a file name, in hex digits; usual ones have 16 to 40.
 const MAX_BUILD_ID_DIGITS: usize = 128;
 
-/// Compiled rows on disk, found by build ID.
+/// A cache of compiled rows by build ID.
 ///
-/// The folder makes things faster, never different: a file in it that is damaged, was made from other call frame
-/// information or by another version, or could have been written by another user, is compiled anew and replaced.
+/// Losing a file affects speed only. A file is recompiled and replaced if it is damaged, was made from other call frame
+/// information or by another version, or could have been written by another user.
 #[derive(Debug, Clone)]
 pub struct RowCache {
-    /// Without any, everything is compiled.
+    /// `None` compiles every time.
     files: Option<CacheFolder>,
 }
 
-/// Why a file of the cache is not used.
+/// Reason why a file of the cache is not used.
 #[derive(Debug, thiserror::Error)]
 enum Rejection {
     #[error("cannot read it")]
@@ -59,13 +59,13 @@ enum Rejection {
 }
 
 impl RowCache {
-    /// A cache among these files.
+    /// A cache in this folder.
     #[must_use]
     pub fn new(files: impl Into<Option<CacheFolder>>) -> Self {
         Self { files: files.into() }
     }
 
-    /// The rows of a module, compiled unless they are known, and compared with its code in either case. `build_id` is in hex; a
+    /// The rows of a module, from the cache or compiled, and compared with its code in either case. `build_id` is in hex; a
     /// module without one is not cached.
     pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
         let frames = CallFrames::locate(elf)?;
@@ -98,7 +98,7 @@ fn load(files: &CacheFolder, name: &str, source: u32) -> Result<ModuleRows, Reje
     decode(&content, source)
 }
 
-/// Build IDs come from files that are not trusted; only hex digits make a name.
+/// File name for a build ID. Build IDs come from untrusted files: only hex digits are accepted.
 fn name(build_id: &str) -> Option<String> {
     let valid = (1..=MAX_BUILD_ID_DIGITS).contains(&build_id.len())
         && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -140,7 +140,7 @@ fn decode(content: &[u8], source: u32) -> Result<ModuleRows, Rejection> {
     ModuleRows::new(text_start, rows, statistics).ok_or(Rejection::Damaged)
 }
 
-/// What is left of the file.
+/// The unread rest of the file.
 struct Fields<'content>(&'content [u8]);
 
 impl Fields<'_> {

@@ -1,8 +1,8 @@
-//! Reads the entries of call frame information: the frame descriptions (FDEs) and the common parts (CIEs) that they
-//! share.
+//! Reads the entries of call frame information: the frame description entries (FDEs) and the common information entries (CIEs)
+//! that they share.
 //!
-//! Everything comes from the profiled process's files. Work and memory stay linear in their size: a common part is
-//! parsed once, is short, and can only be one that the section itself lists; rows are limited in number.
+//! All data comes from the profiled process's files. Work and memory are linear in their size: a CIE is parsed once, is short,
+//! and must be one that the section itself lists; the number of rows is limited.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -20,21 +20,21 @@ use super::{
     start,
 };
 
-/// Longest common part: it is evaluated for each entry that shares it. Compilers write 24 bytes; with rules for all
-/// registers, as for a signal frame, it has some 200.
+/// Maximum size of a CIE, which is evaluated for each FDE that shares it. Compilers write 24 bytes; with rules for all registers,
+/// as for a signal frame, it has about 200.
 const MAX_COMMON_BYTES: usize = 256;
 
 type Cie<'data> = CommonInformationEntry<Bytes<'data>>;
 type Fde<'data> = FrameDescriptionEntry<Bytes<'data>>;
 
-/// What was read, and what of it rows cannot express.
+/// Counts of entries, and of rules that rows cannot express.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Entries that describe code.
+    /// Entries that describe code of the module.
     pub entries: u32,
-    /// Entries that describe no code of the module: functions that the linker left out, mostly.
+    /// Entries that describe no code of the module: mostly functions that the linker dropped.
     pub outside: u32,
-    /// Entries that describe addresses of another one too.
+    /// Entries that share addresses with another.
     pub overlapping: u32,
     /// Entries that could not be parsed.
     pub malformed: u32,
@@ -43,7 +43,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Rules that rows cannot express for one reason.
+    /// Number of rules that rows cannot express for one reason.
     #[must_use]
     pub fn unsupported(&self, reason: Unsupported) -> u32 {
         self.unsupported[reason as usize]
@@ -59,7 +59,7 @@ pub(super) struct Span {
     pub(super) rows: Range<usize>,
 }
 
-/// The entries that were read, in the order of reading.
+/// All entries, in the order of reading.
 pub(super) struct Entries<'text> {
     pub(super) text: &'text Text,
     pub(super) spans: Vec<Span>,
@@ -67,7 +67,7 @@ pub(super) struct Entries<'text> {
     pub(super) statistics: Statistics,
 }
 
-/// A section and what is needed to evaluate its entries.
+/// A section, with the state needed to evaluate its entries.
 struct Table<'data, S> {
     section: S,
     bases: BaseAddresses,
@@ -106,8 +106,7 @@ impl<'text> Entries<'text> {
         }
     }
 
-    /// Adds the code that the program starts at, up to where an entry describes it; not where it would be all that is
-    /// known of the module.
+    /// Adds the code at the entry point, up to the next code with an entry. Adds nothing to a module without any entries.
     pub(super) fn add_start(&mut self, code: &Section<'_>) {
         if self.spans.is_empty() {
             return;
@@ -143,7 +142,7 @@ impl<'text> Entries<'text> {
                     }
                 }
                 Ok(None) => return Ok(()),
-                // Where the next entry begins is not known then.
+                // The beginning of the next entry is unknown.
                 Err(_) => {
                     self.statistics.malformed += 1;
                     return Ok(());
@@ -178,7 +177,7 @@ impl<'text> Entries<'text> {
         Ok(())
     }
 
-    /// Adds the rows of an entry whose code begins at `begin`.
+    /// Adds the rows of an entry with its code at `begin`.
     fn evaluate<'data, S: UnwindSection<Bytes<'data>>>(
         &mut self,
         table: &mut Table<'data, S>,
@@ -198,7 +197,7 @@ impl<'text> Entries<'text> {
                 Row::plain(address, RowKind::Unsupported)
             });
             push(&mut self.rows, first_row, row);
-            // Instructions for what lies behind the code say nothing.
+            // Instructions beyond the end of the code have no meaning.
             if end >= fde.end_address() {
                 break;
             }

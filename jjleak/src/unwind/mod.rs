@@ -1,8 +1,9 @@
-//! Compiles a module's call frame information into rows: how to get from a frame to its caller, for each address.
+//! Compiles a module's call frame information into rows: the rule for each address that leads from a frame to its caller.
 //!
-//! In: the bytes of an ELF file or of the vDSO, and its build ID. Out: [`VerifiedRows`], in the form that the unwinder in
-//! the kernel searches, from the [`RowCache`] when the module was seen before, and compared with the module's code each time. What rows cannot express is marked
-//! unsupported, never guessed; nothing in the bytes is trusted, and the work is linear in their number.
+//! In: the bytes of an ELF file or of the vDSO, and its build ID. Out: [`VerifiedRows`], in the form that the unwinder in the
+//! kernel searches. The rows come from the [`RowCache`] if the module is known, and are compared with the module's code each
+//! time. Rules that rows cannot express are marked unsupported, never guessed; the bytes are not trusted, and the work is linear
+//! in their number.
 
 mod assemble;
 mod cache;
@@ -31,30 +32,30 @@ use object::ReadRef;
 
 use self::{entries::Entries, sections::CallFrames};
 
-/// Most rows of a module: as many as four of the kernel side's tables hold by default, and more than any file that
-/// was measured has (libLLVM: 949 thousand).
+/// Maximum number of rows of a module: as many as four of the kernel side's tables hold by default, and more than in any measured
+/// file (libLLVM: 949 thousand).
 pub const MAX_ROWS: usize = 1 << 22;
 
-/// Why a module has no rows.
+/// Reason why a module has no rows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It is no 64-bit little-endian ELF file, or a broken one.
+    /// The file is not 64-bit little-endian ELF, or is broken.
     #[error("cannot parse it as a 64-bit ELF file")]
     Parse(#[source] object::Error),
-    /// Its code is for another processor; the number is ELF's `e_machine`.
+    /// The code is for another processor; the number is ELF's `e_machine`.
     #[error("its code is for ELF machine {0}, not x86-64")]
     Machine(u16),
-    /// It has no executable segment.
+    /// The module has no executable segment.
     #[error("it holds no code")]
     NoCode,
-    /// It describes no frame of its code: hand-written assembly, or compiled without unwind tables.
+    /// The module describes no frame of its code: hand-written assembly, or compiled without unwind tables.
     #[error("it has no call frame information")]
     NoCallFrames,
-    /// It has more than [`MAX_ROWS`].
+    /// The module has more than [`MAX_ROWS`].
     #[error("its call frame information has more than {MAX_ROWS} rows")]
     TooManyRows,
-    /// Its code says that they are not its own.
+    /// The code contradicts the rows.
     #[error(
         "its call frame information does not match its code: it is right for {} of {} functions and {} of {} symbols that \
          were compared", .0.functions.agreeing, .0.functions.compared, .0.symbols.agreeing, .0.symbols.compared
@@ -62,18 +63,19 @@ pub enum Error {
     Refuted(Verification),
 }
 
-/// Compiles the call frame information of an ELF file, or of a vDSO that was read from memory.
+/// Compiles the call frame information of an ELF file, or of a vDSO read from memory.
 pub fn compile<'data>(elf: impl ReadRef<'data>) -> Result<ModuleRows, Error> {
     CallFrames::locate(elf)?.compile()
 }
 
-/// The rows of an ELF file, compiled and compared with its code.
+/// Compiles the rows of an ELF file and compares them with its code.
 pub fn verified<'data>(elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
     verify::verify(compile(elf)?, elf)
 }
 
 impl CallFrames<'_> {
-    /// `.eh_frame` comes first: where both describe a function, it is what the program itself unwinds by.
+    /// Reads `.eh_frame` first: where several sources describe a function, the first wins, and the program itself unwinds with
+    /// `.eh_frame`.
     fn compile(&self) -> Result<ModuleRows, Error> {
         let mut entries = Entries::new(&self.text);
         // Before glibc's own entry, which does not say that nobody has called it; not as all that is known of the module.
@@ -83,7 +85,8 @@ impl CallFrames<'_> {
         if let Some(section) = &self.eh_frame {
             entries.read_eh_frame(section)?;
         }
-        // Before what Go's linker writes for debuggers, which leads across no stack.
+        // Before `.debug_frame`: Go's linker writes that section for debuggers, without rules that cross from one stack to
+        // another.
         if let Some(go) = &self.go {
             entries.read_go(go)?;
         }

@@ -1,10 +1,10 @@
-//! The rows of a module and the index that the kernel searches them by.
+//! The rows of a module, and the index with which the kernel searches them.
 
 use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
 
 use super::{MAX_ROWS, Statistics};
 
-/// The kinds of rows that modules have: all but those of generated code.
+/// The kinds of rows in modules: all except those of generated code.
 const MODULES: [u64; 12] = [
     RowKind::None as u64,
     RowKind::Sp as u64,
@@ -20,14 +20,14 @@ const MODULES: [u64; 12] = [
     RowKind::Go as u64,
 ];
 
-/// How to unwind each instruction of a module.
+/// Unwind rows for the instructions of a module.
 ///
-/// Addresses of rows are relative to [`text_start`](Self::text_start). Rows are sorted by address, each holds up to the
-/// next one's address, and the first is at 0. Gaps between functions have rows of [`RowKind::None`].
+/// Addresses of rows are relative to [`text_start`](Self::text_start). Rows are sorted by address, each is valid up to the
+/// address of the next, and the first is at 0. Gaps between functions have rows of [`RowKind::None`].
 ///
-/// The index has one entry per [`PAGE_BYTES`] of text, up to the page of the last row, and one more: `pages[p]` is the
-/// index of the last row whose address is not above `p * PAGE_BYTES`. The row for an address of page `p` is therefore
-/// the last one not above it in `rows[pages[p]..=pages[p + 1]]`. Addresses behind the last page have no rows.
+/// The index has one entry per [`PAGE_BYTES`] of text, up to the page of the last row, and one more: `pages[p]` is the index of
+/// the last row whose address is not above `p * PAGE_BYTES`. The row for an address of page `p` is therefore the last one not
+/// above it in `rows[pages[p]..=pages[p + 1]]`. Addresses beyond the last page have no rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleRows {
     text_start: u64,
@@ -36,17 +36,17 @@ pub struct ModuleRows {
     statistics: Statistics,
 }
 
-/// How much of a module rows of one kind cover.
+/// The part of a module that rows of one kind cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// Bytes of text.
     pub bytes: u64,
 }
 
 impl ModuleRows {
-    /// `None` unless the rows are what the type promises.
+    /// Validates the rows; `None` if they break an invariant of the type.
     pub(super) fn new(text_start: u64, rows: Vec<Row>, statistics: Statistics) -> Option<Self> {
         let ascending = rows.windows(2).all(|pair| pair[0].address() < pair[1].address());
         let known =
@@ -60,8 +60,7 @@ impl ModuleRows {
         valid.then(|| Self { text_start, pages: index(&rows), rows, statistics })
     }
 
-    /// Virtual address, before relocation of the module, that the rows' addresses are relative to; a multiple of
-    /// [`PAGE_BYTES`].
+    /// Base of the rows' addresses, a multiple of [`PAGE_BYTES`]: a virtual address before relocation of the module.
     #[must_use]
     pub fn text_start(&self) -> u64 {
         self.text_start
@@ -79,13 +78,13 @@ impl ModuleRows {
         &self.pages
     }
 
-    /// What the rows were made of.
+    /// Statistics of the source of the rows.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// The row for a virtual address before relocation, found as the kernel finds it.
+    /// The row for a virtual address before relocation, with the kernel's search algorithm.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Row> {
         let relative = u32::try_from(address.checked_sub(self.text_start)?).ok()?;
@@ -96,7 +95,7 @@ impl ModuleRows {
         candidates.get(above.checked_sub(1)?).copied()
     }
 
-    /// How much of the text the rows of a kind cover. The last row covers none.
+    /// The part of the text that rows of a kind cover. The last row covers nothing.
     #[must_use]
     pub fn coverage(&self, kind: RowKind) -> Coverage {
         let mut coverage = Coverage::default();

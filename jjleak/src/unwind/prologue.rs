@@ -1,29 +1,29 @@
-//! Follows the first instructions of a function: where its canonical frame address (CFA) is, by the code alone.
+//! Follows the first instructions of a function, to compute its canonical frame address (CFA) from the code alone.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use jjleak_common::unwind::{Row, RowKind};
 
-/// Most bytes of a function that are read.
+/// Maximum number of bytes read of a function.
 pub(super) const MAX_BYTES: u64 = 96;
 
-/// What code says of rows.
+/// Comparison of rows with code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Followed {
-    /// Whether they say the same; `None` when the code never moves the stack pointer, as far as it was followed.
+    /// True if they agree; `None` if the code does not move the stack pointer, as far as it was followed.
     pub(super) agrees: Option<bool>,
-    /// Calls that were met, with the same CFA in the row of their return address.
+    /// Number of calls found, each with the same CFA in the row of its return address.
     pub(super) calls: u32,
 }
 
-/// Where the CFA is, by the code.
+/// Location of the CFA according to the code.
 struct Frame {
     /// Distance from the stack pointer.
     from_stack_pointer: u64,
-    /// Distance from the frame pointer, if that has been set.
+    /// Distance from the frame pointer, if that is set.
     from_frame_pointer: Option<u64>,
 }
 
-/// Follows the code of a function and compares it with its rows, of which the first is at its first instruction.
+/// Follows the code of a function and compares it with its rows; the first row belongs to the first instruction.
 pub(super) fn follow(rows: &[Row], code: &[u8]) -> Followed {
     let Some(first) = rows.first() else { return Followed::default() };
     let begin = u64::from(first.address());
@@ -54,7 +54,7 @@ pub(super) fn follow(rows: &[Row], code: &[u8]) -> Followed {
         match instruction.flow_control() {
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             FlowControl::Call | FlowControl::IndirectCall => {
-                // The row of a return address is that of the call, and it agrees.
+                // The row of the return address is that of the call, and agrees.
                 followed.calls += 1;
                 continue;
             }
@@ -68,7 +68,7 @@ pub(super) fn follow(rows: &[Row], code: &[u8]) -> Followed {
 }
 
 impl Frame {
-    /// Whether a row says the same; `None` when it says something that is not followed.
+    /// Returns true if a row agrees; `None` if the row uses a rule that is not followed.
     fn agrees(&self, row: Row) -> Option<bool> {
         if row.kind() == RowKind::Sp as u64 {
             return Some(row.offset_bytes() == self.from_stack_pointer);
@@ -77,7 +77,7 @@ impl Frame {
         Some(row.offset_bytes() == distance)
     }
 
-    /// Takes in an instruction; `None` when it cannot be followed.
+    /// Applies an instruction; `None` if it cannot be followed.
     fn step(&mut self, instruction: &Instruction) -> Option<()> {
         let (target, source) = (instruction.op0_register(), instruction.op1_register());
         let has_constant = instruction.op_count() == 2
@@ -86,7 +86,7 @@ impl Frame {
                 OpKind::Immediate8to64 | OpKind::Immediate32to64 | OpKind::Immediate64
             );
         let constant = || has_constant.then(|| instruction.immediate(1));
-        // Of `lea` from the stack pointer.
+        // Displacement of a `lea` from the stack pointer.
         let distance = || {
             let is_plain =
                 instruction.memory_base() == Register::RSP && instruction.memory_index() == Register::None;

@@ -1,7 +1,7 @@
-//! Turns a row of a DWARF unwind table into a row for the kernel.
+//! Converts a row of a DWARF unwind table into a row for the kernel.
 //!
-//! Only the CFA, the return address, the frame pointer and the base register matter: a row's CFA is the caller's stack
-//! pointer, and no CFA that a row can express needs another register. Register numbers and defaults: System V ABI for x86-64, "DWARF
+//! Only the CFA, the return address, the frame pointer and the base register matter: a row's CFA is the caller's stack pointer,
+//! and no CFA that a row can express needs another register. Register numbers and defaults: System V ABI for x86-64, "DWARF
 //! Definition"; operations: DWARF 5, sections 2.5 and 6.4.
 
 use gimli::{
@@ -15,21 +15,21 @@ pub(super) type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 
 const FP: Register = X86_64::RBP;
 const SP: Register = X86_64::RSP;
-/// glibc's trampolines that bind calls find their frames by it.
+/// The base register: glibc's trampolines for lazy binding compute their CFA from it.
 const BASE: Register = X86_64::RBX;
 const RA: Register = X86_64::RA;
 
-/// A call pushes the return address, so it lies right below the CFA.
+/// A call pushes the return address, which is therefore directly below the CFA.
 const RETURN_ADDRESS_FROM_CFA: i64 = -8;
 
-/// The offsets of rows count words.
+/// Unit of the offsets in rows.
 const WORD_BYTES: i64 = 8;
 
-/// Operations of the longest CFA expression that a row can express, that of a PLT entry.
+/// Number of operations in the longest CFA expression that a row can express, that of a PLT entry.
 const MAX_OPERATIONS: usize = 9;
 
-/// Room for the state of an unwind table. x86-64 has 17 registers with rules, and 16 more vector registers when the
-/// Windows calling convention is mixed in; the depth is what gimli allows for all.
+/// Capacity for the state of an unwind table. x86-64 has 17 registers with rules, and 16 more vector registers when mixed with
+/// the Windows calling convention; the depth is the limit of gimli for all targets.
 pub(super) struct Room;
 
 impl UnwindContextStorage<usize> for Room {
@@ -37,28 +37,28 @@ impl UnwindContextStorage<usize> for Room {
     type Stack = Box<[UnwindTableRow<usize, Self>; 4]>;
 }
 
-/// Why a rule cannot be expressed by a row.
+/// Reason why a row cannot express a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The CFA is relative to another register than the stack or frame pointer or `rbx`: mostly the first instructions of
-    /// functions that realign the stack.
+    /// The CFA is not relative to the stack pointer, the frame pointer or `rbx`: mostly in the first instructions of functions
+    /// that realign the stack.
     CfaRegister,
     /// The CFA is an expression of no known form.
     CfaExpression,
-    /// The CFA's offset is not in whole words, or too large.
+    /// The offset of the CFA is not in whole words, or too large.
     CfaOffset,
-    /// The caller's frame pointer is somewhere else than in its register or on the stack within reach.
+    /// The caller's frame pointer is neither in its register nor on the stack within range.
     FramePointer,
     /// The caller's stack pointer is not the CFA.
     StackPointer,
-    /// The return address is not right below the CFA.
+    /// The return address is not directly below the CFA.
     ReturnAddress,
     /// The rules could not be evaluated.
     Malformed,
 }
 
 impl Unsupported {
-    /// Every reason; its index is the reason's number.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 7] = [
         Self::CfaRegister,
         Self::CfaExpression,
@@ -70,7 +70,7 @@ impl Unsupported {
     ];
 }
 
-/// How to find the CFA; offsets in bytes.
+/// Rule for the CFA; offsets in bytes.
 enum Cfa {
     Sp(i64),
     Fp(i64),
@@ -79,7 +79,7 @@ enum Cfa {
     Deref { displacement: i64, offset: i64 },
 }
 
-/// Expresses the rules of `table_row`, which hold from `address` on.
+/// Converts the rules of `table_row`, which apply from `address` on.
 pub(super) fn express<'data, S: UnwindSection<Bytes<'data>>>(
     section: &S,
     encoding: Encoding,
@@ -122,7 +122,7 @@ fn row<'data, S: UnwindSection<Bytes<'data>>>(
         },
         (Cfa::Fp(offset), _) => row(RowKind::Fp, offset, saved_at),
         (Cfa::Base(offset), _) => row(RowKind::Base, offset, saved_at),
-        // These kinds have no room for where the frame pointer is saved.
+        // These kinds have no room for the place where the frame pointer is saved.
         (Cfa::Deref { displacement, offset }, SavedFp::Register | SavedFp::AtFp) => {
             row(RowKind::Deref, offset, words(displacement).ok_or(Unsupported::CfaExpression)?)
         }
@@ -133,7 +133,7 @@ fn row<'data, S: UnwindSection<Bytes<'data>>>(
     }
 }
 
-/// How many words below the CFA the base register is saved; 0 when it is not known.
+/// Number of words from the saved base register up to the CFA; 0 if unknown.
 fn saved_base(table_row: &UnwindTableRow<usize, Room>) -> u64 {
     match table_row.register(BASE) {
         Some(RegisterRule::Offset(offset)) => {
@@ -144,7 +144,7 @@ fn saved_base(table_row: &UnwindTableRow<usize, Room>) -> u64 {
     }
 }
 
-/// Where the caller's frame pointer is, and how many words from the CFA.
+/// Location of the caller's frame pointer, and its distance in words from the CFA.
 fn saved_frame_pointer<'data, S: UnwindSection<Bytes<'data>>>(
     section: &S,
     encoding: Encoding,
@@ -179,7 +179,7 @@ fn cfa<'data, S: UnwindSection<Bytes<'data>>>(
     match operations(section, encoding, expression).as_deref() {
         Some([RegisterOffset { register: SP, offset, .. }]) => Ok(Cfa::Sp(*offset)),
         Some([RegisterOffset { register: FP, offset, .. }]) => Ok(Cfa::Fp(*offset)),
-        // What GCC writes for functions that realign the stack.
+        // GCC's expression for functions that realign the stack.
         Some([RegisterOffset { register: FP, offset: displacement, .. }, Deref { size: 8, .. }]) => {
             Ok(Cfa::Deref { displacement: *displacement, offset: 0 })
         }
@@ -193,7 +193,7 @@ fn cfa<'data, S: UnwindSection<Bytes<'data>>>(
             let offset = i64::try_from(*value).map_err(|_| Unsupported::CfaOffset)?;
             Ok(Cfa::Deref { displacement: *displacement, offset })
         }
-        // What linkers write for `.plt`: an entry of 16 bytes pushes a word at `threshold`.
+        // The linkers' expression for `.plt`: an entry has 16 bytes and pushes a word at `threshold`.
         Some(
             [
                 RegisterOffset { register: SP, offset: 8, .. },
@@ -211,7 +211,7 @@ fn cfa<'data, S: UnwindSection<Bytes<'data>>>(
     }
 }
 
-/// The operations of an expression; `None` when it has more than any known form, has one that none has, or is malformed.
+/// The operations of an expression; `None` if it is longer than any known form, contains an operation of none, or is malformed.
 fn operations<'data, S: UnwindSection<Bytes<'data>>>(
     section: &S,
     encoding: Encoding,
@@ -222,10 +222,11 @@ fn operations<'data, S: UnwindSection<Bytes<'data>>>(
     (operations.len() <= MAX_OPERATIONS && operations.iter().all(is_of_plain_words)).then_some(operations)
 }
 
-/// Whether an operation is on words as they are in registers and memory. Its other variants take a value of a type of the
-/// program's, or the number of an address space besides (`DW_OP_xderef`): what follows means something else then, or nothing.
+/// Returns true if an operation uses plain words of registers and memory. Its other variants also take a value of a type of the
+/// program, or the number of an address space (`DW_OP_xderef`), which changes the meaning of the operations that follow, or
+/// leaves them without one.
 const fn is_of_plain_words(operation: &Operation<Bytes<'_>>) -> bool {
-    /// The offset that no type has.
+    /// Type offset of untyped values.
     const UNTYPED: usize = 0;
     match operation {
         Operation::Deref { base_type, space, .. } => base_type.0 == UNTYPED && !*space,

@@ -16,30 +16,29 @@ use super::{
     start,
 };
 
-/// Longest compressed section that is unpacked, measured unpacked. Its size comes from the file; Go programs, which
-/// compress `.debug_frame`, have a few MiB.
+/// Maximum unpacked size of a compressed section. The size comes from the file; Go programs, which compress `.debug_frame`, have
+/// a few MiB.
 const MAX_UNPACKED_BYTES: u64 = 128 << 20;
 
-/// Places that are tried for Go's table where no section is named after it; the eight bytes that it begins with are rare.
+/// Maximum number of candidates for Go's table if no section has its name; the eight bytes at its beginning are rare.
 const MAX_GO_TABLES: usize = 4;
 
-/// Bytes of an address.
 pub(super) const ADDRESS_BYTES: u8 = 8;
 
-/// The call frame information of a module, and what it is about.
+/// The call frame information of a module, and the code that it describes.
 pub(super) struct CallFrames<'data> {
     pub(super) text: Text,
     pub(super) eh_frame: Option<Section<'data>>,
     pub(super) debug_frame: Option<Section<'data>>,
-    /// What Go's own tables describe.
+    /// Code described by Go's own tables.
     pub(super) go: Option<GoCode<'data>>,
-    /// The code from where the program starts on, as much of it as [`start::startup`] looks at.
+    /// The code at the entry point, as much as [`start::startup`] reads.
     pub(super) start: Section<'data>,
     /// The code in which fibres begin.
     pub(super) fibres: Vec<Range<u64>>,
 }
 
-/// A section, or what a program header leads to in its place.
+/// A section, or the equivalent found through a program header.
 pub(super) struct Section<'data> {
     /// Virtual address, before relocation of the module.
     pub(super) address: u64,
@@ -49,7 +48,7 @@ pub(super) struct Section<'data> {
 /// The executable addresses of a module.
 pub(super) struct Text {
     start: u64,
-    /// Sorted by their beginnings.
+    /// Sorted by start address.
     segments: Vec<Range<u64>>,
 }
 
@@ -97,8 +96,8 @@ pub(super) fn go_code<'data>(elf: impl ReadRef<'data>) -> Option<GoCode<'data>> 
 }
 
 impl<'data> CallFrames<'data> {
-    /// Looks for the sections by name. Without section headers `PT_GNU_EH_FRAME` leads to `.eh_frame`, as it leads the
-    /// C++ runtime there (Linux Standard Base, "Exception Frames"). Nothing else of the file is read.
+    /// Finds the sections by name. Without section headers, `PT_GNU_EH_FRAME` gives the position of `.eh_frame`, as for the C++
+    /// runtime (Linux Standard Base, "Exception Frames"). Reads nothing else of the file.
     pub(super) fn locate(elf: impl ReadRef<'data>) -> Result<Self, Error> {
         let header = FileHeader64::<LittleEndian>::parse(elf).map_err(Error::Parse)?;
         let machine = header.e_machine.get(LittleEndian);
@@ -106,7 +105,7 @@ impl<'data> CallFrames<'data> {
             return Err(Error::Machine(machine.0));
         }
         let segments = header.program_headers(LittleEndian, elf).map_err(Error::Parse)?;
-        // A damaged section table is as good as none.
+        // A damaged section table counts as none.
         let sections = header.sections(LittleEndian, elf).unwrap_or_default();
         Ok(Self {
             text: Text::new(segments, elf)?,
@@ -118,7 +117,8 @@ impl<'data> CallFrames<'data> {
         })
     }
 
-    /// Tells this call frame information from other, for a cache: of modules that share a build ID, say.
+    /// Checksum that distinguishes this call frame information from others in a cache, for example of modules that share a build
+    /// ID.
     pub(super) fn checksum(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         for Range { start, end } in &self.text.segments {
@@ -145,14 +145,14 @@ impl<'data> CallFrames<'data> {
 impl<'data> Section<'data> {
     const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
 
-    /// The code from an address on, so many bytes at most; empty when there is none.
-    fn code_at(
-        address: u64,
-        most: usize,
-        segments: &[ProgramHeader64<LittleEndian>],
-        elf: impl ReadRef<'data>,
-    ) -> Self {
-        Self { address, bytes: Cow::Borrowed(code(address, most, segments, elf)) }
+    /// The code from an address on; empty if there is none.
+    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Self {
+        let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
+            let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
+            let left = segment.p_filesz(LittleEndian).checked_sub(distance)?.min(start::MAX_BYTES as u64);
+            elf.read_bytes_at(segment.p_offset(LittleEndian).checked_add(distance)?, left).ok()
+        });
+        Self { address, bytes: Cow::Borrowed(at.next().unwrap_or_default()) }
     }
 
     fn eh_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
@@ -161,8 +161,8 @@ impl<'data> Section<'data> {
         Some(Self { address: section.sh_addr(LittleEndian), bytes: Cow::Borrowed(bytes) })
     }
 
-    /// Where Go's table of its functions can be: in a section of its own, or, linked by a C linker to be loaded anywhere, among
-    /// relocated data.
+    /// Possible positions of Go's table of functions: in a section of its own or, in position-independent code linked by a C
+    /// linker, in relocated data.
     fn go_tables<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Vec<(u64, &'data [u8])> {
         let named = |name: &[u8]| {
             let (_, section) = sections.section_by_name(LittleEndian, name)?;
@@ -179,7 +179,7 @@ impl<'data> Section<'data> {
         tables.filter(|(_, bytes)| go::is_table(bytes)).take(MAX_GO_TABLES).collect()
     }
 
-    /// It can be compressed, in either of two ways.
+    /// Finds `.debug_frame`, which can be compressed in either of two ways.
     fn debug_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
         let has = |name: &[u8]| sections.section_by_name(LittleEndian, name).is_some();
         if !has(b".debug_frame") && !has(b".zdebug_frame") {
@@ -196,8 +196,8 @@ impl<'data> Section<'data> {
         Some(Self { address: section.address(), bytes })
     }
 
-    /// The call frame information that `.eh_frame_hdr` points to. Its length is not known: it ends with an entry of
-    /// length zero, at the latest with its segment.
+    /// The call frame information that `.eh_frame_hdr` points to. Its length is unknown: it ends with an entry of length zero, at
+    /// the latest with its segment.
     fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Option<Self> {
         let mut segments = segments.iter();
         let header = segments.clone().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
@@ -224,7 +224,7 @@ impl Text {
             .iter()
             .filter(|segment| is_code(segment))
             .filter_map(|segment| {
-                // What lies behind the end of the file is not code, and no reason to give up the rest.
+                // A segment beyond the end of the file contains no code; the others remain usable.
                 let bytes = segment.p_filesz(LittleEndian);
                 let end = segment.p_offset(LittleEndian).checked_add(bytes)?;
                 let begin = segment.p_vaddr(LittleEndian);

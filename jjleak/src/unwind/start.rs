@@ -1,5 +1,5 @@
-//! The code that the kernel starts a program at, where no call frame information describes it: the dynamic loader's of
-//! glibc, and musl's `_start`. Nothing has called it, so it is where stacks begin.
+//! Finds the code at which the kernel starts a program, if it has no call frame information: the entry point of glibc's dynamic
+//! loader, and musl's `_start`. It has no caller, and therefore ends stacks.
 
 use std::ops::Range;
 
@@ -8,22 +8,22 @@ use iced_x86::{
     Register,
 };
 
-/// Most bytes of start-up code that are looked at; glibc's loader has 61, musl's 22.
+/// Maximum number of bytes of start-up code; glibc's loader has 61, musl's 22.
 pub(super) const MAX_BYTES: usize = 128;
 
-/// The start-up code in `code`, which is at `address` and where the ELF header says that the program starts; `None` when
-/// it could be a function all the same.
+/// The start-up code in `code`, which is at `address`, the entry point in the ELF header; `None` if it could be a function
+/// nevertheless.
 ///
-/// A program finds its arguments where the stack pointer points to (System V ABI, "Initial Process Stack"), and has no
-/// caller whose frame pointer it would have to keep. A function has its return address there, and must keep it: code
-/// that, before it has pushed or called anything, takes the stack pointer for its first argument, or clears the frame
-/// pointer, is no function.
+/// A program finds its arguments at the stack pointer (System V ABI, "Initial Process Stack"), and has no caller whose frame
+/// pointer it must preserve. A function has its return address at the stack pointer, and must preserve the frame pointer. Code is
+/// therefore not a function if, before it pushes or calls anything, it passes the stack pointer as its first argument or clears
+/// the frame pointer.
 pub(super) fn startup(code: &[u8], address: u64) -> Option<Range<u64>> {
     let code = &code[..code.len().min(MAX_BYTES)];
     let mut decoder = Decoder::with_ip(u64::BITS, code, address, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
     let (mut is_start, mut can_tell) = (false, true);
-    // Functions that it calls begin somewhere behind it, and may have no call frame information either.
+    // Functions that it calls may follow it directly, and have no call frame information either.
     let mut end = address + code.len() as u64;
     while decoder.can_decode() && decoder.ip() < end {
         let instruction = decoder.decode();

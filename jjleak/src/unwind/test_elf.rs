@@ -1,19 +1,19 @@
-//! A small x86-64 ELF file to test on: code that is never looked at, and its call frame information.
+//! A small x86-64 ELF file for tests: code that is never read, and its call frame information.
 
 use std::io::Write;
 
 use flate2::{Compression, write::ZlibEncoder};
 
-/// Where the code is loaded; not the start of a page of the index.
+/// Address of the loaded code; not the start of a page of the index.
 pub(super) const CODE_ADDRESS: u64 = 0x1010;
-/// Where the call frame information is loaded: within reach of 32 bits, and above all code of these tests.
+/// Address of the loaded call frame information: within range of 32 bits, and above all code of these tests.
 pub(super) const FRAMES_ADDRESS: u64 = 0x4000_0000;
 
 const HEADERS_BYTES: u64 = 64 + 3 * 56;
-/// Bytes of `.eh_frame_hdr`, which lies before `.eh_frame`.
+/// Bytes of `.eh_frame_hdr`, which precedes `.eh_frame`.
 const FRAME_HEADER_BYTES: u64 = 8;
 
-/// Register numbers as one byte each, for instructions.
+/// Register numbers as single bytes, for instructions.
 pub(super) const BASE: u8 = 3;
 pub(super) const FP: u8 = 6;
 pub(super) const SP: u8 = 7;
@@ -22,7 +22,7 @@ pub(super) const RA: u8 = 16;
 /// CFA = stack pointer + 8, return address below it: the state at a function's entry.
 pub(super) const AT_ENTRY: &[u8] = &[0x0c, SP, 8, 0x80 | RA, 1];
 
-/// Entries of `.eh_frame` or `.debug_frame` in the making.
+/// Builder for entries of `.eh_frame` or `.debug_frame`.
 pub(super) struct Frames {
     bytes: Vec<u8>,
     debug: bool,
@@ -37,7 +37,7 @@ impl Frames {
         Self { bytes: Vec::new(), debug: true }
     }
 
-    /// Adds a CIE; returns its offset. The augmentation is what follows `zR` in `.eh_frame`.
+    /// Adds a CIE; returns its offset. `augmentation` follows `zR` in `.eh_frame`.
     pub(super) fn cie(&mut self, augmentation: &str, instructions: &[u8]) -> usize {
         let mut body = if self.debug { vec![0xff; 4] } else { vec![0; 4] };
         body.push(if self.debug { 3 } else { 1 });
@@ -83,7 +83,7 @@ impl Frames {
     }
 }
 
-/// An ELF file in the making.
+/// Builder for an ELF file.
 pub(super) struct TestElf {
     pub(super) code_bytes: u64,
     pub(super) eh_frame: Frames,
@@ -96,7 +96,6 @@ impl TestElf {
         Self { code_bytes, eh_frame, debug_frame: None, section_headers: true }
     }
 
-    /// The bytes of the file.
     pub(super) fn build(&self) -> Vec<u8> {
         let frames = self.frames();
         let frames_at = HEADERS_BYTES + self.code_bytes;
@@ -128,7 +127,7 @@ impl TestElf {
         file
     }
 
-    /// `.eh_frame_hdr`, which only points to `.eh_frame`; the entries; their end.
+    /// `.eh_frame_hdr`, which only points to `.eh_frame`; the entries; their terminator.
     fn frames(&self) -> Vec<u8> {
         let mut frames = vec![1, 0x1b, 0xff, 0xff]; // version; relative pointer of 4 bytes; no table
         frames.extend(4_u32.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Rows against gimli's own evaluation, on files of this machine and on made-up ones.
+//! Compares rows with gimli's own evaluation, for files of this machine and for synthetic ones.
 
 mod damaged;
 mod evaluated;
@@ -6,7 +6,7 @@ mod files;
 mod oracle;
 mod rules;
 
-/// Whether the run has time for what takes minutes (`cargo xtask test --long`).
+/// Returns true if the run includes tests that take minutes (`cargo xtask test --long`).
 pub(super) fn is_long() -> bool {
     std::env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
 }

@@ -1,11 +1,11 @@
-//! Compares rows with the code that they are about, before anybody unwinds by them.
+//! Compares rows with the code that they describe, before they are used.
 //!
-//! Rows that are a page off look like rows, and stacks that they lead through can look complete. Code cannot be misread in this way:
-//! from a function's first instruction on, each push and each subtraction says where the canonical frame address is. So functions of
-//! each executable segment are followed to the end of their prologues, in the bytes of the file that a mapping of that segment shows
-//! at these addresses, and symbols are found by the section table, which knows nothing of segments. Rows become
-//! [`VerifiedRows`] only where both agree with them, and hold only for what was compared: addresses that are made of offsets in the
-//! file by another addend have none.
+//! Rows that are a page off are still valid rows, and stacks unwound with them can look complete. Code cannot be misread in this
+//! way: from a function's first instruction on, each push and each subtraction moves the canonical frame address by a known
+//! distance. Therefore functions of each executable segment are followed to the end of their prologues, in the bytes that a
+//! mapping of that segment shows at these addresses. Symbols are located through the section table, which is independent of
+//! segments. Rows become [`VerifiedRows`] only if both agree, and only for the compared segments: addresses computed from file
+//! offsets with another addend have no rows.
 
 use std::ops::Range;
 
@@ -18,21 +18,21 @@ use object::{LittleEndian, ReadRef};
 
 use super::{Error, ModuleRows, prologue};
 
-/// Functions that are followed, of each segment: an off-by-one shows in the first, and all files of a process are compared
+/// Maximum number of functions followed per segment. An off-by-one shows in the first, and all files of a process are compared
 /// while it waits.
 const FUNCTIONS: usize = 96;
-/// Symbols that are looked up, of each segment.
+/// Maximum number of symbols compared per segment.
 const SYMBOLS: usize = 96;
-/// Segments that are compared: linkers make one, sometimes two or three. Code of others is as good as without rows.
+/// Maximum number of segments compared: linkers generate one, sometimes two or three. Code in further segments counts as without
+/// rows.
 const MAX_SEGMENTS: usize = 16;
-/// Least share that must agree, in percent. Of the programs of a Debian system, 99.9 % of the functions agree; of one that is
+/// Minimum share that must agree, in percent. In the programs of a Debian system, 99.9 % of the functions agree; in one that is
 /// off by a page, hardly any.
 const ENOUGH_PERCENT: u64 = 80;
-/// Fewer than these disagree by a coincidence: a function written by hand.
+/// Number of disagreements that can be coincidences, such as hand-written functions.
 const COINCIDENCES: u32 = 2;
 
-/// Rows that were compared with the module's code, and the addends by which offsets in the file become the addresses that they
-/// are for.
+/// Rows that were compared with the module's code, with the addends that turn file offsets into the addresses of the rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedRows {
     rows: ModuleRows,
@@ -40,23 +40,23 @@ pub struct VerifiedRows {
     verification: Verification,
 }
 
-/// What was compared.
+/// Result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verification {
-    /// Functions whose prologues were followed.
+    /// Functions with a followed prologue.
     pub functions: Agreement,
-    /// Symbols of functions, whose first instructions must have the canonical frame address 8 bytes above the stack pointer.
+    /// Symbols of functions. At their first instruction the canonical frame address must be 8 bytes above the stack pointer.
     pub symbols: Agreement,
-    /// Calls in these prologues, at whose return addresses the row is what the code says.
+    /// Calls in these prologues with a row at the return address that agrees with the code.
     pub calls: u32,
 }
 
-/// How many there were, and how many agree with the rows.
+/// Number of compared items, and of those that agree with the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Compared.
+    /// Number compared.
     pub compared: u32,
-    /// Of these, in agreement.
+    /// Number of these that agree.
     pub agreeing: u32,
 }
 
@@ -66,7 +66,7 @@ impl Agreement {
         self.agreeing += u32::from(agrees);
     }
 
-    /// Whether too few agree for rows and code to belong together.
+    /// Returns true if too few agree for rows and code to belong together.
     fn is_refuted(self) -> bool {
         let enough = u64::from(self.agreeing) * 100 >= u64::from(self.compared) * ENOUGH_PERCENT;
         !enough && self.compared - self.agreeing > COINCIDENCES
@@ -94,14 +94,14 @@ impl VerifiedRows {
         &self.rows
     }
 
-    /// What was compared.
+    /// Result of the comparison with the code.
     #[must_use]
     pub fn verification(&self) -> &Verification {
         &self.verification
     }
 
-    /// What to add to offsets of code in the file to get the addresses that these rows are for, wrapping; one for each way in
-    /// which segments are laid out.
+    /// Addends that turn offsets of code in the file into addresses of these rows, with wrapping; one per distinct layout of
+    /// segments.
     #[must_use]
     pub fn addends(&self) -> &[u64] {
         &self.addends
@@ -125,7 +125,7 @@ pub(super) fn verify<'data>(rows: ModuleRows, elf: impl ReadRef<'data>) -> Resul
     Ok(VerifiedRows { rows, addends, verification })
 }
 
-/// The addend and the offsets in the file of each executable segment.
+/// The addend and the file offsets of each executable segment.
 fn code<'data>(elf: impl ReadRef<'data>) -> Result<Vec<(u64, Range<u64>)>, Error> {
     let header = FileHeader64::<LittleEndian>::parse(elf).map_err(Error::Parse)?;
     let segments =
@@ -140,7 +140,7 @@ fn code<'data>(elf: impl ReadRef<'data>) -> Result<Vec<(u64, Range<u64>)>, Error
     Ok(segments.filter_map(place).take(MAX_SEGMENTS).collect())
 }
 
-/// Compares rows with what is at these offsets of the file, as the kernel side finds rows for what is mapped from there.
+/// Compares rows with the content at these file offsets, with the kernel's search for rows of code mapped from there.
 fn compare<'data, R: ReadRef<'data>>(
     rows: &ModuleRows,
     elf: R,
@@ -175,8 +175,8 @@ fn compare<'data, R: ReadRef<'data>>(
     found
 }
 
-/// Whether a row is what a function's first instruction has; `None` where it says nothing of that: there is no call frame
-/// information, or it is no function that anybody calls.
+/// Returns true if a row is the one of a function's first instruction; `None` if that cannot be decided: without call frame
+/// information, or for code that is not a callable function.
 fn is_of_first_instruction(row: Row) -> Option<bool> {
     let by_address = [RowKind::Sp as u64, RowKind::Fp as u64, RowKind::Deref as u64, RowKind::FarSp as u64];
     by_address.contains(&row.kind()).then(|| is_first(row))
@@ -190,7 +190,7 @@ fn address(rows: &ModuleRows, index: usize) -> u64 {
     rows.text_start().wrapping_add(u64::from(rows.rows()[index].address()))
 }
 
-/// Indexes of rows at which functions begin, as far as rows tell: behind code that has none.
+/// Indexes of rows at which functions begin, as far as rows show: those after code without rows.
 fn functions(rows: &ModuleRows, addend: u64, offsets: &Range<u64>) -> Vec<usize> {
     let pairs = rows.rows().windows(2).zip(1..);
     let begins = pairs.filter(|(pair, index)| {
@@ -201,7 +201,7 @@ fn functions(rows: &ModuleRows, addend: u64, offsets: &Range<u64>) -> Vec<usize>
     begins.map(|(_, index)| index).collect()
 }
 
-/// So many of all, evenly.
+/// Up to `most` items, evenly spaced.
 fn sample(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     let count = all.len().min(most);
     (0..count).map(move |index| all[index * all.len() / count])
@@ -211,17 +211,17 @@ fn sample(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
 struct Symbols<'data, R> {
     elf: R,
     sections: &'data [SectionHeader64<LittleEndian>],
-    /// The table of them: offset in the file, and how many.
+    /// The symbol table: file offset, and number of symbols.
     table: Option<(u64, u64)>,
-    /// Where their names are.
+    /// File range of the names.
     names: Range<u64>,
 }
 
 /// A function's symbol.
 struct Symbol {
-    /// Where its first instruction is in the file.
+    /// File offset of its first instruction.
     offset: u64,
-    /// Where its name is.
+    /// File offset of its name.
     name: u64,
 }
 
@@ -242,7 +242,7 @@ impl<'data, R: ReadRef<'data>> Symbols<'data, R> {
         Self { elf, sections, table: table.map(place).map(count), names: begin..begin.saturating_add(bytes) }
     }
 
-    /// Some functions, evenly. A symbol's section says where its code is in the file, whatever segments say.
+    /// Some functions, evenly spaced. A symbol's section gives the position of its code in the file, independently of segments.
     fn sample(&self) -> impl Iterator<Item = Symbol> {
         let (at, count) = self.table.unwrap_or_default();
         let most = (SYMBOLS as u64).min(count);
@@ -263,7 +263,7 @@ impl<'data, R: ReadRef<'data>> Symbols<'data, R> {
         })
     }
 
-    /// Whether it is no function, but a part of one that compilers have put elsewhere: `main.cold`.
+    /// Returns true for a part of a function that compilers have placed elsewhere: `main.cold`.
     fn is_part_of_function(&self, symbol: &Symbol) -> bool {
         let name = self.elf.read_bytes_at_until(symbol.name..self.names.end, 0).unwrap_or_default();
         name.windows(5).any(|part| part == b".cold") || name.windows(6).any(|part| part == b".part.")

@@ -39,7 +39,7 @@ impl Fixture {
         self.cache.files.as_ref().unwrap().path(&name(BUILD_ID).unwrap())
     }
 
-    /// Asks for the rows of `elf` and whether they came from the file as it was.
+    /// Requests the rows of `elf`; returns true if the file was not rewritten.
     fn is_used(&self, elf: &[u8]) -> bool {
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         File::open(self.file()).unwrap().set_modified(long_ago).unwrap();
@@ -87,7 +87,7 @@ fn a_file_with_a_right_checksum_and_wrong_rows_is_replaced() {
     let elf = module(64);
     fixture.cache.rows(BUILD_ID, &*elf).unwrap();
     let mut content = fs::read(fixture.file()).unwrap();
-    // The second row's address becomes 0, as the first one's is.
+    // The second row's address becomes 0, like the first one's.
     content[HEADER_BYTES + 8..HEADER_BYTES + 12].fill(0);
     let checksum = crc32fast::hash(&content[COVERED_AT..]);
     content[CHECKSUM_AT..COVERED_AT].copy_from_slice(&checksum.to_le_bytes());

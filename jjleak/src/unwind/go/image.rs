@@ -1,4 +1,4 @@
-//! The module's memory as it is once it has been loaded at the addresses that it was linked for.
+//! The module's memory once it is loaded at the addresses for which it was linked.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use object::{
 const WORD_BYTES: usize = 8;
 const WORD: u64 = WORD_BYTES as u64;
 
-/// Most relocations that are read: Go programs that can be anywhere have one for each pointer in their data, some 100,000.
+/// Maximum number of relocations read: position-independent Go programs have one for each pointer in their data, about 100,000.
 const MAX_RELOCATIONS: usize = 1 << 22;
 
-/// What is loaded of a file, and what the dynamic loader writes there.
+/// The loaded content of a file, with the words that the dynamic loader writes.
 pub(in crate::unwind) struct Image<'data> {
     segments: Vec<Segment<'data>>,
     /// Words that become addresses in the module.
@@ -52,7 +52,7 @@ impl<'data> Image<'data> {
         image
     }
 
-    /// The addends of relative relocations, by address.
+    /// Addends of relative relocations, by address.
     fn relocations(&self, dynamic: &'data [u8]) -> Option<HashMap<u64, u64>> {
         let word = |at: &[u8]| at.try_into().ok().map(u64::from_le_bytes);
         let (mut table, mut size) = (0, 0);
@@ -74,7 +74,7 @@ impl<'data> Image<'data> {
         Some(pairs.map(|(at, addend)| (at, addend.cast_unsigned())).collect())
     }
 
-    /// So many bytes at an address; fewer where the file has no more.
+    /// Bytes at an address; fewer if the file ends earlier.
     pub(super) fn bytes(&self, address: u64, size: u64) -> &'data [u8] {
         let segment = self.segments.iter().find(|segment| segment.addresses.contains(&address));
         let Some(segment) = segment else { return &[] };
@@ -91,7 +91,7 @@ impl<'data> Image<'data> {
         Some(u64::from_le_bytes(self.bytes(address, WORD).try_into().ok()?))
     }
 
-    /// Where in writable memory a word has this value.
+    /// Addresses of words with this value in writable memory.
     pub(super) fn places_of(&self, value: u64) -> impl Iterator<Item = u64> {
         let relocated = self.relocated.iter().filter(move |(_, word)| **word == value).map(|(at, _)| *at);
         let written = self.segments.iter().filter(|segment| segment.is_writable).flat_map(move |segment| {

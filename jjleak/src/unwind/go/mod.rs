@@ -1,11 +1,11 @@
-//! Rows of Go's functions, from the tables that every Go program carries for its own tracebacks (`.gopclntab`), stripped or not.
+//! Rows of Go's functions, from the tables in every Go program, stripped or not, for its own tracebacks (`.gopclntab`).
 //!
 //! - `image`: the module's memory as it will be loaded.
 //! - `table`: functions, and the stack pointer's distance from the return address at each instruction (`pcsp`).
-//! - `names`: what they are called.
+//! - `names`: names of functions.
 //! - `switch`: functions of the runtime that switch stacks, from their code.
 //!
-//! Tables of Go 1.18 and later are read; where the code is to be found is told by the runtime's own description of the module
+//! Supports tables of Go 1.18 and later. The address of the code comes from the runtime's own description of the module
 //! (`runtime.firstmoduledata`), which must agree with the table in six places.
 
 mod image;
@@ -31,8 +31,8 @@ const WORD: u64 = 8;
 
 /// Outermost frames of goroutines and of the program.
 const ROOTS: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
-/// Go's own tracebacks end at these, too, but somebody has called them: the kernel calls signal handlers, and C code starts the
-/// threads of a program with cgo (`crosscall1`).
+/// Functions at which Go's own tracebacks end, too, but which have callers: the kernel calls signal handlers, and C code starts
+/// the threads of a program with cgo (`crosscall1`).
 const CALLED: [&[u8]; 2] = [b"runtime.sigtramp", b"runtime.mstart"];
 
 /// The Go code of a module.
@@ -42,14 +42,15 @@ pub(super) struct GoCode<'data> {
 }
 
 impl<'data> GoCode<'data> {
-    /// The code of the first of these tables by which the module describes itself; `None` when there is none that is known.
+    /// The code of the first of these tables that matches the module's description of itself; `None` if there is none of a known
+    /// version.
     pub(super) fn locate(image: Image<'data>, tables: &[(u64, &'data [u8])]) -> Option<Self> {
         let mut known = tables.iter().filter_map(|(address, bytes)| Table::parse(bytes, *address));
         let table = known.find_map(|table| table.placed_by(&image))?;
         Some(Self { image, table })
     }
 
-    /// What the rows are made from, for a checksum.
+    /// Adds the source of the rows to a checksum.
     pub(super) fn update(&self, hasher: &mut crc32fast::Hasher) {
         hasher.update(&self.table.text().to_le_bytes());
         hasher.update(self.table.bytes());
@@ -89,8 +90,7 @@ impl Entries<'_> {
         Ok(())
     }
 
-    /// Adds the rows of a function that begins at `begin`; none for what Go's linker knows of and has no table for, C code that it
-    /// has linked.
+    /// Adds the rows of a function at `begin`; none for C code, which Go's linker lists without a table.
     fn add_function(&mut self, go: &GoCode<'_>, function: &Function<'_>, begin: u32) {
         let first = self.rows.len();
         if function.is_top_frame() && ROOTS.contains(&function.name) {
@@ -115,7 +115,7 @@ impl Entries<'_> {
     }
 }
 
-/// The row where the stack pointer is so many bytes below the return address.
+/// The row for a stack pointer this many bytes below the return address.
 fn sp_row(depth: i64) -> Row {
     let words =
         u64::try_from(depth).ok().filter(|depth| depth.is_multiple_of(WORD)).map(|depth| depth / WORD + 1);

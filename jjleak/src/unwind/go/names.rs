@@ -1,4 +1,4 @@
-//! Names of Go's functions, for files that have no symbols.
+//! Names of Go's functions, for files without symbols.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use object::ReadRef;
 
 use crate::unwind::sections;
 
-/// Most bytes of names that are kept of a file: Kubernetes' largest program has 10 MiB. In a damaged table names can overlap.
+/// Maximum size of a file's names: Kubernetes' largest program has 10 MiB. In a damaged table names can overlap.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The functions of Go in a file, by address.
+/// The Go functions of a file, by address.
 #[derive(Debug)]
 pub struct GoNames(Vec<(Range<u64>, String)>);
 
 impl GoNames {
-    /// Reads them from the table that Go's runtime has for its own tracebacks; `None` when there is none.
+    /// Reads them from the table that Go's runtime uses for its own tracebacks; `None` if there is none.
     pub fn read<'data>(elf: impl ReadRef<'data>) -> Option<Self> {
         let go = sections::go_code(elf)?;
         let mut left = MAX_BYTES;

@@ -1,5 +1,5 @@
-//! Functions of Go's runtime that set the stack pointer: where they keep what leads back is read from the instructions by which they
-//! go back themselves.
+//! Rows for functions of Go's runtime that set the stack pointer. The instructions with which they switch back show where the
+//! caller's state is saved.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use super::{
     table::{Function, Table},
 };
 
-/// Longest function that is disassembled; `runtime.cgocallback` has some 300 bytes.
+/// Maximum size of a function that is disassembled; `runtime.cgocallback` has about 300 bytes.
 const MAX_CODE_BYTES: usize = 1024;
 
 /// Offset of the stack's upper end in a goroutine (`g.stack.hi`).
 const STACK_END_IN_G: u64 = 8;
 
-/// Whether a function's code says more than its table.
+/// Returns true if a function's rows come from its code, because its table is insufficient.
 pub(super) fn is_special(name: &[u8]) -> bool {
     matches!(name, b"runtime.asmcgocall" | b"runtime.cgocallback" | b"runtime.mcall" | b"crosscall2")
 }
 
-/// The rows of a [special](is_special) function, from which addresses on. What is not understood is unsupported.
+/// The rows of a [special](is_special) function, with their addresses. Code of unknown form is unsupported.
 pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> Vec<(u64, Row)> {
     if code.len() > MAX_CODE_BYTES {
         return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
@@ -36,7 +36,7 @@ pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> V
     let Some(written) = instructions.iter().position(writes_stack_pointer) else {
         return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
     };
-    // What is called before has been called on the caller's stack.
+    // Calls before the switch are on the caller's stack.
     let mut rows: Vec<_> =
         table.depths(function).into_iter().map(|(from, depth)| (from, sp_row(depth))).collect();
     rows.retain(|(from, _)| *from < instructions[written].ip());
@@ -55,7 +55,7 @@ pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> V
             rows.push((call.ip(), row));
             rows.push((call.next_ip(), Row::plain(0, RowKind::Unsupported)));
         }
-        // Others follow on the scheduler's stack.
+        // Only this function has further calls, on the scheduler's stack.
         if function.name != b"runtime.asmcgocall" {
             break;
         }
@@ -63,18 +63,18 @@ pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> V
     rows
 }
 
-/// What a register holds while `runtime.asmcgocall` goes back.
+/// Content of a register while `runtime.asmcgocall` switches back.
 #[derive(Clone, Copy)]
 enum Held {
-    /// The word so far above the stack pointer.
+    /// The word at this offset from the stack pointer.
     Kept(u64),
-    /// The upper end of the stack of the goroutine that is kept there.
+    /// The upper end of the stack of the goroutine stored at this offset.
     StackEnd(u64),
-    /// Minus the depth that is kept there.
+    /// The upper end of the stack of the goroutine stored at `goroutine_at`, minus the depth stored at `depth_at`.
     Pointer { goroutine_at: u64, depth_at: u64 },
 }
 
-/// The row at a call of C: where the stack pointer comes from that is restored after it.
+/// The row at a call of C code, from the source of the stack pointer that is restored after it.
 fn asmcgocall(instructions: &[Instruction], call: usize, depth: impl Fn(u64) -> Option<i64>) -> Option<Row> {
     let mut held: Vec<(Register, Held)> = Vec::new();
     let of = |held: &[(Register, Held)], register| {
@@ -109,7 +109,7 @@ fn asmcgocall(instructions: &[Instruction], call: usize, depth: impl Fn(u64) -> 
     None
 }
 
-/// The row at a call on the scheduler's stack, which the instructions before it have gone to.
+/// The row at a call on the scheduler's stack, to which the preceding instructions have switched.
 fn to_scheduler(before: &[Instruction], cfa: u64, goroutine_at: u64) -> Option<Row> {
     let switched = before.iter().rposition(|it| load(it).is_some_and(|(to, ..)| to == Register::RSP))?;
     let (_, _, pointer_in_g) = load(&before[switched])?;
@@ -118,7 +118,7 @@ fn to_scheduler(before: &[Instruction], cfa: u64, goroutine_at: u64) -> Option<R
     if room.op0_register() != Register::RSP || aligned.op0_register() != Register::RSP {
         return None;
     }
-    // What is read first of a goroutine, which is held in a register, is the thread that it is on.
+    // The goroutine is in a register; the first field read from it is its thread.
     let of_g = |it: &&Instruction| load(it).is_some_and(|(_, base, _)| base == Register::RDI);
     let (_, _, thread_in_g) = load(before[..switched].iter().find(of_g)?)?;
     Row::go_to_scheduler(
@@ -133,8 +133,8 @@ fn to_scheduler(before: &[Instruction], cfa: u64, goroutine_at: u64) -> Option<R
     )
 }
 
-/// The row at the call of Go: the stack pointer has been kept with the scheduler, and the one that was kept there before, at the
-/// stack pointer.
+/// The row at the call of Go code: the stack pointer is saved with the scheduler, and the one saved there before is at the stack
+/// pointer.
 fn cgocallback(
     instructions: &[Instruction],
     written: usize,
@@ -181,7 +181,7 @@ fn crosscall(instructions: &[Instruction], depths: &[(u64, i64)]) -> Vec<(u64, R
     begins.into_iter().map(|at| (at, row(at).unwrap_or(Row::plain(0, RowKind::Unsupported)))).collect()
 }
 
-/// Where the caller's frame pointer is below the CFA, in words, and between which addresses.
+/// Range of addresses in which the caller's frame pointer is on the stack, and its distance from the CFA in words.
 fn saved_frame_pointer(
     instructions: &[Instruction],
     depth: impl Fn(u64) -> Option<i64>,
@@ -226,7 +226,7 @@ fn is_by_base(instruction: &Instruction) -> bool {
         && !matches!(instruction.memory_base(), Register::None | Register::RIP)
 }
 
-/// The register that the stack pointer is set to.
+/// The register from which the stack pointer is set.
 fn stack_pointer_from(instruction: &Instruction) -> Option<Register> {
     let is_move = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
         && instruction.op0_kind() == OpKind::Register
@@ -234,7 +234,7 @@ fn stack_pointer_from(instruction: &Instruction) -> Option<Register> {
     (is_move && instruction.op0_register() == Register::RSP).then(|| instruction.op1_register())
 }
 
-/// Whether the stack pointer becomes what the function's table does not tell: set, aligned, or taken down for either.
+/// Returns true if the instruction sets or aligns the stack pointer, which the function's table does not record.
 fn writes_stack_pointer(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::And)
         && instruction.op0_kind() == OpKind::Register

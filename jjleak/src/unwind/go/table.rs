@@ -7,19 +7,19 @@ use super::{WORD, image::Image};
 
 /// Go 1.18 and 1.19.
 const MAGIC_1_18: u32 = 0xffff_fff0;
-/// Go 1.20 and later; functions have the line at which they begin besides.
+/// Go 1.20 and later; entries of functions also contain the function's first line.
 const MAGIC_1_20: u32 = 0xffff_fff1;
 
-/// What follows the magic: padding, the bytes of the smallest instruction, and of an address.
+/// Bytes after the magic: padding, the size of the smallest instruction, and the size of an address.
 const SIZES: [u8; 4] = [0, 0, 1, 8];
 
-/// Whether a table of a known version can begin here.
+/// Returns true if a table of a known version can begin here.
 pub(in crate::unwind) fn is_table(bytes: &[u8]) -> bool {
     u32_at(bytes, 0).is_some_and(|magic| [MAGIC_1_18, MAGIC_1_20].contains(&magic))
         && bytes.get(4..8).is_some_and(|sizes| sizes == SIZES)
 }
 
-/// Where what is in the header (`runtime.pcHeader`): words after eight bytes of magic and sizes.
+/// Offsets in the header (`runtime.pcHeader`): words after eight bytes of magic and sizes.
 mod header {
     pub(super) const FUNCTIONS: usize = 8;
     pub(super) const NAMES: usize = 32;
@@ -28,7 +28,7 @@ mod header {
     pub(super) const BYTES: usize = 72;
 }
 
-/// Words of `runtime.moduledata`: what must agree with the header, and the beginning of the code.
+/// Word indexes in `runtime.moduledata`: fields that must agree with the header, and the start of the code.
 mod module {
     pub(super) const NAMES: u64 = 1;
     pub(super) const VALUES: u64 = 10;
@@ -39,16 +39,16 @@ mod module {
     pub(super) const TEXT: u64 = 22;
 }
 
-/// Most functions of a module; Kubernetes' largest program has 120,000.
+/// Maximum number of functions of a module; Kubernetes' largest program has 120,000.
 const MAX_FUNCTIONS: u64 = 1 << 22;
-/// Longest function name that is read.
+/// Maximum length of a function name.
 const MAX_NAME_BYTES: usize = 4096;
 
-/// `runtime._func` up to its flags.
+/// Offsets in `runtime._func`, up to its flags.
 mod function {
     pub(super) const NAME: usize = 4;
     pub(super) const DEPTHS: usize = 16;
-    /// Behind the function's number, which differs between versions; four bytes further from Go 1.20 on.
+    /// Follows the function's number, which differs between versions; four bytes further from Go 1.20 on.
     pub(super) const FLAGS: usize = 37;
     pub(super) const LINE_BYTES: usize = 4;
 }
@@ -57,7 +57,7 @@ mod function {
 const TOP_FRAME: u8 = 1;
 const WRITES_STACK_POINTER: u8 = 2;
 
-/// A function of Go.
+/// A Go function.
 pub(super) struct Function<'data> {
     pub(super) addresses: Range<u64>,
     pub(super) name: &'data [u8],
@@ -70,13 +70,13 @@ impl Function<'_> {
         self.flags & TOP_FRAME != 0
     }
 
-    /// Whether it sets the stack pointer to what its table cannot tell.
+    /// Returns true if it sets the stack pointer to a value that its table cannot describe.
     pub(super) fn writes_stack_pointer(&self) -> bool {
         self.flags & WRITES_STACK_POINTER != 0
     }
 }
 
-/// The table, whose code is at a known address.
+/// The table, with the address of its code.
 pub(super) struct Table<'data> {
     bytes: &'data [u8],
     address: u64,
@@ -89,7 +89,7 @@ pub(super) struct Table<'data> {
 }
 
 impl<'data> Table<'data> {
-    /// The table at `address`; where its code is, is not known yet.
+    /// Parses the table at `address`, with its code's address still unknown.
     pub(super) fn parse(bytes: &'data [u8], address: u64) -> Option<Self> {
         let flags_at = match u32_at(bytes, 0)? {
             MAGIC_1_18 => function::FLAGS,
@@ -106,13 +106,13 @@ impl<'data> Table<'data> {
         Some(Self { bytes, address, text: 0, functions, names, values, lines, flags_at })
     }
 
-    /// With its code where `runtime.firstmoduledata` says that it is.
+    /// The table, with the code's address from `runtime.firstmoduledata`.
     pub(super) fn placed_by(self, image: &Image<'_>) -> Option<Self> {
         let text = image.places_of(self.address).find_map(|module| self.text_of(image, module))?;
         Some(Self { text, ..self })
     }
 
-    /// The beginning of the code, if what is at this address describes the module of this table.
+    /// Start of the code, if the data at this address describes the module of this table.
     fn text_of(&self, image: &Image<'_>, module: u64) -> Option<u64> {
         let word = |index: u64| image.word(module.checked_add(index * WORD)?);
         let part = |at| u64_at(self.bytes, at).and_then(|offset| self.address.checked_add(offset));
@@ -134,7 +134,7 @@ impl<'data> Table<'data> {
         self.bytes
     }
 
-    /// The functions, by address; up to the first that is not where a sorted table would have it.
+    /// The functions, by address, up to the first that breaks the order.
     pub(super) fn functions(&self) -> impl Iterator<Item = Function<'data>> {
         (0..self.functions).map_while(|index| self.function(index))
     }
@@ -156,13 +156,13 @@ impl<'data> Table<'data> {
         })
     }
 
-    /// Where a function begins, relative to the code; for the number of functions, where the last one ends.
+    /// Start of a function, relative to the code; for an index equal to the number of functions, the end of the last one.
     fn start_of(&self, index: usize) -> Option<u64> {
         u32_at(self.lines, index * 8).map(u64::from)
     }
 
-    /// How far the stack pointer is below the return address, in bytes, from which addresses on. Nothing for a function without
-    /// such a table.
+    /// Distances in bytes from the stack pointer up to the return address, each with the first address at which it applies. Empty
+    /// for a function without such a table.
     pub(super) fn depths(&self, function: &Function<'_>) -> Vec<(u64, i64)> {
         let mut depths = Vec::new();
         let mut at = function.depths as usize;
@@ -175,7 +175,7 @@ impl<'data> Table<'data> {
             if change == 0 && !depths.is_empty() {
                 break;
             }
-            // Signs are in the lowest bit.
+            // The lowest bit is the sign.
             depth += i64::from(change >> 1) ^ -i64::from(change & 1);
             depths.push((address, depth));
             let Some(bytes) = varint(self.values, &mut at).filter(|bytes| *bytes > 0) else { break };
@@ -184,14 +184,14 @@ impl<'data> Table<'data> {
         depths
     }
 
-    /// That at one address.
+    /// The distance at one address.
     pub(super) fn depth_at(&self, function: &Function<'_>, address: u64) -> Option<i64> {
         let depths = self.depths(function);
         depths.into_iter().take_while(|(from, _)| *from <= address).last().map(|(_, depth)| depth)
     }
 }
 
-/// A number of seven bits a byte, lowest first.
+/// Decodes a number with seven bits per byte, lowest first.
 fn varint(bytes: &[u8], at: &mut usize) -> Option<u32> {
     let mut value = 0;
     for shift in (0..u32::BITS).step_by(7) {

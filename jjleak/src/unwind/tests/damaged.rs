@@ -1,4 +1,4 @@
-//! Damaged and hostile files: an answer or an error, soon.
+//! Tests with damaged and hostile files: each must give a result or an error within bounded time.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ fn sound_frames() -> Frames {
     eh_frame
 }
 
-/// A file with them, found through section headers and with compressed `.debug_frame`, or without.
+/// A file with these frames: either with section headers and a compressed `.debug_frame`, or without both.
 fn sound(section_headers: bool) -> Vec<u8> {
     let mut debug_frame = Frames::debug_frame();
     let cie = debug_frame.cie("", AT_ENTRY);
@@ -38,7 +38,7 @@ fn sound(section_headers: bool) -> Vec<u8> {
         .build()
 }
 
-/// Compiles; what comes out must be searchable everywhere.
+/// Compiles the file; rows must be searchable at any address.
 fn survive(elf: &[u8]) {
     if let Ok(rows) = compile(elf) {
         let end = rows.text_start() + u64::from(rows.rows().last().unwrap().address());
@@ -50,8 +50,8 @@ fn survive(elf: &[u8]) {
     }
 }
 
-/// Whatever the damage, a row says what gimli makes of one of the entries that are there now: none is made up. Returns how many
-/// rows say something.
+/// Asserts that each row equals gimli's evaluation of an entry in the damaged file: no row is invented. Returns the number of
+/// addresses with a rule.
 fn assert_founded(elf: &[u8]) -> usize {
     let (Ok(rows), Ok(file)) = (compile(elf), object::File::parse(elf)) else { return 0 };
     let Some(section) = file.section_by_name(".eh_frame") else { return 0 };
@@ -92,7 +92,7 @@ fn assert_founded(elf: &[u8]) -> usize {
     said
 }
 
-/// Where `.eh_frame` is in the file.
+/// File range of `.eh_frame`.
 fn place_of_frames(elf: &[u8]) -> Range<usize> {
     let file = object::File::parse(elf).unwrap();
     let (offset, size) = file.section_by_name(".eh_frame").unwrap().file_range().unwrap();
@@ -155,7 +155,7 @@ proptest! {
         damage in vec((any::<Index>(), any::<u8>()), 1..6),
     ) {
         let mut elf = TestElf::new(0x1000, sound_frames()).build();
-        // What leads to it stays as it is: else it would not be told which of several tables is meant.
+        // The headers that point to it stay intact: otherwise it would be unclear which of several tables applies.
         let frames = place_of_frames(&elf);
         for (at, byte) in damage {
             elf[frames.start + at.index(frames.len())] = byte;
@@ -184,7 +184,7 @@ fn other_files_are_refused() {
     assert!(matches!(compile(&*data_only), Err(Error::NoCode)));
 }
 
-/// A file whose only function has these instructions.
+/// A file with one function, which has these instructions.
 fn with_instructions(code_bytes: u32, instructions: &[u8]) -> Vec<u8> {
     let mut frames = Frames::eh_frame();
     let cie = frames.cie("", AT_ENTRY);

@@ -19,7 +19,7 @@ pub(super) struct Evaluated<'data> {
     bases: BaseAddresses,
     /// Sorted by address.
     entries: Vec<FrameDescriptionEntry<Bytes<'data>>>,
-    /// Where the program starts, in code that no entry describes, perhaps.
+    /// The start-up code, which may have no entry.
     start: Range<u64>,
 }
 
@@ -41,8 +41,8 @@ impl<'data> Evaluated<'data> {
         Self { eh_frame, bases, entries, start }
     }
 
-    /// Asserts that every row says what gimli does. Of each stretch of code with the same rules, and of each gap, the
-    /// first and last `edge` bytes are looked at. Returns how many addresses were, and how many of them are unsupported.
+    /// Asserts that every row agrees with gimli. Checks the first and last `edge` bytes of each range of code with the same
+    /// rules, and of each gap. Returns the number of checked addresses, and of those among them that are unsupported.
     pub(super) fn assert_equal(&self, rows: &ModuleRows, edge: u64) -> (u64, u64) {
         let mut counts = (0, 0);
         let mut covered = rows.text_start();
@@ -99,7 +99,7 @@ impl<'data> Evaluated<'data> {
         (looked_at, unsupported)
     }
 
-    /// Whether gimli can evaluate the rules up to the end of the code that they are for.
+    /// Returns true if gimli can evaluate the rules up to the end of the code that they describe.
     fn can_be_evaluated(&self, entry: &FrameDescriptionEntry<Bytes<'data>>) -> bool {
         let mut context = UnwindContext::new();
         let Ok(mut table) = entry.rows(&self.eh_frame, &self.bases, &mut context) else { return false };

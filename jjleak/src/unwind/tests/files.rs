@@ -1,4 +1,4 @@
-//! The files that this process maps, and libstdc++ where it is installed beside the C library.
+//! Tests with the files that this process maps, and with libstdc++ if it is installed beside the C library.
 
 use std::{
     fs::{self, File},
@@ -19,7 +19,7 @@ use crate::unwind::{ModuleRows, compile};
 
 const EVERY_BYTE: u64 = u64::MAX;
 
-/// Address range and name of this process's executable mapping whose path ends so.
+/// Address range and path of this process's executable mapping whose path ends with `name`.
 fn mapped(name: &str) -> (u64, u64, PathBuf) {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.contains("r-xp") && line.ends_with(name)).unwrap();
@@ -40,7 +40,7 @@ fn vdso() -> Vec<u8> {
     bytes
 }
 
-/// Compiles a module and compares it with gimli; returns the rows and the share of addresses that are unsupported.
+/// Compiles a module and compares it with gimli; returns the rows and the share of unsupported addresses.
 fn compiled_as_evaluated(elf: &[u8], edge: u64) -> (ModuleRows, f64) {
     let rows = compile(elf).unwrap();
     let (looked_at, unsupported) = Evaluated::new(elf).assert_equal(&rows, edge);
@@ -63,7 +63,7 @@ fn every_byte_of_libc_unwinds_as_gimli_says() {
 
 #[test]
 fn every_byte_of_libstdcxx_unwinds_as_gimli_says() {
-    // Not every system has it; libc covers the same ground.
+    // Not installed everywhere; libc covers the same rules.
     let Ok(elf) = fs::read(libc().with_file_name("libstdc++.so.6")) else { return };
     let (_, unsupported) = compiled_as_evaluated(&elf, EVERY_BYTE);
     assert!(unsupported < 0.001, "{unsupported}");
@@ -74,17 +74,17 @@ fn every_byte_of_the_dynamic_linker_unwinds_as_gimli_says() {
     let linker = fs::read(mapped("/ld-linux-x86-64.so.2").2).unwrap();
     let (rows, unsupported) = compiled_as_evaluated(&linker, EVERY_BYTE);
     assert!(unsupported < 0.001, "{unsupported}");
-    // The trampolines of lazy binding have their frames by %rbx.
+    // The trampolines of lazy binding compute the CFA from %rbx.
     assert!(covers(&rows, RowKind::Plt) && covers(&rows, RowKind::Base));
 }
 
-/// The JVM's own code, where a JVM is installed: 191 thousand rows. Takes a minute.
+/// The JVM's own code, if a JVM is installed: 191 thousand rows. Takes a minute.
 #[test]
 fn every_byte_of_libjvm_unwinds_as_gimli_says() {
     let machines = is_long().then(|| fs::read_dir("/usr/lib/jvm").ok()).flatten();
     let libraries =
         machines.into_iter().flatten().flatten().map(|entry| entry.path().join("lib/server/libjvm.so"));
-    // Distributions have links to the same one.
+    // Distributions install links to the same file.
     let distinct: std::collections::BTreeSet<_> =
         libraries.filter_map(|path| path.canonicalize().ok()).collect();
     for elf in distinct.into_iter().filter_map(|path| fs::read(path).ok()) {

@@ -1,4 +1,4 @@
-//! What a frame's caller is, by gimli's interpreter and by our rows, on a made-up machine.
+//! The caller of a frame according to gimli's interpreter and according to our rows, on a synthetic machine.
 
 use gimli::{
     CfaRule, Encoding, EndianSlice, EvaluationResult, Expression, LittleEndian, Location, Register,
@@ -8,21 +8,21 @@ use jjleak_common::unwind::{Row, RowKind, SavedFp};
 
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 
-/// Where a frame ends and what its caller has in its registers.
+/// CFA of a frame, and the registers of its caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     cfa: u64,
     stack_pointer: u64,
     frame_pointer: u64,
-    /// Where the caller's base register (`rbx`) is kept, if it is within a row's reach.
+    /// Address of the caller's saved base register (`rbx`), if it is within a row's range.
     base_at: Option<u64>,
     return_address_at: u64,
 }
 
-/// As the System V ABI for x86-64 numbers it.
+/// Number of `rbx` in the System V ABI for x86-64.
 const BASE: Register = Register(3);
 
-/// What is known of a frame.
+/// Known facts about a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     Unknown,
@@ -32,8 +32,8 @@ pub(super) enum Frame {
     Called(Caller),
 }
 
-/// A processor that stopped at an instruction. Registers have values that no other register plus a small offset has,
-/// and every word of memory has another content.
+/// A processor that stopped at an instruction. Each register has a value that differs from every other register plus a small
+/// offset, and all words of memory have different contents.
 #[derive(Clone, Copy)]
 pub(super) struct Machine {
     pub(super) instruction_pointer: u64,
@@ -52,7 +52,7 @@ impl Machine {
         address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
     }
 
-    /// As the kernel applies a row.
+    /// Applies a row as the kernel does.
     pub(super) fn apply(self, row: Option<Row>) -> Frame {
         let Some(row) = row else { return Frame::Unknown };
         let [fp, sp] = [6, 7].map(|register| self.register(Register(register)));
@@ -89,7 +89,7 @@ impl Machine {
         })
     }
 
-    /// As gimli evaluates the rules; `None` when it needs more than a machine at rest has.
+    /// Evaluates the rules with gimli; `None` if that needs more state than the machine has.
     pub(super) fn evaluate<'data>(
         self,
         section: &impl UnwindSection<Bytes<'data>>,
@@ -164,7 +164,7 @@ impl Machine {
     }
 }
 
-/// Where the base register is saved, relative to the CFA, if a row must be able to tell.
+/// Offset of the saved base register from the CFA, if a row must be able to express it.
 fn base_within_reach(rules: &UnwindTableRow<usize>) -> Option<i64> {
     let is_far = matches!(rules.cfa(), CfaRule::RegisterAndOffset { register: Register(7), offset } if *offset > 8 * 0x3fff);
     match rules.register(BASE) {
@@ -175,7 +175,7 @@ fn base_within_reach(rules: &UnwindTableRow<usize>) -> Option<i64> {
     }
 }
 
-/// Whether a row must be able to express the rules: the plain ones, which nearly all code has.
+/// Returns true if a row must be able to express the rules: the plain ones, which nearly all code has.
 pub(super) fn is_plain(rules: &UnwindTableRow<usize>) -> bool {
     let whole = |offset: i64, limit: i64| offset % 8 == 0 && offset.abs() <= limit * 8;
     let cfa = match rules.cfa() {

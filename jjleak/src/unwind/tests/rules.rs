@@ -1,4 +1,4 @@
-//! Made-up call frame information: one rule, one row.
+//! Tests with synthetic call frame information: one rule, one row.
 
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
 use proptest::{collection::vec, prelude::*};
@@ -10,7 +10,7 @@ use crate::unwind::{
 };
 
 const CODE_BYTES: u64 = 0x4000;
-/// How far the code begins behind the start of its first page.
+/// Distance of the code from the start of its first page.
 const FIRST: u32 = 0x10;
 
 /// The rows of one function of 64 bytes at the start of the code.
@@ -21,7 +21,7 @@ fn function(instructions: &[u8]) -> ModuleRows {
     compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap()
 }
 
-/// The only row of a function whose rules do not change.
+/// The only row of a function with constant rules.
 fn row(instructions: &[u8]) -> Row {
     let rows = function(instructions);
     let [before, row, after] = rows.rows() else { panic!("{:?}", rows.rows()) };
@@ -39,12 +39,12 @@ fn unsupported(instructions: &[u8], reason: Unsupported) {
     assert_eq!(rows.statistics().unsupported(reason), 1);
 }
 
-/// The `DW_CFA_def_cfa_expression` of linkers for `.plt`.
+/// The linkers' `DW_CFA_def_cfa_expression` for `.plt`.
 fn plt(threshold: u8) -> Vec<u8> {
     vec![0x0f, 11, 0x70 + SP, 8, 0x70 + RA, 0, 0x3f, 0x1a, 0x30 + threshold, 0x2a, 0x33, 0x24, 0x22]
 }
 
-/// `DW_CFA_expression`: the frame pointer was saved where it points to.
+/// `DW_CFA_expression`: the frame pointer is saved where it points to.
 const FP_AT_FP: [u8; 5] = [0x10, FP, 2, 0x70 + FP, 0];
 
 #[test]
@@ -101,7 +101,7 @@ fn large_frames_are_followed() {
 
 #[test]
 fn a_frame_can_be_found_by_the_base_register() {
-    // What glibc's loader has for binding a call: CFA = rbx + 24, rbx at CFA - 24.
+    // glibc's loader, in the trampolines of lazy binding: CFA = rbx + 24, rbx at CFA - 24.
     let found = row(&[0x0c, BASE, 24, 0x80 | BASE, 3]);
     let expected = Row::new(FIRST, RowKind::Base, 3, SavedFp::Register, 0).unwrap();
     assert_eq!(found, expected.with_base_saved(3));
@@ -132,9 +132,9 @@ fn what_rows_cannot_express_is_not_guessed() {
     unsupported(&[0x0f, 3, 0x70 + SP, 0, 0x06], CfaExpression); // CFA = *SP
     unsupported(&[0x0f, 4, 0x70 + FP, 0, 0x06, 0x06], CfaExpression); // CFA = **FP
     unsupported(&[0x0f, 1, 0xff], CfaExpression); // no such operation
-    unsupported(&[0x0f, 3, 0x70 + FP, 0x70, 0x18], CfaExpression); // in an address space of which there is no number
-    unsupported(&[0x0f, 5, 0x70 + FP, 0x70, 0xa6, 8, 1], CfaExpression); // a word of a type
-    unsupported(&[0x0f, 3, 0xa5, SP, 1], CfaExpression); // a register of a type
+    unsupported(&[0x0f, 3, 0x70 + FP, 0x70, 0x18], CfaExpression); // in an address space without a number
+    unsupported(&[0x0f, 5, 0x70 + FP, 0x70, 0xa6, 8, 1], CfaExpression); // a typed word
+    unsupported(&[0x0f, 3, 0xa5, SP, 1], CfaExpression); // a typed register
     unsupported(&[0x0e, 12], CfaOffset); // half a word
     unsupported(&[0x0e, 0x80, 0x80, 0x80, 0x02], CfaOffset); // 4 MiB
     unsupported(&[0x13, 1], CfaOffset); // negative
@@ -195,7 +195,7 @@ fn the_program_header_leads_to_eh_frame_when_sections_are_stripped() {
     assert_eq!(compile(&*elf).unwrap().rows(), function(&[0x41, 0x0e, 16]).rows());
 }
 
-/// An instruction that a compiler might write.
+/// An instruction that a compiler might emit.
 fn instruction() -> impl Strategy<Value = Vec<u8>> {
     let register = prop_oneof![Just(FP), Just(SP), Just(BASE), Just(RA), 0..17_u8];
     prop_oneof![

@@ -29,7 +29,7 @@ fn rows_of_this_program_are_verified_by_code_and_by_symbols() {
     assert_eq!(rows.addends().len(), 1);
 }
 
-/// What LLD's layout once led to: all offsets in the file were taken for addresses a page away.
+/// Regression test for LLD's layout: all file offsets were taken for addresses a page away.
 #[test]
 fn rows_that_are_off_by_a_page_are_refused_by_code_and_by_symbols() {
     let elf = own_program();
@@ -42,7 +42,7 @@ fn rows_that_are_off_by_a_page_are_refused_by_code_and_by_symbols() {
     }
 }
 
-/// All files in a folder and those below it.
+/// All files in a folder and its subfolders.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -72,7 +72,7 @@ fn files_of_this_system_are_right_and_refused_when_they_are_off_by_a_page() {
         right += 1;
         for (addend, offsets) in code(&*elf).unwrap() {
             let found = compared_at(&rows, &elf, addend.wrapping_add(PAGE_BYTES), &offsets);
-            // Of some, all code is in the page that is left out then.
+            // In some files, all code is in the page that this shift excludes.
             let is_large = found.functions.compared + found.symbols.compared > 10;
             if found.is_refuted() {
                 caught += 1;
