@@ -58,7 +58,7 @@ fn is_code(segment: &ProgramHeader64<LittleEndian>) -> bool {
     segment.p_type(LittleEndian) == elf::PT_LOAD && segment.p_flags(LittleEndian).contains(elf::PF_X)
 }
 
-/// The code from an address on, so many bytes at most; empty when there is none.
+/// The code from an address on, `most` bytes at most; empty if there is none.
 fn code<'data>(
     address: u64,
     most: usize,
@@ -83,7 +83,7 @@ fn fibre_roots<'data, R: ReadRef<'data>>(
     fibre::makers(sections, elf).into_iter().flat_map(|maker| fibre::roots(maker, read)).collect()
 }
 
-/// What Go's own tables in a file describe; `None` when there are none.
+/// The code described by a file's Go tables; `None` if it has none.
 pub(super) fn go_code<'data>(elf: impl ReadRef<'data>) -> Option<GoCode<'data>> {
     let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
     let segments = header.program_headers(LittleEndian, elf).ok()?;
@@ -145,14 +145,14 @@ impl<'data> CallFrames<'data> {
 impl<'data> Section<'data> {
     const EMPTY: Section<'static> = Section { address: 0, bytes: Cow::Borrowed(&[]) };
 
-    /// The code from an address on; empty if there is none.
-    fn code_at(address: u64, segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Self {
-        let mut at = segments.iter().filter(|segment| is_code(segment)).filter_map(|segment| {
-            let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
-            let left = segment.p_filesz(LittleEndian).checked_sub(distance)?.min(start::MAX_BYTES as u64);
-            elf.read_bytes_at(segment.p_offset(LittleEndian).checked_add(distance)?, left).ok()
-        });
-        Self { address, bytes: Cow::Borrowed(at.next().unwrap_or_default()) }
+    /// The code from an address on, `most` bytes at most; empty if there is none.
+    fn code_at(
+        address: u64,
+        most: usize,
+        segments: &[ProgramHeader64<LittleEndian>],
+        elf: impl ReadRef<'data>,
+    ) -> Self {
+        Self { address, bytes: Cow::Borrowed(code(address, most, segments, elf)) }
     }
 
     fn eh_frame<R: ReadRef<'data>>(sections: &Sections<'data, R>, elf: R) -> Option<Self> {
