@@ -152,7 +152,7 @@ pub struct ModuleFiles {
 }
 
 /// Files that stay open when no process maps them any more: the programs and libraries of a build, say.
-const MAX_RECENT: usize = 256;
+const MAX_RECENT: usize = 384;
 
 impl ModuleFiles {
     /// The file in this version, if it is open.

@@ -18,7 +18,7 @@ use super::{Module, ModuleFiles, ModuleTable, Pid};
 
 /// Most files that are expected, each an open one (1,024 are allowed by default). A JDK has 40 libraries, and Emacs maps 140
 /// files of Lisp that was compiled ahead.
-pub const MAX_EXPECTED: usize = 512;
+pub const MAX_EXPECTED: usize = 256;
 /// Most entries of a folder of libraries that are looked at.
 const MAX_ENTRIES: usize = 256;
 /// Most folders that are looked into.
