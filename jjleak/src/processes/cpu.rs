@@ -1,4 +1,4 @@
-//! How much CPU time a process has used.
+//! CPU time of a process.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use nix::time::ClockId;
 
 use super::Pid;
 
-/// CPU time of all threads of a process, those that have ended included, as the scheduler counts it, in nanoseconds
-/// (`clock_getcpuclockid(3)`); `None` when it cannot be read any more.
+/// CPU time used by all threads of a process, ended ones included, in nanoseconds, as the scheduler counts it
+/// (`clock_getcpuclockid(3)`). `None` if the process is gone.
 #[must_use]
 pub fn cpu_time(pid: Pid) -> Option<Duration> {
     let number = i32::try_from(pid.number().get()).ok()?;

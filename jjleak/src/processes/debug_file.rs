@@ -1,7 +1,6 @@
-//! Separate debug files: where they are, and whether they belong to a file.
+//! Locates separate debug files and checks that they match.
 //!
-//! They are looked for as debuggers do (GDB manual, "Debugging Information in Separate Files"), in the process's own
-//! root.
+//! The search order is that of debuggers (GDB manual, "Debugging Information in Separate Files"), in the root of the process.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,10 +12,10 @@ use super::headers::Headers;
 use super::module::MAX_FILE_BYTES;
 use super::{Pid, Root};
 
-/// Where distributions put debug files.
+/// Folder in which distributions install debug files.
 const FOLDER: &str = "/usr/lib/debug";
 
-/// The debug file of a mapped file with this path, build ID and content; nothing when there is none that belongs to it.
+/// Reads the debug file that matches a mapped file with this path, build ID and content.
 pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<Vec<u8>> {
     let root = Root::of(pid).ok()?;
     let by_build_id = by_build_id(build_id).and_then(|file| matching(&root, &file, build_id));
@@ -29,13 +28,13 @@ pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<
     })
 }
 
-/// The debug file of a build ID, by the path at which debuggers look for it.
+/// Opens the debug file of a build ID, at the path that debuggers use.
 pub(super) fn open(pid: Pid, build_id: &str) -> Option<File> {
     let file = Root::of(pid).ok()?.open(&by_build_id(build_id)?).ok()?;
     (Headers::read(&file).build_id == build_id).then_some(file)
 }
 
-/// The name and the checksum of the debug file that a file names.
+/// Name and checksum of the debug file, from the file's `.gnu_debuglink` section.
 fn link(elf: &[u8]) -> Option<(String, u32)> {
     let file = object::File::parse(elf).ok()?;
     let (name, sum) = file.gnu_debuglink().ok()??;
@@ -57,7 +56,7 @@ fn by_link(path: &Path, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The content of a file in the root, if it has this build ID.
+/// Content of a file in the root, if its build ID matches.
 fn matching(root: &Root, path: &Path, build_id: &str) -> Option<Vec<u8>> {
     let file = root.open(path).ok()?;
     let metadata = file.metadata().ok()?;

@@ -1,23 +1,23 @@
-//! What can go wrong with a process.
+//! Errors of this stage.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::Pid;
 
-/// A process could not be looked at or started.
+/// A process could not be inspected or started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such process.
     #[error("no process has the PID {0}")]
     NoSuchProcess(Pid),
-    /// The process ended while jjleak was looking at it.
+    /// The process ended while jjleak inspected it.
     #[error("process {0} ended before jjleak was attached")]
     Gone(Pid),
-    /// The number is that of a thread.
+    /// The PID is that of a thread.
     #[error("{thread} is a thread of process {process}, not a process")]
     IsThread {
-        /// The number that was given.
+        /// The given PID.
         thread: Pid,
         /// The process it belongs to.
         process: Pid,
@@ -25,12 +25,12 @@ pub enum Error {
     /// The process has no memory of its own.
     #[error("process {0} is a kernel thread or a zombie: it maps no program")]
     NoProgram(Pid),
-    /// The process runs a program of another width.
+    /// The process runs a program whose pointers are not 64 bits wide.
     #[error("process {pid} runs a {program}, and jjleak profiles 64-bit programs only")]
     Narrow {
         /// The process.
         pid: Pid,
-        /// What it runs.
+        /// The kind of its program.
         program: super::Narrow,
     },
     /// A file under /proc could not be read.
@@ -38,11 +38,11 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A file under /proc does not look as proc(5) says.
+    /// A file under /proc does not have the format of proc(5).
     #[error("{path} has an unexpected form: {line:?}")]
     Malformed {
         /// The file.
@@ -50,12 +50,12 @@ pub enum Error {
         /// The offending line.
         line: String,
     },
-    /// The end of the process could not be watched for.
+    /// A watch for the end of the process could not be set up.
     #[error("watching for the end of process {pid} failed")]
     Watch {
         /// The process.
         pid: Pid,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -64,7 +64,7 @@ pub enum Error {
     Start {
         /// Its first word.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -73,7 +73,7 @@ pub enum Error {
     Trace {
         /// Its first word.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -82,13 +82,13 @@ pub enum Error {
     EndedEarly {
         /// Its first word.
         command: String,
-        /// How it ended.
+        /// Its exit status or signal.
         status: String,
     },
 }
 
 impl Error {
-    /// A failed read of a /proc file: a vanished file means a vanished process.
+    /// Error of a failed read of a /proc file. If the file has vanished, so has the process.
     pub(super) fn read(pid: Pid, path: PathBuf, source: io::Error) -> Self {
         const NO_SUCH_PROCESS: i32 = 3;
         match (source.kind(), source.raw_os_error()) {

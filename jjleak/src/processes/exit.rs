@@ -1,4 +1,4 @@
-//! Tells when a process has ended.
+//! Watch for the end of a process.
 
 use std::os::fd::OwnedFd;
 
@@ -9,11 +9,11 @@ use tokio::io::unix::AsyncFd;
 
 use super::{Error, Pid};
 
-/// Becomes ready when the process ends. Holds on to this very process: a new one with the same PID is another.
+/// Becomes ready when the process ends. Bound to this process: another one with the same PID does not count.
 pub struct ExitWatch(AsyncFd<OwnedFd>);
 
 impl ExitWatch {
-    /// Watches a process. Needs a running tokio runtime.
+    /// Watches a process. Requires a running tokio runtime.
     pub fn new(pid: Pid) -> Result<Self, Error> {
         let raw = i32::try_from(pid.number().get()).ok().and_then(RawPid::from_raw);
         let raw = raw.ok_or(Error::NoSuchProcess(pid))?;
@@ -27,17 +27,17 @@ impl ExitWatch {
         Ok(Self(watch))
     }
 
-    /// Whether the process has ended.
+    /// Returns true if the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let mut events = [PollFd::new(self.0.get_ref(), PollFlags::IN)];
-        // An error would mean that the descriptor is none: nothing is known then.
+        // An error means an invalid descriptor; nothing is known then.
         poll(&mut events, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for the end of the process.
     pub async fn wait(&self) {
-        // Readiness is the only thing a pidfd tells; an error of the reactor would mean the runtime is gone.
+        // Readiness is all that a pidfd reports; an error of the reactor means that the runtime is gone.
         let _ = self.0.readable().await;
     }
 }

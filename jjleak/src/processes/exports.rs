@@ -1,4 +1,4 @@
-//! What a mapped file offers to whoever looks its symbols up.
+//! Exported symbols of a mapped file.
 
 use std::fs::File;
 
@@ -9,8 +9,8 @@ use object::{Endianness, ReadCache};
 /// Bytes of a pointer.
 const POINTER_BYTES: u64 = 8;
 
-/// Whether a 64-bit ELF file exports a variable of this name that is a pointer or as large as one. All other symbols are passed
-/// over without a look at their names: few variables are of that size.
+/// Returns true if a 64-bit ELF file exports a variable of this name that has the size of a pointer. The sizes are compared
+/// first: few variables have that size, so that few names are read.
 pub(super) fn exports_word(file: &File, name: &str) -> bool {
     let content = ReadCache::new(file);
     let search = || {

@@ -1,5 +1,4 @@
-//! What the program headers of a mapped file tell. Little is read of the file, however large it says it is: its content
-//! may be the target's choice.
+//! Program headers of a mapped file. Reads are bounded whatever sizes the file states: the target may control its content.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -12,19 +11,19 @@ use object::{Endianness, ReadCache, ReadRef};
 
 use super::layout::{Layout, Segment};
 
-/// Segments of notes that are looked at; linkers make up to three.
+/// Maximum number of note segments to read; linkers create up to three.
 const MAX_NOTE_SEGMENTS: usize = 16;
-/// Largest segment of notes that is read; those of linkers have up to some hundred bytes.
+/// Maximum size of a note segment; those of linkers have up to a few hundred bytes.
 const MAX_NOTE_BYTES: u64 = 64 << 10;
-/// Longest build ID; linkers make them of 8 to 32 bytes.
+/// Maximum length of a build ID; linkers create 8 to 32 bytes.
 const MAX_BUILD_ID_BYTES: usize = 64;
 
-/// What is known of a 64-bit ELF file; nothing of another.
+/// Headers of a 64-bit ELF file; empty for other files.
 #[derive(Debug, Default)]
 pub(super) struct Headers {
-    /// Build ID in hex; empty when it has none.
+    /// Build ID in hex; empty if there is none.
     pub(super) build_id: String,
-    /// Where its parts are loaded.
+    /// Loaded segments.
     pub(super) layout: Layout,
 }
 
@@ -38,7 +37,7 @@ impl Headers {
 fn parse<'data>(content: impl ReadRef<'data>) -> Option<Headers> {
     let header = FileHeader64::<Endianness>::parse(content).ok()?;
     let endian = header.endian().ok()?;
-    // From this number on, the file itself says how many there are.
+    // From this number on, the count is stored elsewhere in the file (elf(5)).
     if header.e_phnum(endian) == PN_XNUM {
         return None;
     }

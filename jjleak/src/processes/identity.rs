@@ -1,4 +1,4 @@
-//! Who a process is.
+//! Identity of a process.
 
 use std::fmt;
 use std::fs;
@@ -12,7 +12,7 @@ use super::Error;
 pub struct Pid(NonZeroU32);
 
 impl Pid {
-    /// The process ID with this number; `None` for 0.
+    /// Creates a PID; `None` for 0.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         NonZeroU32::new(number).map(Self)
@@ -24,7 +24,7 @@ impl Pid {
         self.0
     }
 
-    /// A file of this process under /proc.
+    /// Path of a file of this process under /proc.
     #[must_use]
     pub fn proc_file(self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{self}/{name}"))
@@ -37,7 +37,7 @@ impl fmt::Display for Pid {
     }
 }
 
-/// A process. PID and start time together identify it: PIDs are used again.
+/// A process, identified by PID and start time, because PIDs are reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Its PID.
@@ -46,14 +46,14 @@ pub struct Process {
     pub start_time: u64,
     /// Name of its main thread.
     pub comm: String,
-    /// Path of its executable, as it sees it.
+    /// Path of its executable, as the process sees it.
     pub exe: PathBuf,
-    /// Its PID as it sees it itself, where that is another: it runs in a container.
+    /// Its PID in its own PID namespace if that differs, as in a container.
     pub container_pid: Option<Pid>,
 }
 
 impl Process {
-    /// Looks at the process with this PID.
+    /// Reads the identity of the process with this PID.
     pub fn open(pid: Pid) -> Result<Self, Error> {
         let status = read(pid, "status").map_err(|error| match error {
             Error::Gone(pid) => Error::NoSuchProcess(pid),
@@ -68,7 +68,7 @@ impl Process {
         let start_time = start_time(&stat)
             .ok_or_else(|| Error::Malformed { path: pid.proc_file("stat"), line: stat.trim().to_owned() })?;
         let comm = read(pid, "comm")?.trim_end().to_owned();
-        // A kernel thread's or a zombie's link cannot be read.
+        // The link of a kernel thread or a zombie cannot be read.
         let exe = fs::read_link(pid.proc_file("exe")).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if pid.proc_file("stat").exists() => Error::NoProgram(pid),
             _ => Error::read(pid, pid.proc_file("exe"), error),
@@ -85,7 +85,7 @@ fn read(pid: Pid, name: &str) -> Result<String, Error> {
         .map_err(|source| Error::read(pid, path, source))
 }
 
-/// The user and the group that a process acts as, by their numbers here.
+/// Effective user and group of a process, as IDs in jjleak's namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// Effective user ID.
@@ -95,7 +95,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Those of a process.
+    /// Reads those of a process.
     pub fn of(pid: Pid) -> Result<Self, Error> {
         let status = read(pid, "status")?;
         let found = effective(&status, "Uid:").zip(effective(&status, "Gid:"));
@@ -105,7 +105,7 @@ impl Credentials {
     }
 }
 
-/// The second number in a line of `/proc/PID/status` on users or groups: the effective one.
+/// The second number in the `Uid` or `Gid` line of `/proc/PID/status`: the effective ID.
 fn effective(status: &str, name: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -123,7 +123,7 @@ fn innermost_pid(status: &str) -> Option<Pid> {
     Pid::new(line.split_ascii_whitespace().last()?.parse().ok()?)
 }
 
-/// Field 22 of `/proc/PID/stat`. The second field, the name in parentheses, may hold anything, parentheses too.
+/// Field 22 of `/proc/PID/stat`. The second field, the name in parentheses, may contain anything, including parentheses.
 fn start_time(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_unused_pid_is_no_process() {
-        // Above the largest PID the kernel gives (PID_MAX_LIMIT is 2^22).
+        // Above the largest possible PID (`PID_MAX_LIMIT` is 2^22).
         let pid = Pid::new(1 << 22 | 1).unwrap();
         assert!(matches!(Process::open(pid), Err(Error::NoSuchProcess(_))));
     }

@@ -1,8 +1,8 @@
-//! Starts a command so that its first allocation can be counted.
+//! Starts a command such that its first allocation is counted.
 //!
-//! The command is traced (ptrace(2)) while the dynamic loader maps its libraries, and stops after each one, so that
-//! probes are in place before any code of the library runs. The first system call from outside the loader shows
-//! that loading is over; then the command is let go and never stopped again.
+//! The command is traced (ptrace(2)) while the dynamic loader maps its libraries, and stops after each one, so that probes are in
+//! place before any code of the library runs. The first system call from outside the loader ends the loading phase; the command
+//! is then released and never stopped again.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -18,16 +18,15 @@ use object::{Object, ObjectSymbol, ReadCache};
 
 use super::{Error, Mapping, Pid};
 
-/// Keys of the auxiliary vector (linux/auxvec.h): where the loader is mapped, and where the executable begins to run.
+/// Keys of the auxiliary vector (linux/auxvec.h): base address of the loader, and entry point of the executable.
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 /// System call number of mmap on x86-64.
 const SYS_MMAP: u64 = 9;
-/// More system calls than any loader makes for its libraries; a program whose loader never lets go is not held up
-/// for longer.
+/// Above the number of system calls that any loader makes. Limits the delay of a program whose loader never finishes.
 const MAX_LOADER_CALLS: u32 = 100_000;
 
-/// A command that has been started and is stopped while it loads.
+/// A started command, stopped while it loads.
 pub struct Launch {
     child: Child,
     name: String,
@@ -36,20 +35,20 @@ pub struct Launch {
     raw: RawPid,
     loader: Option<Range<u64>>,
     calls: u32,
-    /// A signal that stopped the command, to be delivered when it goes on.
+    /// Signal that stopped the command, to be delivered when it resumes.
     signal: Option<Signal>,
 }
 
-/// Where a command reads from and writes to.
+/// Standard streams of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Streams {
-    /// Where jjleak does.
+    /// Inherited from jjleak.
     Inherited,
-    /// Nowhere.
+    /// Connected to `/dev/null`.
     Silent,
 }
 
-/// How far a launch is.
+/// Progress of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// A file was mapped.
@@ -59,7 +58,7 @@ pub enum Progress {
 }
 
 impl Launch {
-    /// Starts a command; it is stopped before its first instruction.
+    /// Starts a command, stopped before its first instruction.
     pub fn start(words: &[OsString], streams: Streams) -> Result<Self, Error> {
         let Some((program, arguments)) = words.split_first() else {
             return Err(Error::Start {
@@ -100,13 +99,13 @@ impl Launch {
         self.pid
     }
 
-    /// What the command is given besides its name.
+    /// Arguments of the command, without its name.
     #[must_use]
     pub fn arguments(&self) -> &[OsString] {
         &self.arguments
     }
 
-    /// Lets the command run until it has mapped another file or has loaded everything.
+    /// Resumes the command until it has mapped another file or has loaded everything.
     pub fn advance(&mut self) -> Result<Progress, Error> {
         let Some(loader) = self.loader.clone() else { return Ok(Progress::Loaded) };
         while self.calls < MAX_LOADER_CALLS {
@@ -119,7 +118,7 @@ impl Launch {
             if !loader.contains(&registers.rip) {
                 return Ok(Progress::Loaded);
             }
-            // At its entry the call has not happened yet: rax is -ENOSYS there.
+            // At system call entry, rax is -ENOSYS: the call has not happened yet.
             let returned = registers.rax.cast_signed() != -i64::from(nix::libc::ENOSYS);
             if registers.orig_rax == SYS_MMAP && returned {
                 return Ok(Progress::Mapped);
@@ -128,13 +127,13 @@ impl Launch {
         Ok(Progress::Loaded)
     }
 
-    /// Lets the command go.
+    /// Detaches from the command and lets it run.
     pub fn release(self) -> Result<Running, Error> {
         ptrace::detach(self.raw, self.signal).map_err(|errno| self.failed(errno))?;
         Ok(Running { child: self.child })
     }
 
-    /// Waits for the next stop; whether it is at a system call.
+    /// Waits for the next stop. Returns true if it is at a system call.
     fn wait(&mut self) -> Result<bool, Error> {
         match waitpid(self.raw, Some(WaitPidFlag::__WALL)).map_err(|errno| self.failed(errno))? {
             WaitStatus::PtraceSyscall(_) => Ok(true),
@@ -158,13 +157,13 @@ impl Launch {
     }
 }
 
-/// A command that runs on its own.
+/// A command that runs untraced.
 pub struct Running {
     child: Child,
 }
 
 impl Running {
-    /// How the command ended; `None` while it runs.
+    /// Exit status of the command; `None` while it runs.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -175,11 +174,11 @@ impl Running {
     }
 }
 
-/// Where the dynamic loader's code is mapped; `None` for a static executable, which is loaded from the start.
+/// Address range of the dynamic loader's code; `None` for a static executable, which is loaded from the start.
 fn loader(pid: Pid) -> Result<Option<Range<u64>>, Error> {
     let auxiliary = fs::read(pid.proc_file("auxv")).unwrap_or_default();
     let base = auxiliary_value(&auxiliary, AT_BASE).filter(|base| *base != 0);
-    // There is no base when the loader itself is the command: ld.so PROGRAM.
+    // There is no base address if the loader itself is the command: `ld.so PROGRAM`.
     let inside = base.or_else(|| auxiliary_value(&auxiliary, AT_ENTRY).filter(|_| is_loader(pid)));
     let mappings = Mapping::all(pid)?;
     let file = mappings
@@ -198,8 +197,8 @@ fn auxiliary_value(auxiliary: &[u8], key: u64) -> Option<u64> {
     Some(u64::from_ne_bytes(pair[1]))
 }
 
-/// Whether the executable is a dynamic loader: those export where debuggers find what they have loaded (`_r_debug`,
-/// link.h).
+/// Returns true if the executable is a dynamic loader. Loaders export `_r_debug`, the list of loaded objects for debuggers
+/// (link.h).
 fn is_loader(pid: Pid) -> bool {
     let Ok(file) = fs::File::open(pid.proc_file("exe")) else { return false };
     let content = ReadCache::new(file);

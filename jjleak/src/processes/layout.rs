@@ -1,18 +1,18 @@
-//! Which part of an ELF file a mapping is: what turns its offsets in the file into addresses.
+//! Maps memory mappings to segments of an ELF file, to convert file offsets to addresses.
 //!
-//! The kernel and dynamic loaders map a segment from the page of the file that holds its first byte to the one that holds its last
-//! (`elf_load` in `fs/binfmt_elf.c`, `_dl_map_segments` in glibc). Segments need not begin on pages of their own: with LLD and mold
-//! the last page of one is the first page of the next, and is mapped twice, at two addresses. An offset in such a page says nothing
-//! by itself, so that no function here takes a bare offset.
+//! The kernel and dynamic loaders map a segment from the page that contains its first byte to the page that contains its last
+//! (`elf_load` in `fs/binfmt_elf.c`, `_dl_map_segments` in glibc). Segments need not be page-aligned: with LLD and mold, the last
+//! page of one segment is the first page of the next, and is mapped twice, at two addresses. An offset in such a page is
+//! ambiguous, so no function here takes a bare offset.
 
 use std::ops::Range;
 
 use super::Mapping;
 
-/// Of memory.
+/// Size of a memory page.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// A loaded part of a file (`PT_LOAD`).
+/// A loaded segment of a file (`PT_LOAD`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) address: u64,
@@ -21,15 +21,15 @@ pub(super) struct Segment {
     pub(super) executable: bool,
 }
 
-/// The loaded parts of a file.
+/// The loaded segments of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     segments: Vec<Segment>,
-    /// Whether it is loaded at the addresses that it names (`ET_EXEC`).
+    /// True if the file is loaded at the addresses that it states (`ET_EXEC`).
     is_fixed: bool,
 }
 
-/// Where a part of a file is mapped.
+/// A mapped part of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) begin: u64,
@@ -38,7 +38,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A part of a file's code.
+    /// A part with code.
     pub(super) fn of_code(addresses: &Range<u64>, file_offset: u64) -> Self {
         let bytes = addresses.end.saturating_sub(addresses.start);
         let offsets = file_offset..file_offset.saturating_add(bytes);
@@ -52,32 +52,32 @@ impl Part {
 }
 
 impl Segment {
-    /// What to add to an offset in the file to get the address, wrapping.
+    /// Difference between address and file offset, wrapping.
     fn addend(&self) -> u64 {
         self.address.wrapping_sub(self.file_offset)
     }
 
-    /// What is mapped of the file.
+    /// File offsets of the mapped pages.
     fn pages(&self) -> Range<u64> {
         let end = self.file_offset.saturating_add(self.file_size);
         let end = end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         self.file_offset & !(PAGE_BYTES - 1)..end
     }
 
-    /// How many bytes of a part can be of this segment.
+    /// Number of bytes of a part that can belong to this segment.
     fn shares(&self, part: &Part) -> u64 {
         let pages = self.pages();
         let end = pages.end.min(part.offsets.end);
         end.saturating_sub(pages.start.max(part.offsets.start))
     }
 
-    /// Whether a part can be of this segment. Protections are taken away from parts of segments that are written to while the file is
-    /// loaded, but code stays code.
+    /// Returns true if a part can belong to this segment. Loaders make parts of writable segments read-only after relocation, but
+    /// code stays executable.
     fn can_be(&self, part: &Part) -> bool {
         self.shares(part) > 0 && (self.executable || !part.executable)
     }
 
-    /// Where a program that begins at 0 is loaded, if a part is of this segment.
+    /// Load bias, if the part belongs to this segment.
     fn bias(&self, part: &Part) -> u64 {
         part.begin.wrapping_sub(part.offsets.start.wrapping_add(self.addend()))
     }
@@ -85,7 +85,7 @@ impl Segment {
 
 impl Layout {
     pub(super) fn new(segments: impl Iterator<Item = Segment>, is_fixed: bool) -> Self {
-        // No loader maps others: an address and its offset are at the same place of a page.
+        // Loaders map no other segments: an address and its file offset must be congruent modulo the page size.
         let is_possible =
             |segment: &Segment| segment.file_size > 0 && segment.addend().is_multiple_of(PAGE_BYTES);
         Self { segments: segments.filter(is_possible).collect(), is_fixed }
@@ -96,11 +96,11 @@ impl Layout {
         &self.segments
     }
 
-    /// What to add to the offsets of mapped code to get addresses, wrapping. `mapped` is what the process maps of the same file:
-    /// all segments are loaded by the same distance, so that where more than one could be meant, the other mappings decide. `None`
-    /// where it is not code of the file, or not certain.
+    /// Difference between addresses and file offsets of mapped code, wrapping. `mapped` are all mappings of the same file: all
+    /// segments share one load bias, so that the other mappings resolve ambiguity. `None` if the part is not code of the file, or
+    /// the result is not certain.
     pub(super) fn addend(&self, code: &Part, mapped: &(impl Iterator<Item = Part> + Clone)) -> Option<u64> {
-        // A mapping is of the segment that it has most of: of others, it has a page that both share.
+        // A mapping belongs to the segment that it shares most bytes with; with others, it shares only the common page.
         let most = self.segments.iter().map(|segment| segment.shares(code)).max()?;
         let possible = |segment: &&Segment| {
             let has_most = most > 0 && segment.shares(code) == most;
@@ -125,7 +125,7 @@ impl Layout {
         elected.next().filter(|_| elected.next().is_none()).map(|(segment, _)| segment.addend())
     }
 
-    /// Where in the file the code at an address is.
+    /// File offset of the code at an address.
     pub(super) fn offset_of_code(&self, address: u64) -> Option<u64> {
         let holds = |segment: &&Segment| {
             segment.executable && address.wrapping_sub(segment.address) < segment.file_size
@@ -134,7 +134,7 @@ impl Layout {
         Some(address.wrapping_sub(segment.addend()))
     }
 
-    /// What to add to the offsets of all of the file's code; `None` where its parts are laid out in different ways.
+    /// Difference between addresses and file offsets, common to all of the file's code; `None` if it differs between segments.
     #[cfg(test)]
     pub(super) fn common_addend(&self) -> Option<u64> {
         let mut addends = self.segments.iter().filter(|segment| segment.executable).map(Segment::addend);
@@ -155,7 +155,7 @@ mod tests {
         Layout::new(segments.iter().copied(), false)
     }
 
-    /// As loaders map a segment.
+    /// The mapping that loaders create for a segment.
     fn part(segment: &Segment, bias: u64) -> Part {
         let offsets = segment.pages();
         Part {
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// As LLD lays a Rust program out: the text begins in the page in which what is read only ends.
+    /// LLD's layout of a Rust program: the text starts in the page in which the read-only segment ends.
     fn by_lld() -> [Segment; 3] {
         [
             segment(0, 0, 0x15e54, false),
@@ -200,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Two segments of code in one page, at different distances: as a mapping of one page they look the same.
+    /// Two code segments in one page, with different differences between address and offset: one-page mappings of both look the
+    /// same.
     #[test]
     fn of_several_segments_in_one_page_the_other_mappings_decide() {
         let segments = [
@@ -214,7 +215,7 @@ mod tests {
         for (segment, code) in segments.iter().zip(&mapped).skip(1) {
             assert_eq!(layout.addend(code, &mapped.iter().cloned()), Some(segment.addend()), "{segment:x?}");
         }
-        // By itself, a large one is the large segment's, and a small one could be any's.
+        // By itself, a large mapping belongs to the large segment, and a small one is ambiguous.
         assert_eq!(layout.addend(&mapped[3], &std::iter::empty()), Some(0x3000));
         assert_eq!(layout.addend(&mapped[1], &std::iter::empty()), None);
         assert_eq!(layout.common_addend(), None);
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(fixed.addend(&at_its_address, &std::iter::empty()), Some(0x1000));
     }
 
-    /// With an executable stack, old kernels make all that is mapped executable (`READ_IMPLIES_EXEC`), and join what lies side by side.
+    /// With an executable stack, old kernels make all mappings executable (`READ_IMPLIES_EXEC`) and merge adjacent ones.
     #[test]
     fn code_within_a_mapping_that_begins_before_it_is_found() {
         let segments = [segment(0, 0, 0x600, false), segment(0x1000, 0x1000, 0x5000, true)];

@@ -1,4 +1,4 @@
-//! Opens the files that a process maps. What is behind a mapping, and behind its path, is the process's choice.
+//! Opens mapped files. The process controls what a mapping and its path refer to.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -12,8 +12,8 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, fstatfs};
 
 use super::{FileId, Mapping, Pid};
 
-/// Opens the mapped file itself; where that is not allowed, the file that its path leads to in the process's root, if
-/// it is the same one.
+/// Opens the mapped file itself. Where that is not permitted, opens the file at its path in the process's root, if it is the same
+/// file.
 pub(super) fn open(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
     open_regular(&mapping.map_file(pid)).or_else(|mapped| {
         let named = |error| {
@@ -30,20 +30,21 @@ fn open_by_path(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
     if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path leads to another file now")) }
 }
 
-/// Opens a file that nobody may have mapped yet.
+/// Opens a file that may not be mapped yet.
 pub(super) fn open_path(path: &Path) -> io::Result<(FileId, File)> {
     let file = open_regular(path)?;
     Ok((identify(&file)?, file))
 }
 
-/// By which numbers the mappings of a file will be known. Where those are not the ones of stat(2), the file is mapped to see.
+/// Device and inode numbers that mappings of a file will show. If they differ from those of stat(2), the file is mapped to read
+/// them.
 pub(super) fn identify(file: &File) -> io::Result<FileId> {
     let metadata = file.metadata()?;
     if !has_own_numbers(file)? {
         return Ok(FileId { device: device(&metadata), inode: metadata.ino() });
     }
     let own = Pid::new(std::process::id()).ok_or_else(|| io::Error::other("PID 0"))?;
-    // SAFETY: nobody reads from the mapping, so that a file that is cut short meanwhile is no danger.
+    // SAFETY: nothing reads from the mapping, so truncation of the file cannot cause a fault.
     let mapped = unsafe { MmapOptions::new().len(1).map(file) }?;
     let place = mapped.as_ptr().addr() as u64;
     let mappings = Mapping::all(own).map_err(io::Error::other)?;
@@ -51,16 +52,16 @@ pub(super) fn identify(file: &File) -> io::Result<FileId> {
     of_file.and_then(|mapping| mapping.file).ok_or_else(|| io::Error::other("its mapping has no file"))
 }
 
-/// Whether stat(2) tells other device numbers of a file than its mappings have: overlayfs and btrfs.
+/// Returns true if stat(2) reports other device numbers than mappings show: overlayfs and btrfs.
 fn has_own_numbers(file: &File) -> io::Result<bool> {
     let kind = fstatfs(file)?.filesystem_type();
     Ok([OVERLAYFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC].contains(&kind))
 }
 
-/// Opens a file that has an end and does not act on being opened.
+/// Opens a file that has an end and on which open(2) has no side effects.
 fn open_regular(path: &Path) -> io::Result<File> {
     check(&fs::metadata(path)?)?;
-    // The path may lead elsewhere by now: a pipe would wait for its writer.
+    // The path may have changed since: opening a pipe would block until it has a writer.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     check(&file.metadata()?)?;
@@ -71,8 +72,8 @@ fn check(metadata: &Metadata) -> io::Result<()> {
     if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is no regular file")) }
 }
 
-/// Whether this is the file. Overlayfs and btrfs have device numbers of their own for stat(2), which are not those of
-/// their mappings; there the inode decides. What a wrong guess would cost: another file's probes and names.
+/// Returns true if this is the file. On overlayfs and btrfs, stat(2) and mappings show different device numbers, so the inode
+/// decides. A false match costs probes in, and symbols of, another file.
 fn is(id: FileId, file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     if metadata.ino() != id.inode {
@@ -81,7 +82,7 @@ fn is(id: FileId, file: &File) -> io::Result<bool> {
     Ok(device(&metadata) == id.device || has_own_numbers(file)?)
 }
 
-/// Major and minor number of the device that holds a file. Linux's fit 32 bits each (`MKDEV` of the kernel).
+/// Major and minor number of the device that holds a file. Linux's fit 32 bits each (`MKDEV` in the kernel).
 pub(super) fn device(metadata: &Metadata) -> (u32, u32) {
     let number = |part: u64| u32::try_from(part).unwrap_or(u32::MAX);
     (number(major(metadata.dev())), number(minor(metadata.dev())))

@@ -1,4 +1,4 @@
-//! What a process maps: `/proc/PID/maps`.
+//! Memory mappings of a process: `/proc/PID/maps`.
 
 use std::fs;
 use std::ops::Range;
@@ -18,52 +18,51 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// A file as it was at one time. Numbers of files are given again, so that what is known of a file is kept by more than
-/// its number.
+/// One version of a file. Inode numbers are reused, so caches of file data need more than the inode as a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileVersion {
     /// The file.
     pub file: FileId,
-    /// When its content or status last changed, in seconds and nanoseconds.
+    /// Time of the last change of content or status (ctime), in seconds and nanoseconds.
     pub changed: (i64, i64),
 }
 
 impl FileVersion {
-    /// Stands for the code that the kernel maps into every process (vdso(7)), which is in no file.
+    /// Placeholder for the code that the kernel maps into every process (vdso(7)), which is in no file.
     pub const VDSO: Self = Self { file: FileId { device: (0, 0), inode: u64::MAX }, changed: (0, 0) };
 }
 
 /// One line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Addresses.
+    /// Address range.
     pub addresses: Range<u64>,
-    /// Whether code can run there.
+    /// True if the mapping is executable.
     pub executable: bool,
-    /// Offset of the first byte in the file.
+    /// File offset of the first byte.
     pub file_offset: u64,
     /// The mapped file; `None` for anonymous memory.
     pub file: Option<FileId>,
     /// Path of the file as the process sees it, or a name such as `[uprobes]`; may be empty.
     pub path: PathBuf,
-    /// The file has been deleted or replaced.
+    /// True if the file has been deleted or replaced.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// All mappings of a process.
+    /// Reads all mappings of a process.
     pub fn all(pid: Pid) -> Result<Vec<Self>, Error> {
         let path = pid.proc_file("maps");
         let text = fs::read(&path).map_err(|source| Error::read(pid, path.clone(), source))?;
         if text.is_empty() {
-            // A process that has given up its memory, but not yet its PID, has an empty file.
+            // A process that has released its memory, but not yet its PID, has an empty file.
             return Err(Error::Gone(pid));
         }
         parse_maps(&String::from_utf8_lossy(&text))
             .map_err(|line| Error::Malformed { path, line: line.to_owned() })
     }
 
-    /// What tells it from other code at the same addresses.
+    /// Distinguishes it from other code at the same addresses.
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.file.map_or(0, |file| {
@@ -71,26 +70,26 @@ impl Mapping {
         })
     }
 
-    /// Whether it is the code that the kernel maps into every process.
+    /// Returns true for the code that the kernel maps into every process (vdso(7)).
     #[must_use]
     pub fn is_vdso(&self) -> bool {
         self.path.as_os_str() == "[vdso]"
     }
 
-    /// Whether it is code in no file, which the process has generated, and not the kernel's.
+    /// Returns true for generated code: executable, without a file, and not mapped by the kernel.
     #[must_use]
     pub fn is_generated(&self) -> bool {
         let is_kernels = self.path.as_os_str().as_encoded_bytes().starts_with(b"[v") || self.is_of_uprobes();
         self.executable && self.file.is_none() && !is_kernels
     }
 
-    /// Whether it is where the kernel keeps its return-probe trampoline, which is no code of the process.
+    /// Returns true for the kernel's area with the uretprobe trampoline, which is not code of the process.
     #[must_use]
     pub fn is_of_uprobes(&self) -> bool {
         self.path.as_os_str() == "[uprobes]"
     }
 
-    /// The bytes of the mapping, read from the process's memory.
+    /// Reads the bytes of the mapping from the process's memory.
     pub fn read(&self, pid: Pid) -> std::io::Result<Vec<u8>> {
         let length =
             usize::try_from(self.addresses.end - self.addresses.start).map_err(std::io::Error::other)?;
@@ -99,14 +98,14 @@ impl Mapping {
         Ok(bytes)
     }
 
-    /// The symbolic link under /proc that leads to the mapped file itself, whatever its path leads to now.
+    /// Path of the symbolic link under /proc to the mapped file itself, independent of what its path now refers to.
     #[must_use]
     pub fn map_file(&self, pid: Pid) -> PathBuf {
         pid.proc_file(&format!("map_files/{:x}-{:x}", self.addresses.start, self.addresses.end))
     }
 }
 
-/// Parses the text of `/proc/PID/maps` (proc(5)). Returns the first line that has another form.
+/// Parses the text of `/proc/PID/maps` (proc(5)). On failure, returns the first malformed line.
 pub fn parse_maps(text: &str) -> Result<Vec<Mapping>, &str> {
     text.lines().map(|line| parse_line(line).ok_or(line)).collect()
 }
@@ -181,7 +180,7 @@ mod tests {
         assert_eq!(parse_maps("2000-1000 rw-p 0 00:00 0"), Err("2000-1000 rw-p 0 00:00 0"));
     }
 
-    /// As the kernel prints it (`show_map_vma` in `fs/proc/task_mmu.c`).
+    /// The line that the kernel prints (`show_map_vma` in `fs/proc/task_mmu.c`).
     fn printed(mapping: &Mapping) -> String {
         let Range { start, end } = mapping.addresses;
         let executable = if mapping.executable { 'x' } else { '-' };
@@ -210,7 +209,7 @@ mod tests {
         )
     }
 
-    /// With `cargo xtask test --long` this is a small fuzzer.
+    /// A small fuzzer with `cargo xtask test --long`.
     fn cases() -> u32 {
         if std::env::var("JJLEAK_LONG").is_ok_and(|value| value == "1") { 200_000 } else { 1000 }
     }

@@ -1,24 +1,24 @@
-//! How much memory a process can have.
+//! Memory limits of a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Pid;
 
-/// What limits a process's memory.
+/// The limit of a process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// Whether it is a control group's, rather than the machine's.
+    /// True if it is the limit of a control group, false if it is the machine's memory.
     pub is_cgroup: bool,
     /// In bytes.
     pub limit: u64,
-    /// What is left, in bytes.
+    /// Remaining bytes.
     pub available: u64,
 }
 
 impl MemoryLimit {
-    /// The limit that leaves the least: of the process's control group, of one above it, or of the machine. `None` when
-    /// nothing can be read, as of a process that has ended.
+    /// The limit with the least memory remaining: of the process's control group, of an ancestor, or of the machine. `None` if
+    /// nothing can be read, such as after the end of the process.
     #[must_use]
     pub fn of(pid: Pid) -> Option<Self> {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -28,8 +28,7 @@ impl MemoryLimit {
     }
 }
 
-/// The groups that can limit memory: where their hierarchy is mounted, and their path in it. Lines are
-/// `hierarchy:controllers:path` (cgroups(7)).
+/// Mount point and path of each control group that can limit memory. Lines are `hierarchy:controllers:path` (cgroups(7)).
 fn hierarchies(cgroups: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     cgroups.lines().filter_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -42,7 +41,7 @@ fn hierarchies(cgroups: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
     })
 }
 
-/// The limits of a group and of all above it; nothing of those that have none.
+/// Limits of a group and its ancestors, without those that have none.
 fn of_cgroups(root: &Path, path: &Path) -> Vec<MemoryLimit> {
     let is_hostile = path.components().any(|part| part.as_os_str() == "..");
     let groups = path.ancestors().filter(|_| !is_hostile).map(|group| root.join(group));
@@ -51,16 +50,16 @@ fn of_cgroups(root: &Path, path: &Path) -> Vec<MemoryLimit> {
 
 fn of_cgroup(folder: &Path) -> Option<MemoryLimit> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    // Version 2, then version 1, whose "no limit" is a number next to the largest there is.
+    // Version 2, then version 1, whose "no limit" is a number close to the largest possible.
     let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
-    // Pages of files that nobody has used lately: the kernel takes them back before it runs out.
+    // Inactive file pages, which the kernel reclaims before memory runs out.
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let field = |name: &str| {
         let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok();
         stat.lines().find_map(value)
     };
-    // Version 1 has the sum over the groups below by another name.
+    // In version 1, the sum over all descendants has another name.
     let reclaimable = field("total_inactive_file").or_else(|| field("inactive_file")).unwrap_or_default();
     let available = limit.saturating_sub(used.saturating_sub(reclaimable));
     (limit < 1 << 60).then_some(MemoryLimit { is_cgroup: true, limit, available })

@@ -1,7 +1,7 @@
-//! Which process: who it is, what it maps, when it ends.
+//! Processes: identity, memory mappings, end.
 //!
-//! In: a PID or a command line. Out: a [`Process`], its [`Mapping`]s, and a [`ModuleTable`] that remembers
-//! mapped files for as long as their addresses may need names.
+//! In: a PID or a command line. Out: a [`Process`], its [`Mapping`]s, and a [`ModuleTable`] that keeps mapped files for as long
+//! as their addresses may need symbols.
 
 mod cpu;
 mod debug_file;

@@ -1,4 +1,4 @@
-//! The files that processes map for execution, each opened once.
+//! Files mapped for execution, each opened once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,23 +15,23 @@ use super::headers::Headers;
 use super::layout::Part;
 use super::{FileId, FileVersion, Mapping, Pid, Root, debug_file, exports, mapped_file};
 
-/// Largest file that is read into memory. Builds of browsers and compilers with all their debug information come close;
-/// what a hostile target maps can say that it is of any size.
+/// Maximum size of a file that is read into memory. Builds of browsers and compilers with full debug information come close; a
+/// hostile target can map a file of any apparent size.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// A mapped file.
 #[derive(Debug)]
 pub struct Module {
-    /// Which file it is.
+    /// Identity and version of the file.
     pub version: FileVersion,
-    /// Its path, as the process sees it.
+    /// Path of the file, as the process sees it.
     pub path: PathBuf,
-    /// The open file: it stays readable when the process has ended or the path leads elsewhere.
+    /// The open file, readable after the process has ended or its path has changed.
     file: File,
     headers: Headers,
-    /// A process that maps it.
+    /// A process that has it mapped.
     mapped_by: Pid,
-    /// Whether it exports the variables that somebody has asked for.
+    /// Results of [`Module::exports_word`].
     exported: RefCell<BTreeMap<&'static str, bool>>,
 }
 
@@ -54,84 +54,84 @@ impl Module {
         })
     }
 
-    /// Whether the file is another one now than when it was opened: somebody has written to it.
+    /// Returns true if the file was modified after it was opened.
     fn has_changed(&self) -> bool {
-        // A file that cannot be asked any more stays what it was.
+        // A file without readable metadata counts as unchanged.
         self.file.metadata().is_ok_and(|now| (now.ctime(), now.ctime_nsec()) != self.version.changed)
     }
 
-    /// A path that leads to the file for as long as this value lives.
+    /// A path to the file that is valid for the lifetime of this value.
     #[must_use]
     pub fn stable_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// What to add to offsets of mapped code to get addresses as the program headers have them, wrapping. `mapped` is what the
-    /// process maps, of this file and of others. `None` when it is not code of the file, or not certain which.
+    /// Difference between the addresses in the program headers and the file offsets of mapped code, wrapping. `mapped` are all
+    /// mappings of the process, of any file. `None` if the part is not code of the file, or the result is not certain.
     pub(super) fn addend(&self, code: &Part, mapped: &[Mapping]) -> Option<u64> {
         let of_file = mapped.iter().filter(|mapping| mapping.file == Some(self.version.file));
         self.headers.layout.addend(code, &of_file.map(Part::of))
     }
 
-    /// Build ID in hex; empty when it has none.
+    /// Build ID in hex; empty if there is none.
     #[must_use]
     pub fn build_id(&self) -> &str {
         &self.headers.build_id
     }
 
-    /// Whether it exports a variable of this name that is as large as a pointer. It is looked at once.
+    /// Returns true if it exports a variable of this name that has the size of a pointer. Cached.
     #[must_use]
     pub fn exports_word(&self, name: &'static str) -> bool {
         let look = || self.bounded().is_ok_and(|file| exports::exports_word(file, name));
         *self.exported.borrow_mut().entry(name).or_insert_with(look)
     }
 
-    /// The bytes of the separate debug file that belongs to this file, whose bytes are `elf`.
+    /// Reads the separate debug file that matches this file, whose bytes are `elf`.
     #[must_use]
     pub fn read_debug_file(&self, elf: &[u8]) -> Option<Vec<u8>> {
         debug_file::read(self.mapped_by, &self.path, self.build_id(), elf)
     }
 
-    /// The file's bytes. Read rather than mapped: a file truncated under a mapping would kill jjleak.
+    /// Reads the file. It is not mapped, because truncation of a mapped file would kill jjleak.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut file = self.bounded()?;
         file.rewind()?;
         let mut bytes = Vec::new();
-        // It may grow while it is read.
+        // The file may grow while it is read.
         file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Where in the file the code at an address is, as the program headers have it.
+    /// File offset of the code at an address of the program headers.
     #[must_use]
     pub fn offset_of_code(&self, address: u64) -> Option<u64> {
         self.headers.layout.offset_of_code(address)
     }
 
-    /// Fills the buffer with the file's bytes from an offset on; `false` where there are too few.
+    /// Fills the buffer with bytes from a file offset; `false` if there are too few.
     #[must_use]
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
         self.file.read_exact_at(buffer, offset).is_ok()
     }
 
-    /// The file, whose content is the target's choice.
+    /// The open file; the target controls its content.
     #[must_use]
     pub const fn file(&self) -> &File {
         &self.file
     }
 
-    /// The separate debug file of its build ID, if there is one.
+    /// Opens the separate debug file with its build ID, if there is one.
     #[must_use]
     pub fn open_debug_file(&self) -> Option<File> {
         debug_file::open(self.mapped_by, self.build_id())
     }
 
-    /// The file, for those who need little of it: each part is read when it is asked for, and kept.
+    /// Reader for callers that need a small part of the file: each part is read on demand and cached.
     pub fn parts(&self) -> io::Result<ReadCache<&File>> {
         Ok(ReadCache::new(self.bounded()?))
     }
 
-    /// The file, unless it is too large to be read.
+    /// The open file, if it is not too large to read.
     fn bounded(&self) -> io::Result<&File> {
         let length = self.file.metadata()?.len();
         if length > MAX_FILE_BYTES {
@@ -143,15 +143,15 @@ impl Module {
     }
 }
 
-/// The mapped files of all processes, each opened once. While a file is open, no other gets its number.
+/// The mapped files of all processes, each opened once. While a file is open, its inode number is not reused.
 #[derive(Debug, Default)]
 pub struct ModuleFiles {
     open: HashMap<FileId, Weak<Module>>,
-    /// Those that were opened last: the next process that maps them may be over before anybody can open what it maps.
+    /// Most recently opened files: the next process that maps them may end before they can be opened again.
     recent: VecDeque<Rc<Module>>,
 }
 
-/// Files that stay open when no process maps them any more: the programs and libraries of a build, say.
+/// Number of files kept open after no process maps them, such as programs and libraries of a build.
 const MAX_RECENT: usize = 384;
 
 impl ModuleFiles {
@@ -162,7 +162,7 @@ impl ModuleFiles {
         module.filter(|module| module.version == version)
     }
 
-    /// The file that a process maps, opened unless it is.
+    /// Opens a file that a process maps, unless it is open.
     pub(super) fn open(&mut self, pid: Pid, file: FileId, mapping: &Mapping) -> io::Result<Rc<Module>> {
         if let Some(module) = self.known(file) {
             return Ok(module);
@@ -170,7 +170,7 @@ impl ModuleFiles {
         Ok(self.keep(Module::open(pid, file, mapping)?))
     }
 
-    /// Opens a file that a process may map, by its path on this host.
+    /// Opens a file that a process may map later, by its path on this host.
     pub(super) fn open_path(&mut self, pid: Pid, path: &Path) -> io::Result<Rc<Module>> {
         let (id, file) = mapped_file::open_path(path)?;
         if let Some(module) = self.known(id) {
@@ -186,7 +186,7 @@ impl ModuleFiles {
         if let Some(module) = self.known(id) {
             return Ok(module);
         }
-        // As the kernel will name it, where the root is jjleak's own.
+        // The path that the kernel will show, if the root is that of jjleak.
         let canonical = path
             .canonicalize()
             .ok()

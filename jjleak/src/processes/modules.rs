@@ -1,4 +1,4 @@
-//! The files a process maps for execution, remembered while their addresses may need names.
+//! Files that a process maps for execution, kept while their addresses may need symbols.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -13,22 +13,22 @@ use super::module::{Module, ModuleFiles};
 use super::regions::{FilePlace, Regions};
 use super::{FileId, FileVersion, Mapping, Pid, is_alive};
 
-/// Index of a module in its [`ModuleTable`]; never changes its meaning.
+/// Index of a module in its [`ModuleTable`]; stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub(super) usize);
 
-/// Where an address of a process is in a file.
+/// An address of a process, resolved to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
     /// The file.
     pub module: ModuleId,
-    /// The offset in the file.
+    /// File offset.
     pub offset: u64,
-    /// The address, before relocation of the module, as its program headers have it; `None` for what is no code of an ELF file.
+    /// Address before relocation, as in the module's program headers; `None` if it is not in code of an ELF file.
     pub address: Option<u64>,
 }
 
-/// One process's modules by address. What was mapped stays known after it was unmapped.
+/// Modules of one process by address. Unmapped modules stay in the table.
 #[derive(Debug, Default)]
 pub struct ModuleTable {
     modules: Vec<Rc<Module>>,
@@ -40,14 +40,14 @@ pub struct ModuleTable {
 /// A mapped file that could not be opened.
 #[derive(Debug)]
 pub struct Unopened {
-    /// Its path, as the process sees it.
+    /// Path of the file, as the process sees it.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     pub error: io::Error,
 }
 
 impl ModuleTable {
-    /// The table of a process that began as a copy of this one's.
+    /// Table of a forked child, with the parent's modules.
     #[must_use]
     pub fn of_child(&self) -> Self {
         Self {
@@ -58,8 +58,8 @@ impl ModuleTable {
         }
     }
 
-    /// Takes in what the process maps now, of which `pid` is a thread; returns the modules that are new. Files that cannot be opened are
-    /// left out: their addresses stay unknown, and show as such. They are tried once for as long as they are mapped.
+    /// Adds the current mappings of the process, of which `pid` is a thread; returns the new modules. Files that cannot be opened
+    /// are left out, and their addresses stay unknown; they are not retried while they stay mapped.
     pub fn refresh(&mut self, files: &mut ModuleFiles, pid: Pid, mappings: &[Mapping]) -> Vec<ModuleId> {
         self.regions.begin_look();
         let mut new = Vec::new();
@@ -79,7 +79,7 @@ impl ModuleTable {
         new
     }
 
-    /// Takes in a mapping that somebody has told of.
+    /// Adds a mapping that the kernel side has reported.
     pub fn learn(&mut self, addresses: &Range<u64>, file_offset: u64, module: Rc<Module>) {
         let FileId { device, inode } = module.version.file;
         let identity = code_identity(device, inode, addresses.start.wrapping_sub(file_offset));
@@ -89,7 +89,7 @@ impl ModuleTable {
         self.regions.map(addresses, identity, FilePlace { module, offset: file_offset, addend });
     }
 
-    /// The file behind a mapping, and the address in it (as its program headers have it) of the mapping's start.
+    /// The file of a mapping, and the address of the mapping's start before relocation.
     #[must_use]
     pub fn place(&self, mapping: &Mapping) -> Option<(FileVersion, u64)> {
         if mapping.is_vdso() {
@@ -99,12 +99,12 @@ impl ModuleTable {
         Some((self.get(located.module).version, located.address?))
     }
 
-    /// Files that are mapped and could not be opened.
+    /// Mapped files that could not be opened.
     pub fn unopened(&self) -> impl Iterator<Item = &Unopened> {
         self.unopened.values()
     }
 
-    /// Opens a file that is not known. Those that were `tried` before are not tried again.
+    /// Opens a new file. Files in `tried`, which failed before, are not retried.
     fn open(
         &mut self,
         files: &mut ModuleFiles,
@@ -122,7 +122,7 @@ impl ModuleTable {
         }
         match files.open(pid, id, mapping) {
             Ok(module) => Some(self.add(module)),
-            // Whoever was asked has ended meanwhile: that says nothing of the file.
+            // The process has ended, so the failure says nothing about the file.
             Err(_) if !is_alive(pid, pid) => None,
             Err(error) => {
                 let path = mapping.path.clone();
@@ -133,7 +133,7 @@ impl ModuleTable {
         }
     }
 
-    /// The folders of all modules.
+    /// Folders of all modules.
     #[must_use]
     pub fn folders(&self) -> BTreeSet<&Path> {
         self.modules.iter().filter_map(|module| module.path.parent()).collect()
@@ -150,26 +150,26 @@ impl ModuleTable {
         self.modules.iter().enumerate().map(|(index, module)| (ModuleId(index), module))
     }
 
-    /// What was mapped last at an address.
+    /// Resolves an address to the file mapped there last.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Located> {
         self.regions.newest(address)
     }
 
-    /// What was mapped at an address of a frame when its stack was taken, if that is certain. The frame tells its layer, and its
-    /// stack what the kernel side has found.
+    /// Resolves the address of a frame to the file mapped there when its stack was captured, if that is certain. `layer` is the
+    /// frame's, and `found` holds the identities that the kernel side stored with the stack.
     #[must_use]
     pub fn find_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<Located> {
         self.regions.of_frame(address, layer, found)
     }
 
-    /// Which of the files that have been mapped there a mapping is.
+    /// Layer of a mapping: its position among the files mapped at these addresses.
     #[must_use]
     pub fn layer(&self, mapping: &Mapping) -> u16 {
         self.regions.layer(mapping)
     }
 
-    /// Where a module's code is mapped, from its first to its last executable address.
+    /// Address range of a module's code, from its first to its last executable address.
     #[must_use]
     pub fn text(&self, id: ModuleId) -> Option<Range<u64>> {
         self.regions.extent(id)
@@ -191,7 +191,7 @@ mod tests {
     use super::super::mapped_file;
     use super::*;
 
-    /// A mapping that only its path leads from, for its addresses are not mapped.
+    /// A mapping whose file can be opened by path only, because its addresses are not mapped.
     fn by_path(path: &Path, inode: u64) -> Mapping {
         let metadata = fs::metadata(path).unwrap();
         let device = mapped_file::device(&metadata);

@@ -1,7 +1,7 @@
-//! Files that a program is likely to map while it runs: what it has mapped in earlier runs, what lies in folders of its own,
-//! beside the libraries that it has there, and what these need.
+//! Files that a program is likely to map later: the ones mapped in earlier runs, the ones in its own folders and beside its
+//! libraries, and their dependencies.
 //!
-//! What is expected in vain costs a little room, and what is missed is found when it is mapped.
+//! A wrong guess costs a little space; a missed file is found when it is mapped.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -16,32 +16,32 @@ use object::{Endianness, ReadRef};
 
 use super::{Module, ModuleFiles, ModuleTable, Pid};
 
-/// Most files that are expected, each an open one (1,024 are allowed by default). A JDK has 40 libraries, and Emacs maps 140
-/// files of Lisp that was compiled ahead.
+/// Maximum number of expected files, each an open file (the default limit is 1,024). A JDK has 40 libraries, and Emacs maps
+/// 140 files of compiled Lisp.
 pub const MAX_EXPECTED: usize = 256;
-/// Most entries of a folder of libraries that are looked at.
+/// Maximum number of entries read of a folder of libraries.
 const MAX_ENTRIES: usize = 256;
-/// Most folders that are looked into.
+/// Maximum number of folders to read.
 const MAX_FOLDERS: usize = 64;
-/// The program waits meanwhile. The loader looks into the same folders after it.
+/// Time limit of the search. The program waits meanwhile, and the loader reads the same folders afterwards.
 const MAX_TIME: Duration = Duration::from_millis(200);
-/// Where everybody may put something, what lies there is anybody's.
+/// Mode bit of world-writable folders: any user may have placed files there.
 const WRITABLE_BY_ALL: u32 = 0o002;
-/// Folders of a run path have libraries in folders of their own, one below the other.
+/// Depth of the search in folders of a run path, which have nested folders of libraries.
 const MAX_DEPTH: usize = 2;
 
-/// What a file says of those that are loaded with it (the dynamic section).
+/// Dependencies of a file (the dynamic section).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Dynamic {
-    /// Names of libraries.
+    /// Names of needed libraries.
     pub(super) needed: Vec<String>,
-    /// Folders to look for them in, before those of the system.
+    /// Folders to search before the system's folders.
     pub(super) run_path: Vec<PathBuf>,
 }
 
 impl ModuleFiles {
-    /// Opens the files that a process is likely to map besides those that it maps, as far as they are there. `program` is the
-    /// path of what it runs, and `earlier` are those of files that it has mapped before.
+    /// Opens existing files that a process is likely to map later. `program` is the path of its program, `earlier` the paths of
+    /// files mapped in earlier runs.
     pub fn expected(
         &mut self,
         pid: Pid,
@@ -72,7 +72,7 @@ impl ModuleFiles {
             if expected.len() >= MAX_EXPECTED || search.is_over() {
                 break;
             }
-            // As the kernel will name it.
+            // The path that the kernel will show.
             let Ok(path) = path.canonicalize() else { continue };
             if !search.known.insert(path.clone()) {
                 continue;
@@ -85,12 +85,12 @@ impl ModuleFiles {
     }
 }
 
-/// The state of a search.
+/// State of a search.
 struct Search {
     end: Instant,
     folders_left: usize,
     known: HashSet<PathBuf>,
-    /// Where the program's libraries are.
+    /// Folders of the program's libraries.
     folders: HashSet<PathBuf>,
     waiting: VecDeque<PathBuf>,
 }
@@ -112,7 +112,7 @@ impl Search {
 
     /// Adds the libraries in a folder.
     fn add_folder(&mut self, folder: &Path, depth: usize) {
-        // Where the system's libraries are, nearly all are other programs'.
+        // Nearly all libraries in the system's folders belong to other programs.
         if SYSTEM.iter().any(|system| folder == Path::new(system)) || !self.known.insert(folder.to_path_buf())
         {
             return;
@@ -126,7 +126,7 @@ impl Search {
             return;
         }
         let Ok(entries) = fs::read_dir(folder) else { return };
-        // What a folder is, it says itself: to look at it could mount something.
+        // `file_type` reads the directory entry only; stat(2) could trigger an automount.
         let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
         let entries = entries.take(MAX_ENTRIES).flatten();
         let mut paths: Vec<_> = entries.map(|entry| (entry.path(), is_folder(&entry))).collect();
@@ -142,7 +142,7 @@ impl Search {
         }
     }
 
-    /// Adds the libraries that one needs. They are loaded right after it.
+    /// Adds the dependencies of a library, which are loaded right after it.
     fn add_needed(&mut self, path: &Path, dynamic: &Dynamic) {
         for name in dynamic.needed.iter().filter(|name| !name.contains('/')) {
             let own = dynamic.run_path.iter().map(PathBuf::as_path).chain(path.parent());
@@ -153,7 +153,7 @@ impl Search {
     }
 }
 
-/// The loader's default folders (ld.so(8)), and Debian's.
+/// Default folders of the loader (ld.so(8)), and those of Debian.
 pub(super) const SYSTEM: [&str; 9] = [
     "/",
     "/lib",
@@ -166,11 +166,11 @@ pub(super) const SYSTEM: [&str; 9] = [
     "/usr/lib/x86_64-linux-gnu",
 ];
 
-/// Where libraries are, below a folder that has programs in another one.
+/// Folders of libraries, relative to the parent of a program's folder.
 const LIBRARIES: [&str; 3] = ["lib", "lib64", "lib/x86_64-linux-gnu"];
 
-/// Where things may be that only this program loads: in folders of its name where libraries are (Filesystem Hierarchy Standard,
-/// 4.6), and beside them, if it is installed in a place of its own.
+/// Folders that may contain libraries of this program only: folders of its name within library folders (Filesystem Hierarchy
+/// Standard, 4.6), and the library folders themselves if the program has its own installation prefix.
 fn own_folders(program: &Path) -> Vec<PathBuf> {
     let place = program.parent().and_then(Path::parent);
     let Some((place, name)) = place.zip(program.file_name()) else { return Vec::new() };

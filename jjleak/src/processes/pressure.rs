@@ -1,28 +1,28 @@
-//! A process's control group: what it has of memory, and how much its tasks wait for it (pressure stall information).
+//! Control group of a process: memory usage, and time that its tasks wait for memory (pressure stall information).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Pid;
 
-/// Where version 2's hierarchy is mounted, alone and beside version 1's.
+/// Mount points of the version 2 hierarchy, alone and beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// Where version 1's controller of memory is mounted.
+/// Mount point of the memory controller of version 1.
 const MOUNT_V1: &str = "/sys/fs/cgroup/memory";
-/// That of the whole machine.
+/// Memory pressure of the whole machine.
 const OF_MACHINE: &str = "/proc/pressure/memory";
 
 /// A control group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlGroup {
-    /// Its path in the hierarchy of version 2, or in that which accounts memory; empty when it is not known.
+    /// Path in the version 2 hierarchy, or in the one that accounts for memory; empty if unknown.
     pub path: String,
     pressure: PathBuf,
     usage: Option<PathBuf>,
 }
 
 impl ControlGroup {
-    /// That of a process.
+    /// The control group of a process.
     #[must_use]
     pub fn of(pid: Pid) -> Self {
         let lines = fs::read_to_string(pid.proc_file("cgroup")).unwrap_or_default();
@@ -38,21 +38,21 @@ impl ControlGroup {
         Self { path, pressure: pressure.unwrap_or_else(|| OF_MACHINE.into()), usage }
     }
 
-    /// What its tasks have of memory, pages of files among it, in bytes. `None` when the kernel does not tell.
+    /// Memory usage of its tasks in bytes, page cache included. `None` if the kernel does not report it.
     #[must_use]
     pub fn usage(&self) -> Option<u64> {
         fs::read_to_string(self.usage.as_ref()?).ok()?.trim().parse().ok()
     }
 
-    /// For how much of the last minute at least one task waited for memory, in per cent: of the group's, or of the machine's if
-    /// nothing is known of the group. `None` when the kernel does not tell.
+    /// Percentage of the last minute in which at least one task waited for memory: of the group, or of the machine if the group's
+    /// value is unavailable. `None` if the kernel does not report it.
     #[must_use]
     pub fn pressure(&self) -> Option<f64> {
         some_avg60(&fs::read_to_string(&self.pressure).ok()?)
     }
 }
 
-/// In version 2's line, or else in that of version 1's memory controller (cgroups(7)).
+/// Path in the version 2 line, or else in the line of version 1's memory controller (cgroups(7)).
 fn path(lines: &str) -> Option<&str> {
     let fields = || lines.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let of = |controller: &str| {
@@ -64,7 +64,7 @@ fn path(lines: &str) -> Option<&str> {
     }
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` (the kernel's Documentation/accounting/psi.rst).
+/// The `avg60` of `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` (the kernel's Documentation/accounting/psi.rst).
 fn some_avg60(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
     line.split(' ').find_map(|field| field.strip_prefix("avg60="))?.parse().ok()

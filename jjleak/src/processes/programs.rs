@@ -1,5 +1,5 @@
-//! Programs and the libraries that they need, by their paths: for those that are over before anybody could see what they map, and
-//! those that are about to be run.
+//! Programs and their libraries by path: for processes that end before their mappings can be read, and for programs that are
+//! about to run.
 
 use std::collections::{HashSet, VecDeque};
 use std::env;
@@ -16,34 +16,34 @@ use object::elf::ELFMAG;
 use super::prefetch::{SYSTEM, dynamic_of};
 use super::{FileVersion, Module, ModuleFiles, Pid};
 
-/// Most libraries that are looked for, of one program. Large ones need about a hundred.
+/// Maximum number of libraries of a program to look up. Large programs need about a hundred.
 const MAX_NEEDED: usize = 256;
-/// Most words of a command that are looked at.
+/// Maximum number of words of a command to inspect.
 const MAX_WORDS: usize = 256;
-/// Most programs of a command that are prepared for.
+/// Maximum number of programs of a command to prepare for.
 const MAX_NAMED: usize = 16;
-/// Bits of a file's mode that allow somebody to run it.
+/// Execute bits of a file's mode.
 const EXECUTABLE: u32 = 0o111;
 
-/// A program and what it is loaded with.
+/// A program and its libraries.
 #[derive(Debug)]
 pub struct ProgramFiles {
-    /// The program, its loader's libraries, and those that they need.
+    /// The program, its libraries, and their dependencies.
     pub modules: Vec<Rc<Module>>,
-    /// Whether a library was not found.
+    /// True if a library was not found.
     pub lacks: bool,
 }
 
 impl ModuleFiles {
-    /// Opens a program that a process has run, if its path still leads to it in the root of one of these processes; a relative path
-    /// begins in its working directory. In whose root it is.
+    /// Opens a program that a process has run, if its path still leads to it in the root of one of these processes; relative
+    /// paths start in the working directory. Returns the process whose root was used.
     pub fn open_program(
         &mut self,
         pids: &[Pid],
         path: &Path,
         version: Option<FileVersion>,
     ) -> Option<(Pid, Rc<Module>)> {
-        // On overlayfs, the device that the kernel tells is another one than /proc shows.
+        // On overlayfs, the kernel side reports another device than /proc shows.
         let is_it = |module: &Rc<Module>| {
             let is_version = |version: FileVersion| {
                 version.file.inode == module.version.file.inode && version.changed == module.version.changed
@@ -58,8 +58,8 @@ impl ModuleFiles {
         pids.iter().find_map(|pid| inside(self, *pid))
     }
 
-    /// Finds what a program is loaded with, by name, in the root of a process: as the loader does, but for the environment and its
-    /// cache.
+    /// Finds the libraries of a program by name, in the root of a process. Searches like the loader, without its environment
+    /// variables and cache.
     pub fn needed_by(&mut self, pid: Pid, program: &Rc<Module>) -> ProgramFiles {
         let (mut modules, mut lacks) = (vec![Rc::clone(program)], false);
         let (mut known, mut next) = (HashSet::new(), 0);
@@ -84,7 +84,7 @@ impl ModuleFiles {
         ProgramFiles { modules, lacks }
     }
 
-    /// Opens the programs that a command's arguments name, be it in words of a script.
+    /// Opens the programs that the arguments of a command name, also within words of a script.
     pub fn named_by(&mut self, pid: Pid, words: &[OsString]) -> Vec<Rc<Module>> {
         let path = env::var_os("PATH").unwrap_or_default();
         let folders: Vec<_> = env::split_paths(&path).collect();
@@ -93,7 +93,7 @@ impl ModuleFiles {
     }
 }
 
-/// The paths of programs that words name, by a path or as the shell finds them in `folders`.
+/// Paths of programs named by words, either directly or through `folders` as a shell does.
 fn programs_in(words: &[OsString], folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut known = HashSet::new();
     let mut waiting: VecDeque<&[u8]> = VecDeque::new();
@@ -113,12 +113,12 @@ fn programs_in(words: &[OsString], folders: &[PathBuf]) -> Vec<PathBuf> {
     found.filter(|path| known.insert(path.clone())).take(MAX_NAMED).collect()
 }
 
-/// Whether words of a script, or of an option with a value, end here.
+/// Returns true if the byte separates words of a script, or an option from its value.
 fn is_between_words(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b";&|()<>{}`\"'=$".contains(&byte)
 }
 
-/// Whether a file is an ELF file that can be run.
+/// Returns true for an executable ELF file.
 fn is_program(path: &Path) -> bool {
     let is_runnable = |about: &fs::Metadata| about.is_file() && about.permissions().mode() & EXECUTABLE != 0;
     let mut magic = [0; ELFMAG.len()];

@@ -1,7 +1,7 @@
-//! Which files' code a process has mapped where.
+//! History of the code mappings of a process.
 //!
-//! One file can take another's place, and stacks of both can be waiting for names. Files that were mapped at the same
-//! addresses are kept in *layers*, in the order in which they came: a layer has one file at each address, for good.
+//! A file can replace another one while stacks of both still need symbols. Files mapped at the same addresses are kept in
+//! *layers*, in order of arrival: within a layer, each address belongs to one file permanently.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,42 +10,42 @@ use jjleak_common::unwind::{MAX_FOUND, layer};
 
 use super::{Located, Mapping, ModuleId};
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FilePlace {
     pub(super) module: ModuleId,
     pub(super) offset: u64,
-    /// What to add to offsets to get addresses, see [`Module::addend`](super::Module).
+    /// Difference between addresses and file offsets, see [`Module::addend`](super::Module).
     pub(super) addend: Option<u64>,
 }
 
-/// Where a file's code is, or was.
+/// A current or former mapping of code.
 #[derive(Debug, Clone, Copy)]
 struct Region {
     end: u64,
-    /// What is at its first address.
+    /// Position of its first address.
     place: FilePlace,
     identity: u64,
-    /// Number of the last look that found it.
+    /// Number of the last scan that found it.
     seen: u64,
 }
 
-/// Where all files' code is, or was.
+/// Current and former code mappings of all files.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Regions {
-    /// Regions by their first addresses.
+    /// Regions by first address.
     layers: Vec<BTreeMap<u64, Region>>,
     looks: u64,
 }
 
 impl Regions {
-    /// A look at what is mapped begins.
+    /// Begins a scan of the current mappings.
     pub(super) fn begin_look(&mut self) {
         self.looks += 1;
     }
 
-    /// Enters a mapping, into the first layer that has nothing else there. A process that puts more files into one place
-    /// than there are layers gets no names for the rest.
+    /// Adds a mapping, to the first layer where nothing else overlaps. If a process maps more files at one place than there are
+    /// layers, the rest get no symbols.
     pub(super) fn map(&mut self, range: &Range<u64>, identity: u64, place: FilePlace) {
         let is_same = |region: &Region| {
             let known = region.place;
@@ -62,7 +62,7 @@ impl Regions {
             None => return,
         };
         let regions = &mut self.layers[index];
-        // Parts of the same file: they grow together.
+        // Merge adjacent parts of the same file.
         let (mut start, mut end) = (range.start, range.end);
         let parts: Vec<u64> = overlapping(regions, range).map(|(start, _)| start).collect();
         for part in parts {
@@ -73,7 +73,7 @@ impl Regions {
         regions.insert(start, Region { end, place, identity, seen: self.looks });
     }
 
-    /// The layer that a mapping is in.
+    /// Layer of a mapping.
     pub(super) fn layer(&self, mapping: &Mapping) -> u16 {
         let identity = mapping.identity();
         let is_there = |regions: &BTreeMap<u64, Region>| {
@@ -83,13 +83,13 @@ impl Regions {
         index.unwrap_or(layer::NO_FILE)
     }
 
-    /// What was mapped last at an address.
+    /// Resolves an address to the file mapped there last.
     pub(super) fn newest(&self, address: u64) -> Option<Located> {
         let found = self.at(address).max_by_key(|(_, region)| region.seen);
         found.map(|(start, region)| located(start, region, address))
     }
 
-    /// What was mapped at an address of a frame when its stack was taken, if that is certain; see
+    /// Resolves the address of a frame to the file mapped there when its stack was captured, if that is certain; see
     /// [`jjleak_common::stack::StackFrame`].
     pub(super) fn of_frame(&self, address: u64, layer: u16, found: &[u64; MAX_FOUND]) -> Option<Located> {
         let (start, region) = match layer {
@@ -111,7 +111,7 @@ impl Regions {
         Some(located(start, region, address))
     }
 
-    /// From the first to the last address of a module that the last look has found.
+    /// Address range of a module in the last scan.
     pub(super) fn extent(&self, module: ModuleId) -> Option<Range<u64>> {
         let regions = || {
             let all = self.layers.iter().flatten();

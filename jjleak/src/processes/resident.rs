@@ -1,4 +1,4 @@
-//! How much memory a process has, at the price of one system call.
+//! Resident memory of a process, for the cost of one system call.
 
 use std::fs::File;
 use std::io;
@@ -9,33 +9,33 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::Pid;
 
-/// `/proc/PID/statm`, held open: it stays this very process's, whoever has its PID later.
+/// An open `/proc/PID/statm`. It stays bound to this process even if its PID is reused.
 #[derive(Debug)]
 pub struct ResidentMemory {
     file: File,
     page: u64,
 }
 
-/// What there is to see.
+/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resident {
-    /// Bytes in memory, files that it maps among them.
+    /// Resident bytes, mapped files included.
     Bytes(u64),
     /// The process has ended.
     Ended,
 }
 
-/// Seven numbers of at most 20 digits.
+/// Maximum length of the line: seven numbers of at most 20 digits.
 const LINE: usize = 160;
 
 impl ResidentMemory {
-    /// That of a process.
+    /// Opens the file of a process.
     pub fn open(pid: Pid) -> io::Result<Self> {
         let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|page| u64::try_from(page).ok()).unwrap_or(4096);
         Ok(Self { file: File::open(pid.proc_file("statm"))?, page })
     }
 
-    /// Looks at it.
+    /// Reads the current size.
     pub fn read(&self) -> io::Result<Resident> {
         let mut line = [0; LINE];
         let length = match self.file.read_at(&mut line, 0) {
@@ -50,7 +50,7 @@ impl ResidentMemory {
                 io::ErrorKind::InvalidData,
                 format!("statm has an unexpected form: {line:?}"),
             )),
-            // It has given up its memory, but not yet its PID.
+            // The process has released its memory, but not yet its PID.
             Some(0) => Ok(Resident::Ended),
             Some(pages) => Ok(Resident::Bytes(pages.saturating_mul(self.page))),
         }

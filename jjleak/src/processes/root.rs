@@ -1,5 +1,5 @@
-//! Files as a process sees them. What is at a path is its choice: nothing is opened that acts on being opened, and no link
-//! leads out.
+//! Files as a process sees them. The process controls what is at a path: nothing is opened on which open(2) has side effects, and
+//! no link leads outside.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,29 +12,29 @@ use nix::sys::stat::Mode;
 
 use super::Pid;
 
-/// The root of a process's files.
+/// The root folder of a process.
 #[derive(Debug)]
 pub struct Root(OwnedFd);
 
 impl Root {
-    /// That of a process.
+    /// Opens the root of a process.
     pub fn of(pid: Pid) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(open(&pid.proc_file("root"), flags, Mode::empty())?))
     }
 
-    /// Opens the regular file that a path leads to.
+    /// Opens the regular file at a path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let file = self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
     }
 
-    /// Finds what is at a path without opening it; a link there is found itself.
+    /// Finds the file at a path without opening it; a symbolic link is not followed.
     pub fn find(&self, path: &Path) -> io::Result<File> {
         self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW)
     }
 
-    /// Links on the way lead to places in this root.
+    /// Resolves a path; symbolic links are resolved within this root.
     fn resolve(&self, path: &Path, flags: OFlag) -> io::Result<File> {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
@@ -43,7 +43,7 @@ impl Root {
     }
 }
 
-/// The number of the mount namespace that a process's files are in; `None` when it has ended, or may not be looked at.
+/// Number of the mount namespace of a process; `None` if the process has ended or access is denied.
 #[must_use]
 pub fn mount_namespace(pid: Pid) -> Option<u64> {
     Some(fs::metadata(pid.proc_file("ns/mnt")).ok()?.ino())

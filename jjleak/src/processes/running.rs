@@ -1,16 +1,16 @@
-//! The processes that run.
+//! Running processes.
 
 use std::fs;
 
 use super::{Pid, Process};
 
-/// The PIDs of all processes, also of those that run no program.
+/// PIDs of all processes, including those without a program.
 pub fn pids() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Pid::new(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// Every process that runs a program and can be looked at.
+/// All processes that run a program and are accessible.
 pub fn running() -> impl Iterator<Item = Process> {
     pids().filter_map(|pid| Process::open(pid).ok())
 }

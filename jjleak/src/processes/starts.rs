@@ -1,8 +1,6 @@
-//! Tells which processes have begun to run a program: the kernel's process events (`CN_PROC`, the kernel's
-//! `include/uapi/linux/cn_proc.h`).
+//! Process starts, from the kernel's process events (`CN_PROC`, the kernel's `include/uapi/linux/cn_proc.h`).
 //!
-//! Nobody is woken: what has happened waits in the socket until it is asked for. Where more has happened than finds room
-//! there, that is told.
+//! Events cause no wakeup: they wait in the socket until they are taken. An overflow of the socket's buffer is reported.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,42 +20,42 @@ const LISTEN: u32 = 1;
 const EXEC: u32 = 2;
 /// `NLMSG_DONE`.
 const DONE: u16 = 3;
-/// A `struct nlmsghdr`, and a `struct cn_msg` without what it carries.
+/// Sizes of a `struct nlmsghdr`, and of a `struct cn_msg` without its payload.
 const NETLINK_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
-/// In a `struct proc_event`: what happened, and to whom (`event_data.exec.process_tgid`).
+/// Offsets in a `struct proc_event`: the kind of event, and the process (`event_data.exec.process_tgid`).
 const WHAT: usize = NETLINK_HEADER + CONNECTOR_HEADER;
 const TGID: usize = WHAT + 20;
-/// Room for events that wait: the kernel counts some 800 bytes for each, so that these are 10,000.
+/// Socket buffer size: the kernel counts about 800 bytes per event, so it holds 10,000 events.
 const BUFFER: usize = 8 << 20;
-/// Larger than any event.
+/// Above the size of any event.
 const LARGEST: usize = 512;
 
-/// Listens to the kernel's process events.
+/// Listener for the kernel's process events.
 #[derive(Debug)]
 pub struct Starts(OwnedFd);
 
-/// What has happened since it was last asked for.
+/// Events since the last call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Started {
-    /// Processes that have begun to run a program.
+    /// Processes that have executed a program.
     pub pids: BTreeSet<Pid>,
-    /// There were more, of which nothing is known.
+    /// True if further events were lost.
     pub missed: bool,
 }
 
 impl Starts {
-    /// Begins to listen. Takes the first network, PID and user namespaces, and before Linux 6.6 `CAP_NET_ADMIN`; since then, that only
-    /// makes room for more events.
+    /// Begins to listen. Requires the initial network, PID and user namespaces, and before Linux 6.6 `CAP_NET_ADMIN`; since then,
+    /// that capability only allows a larger buffer.
     pub fn listen() -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = connector(flags)?;
-        // Without it, there is room for fewer.
+        // Without the capability, the buffer is smaller.
         if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
             let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER);
         }
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, PROC))?;
-        // Kernels before 6.6 do not know the second word, and tell of forks and exits, too.
+        // Kernels before 6.6 do not support the second word, and also report forks and exits.
         for body in [&[LISTEN, EXEC][..], &[LISTEN]] {
             match send(socket.as_raw_fd(), &request(body), MsgFlags::empty()) {
                 Ok(_) => return Ok(Self(socket)),
@@ -68,7 +66,7 @@ impl Starts {
         Err(io::Error::from(Errno::EINVAL))
     }
 
-    /// Takes what has happened.
+    /// Takes the pending events.
     #[must_use]
     pub fn take(&self) -> Started {
         let mut started = Started::default();
@@ -88,9 +86,9 @@ impl Starts {
     }
 }
 
-/// A socket of `NETLINK_CONNECTOR`, a protocol that nix has no name for.
+/// Opens a `NETLINK_CONNECTOR` socket; nix has no name for this protocol.
 fn connector(flags: SockFlag) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes numbers only; what it returns is a new descriptor that nobody else has, or -1.
+    // SAFETY: all arguments are integers; the result is -1 or a new descriptor that nothing else owns.
     unsafe {
         let descriptor =
             libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | flags.bits(), libc::NETLINK_CONNECTOR);
@@ -98,7 +96,7 @@ fn connector(flags: SockFlag) -> io::Result<OwnedFd> {
     }
 }
 
-/// The message that asks for events.
+/// Subscription message.
 fn request(body: &[u32]) -> Vec<u8> {
     let carried = size_of_val(body);
     let total = u32::try_from(NETLINK_HEADER + CONNECTOR_HEADER + carried).unwrap_or_default();
@@ -109,7 +107,7 @@ fn request(body: &[u32]) -> Vec<u8> {
     message.extend([0; 10]);
     message.extend(PROC.to_ne_bytes());
     message.extend(PROC.to_ne_bytes());
-    // Sequence and acknowledgement.
+    // Sequence and acknowledgement numbers.
     message.extend([0; 8]);
     message.extend(u16::try_from(carried).unwrap_or_default().to_ne_bytes());
     message.extend([0; 2]);
@@ -117,7 +115,7 @@ fn request(body: &[u32]) -> Vec<u8> {
     message
 }
 
-/// Who has begun to run a program, if that is what the message tells.
+/// The process that has executed a program, if the message is such an event.
 fn started_by(message: &[u8]) -> Option<Pid> {
     let word = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
     if word(WHAT)? == EXEC { Pid::new(word(TGID)?) } else { None }
@@ -131,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_program_that_starts_is_told_of() {
-        // Where the kernel or the user does not allow it, there is nothing to test: all processes are looked through then.
+        // Without permission of the kernel or the user there is nothing to test: jjleak scans all processes instead.
         let Ok(starts) = Starts::listen() else { return };
         let mut child = Command::new("true").spawn().unwrap();
         let pid = Pid::new(child.id()).unwrap();

@@ -1,10 +1,10 @@
-//! The threads of a process.
+//! Threads of a process.
 
 use std::fs;
 
 use super::Pid;
 
-/// A thread of the process that has not ended; the main thread, if it is one. `None` when all have.
+/// A live thread of the process, preferably the main thread; `None` if all have ended.
 #[must_use]
 pub fn living_thread(pid: Pid) -> Option<Pid> {
     if is_alive(pid, pid) {
@@ -16,14 +16,14 @@ pub fn living_thread(pid: Pid) -> Option<Pid> {
         .find(|thread| is_alive(pid, *thread))
 }
 
-/// What a thread of the process is called now; `None` when it has ended.
+/// Current name of a thread of the process; `None` if it has ended.
 #[must_use]
 pub fn thread_name(pid: Pid, thread: u32) -> Option<String> {
     let name = fs::read(pid.proc_file(&format!("task/{thread}/comm"))).ok()?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
-/// Whether any thread of the process has a filter of its system calls (seccomp(2)), as far as its status can be read.
+/// Returns true if any thread of the process has a system call filter (seccomp(2)), as far as its status is readable.
 #[must_use]
 pub fn has_call_filter(pid: Pid) -> bool {
     let threads = fs::read_dir(pid.proc_file("task")).into_iter().flatten().flatten();
@@ -32,21 +32,21 @@ pub fn has_call_filter(pid: Pid) -> bool {
         .any(|status| is_filtered(&status))
 }
 
-/// By a thread's `status` (proc(5)).
+/// Evaluates a thread's `status` (proc(5)).
 fn is_filtered(status: &str) -> bool {
     status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0")
 }
 
-/// Whether a thread runs, and will run on; an ended one stays as a zombie while it is the main thread and others run. When a
-/// process ends, its threads do one after the other: those that are about to do not run any more.
+/// Returns true if a thread is alive and will stay so. An ended main thread remains as a zombie while others run. When a process
+/// ends, its threads end one after the other; threads about to end do not count as alive.
 #[must_use]
 pub fn is_alive(pid: Pid, thread: Pid) -> bool {
     let read = |file| fs::read(pid.proc_file(&format!("task/{thread}/{file}"))).unwrap_or_default();
     !is_ending(&read("stat")) && !is_killed(&read("status"))
 }
 
-/// Whether a thread has ended or is doing so, by its `stat` (proc(5)): the state is the field after the name, the kernel's
-/// flags are the sixth after that.
+/// Returns true if a thread has ended or is exiting, by its `stat` (proc(5)): the state is the field after the name, the kernel's
+/// flags are the sixth field after that.
 fn is_ending(stat: &[u8]) -> bool {
     /// `include/linux/sched.h`.
     const PF_EXITING: u64 = 4;
@@ -58,7 +58,8 @@ fn is_ending(stat: &[u8]) -> bool {
     is_over || flags & PF_EXITING != 0
 }
 
-/// Whether a thread is about to be killed, by its `status`: so are all others when one ends the process.
+/// Returns true if a thread is about to be killed, by its `status`. When one thread ends the process, all others are in this
+/// state.
 fn is_killed(status: &[u8]) -> bool {
     const SIGKILL: u64 = 1 << (9 - 1);
     let status = String::from_utf8_lossy(status);

@@ -1,4 +1,4 @@
-//! Programs of other widths than jjleak's.
+//! Programs that are not 64-bit.
 
 use std::fmt;
 use std::fs::File;
@@ -8,10 +8,10 @@ use object::elf::ELFMAG;
 
 use super::Pid;
 
-/// A program with pointers of 32 bits. jjleak reads stacks, arguments and tables as 64-bit programs have them.
+/// A program with 32-bit pointers. jjleak supports only the stacks, arguments and tables of 64-bit programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Narrow {
-    /// For the 32-bit processors before x86-64.
+    /// For i386, the 32-bit predecessors of x86-64.
     I386,
     /// For x86-64, with 32-bit pointers.
     X32,
@@ -19,11 +19,11 @@ pub enum Narrow {
     Other,
 }
 
-/// As much of an ELF file as says what it is for: `e_ident`, `e_type` and `e_machine` (elf(5)).
+/// Size of the part of the ELF header with `e_ident`, `e_type` and `e_machine` (elf(5)).
 const HEADER_BYTES: usize = 20;
 
 impl Narrow {
-    /// What a process runs, if that is such a program.
+    /// The kind of program that a process runs, if it is 32-bit.
     #[must_use]
     pub fn of(pid: Pid) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];
@@ -32,7 +32,7 @@ impl Narrow {
     }
 
     fn by_header(header: &[u8; HEADER_BYTES]) -> Option<Self> {
-        // elf(5)
+        // Offsets and values from elf(5).
         const CLASS: usize = 4;
         const CLASS_32: u8 = 1;
         const MACHINE: usize = 18;
