@@ -1,4 +1,4 @@
-//! What a breakpoint costs on this machine: times functions of our own with probes that do nothing.
+//! Cost of a breakpoint on this machine, measured on jjleak's own functions with probes that do nothing.
 
 use std::arch::naked_asm;
 use std::io;
@@ -9,29 +9,29 @@ use std::time::Instant;
 use super::probes::{Exits, close_links};
 use crate::processes::{Mapping, Pid};
 
-/// Where the functions are that are timed.
+/// File of the timed functions.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Calls that are timed together: less than half a millisecond.
+/// Calls per timing: less than half a millisecond in total.
 const EMULATED_CALLS: u32 = 500;
-/// Where each can take 50 microseconds, on a virtual machine that is busy.
+/// On a busy virtual machine, each call can take 50 microseconds.
 const STEPPED_CALLS: u32 = 20;
-/// Timings, of which the fastest counts: whatever else runs only makes them longer.
+/// Number of timings, of which the fastest counts: disturbances only make them longer.
 const TIMINGS: u32 = 3;
 
-/// Nanoseconds that breakpoints take, with programs that do nothing.
+/// Nanoseconds per breakpoint, with probe programs that do nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Traps {
     /// At an instruction that the kernel emulates.
     pub emulated_ns: f64,
-    /// At one that it steps over.
+    /// At an instruction that the kernel single-steps.
     pub stepped_ns: f64,
-    /// What a return probe at the same instruction takes besides.
+    /// Additional cost of a return probe at the same instruction.
     pub returning_ns: f64,
 }
 
 impl Traps {
-    /// At an end of a call; each of the places is taken to be passed as often as another.
+    /// Mean cost of a probe at the end of a call, if all probed ends are hit equally often.
     #[must_use]
     pub(crate) fn exit_ns(self, exits: Exits) -> f64 {
         let [emulated, stepped] = [exits.emulated, exits.stepped].map(f64::from);
@@ -42,25 +42,25 @@ impl Traps {
     }
 }
 
-/// A function whose first instruction is emulated.
+/// A function whose first instruction the kernel emulates.
 #[unsafe(naked)]
 extern "C" fn emulated() {
     naked_asm!("nop", "ret")
 }
 
-/// One whose first instruction has to be executed.
+/// A function whose first instruction the kernel single-steps.
 #[unsafe(naked)]
 extern "C" fn stepped() {
     naked_asm!("mov rax, rax", "ret")
 }
 
-/// A measurement that goes on beside whatever else is done: it takes a few milliseconds of CPU time, and waits for the kernel
-/// to put probes in and to take them out again.
+/// A measurement in a thread of its own. It takes a few milliseconds of CPU time, and waits while the kernel inserts and removes
+/// probes.
 pub struct Calibration(JoinHandle<Option<Traps>>);
 
 impl Calibration {
-    /// Begins; `attach` puts a program that does nothing at offsets of our own program, at entry or return. `None` when there
-    /// can be no thread for it.
+    /// Begins the measurement; `attach` places a program that does nothing at offsets in jjleak's own program, at entry or
+    /// return. `None` if no thread can be created.
     pub(super) fn begin(
         attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd> + Send + 'static,
     ) -> Option<Self> {
@@ -68,13 +68,13 @@ impl Calibration {
         thread.spawn(move || measure(attach)).ok().map(Self)
     }
 
-    /// Whether it is over.
+    /// Returns true if the measurement has finished.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_finished()
     }
 
-    /// Waits for the outcome; `None` when nothing could be measured.
+    /// Waits for the result; `None` if nothing could be measured.
     #[must_use]
     pub fn outcome(self) -> Option<Traps> {
         self.0.join().ok().flatten()
@@ -99,14 +99,14 @@ fn measure(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps
     has_return.then_some(traps)
 }
 
-/// Where code of ours is in the file.
+/// File offset of jjleak's own code.
 fn offset(mappings: &[Mapping], address: u64) -> Option<u64> {
     let mapping =
         mappings.iter().find(|mapping| mapping.executable && mapping.addresses.contains(&address))?;
     Some(address - mapping.addresses.start + mapping.file_offset)
 }
 
-/// Nanoseconds of a call.
+/// Nanoseconds per call.
 fn time(function: extern "C" fn(), calls: u32) -> f64 {
     let timing = || {
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! What can go wrong when attaching.
+//! Errors of this stage.
 
 use aya::maps::MapError;
 use aya::programs::ProgramError;
@@ -10,21 +10,21 @@ use super::{Missing, Scope};
 use crate::allocators::ProbeSite;
 use crate::processes::Pid;
 
-/// How lines of a verifier's log begin that say nothing of why (`print_verification_stats` in `kernel/bpf/verifier.c`).
+/// First words of statistics in a verifier's log, which give no reason (`print_verification_stats` in `kernel/bpf/verifier.c`).
 const VERIFIER_STATISTICS: [&str; 3] = ["verification time ", "stack depth ", "processed "];
-/// Where the kernel has not asked its verifier, or that gives no reason.
+/// Used if the verifier did not run or its log has no reason.
 const NOTHING_SAID: &str = "its verifier gives no reason";
 
 /// Attaching failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel or the privileges lack something.
+    /// The kernel lacks a feature, or jjleak a privilege.
     #[error(transparent)]
     Preflight(#[from] Missing),
-    /// This binary has no BPF object inside.
+    /// This binary contains no BPF object.
     #[error("this jjleak was built without its BPF programs")]
     NoObject,
-    /// The BPF object is not the one this binary was written for.
+    /// The BPF object does not match this binary.
     #[error("the BPF object has no {what} named {name}")]
     ObjectLacks {
         /// Map or program.
@@ -35,75 +35,75 @@ pub enum Error {
     /// The BPF object could not be loaded.
     #[error("loading the BPF programs into the kernel failed")]
     Load(#[source] Box<EbpfError>),
-    /// The kernel refused the type information of the BPF object.
+    /// The kernel rejected the BTF of the BPF object.
     #[error("loading the type information of the BPF programs into the kernel failed")]
     Types(#[source] std::io::Error),
-    /// There are no more descriptors for what the programs use.
+    /// Out of file descriptors for the maps of the programs.
     #[error("keeping the tables of the BPF programs open failed")]
     Descriptors(#[source] std::io::Error),
-    /// The kernel's verifier refused a program. All of its log goes to the debug log.
+    /// The kernel's verifier rejected a program. The debug log has the full verifier log.
     #[error("the kernel refused the BPF program {name} ({said})")]
     Verify {
         /// Its name.
         name: &'static str,
         /// The verifier's reason.
         said: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// Probes could not be attached.
     #[error("attaching to {places} failed")]
     Attach {
-        /// The functions, and the offset of the probed instruction in each. What the kernel attaches together fails
+        /// The functions, and the offset of the probed instruction in each. The kernel attaches them together, so they fail
         /// together.
         places: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The kernel does not tell of what happens to processes.
+    /// A tracepoint of process events is unavailable.
     #[error("attaching to the tracepoint {name} failed")]
     Tracepoint {
         /// Its name.
         name: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<ProgramError>,
     },
-    /// The kernel's type information cannot be read.
+    /// The kernel's BTF cannot be read.
     #[error("reading the kernel's type information failed")]
     KernelTypes(#[source] Box<BtfError>),
-    /// System calls could not be followed.
+    /// System calls could not be traced.
     #[error("following system calls at {place} in the kernel failed")]
     Follow {
         /// Name of the function or tracepoint.
         place: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<ProgramError>,
     },
-    /// The blocks beyond the live table could not be read.
+    /// The blocks that do not fit the live table could not be read.
     #[error("reading the map SPILL failed")]
     Spill(#[source] std::io::Error),
-    /// It could not be tried what return probes do to filtered processes.
+    /// The test of return probes on a process with a system call filter failed.
     #[error("trying a return probe on a filtered child process failed")]
     Trial(#[source] std::io::Error),
-    /// The own PID namespace is not known.
+    /// jjleak's own PID namespace is unknown.
     #[error("looking at /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),
-    /// The kernel side would not know the process when it meets it.
+    /// The kernel side could not recognize the process.
     #[error("process {0} is in a PID namespace within the one of jjleak, which is not the initial one")]
     NestedNamespace(Pid),
     /// The process ended in the meantime.
     #[error("process {0} ended while jjleak was attaching to it")]
     Gone(Pid),
-    /// Only uprobe-multi links can be put in and taken out in a moment, and they know a process by its main thread.
+    /// Only uprobe-multi links can be attached and detached quickly, and the kernel binds them to the main thread.
     #[error(
         "the main thread of the process has ended: the probes of thread {0} cannot be put in and taken out in a moment"
     )]
     NoMainThread(Pid),
-    /// A BPF map could not be written or read.
+    /// A BPF map could not be read or written.
     #[error("accessing a table of the BPF programs failed")]
     Table(#[source] Box<MapError>),
     /// A BPF map could not be mapped into memory.
@@ -125,7 +125,7 @@ impl Error {
         }
     }
 
-    /// The kernel has refused a program, and its verifier has written this.
+    /// Builds the error for a program that the kernel rejected, from the verifier's log.
     pub(super) fn refused(name: &'static str, log: &str, source: std::io::Error) -> Self {
         tracing::debug!("verifier log of {name}:\n{log}");
         Self::Verify { name, said: last_words(log).to_owned(), source }
@@ -152,7 +152,7 @@ impl Error {
         Self::Attach { places: places.join(", "), source: Box::new(source) }
     }
 
-    /// Links cannot be put back in.
+    /// Builds the error for links that cannot be attached again.
     pub(super) fn wake(scope: Scope, sites: &[ProbeSite], source: std::io::Error) -> Self {
         let has_no_such_process = source.raw_os_error() == Some(ESRCH);
         match (scope, Self::attach(scope, sites, source)) {
@@ -164,15 +164,15 @@ impl Error {
     }
 }
 
-/// What a verifier's log ends with, but for how much work it was.
+/// Last line of a verifier's log, without its statistics.
 fn last_words(log: &str) -> &str {
     let is_about_the_work = |line: &&str| VERIFIER_STATISTICS.iter().any(|start| line.starts_with(start));
     let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_about_the_work(line));
     lines.next_back().unwrap_or(NOTHING_SAID)
 }
 
-/// Whether a table has no such key (any more): the kernel side may have taken it out just before. Lookups say so in their own
-/// words, removals in the kernel's.
+/// Returns true if a map has no such key; the kernel side may just have removed it. Aya has an error of its own for lookups; for
+/// removals it passes on the kernel's.
 pub(crate) fn is_missing_key(error: &MapError) -> bool {
     match error {
         MapError::KeyNotFound => true,

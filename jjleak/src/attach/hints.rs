@@ -1,5 +1,4 @@
-//! Hints of the kernel side that there is something to look at: a process maps code that is not known, runs another
-//! program, begins or ends.
+//! Hints from the kernel side that a process needs a scan: it maps unknown code, runs another program, starts or ends.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,13 +17,13 @@ use super::Error;
 use super::unwind_tables::MINOR_BITS;
 use crate::processes::{FileId, FileVersion};
 
-/// Time to the next hint after one that led to nothing new, doubled each time up to the longest. Each costs a look at
-/// all mappings, and garbage on stacks can miss at any rate. But the first useless one is often left from before the
-/// last look, and a program that loads a library is likely to load the next one soon.
+/// Pause after a hint that led to nothing new, doubled each time up to the maximum. Each hint costs a scan of all mappings, and
+/// garbage on stacks can cause misses at any rate. But the first useless hint often predates the last scan, and a program that
+/// loads one library is likely to load another soon.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The hints.
+/// Stream of hints.
 pub struct Hints {
     ring: AsyncFd<RingBuf<MapData>>,
     programs: RingBuf<MapData>,
@@ -32,40 +31,40 @@ pub struct Hints {
     pause: Duration,
 }
 
-/// What hints tell.
+/// Content of the pending hints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The processes to look at.
+    /// Processes to scan.
     pub slots: BTreeSet<ProcessSlot>,
-    /// What they map, as far as it was told.
+    /// Code that they map, as far as reported.
     pub code: Vec<MappedCode>,
-    /// Programs that they have begun to run, in that order.
+    /// Programs that they have started to run, in order.
     pub programs: Vec<BegunProgram>,
 }
 
-/// A program that a process has begun to run.
+/// Start of a program in a process (`exec`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BegunProgram {
-    /// The image.
+    /// The program image.
     pub image: ImageId,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// Its file, if the kernel has told.
+    /// File of the program, if the kernel side has reported it.
     pub file: Option<FileVersion>,
-    /// Its path as it was given to `exec`.
+    /// Path as passed to `exec`.
     pub path: PathBuf,
-    /// The number of the mount namespace that its files are in, if the kernel has told.
+    /// Number of the process's mount namespace, if the kernel side has reported it.
     pub mount_namespace: Option<u64>,
 }
 
-/// Code that an image maps.
+/// Code that a program image maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedCode {
-    /// The image.
+    /// The program image.
     pub image: ImageId,
-    /// Addresses.
+    /// Address range.
     pub addresses: Range<u64>,
-    /// The offset in the file that is mapped at the start.
+    /// File offset of the first address.
     pub file_offset: u64,
     /// The file.
     pub file: FileVersion,
@@ -73,33 +72,33 @@ pub struct MappedCode {
 
 impl Hints {
     pub(super) fn new(ring: RingBuf<MapData>, programs: RingBuf<MapData>) -> Result<Self, Error> {
-        // SAFETY: a ring buffer owns its descriptor and never exchanges it.
+        // SAFETY: a ring buffer owns its descriptor and never replaces it.
         let ring = unsafe { AsyncFd::register(ring) }.map_err(|error| Error::Map(error.into()))?;
         Ok(Self { ring, programs, not_before: Instant::now(), pause: SHORTEST_PAUSE })
     }
 
-    /// Waits until there is a reason to look. Can be dropped and called again.
+    /// Waits for hints. Cancel-safe.
     pub async fn wait(&mut self) -> Told {
         sleep_until(self.not_before).await;
-        // An error means that the runtime is going down.
+        // An error means that the runtime is shutting down.
         let Ok(mut guard) = self.ring.readable_mut().await else { return Told::default() };
         let told = take(guard.get_inner_mut(), &mut self.programs);
         guard.clear_ready();
         told
     }
 
-    /// What is waiting.
+    /// Takes the pending hints.
     pub fn take(&mut self) -> Told {
         take(self.ring.get_mut(), &mut self.programs)
     }
 
-    /// The last hint led to something new: what is waiting may be from before that was known.
+    /// Reports that the last hint led to something new. Returns the pending hints, which may predate it.
     pub fn was_right(&mut self) -> Told {
         self.pause = SHORTEST_PAUSE;
         self.take()
     }
 
-    /// The last hint led to nothing new.
+    /// Reports that the last hint led to nothing new.
     pub fn was_wrong(&mut self) {
         self.not_before = Instant::now() + self.pause;
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
@@ -109,19 +108,19 @@ impl Hints {
 fn take(ring: &mut RingBuf<MapData>, programs: &mut RingBuf<MapData>) -> Told {
     let mut told = Told::default();
     while let Some(bytes) = ring.next() {
-        // SAFETY: as long as a hint, which has integers only, so that any bytes are one.
+        // SAFETY: the size is that of a hint, which has integers only, so all bytes are valid.
         let hint = (bytes.len() == size_of::<Hint>())
             .then(|| unsafe { bytes.as_ptr().cast::<Hint>().read_unaligned() });
         if let Some(hint) = hint {
             told.slots.extend(u16::try_from(hint.slot).map(ProcessSlot));
             let code = mapped_code(&hint);
-            // The same code is hinted at again and again until it is known.
+            // Hints for the same code repeat until it is known.
             told.code.extend(code.filter(|code| !told.code.contains(code)));
         }
     }
-    // After the hints: each of these was told before the hint that belongs to it.
+    // Read after the hints: each program start is reported before its hint.
     while let Some(bytes) = programs.next() {
-        // SAFETY: as long as what tells of a program, which has integers only.
+        // SAFETY: the size is that of the structure, which has integers only.
         let begun = (bytes.len() == size_of::<ProgramBegun>())
             .then(|| unsafe { bytes.as_ptr().cast::<ProgramBegun>().read_unaligned() });
         if let Some(begun) = begun {

@@ -1,4 +1,4 @@
-//! Tells the BPF object where fields are in this kernel's structures. What is not known is 0 there, and costs the user what it says.
+//! Passes offsets of fields in this kernel's structures to the BPF object. Unknown offsets are 0; the log states what is lost.
 
 use aya::EbpfLoader;
 
@@ -20,7 +20,7 @@ pub(super) struct KernelOffsets {
 }
 
 impl KernelOffsets {
-    /// Looks for them. Fails where processes are to be followed and cannot be told from each other.
+    /// Looks up the offsets. Fails if processes are to be followed and cannot be identified.
     pub(super) fn find(following: Following, follows_mappings: bool) -> Result<Self, Error> {
         let types = KernelTypes::read();
         let structures = Structures::of(&types);
@@ -35,7 +35,7 @@ impl KernelOffsets {
         })
     }
 
-    /// Whether processes can be told from each other.
+    /// Returns true if processes can be identified.
     pub(super) const fn knows_tasks(&self) -> bool {
         self.task.tgid != 0
     }
@@ -45,7 +45,7 @@ impl KernelOffsets {
         let Self { returns, mapping, program, task, breaks, .. } = self;
         let ProgramOffsets { file, path, namespaces } = program;
         let NamespaceOffsets { task_namespaces, mount_namespace, number } = namespaces;
-        // Either is enough to find a process's memory.
+        // Either is sufficient to find a process's memory map.
         let mm = if task.mm == 0 { &breaks.task_mm } else { &task.mm };
         let globals = [
             ("TASK_UTASK", &returns.task_utask),
@@ -83,7 +83,7 @@ impl KernelOffsets {
     }
 }
 
-/// Where the fields are that tell one process from another. Following needs them.
+/// Offsets of the fields that identify a process, required for following.
 fn task_offsets(structures: &Structures<'_>, following: Following) -> Result<TaskOffsets, Error> {
     match (structures.known().and_then(TaskOffsets::find), structures) {
         (Some(offsets), _) => Ok(offsets),
@@ -93,8 +93,8 @@ fn task_offsets(structures: &Structures<'_>, following: Following) -> Result<Tas
     }
 }
 
-/// Where the kernel keeps what a process maps. Without them, stacks through code that has just been mapped end there until
-/// the user side has seen it.
+/// Offsets of the fields that describe memory mappings. Without them, stacks end at newly mapped code until the user side has
+/// scanned it.
 fn mapping_offsets(btf: Option<&Btf<'_>>) -> MappingOffsets {
     btf.and_then(MappingOffsets::find).unwrap_or_else(|| {
         tracing::info!(
@@ -104,7 +104,7 @@ fn mapping_offsets(btf: Option<&Btf<'_>>) -> MappingOffsets {
     })
 }
 
-/// Where a process's break is; without that, `brk` is not followed.
+/// Offsets of a process's program break; without them, `brk` is not traced.
 fn break_offsets(btf: Option<&Btf<'_>>) -> BreakOffsets {
     btf.and_then(BreakOffsets::find).unwrap_or_else(|| {
         tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
@@ -112,8 +112,8 @@ fn break_offsets(btf: Option<&Btf<'_>>) -> BreakOffsets {
     })
 }
 
-/// Where the kernel keeps return addresses that return probes have replaced. Without them, stacks end at frames that
-/// other tools have put return probes on.
+/// Offsets of the return addresses that return probes have replaced. Without them, stacks end at frames with return probes of
+/// other tools.
 fn return_instance_offsets(btf: Option<&Btf<'_>>) -> ReturnInstanceOffsets {
     btf.and_then(ReturnInstanceOffsets::find).unwrap_or_else(|| {
         tracing::info!("the kernel's return instances are unknown: stacks end at other tools' return probes");
@@ -121,7 +121,7 @@ fn return_instance_offsets(btf: Option<&Btf<'_>>) -> ReturnInstanceOffsets {
     })
 }
 
-/// Where a task keeps its thread pointer.
+/// Offset of a task's thread pointer.
 fn thread_pointer(btf: Option<&Btf<'_>>) -> u64 {
     btf.and_then(thread_pointer_offset).unwrap_or_else(|| {
         tracing::info!(

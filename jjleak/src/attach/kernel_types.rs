@@ -1,37 +1,37 @@
-//! Where fields are in this kernel's structures, from its BTF type information (Documentation/bpf/btf.rst).
+//! Field offsets in this kernel's structures, from its BTF (Documentation/bpf/btf.rst).
 
 use std::collections::HashMap;
 use std::{fs, io};
 
-/// Where the kernel tells of itself.
+/// The kernel's BTF in sysfs.
 const SOURCE: &str = "/sys/kernel/btf/vmlinux";
 
-/// This kernel's type information, as it is in sysfs.
+/// BTF of the running kernel, unparsed.
 pub(super) struct KernelTypes(Vec<u8>);
 
 impl KernelTypes {
-    /// Reads that of the running kernel.
+    /// Reads the BTF of the running kernel.
     pub(super) fn read() -> io::Result<Self> {
         fs::read(SOURCE).map(Self)
     }
 
-    /// What can be looked up in it; `None` when it is laid out in an unknown way.
+    /// Parses the BTF; `None` if its format is unknown.
     fn parse(&self) -> Option<Btf<'_>> {
         Btf::parse(&self.0)
     }
 }
 
-/// What is known of this kernel's structures.
+/// Knowledge of this kernel's structures.
 pub(super) enum Structures<'a> {
     Known(Btf<'a>),
-    /// They are laid out in an unknown way.
+    /// The format of the BTF is unknown.
     Unfamiliar,
-    /// The kernel does not tell.
+    /// The kernel has no BTF, or it cannot be read.
     Untold,
 }
 
 impl<'a> Structures<'a> {
-    /// Looks at what was read, and says why nothing is known, if so.
+    /// Parses the BTF; logs the reason if that fails.
     pub(super) fn of(types: &'a io::Result<KernelTypes>) -> Self {
         match types.as_ref().map(KernelTypes::parse) {
             Ok(Some(btf)) => Self::Known(btf),
@@ -65,7 +65,7 @@ pub(super) struct ReturnInstanceOffsets {
 }
 
 impl ReturnInstanceOffsets {
-    /// Looks for them; `None` when the kernel's structures look otherwise.
+    /// Looks up the offsets; `None` if the kernel's structures differ.
     pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             task_utask: btf.offset("task_struct", "utask")?,
@@ -77,13 +77,13 @@ impl ReturnInstanceOffsets {
     }
 }
 
-/// Offset in a task of the register that points to the thread's own data; `None` when the kernel's structures look otherwise, as on
-/// processors other than x86-64.
+/// Offset in a task of its thread pointer (the FS base); `None` if the kernel's structures differ, as on processors other than
+/// x86-64.
 pub(super) fn thread_pointer_offset(btf: &Btf<'_>) -> Option<u64> {
     Some(btf.offset("task_struct", "thread")? + btf.offset("thread_struct", "fsbase")?)
 }
 
-/// Offsets of the fields that tell one process from another.
+/// Offsets of the fields that identify a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TaskOffsets {
     pub(super) tgid: u64,
@@ -93,19 +93,19 @@ pub(super) struct TaskOffsets {
 }
 
 impl TaskOffsets {
-    /// Looks for them; `None` when the kernel's structures look otherwise.
+    /// Looks up the offsets; `None` if the kernel's structures differ.
     pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             tgid: btf.offset("task_struct", "tgid")?,
             mm: btf.offset("task_struct", "mm")?,
             signal: btf.offset("task_struct", "signal")?,
-            // An atomic_t: a structure of one counter.
+            // An `atomic_t`: a structure with one counter.
             signal_live: btf.offset("signal_struct", "live")?,
         })
     }
 }
 
-/// Offsets of the fields that tell what a process maps.
+/// Offsets of the fields that describe memory mappings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct MappingOffsets {
     pub(super) vma_start: u64,
@@ -123,9 +123,9 @@ pub(super) struct MappingOffsets {
 }
 
 impl MappingOffsets {
-    /// Looks for them; `None` when the kernel's structures look otherwise.
+    /// Looks up the offsets; `None` if the kernel's structures differ.
     pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
-        // Since Linux 6.10 there are two fields, and before that one of type timespec64 under either name.
+        // Since Linux 6.10 there are two fields; before, one of type timespec64, with either name.
         let whole = || ["__i_ctime", "i_ctime"].iter().find_map(|name| btf.offset("inode", name));
         let seconds = btf.offset("inode", "i_ctime_sec").or_else(whole)?;
         let nanoseconds = btf.offset("inode", "i_ctime_nsec").or_else(|| whole().map(|offset| offset + 8))?;
@@ -146,7 +146,7 @@ impl MappingOffsets {
     }
 }
 
-/// Offsets of the fields that tell what a process begins to run.
+/// Offsets of the fields that describe the program of an `exec`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ProgramOffsets {
     pub(super) file: u64,
@@ -154,7 +154,7 @@ pub(super) struct ProgramOffsets {
     pub(super) namespaces: NamespaceOffsets,
 }
 
-/// Offsets of the fields that lead from a task to the number of its mount namespace; all 0 when they are not known.
+/// Offsets of the fields that lead from a task to the number of its mount namespace; all 0 if unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NamespaceOffsets {
     pub(super) task_namespaces: u64,
@@ -173,7 +173,7 @@ impl NamespaceOffsets {
 }
 
 impl ProgramOffsets {
-    /// Looks for them; `None` when the kernel's structures look otherwise.
+    /// Looks up the offsets; `None` if the kernel's structures differ.
     pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             file: btf.offset("linux_binprm", "file")?,
@@ -183,7 +183,7 @@ impl ProgramOffsets {
     }
 }
 
-/// Offsets of the fields that lead to a process's break.
+/// Offsets of the fields that lead to a process's program break.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BreakOffsets {
     pub(super) task_mm: u64,
@@ -191,7 +191,7 @@ pub(super) struct BreakOffsets {
 }
 
 impl BreakOffsets {
-    /// Looks for them; `None` when the kernel's structures look otherwise.
+    /// Looks up the offsets; `None` if the kernel's structures differ.
     pub(super) fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self { task_mm: btf.offset("task_struct", "mm")?, mm_brk: btf.offset("mm_struct", "brk")? })
     }
@@ -201,18 +201,18 @@ impl BreakOffsets {
 pub(super) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type's header is, in the order of their numbers, from 1 on.
+    /// Offset of each type's header, in order of type ID, starting at 1.
     headers: Vec<u32>,
-    /// Where the header of each structure is that has a name, of several the first.
+    /// Offset of the header of each named structure, the first if there are several.
     structures: HashMap<&'a [u8], usize>,
 }
 
 const MAGIC: u16 = 0xeb9f;
-/// Bytes of a type's header.
+/// Size of a type's header in bytes.
 const HEADER_BYTES: usize = 12;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
-/// How deep structures without a name are followed; `mm_struct` has one level.
+/// Maximum nesting depth of anonymous structures; `mm_struct` has one level.
 const MAX_NESTED: u32 = 2;
 
 impl<'a> Btf<'a> {
@@ -234,7 +234,7 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    /// Finds all types, up to the first of a kind that is not known.
+    /// Indexes all types, up to the first of an unknown kind.
     fn look_through(&mut self) {
         let mut at = 0;
         while let Some(info) = read_u32(self.types, at + 4)
@@ -251,15 +251,15 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// Offset in bytes of a field of a structure; also of one in a structure without a name inside of it.
+    /// Byte offset of a field of a structure, or of an anonymous structure within it.
     fn offset(&self, structure: &str, field: &str) -> Option<u64> {
         self.offset_in(*self.structures.get(structure.as_bytes())?, field, MAX_NESTED)
     }
 
-    /// Offset in bytes of a field of the structure or union whose header is at `at`.
+    /// Byte offset of a field of the structure or union whose header is at `at`.
     fn offset_in(&self, at: usize, field: &str, depth: u32) -> Option<u64> {
         let info = read_u32(self.types, at + 4)?;
-        // With the top bit set, the low 24 bits of a member's offset are the offset.
+        // If the top bit is set (`kind_flag`), only the low 24 bits of a member's offset are the offset.
         let mask = if info >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
         (0..count(info)).find_map(|index| {
             let member = at + HEADER_BYTES + index * 12;
@@ -279,24 +279,24 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// The text at an offset, without the 0 that ends it.
+    /// The NUL-terminated string at an offset, without the NUL.
     fn text(&self, offset: u32) -> &'a [u8] {
         let tail = self.strings.get(offset as usize..).unwrap_or_default();
         tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 
-/// A type's kind, from the second word of its header.
+/// Kind of a type, from the second word of its header.
 const fn kind(info: u32) -> u32 {
     info >> 24 & 31
 }
 
-/// How many members it has.
+/// Number of members of a type.
 const fn count(info: u32) -> usize {
     info as usize & 0xffff
 }
 
-/// Bytes that follow a type's header of 12 bytes; `None` for a kind that this does not know.
+/// Number of bytes after a type's header of 12 bytes; `None` for an unknown kind.
 fn payload(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG

@@ -1,5 +1,5 @@
-//! A BPF array in our address space. The kernel side writes to it at any time, so that every access is volatile
-//! and nothing is ever borrowed from it.
+//! A BPF array mapped into jjleak's address space. The kernel side writes to it at any time, so every access is volatile and
+//! nothing is borrowed from it.
 
 use std::marker::PhantomData;
 use std::mem::size_of;
@@ -10,7 +10,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::Error;
 
-/// An array of `T`.
+/// A mapped array of `T`.
 pub(crate) struct Mapped<T> {
     memory: MmapRaw,
     len: usize,
@@ -41,9 +41,9 @@ impl<T> Mapped<T> {
         self.len
     }
 
-    /// A pointer to an element, valid as long as `self`; writes need [`Self::writable`]. `None` when out of bounds.
+    /// Pointer to an element, valid for the lifetime of `self`; writing requires [`Self::writable`]. `None` if out of bounds.
     pub(crate) fn get(&self, index: usize) -> Option<*mut T> {
-        // SAFETY: in bounds of the mapping, which has `len` elements.
+        // SAFETY: the index is within the mapping, which has `len` elements.
         (index < self.len).then(|| unsafe { self.memory.as_mut_ptr().cast::<T>().add(index) })
     }
 }

@@ -1,7 +1,7 @@
-//! The kernel side's account of system calls that map and unmap memory.
+//! Events of system calls that map and unmap memory.
 //!
-//! Its programs sit at the entry and the exit of the kernel's functions for these system calls. Where a kernel does not
-//! allow that, they sit at the tracepoints for all system calls, which slows down every call of the host.
+//! The BPF programs run at entry and exit of the kernel's functions for these system calls. If a kernel does not support that,
+//! they run at the tracepoints of all system calls, which slows down every system call of the host.
 
 use std::error::Error as _;
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,8 +13,8 @@ use jjleak_common::mapping::{Event, RING_BYTES};
 
 use super::Error;
 
-/// The kernel's functions for the system calls, as x86-64 names them (`__SYSCALL_DEFINEx` in
-/// `arch/x86/include/asm/syscall_wrapper.h`), and our programs at their entry and exit.
+/// The kernel's functions for the system calls on x86-64 (`__SYSCALL_DEFINEx` in `arch/x86/include/asm/syscall_wrapper.h`), with
+/// the programs at their entry and exit.
 const X86_64_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("__x64_sys_mmap", "mmap_enter", "mmap_leave"),
     ("__x64_sys_munmap", "munmap_enter", "munmap_leave"),
@@ -22,20 +22,20 @@ const X86_64_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("__x64_sys_brk", "brk_enter", "brk_leave"),
 ];
 
-/// Most events taken at once: all that the buffer can hold. A busy process adds new ones all the time.
+/// Maximum number of events taken at once: the capacity of the ring buffer. A busy process adds events continuously.
 const MAX_TAKEN: usize = RING_BYTES as usize / size_of::<Event>();
 
-/// The events.
+/// Stream of these events.
 pub struct MappingEvents {
     ring: RingBuf<MapData>,
 }
 
-/// How taking events ended.
+/// Result of taking events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
-    /// There are no more.
+    /// No events are left.
     Empty,
-    /// As many were taken as the buffer can hold.
+    /// The maximum number was taken.
     Enough,
 }
 
@@ -44,13 +44,13 @@ impl MappingEvents {
         Self { ring }
     }
 
-    /// A descriptor that is readable when there are events.
+    /// A descriptor that is readable if there are events.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
 
-    /// Takes all events of what has happened until now, in their order.
+    /// Takes the pending events in order.
     pub fn take(&mut self, mut each: impl FnMut(&Event)) -> Drained {
         for _ in 0..MAX_TAKEN {
             let Some(bytes) = self.ring.next() else { return Drained::Empty };
@@ -62,13 +62,13 @@ impl MappingEvents {
     }
 }
 
-/// An event of the ring buffer; `None` for anything else.
+/// Decodes an event of the ring buffer; `None` for anything else.
 fn decode(bytes: &[u8]) -> Option<Event> {
-    // SAFETY: as long as an event, which has integers only, so that any bytes are one.
+    // SAFETY: the size is that of an event, which has integers only, so all bytes are valid.
     (bytes.len() == size_of::<Event>()).then(|| unsafe { bytes.as_ptr().cast::<Event>().read_unaligned() })
 }
 
-/// Attaches the programs. They tell nothing of processes that are not armed.
+/// Attaches the programs. They report nothing about processes that are not armed.
 pub(super) fn follow(ebpf: &mut Ebpf) -> Result<(), Error> {
     let Err(error) = follow_functions(ebpf) else { return Ok(()) };
     tracing::warn!(
@@ -77,17 +77,17 @@ pub(super) fn follow(ebpf: &mut Ebpf) -> Result<(), Error> {
     );
     tracing::info!(%error, source = error.source(), "the reason");
     for &(_, enter, leave) in X86_64_FUNCTIONS {
-        // What has not been loaded cannot be unloaded.
+        // Unloading fails if the program was not loaded.
         let _ = find::<FEntry>(ebpf, enter)?.unload();
         let _ = find::<FExit>(ebpf, leave)?.unload();
     }
     follow_all_calls(ebpf)
 }
 
-/// At the kernel's functions for the calls that matter: nothing else takes longer.
+/// Attaches to the kernel's functions for the relevant calls only, so other calls keep their speed.
 fn follow_functions(ebpf: &mut Ebpf) -> Result<(), Error> {
     let btf = Btf::from_sys_fs().map_err(|source| Error::KernelTypes(Box::new(source)))?;
-    // Entries are attached first: an exit whose entry was not seen tells too late of what is taken away.
+    // Attach entries first: without its entry, an exit reports an unmapping too late.
     for &(function, enter, leave) in X86_64_FUNCTIONS {
         let program: &mut FEntry = find(ebpf, enter)?;
         program.load(function, &btf).map_err(|error| Error::follow(function, error))?;
@@ -105,7 +105,7 @@ fn follow_functions(ebpf: &mut Ebpf) -> Result<(), Error> {
     Ok(())
 }
 
-/// At the beginning and the end of all system calls.
+/// Attaches to entry and exit of all system calls.
 fn follow_all_calls(ebpf: &mut Ebpf) -> Result<(), Error> {
     for (tracepoint, name) in [("sys_enter", "syscall_enter"), ("sys_exit", "syscall_leave")] {
         let program: &mut RawTracePoint = find(ebpf, name)?;
@@ -115,7 +115,7 @@ fn follow_all_calls(ebpf: &mut Ebpf) -> Result<(), Error> {
     Ok(())
 }
 
-/// A program of the object.
+/// Finds a program of the object.
 fn find<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, Error>
 where
     &'a mut T: TryFrom<&'a mut Program>,

@@ -1,7 +1,7 @@
-//! From probe sites to armed BPF programs.
+//! Turns probe sites into armed BPF programs.
 //!
-//! In: a process and the [`Target`]s found in its modules. Out: an [`Attachment`], which counts until it is
-//! dropped. This is the one place that knows how probes are attached.
+//! In: a process and the [`Target`]s found in its modules. Out: an [`Attachment`], which counts until it is dropped. No other
+//! stage knows how probes are attached.
 
 mod calibration;
 mod error;
@@ -55,35 +55,35 @@ pub use unwind_tables::{CodeMapping, TablesFull};
 /// A probe site in a file.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// A path that leads to the file.
+    /// A path to the file.
     pub file: PathBuf,
     /// The site.
     pub site: ProbeSite,
 }
 
-/// Which programs run at the sites.
+/// Kind of programs that run at the sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Programs {
-    /// The accounting.
+    /// The accounting of allocations.
     Accounting,
-    /// Programs that do nothing, to measure what the probes alone cost.
+    /// Programs that do nothing, to measure the cost of the probes alone.
     Bare,
-    /// Programs that do nothing, at entries only: the kernel counts how often they run ([`Measuring`]).
+    /// Programs that do nothing, at entries only: the kernel counts their runs ([`Measuring`]).
     Counting,
-    /// Programs that take the stack of an allocation, to measure what that costs.
+    /// Programs that capture the stack of an allocation, to measure the cost of that.
     Stacks,
-    /// Programs that have the kernel take it, by frame pointers.
+    /// Programs that have the kernel capture the stack, by frame pointers.
     KernelStacks,
-    /// Programs that do a single step of the accounting, many times, to measure what that costs.
+    /// Programs that repeat a single step of the accounting, to measure its cost.
     Steps(Step),
 }
 
-/// Sizes that are accounted, in bytes.
+/// Range of sizes to account for, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeFilter {
-    /// Smallest.
+    /// Minimum, inclusive.
     pub min: u64,
-    /// Largest.
+    /// Maximum, inclusive.
     pub max: u64,
 }
 
@@ -93,59 +93,58 @@ impl Default for SizeFilter {
     }
 }
 
-/// Whose calls the probes at a site report.
+/// Processes whose calls are reported by the probes at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of one process. The kernel finds it by one of its threads: while that lives, the probes fire for all
-    /// threads.
+    /// One process. The kernel finds it by one of its threads; while that thread lives, the probes fire for all threads.
     Process {
         /// Its slot.
         slot: ProcessSlot,
         /// One of its threads.
         thread: Pid,
     },
-    /// Those of all processes that run the file's code; the accounting leaves out those that are not profiled. All of
-    /// them pay for the probes.
+    /// All processes that run the file's code; the accounting ignores those that are not profiled. All of them bear the cost of
+    /// the probes.
     File,
 }
 
-/// Now, on the clock of the kernel side.
+/// Current time on the clock of the kernel side.
 #[must_use]
 pub fn now_ns() -> u64 {
-    // CLOCK_MONOTONIC exists on every Linux; its time is never negative.
+    // `CLOCK_MONOTONIC` exists on every Linux, and its time is never negative.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(std::time::Duration::ZERO, Into::into);
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Checks what the kernel and the privileges allow.
+/// Checks required kernel features and privileges.
 pub fn preflight() -> Result<(), Missing> {
     Host::this().check()
 }
 
-/// Checks what following processes needs besides.
+/// Checks the additional requirements of following processes.
 pub fn preflight_following() -> Result<(), Missing> {
     Host::this().check_following()
 }
 
-/// Checks whether the kernel side can know a process.
+/// Checks that the kernel side can recognize a process.
 pub fn preflight_process(pid: Pid) -> Result<(), Error> {
     if Host::this().can_know(pid) { Ok(()) } else { Err(Error::NestedNamespace(pid)) }
 }
 
 /// The loaded BPF object and its probes. Dropping it detaches them.
 pub struct Attachment {
-    /// Before the maps that its programs use.
+    /// Dropped before the maps that its programs use.
     probes: Probes,
     ebpf: Ebpf,
     processes: ProcessTable,
     tables: UnwindTables,
     settings: Settings,
-    /// Whether filtered processes survive return probes, once that has been tried.
+    /// True if processes with a system call filter survive return probes; `None` before the test.
     survives: Option<bool>,
 }
 
 impl Attachment {
-    /// Loads the BPF object. Nothing is attached yet. Kernel messages need a running tokio runtime.
+    /// Loads the BPF object without attaching anything. Kernel messages require a running tokio runtime.
     pub fn load(settings: Settings) -> Result<Self, Error> {
         let (mut ebpf, probes) = object::load(settings)?;
         if settings.kernel_log {
@@ -156,9 +155,9 @@ impl Attachment {
         Ok(Self { probes, ebpf, processes, tables, settings, survives: None })
     }
 
-    /// How many instructions the kernel's verifier has followed in each loaded program, by name: the kernel refuses more
-    /// than a million. Programs of which a kernel does not say it (before Linux 5.16) are left out. Fails where the kernel
-    /// refuses one that nobody has needed yet.
+    /// Number of instructions that the kernel's verifier processed for each loaded program, by name; the kernel's limit is a
+    /// million. Programs without this figure (before Linux 5.16) are left out. Fails if the kernel rejects a program that was not
+    /// needed before.
     pub fn verified_instructions(&self) -> Result<BTreeMap<&str, u32>, Error> {
         let count = |program: &Program| program.info().ok()?.verified_instruction_count();
         let mut counts: BTreeMap<&str, u32> = self.probes.verified_instructions()?.into_iter().collect();
@@ -166,34 +165,34 @@ impl Attachment {
         Ok(counts)
     }
 
-    /// Begins to measure what a breakpoint costs on this machine, on functions of our own; `None` where probes are perf events,
-    /// which take long to go.
+    /// Begins to measure the cost of a breakpoint on this machine, on jjleak's own functions. `None` if probes are perf events,
+    /// which are slow to detach.
     #[must_use]
     pub fn calibrate(&self) -> Option<Calibration> {
         self.probes.calibrate()
     }
 
-    /// How often the programs have run and how long that took, while that was measured ([`Measuring`]).
+    /// Number and duration of program runs during the measurement ([`Measuring`]).
     #[must_use]
     pub fn runs(&self) -> RunsByPart {
         self.probes.runs()
     }
 
-    /// How often the kernel has not run one of the programs that should have, for whichever process, as far as it counts that:
-    /// uprobes that 5.17 to 5.19 leave out are not in it.
+    /// Number of program runs that the kernel skipped, for any process, as far as the kernel counts them: uprobes skipped by
+    /// Linux 5.17 to 5.19 are missing.
     #[must_use]
     pub fn missed_runs(&self) -> u64 {
         self.probes.missed_runs(&self.ebpf)
     }
 
-    /// How the kernel gets past the probed instructions.
+    /// Execution of the probed instructions by the kernel: emulated, or single-stepped.
     #[must_use]
     pub fn steppings(&self) -> Steppings {
         self.probes.steppings()
     }
 
-    /// Fails where the kernel ends filtered processes for return probes. That is tried once, on a child of our own. Kernels to
-    /// which probes are attached one by one are older than `uretprobe(2)`.
+    /// Fails if the kernel kills processes with a system call filter because of return probes. The test runs once, on a child of
+    /// jjleak. Kernels without uprobe-multi links are older than `uretprobe(2)` and need no test.
     pub fn try_returns(&mut self) -> Result<(), Error> {
         if self.survives.is_none() {
             let begun = std::time::Instant::now();
@@ -204,13 +203,13 @@ impl Attachment {
         if self.survives == Some(true) { Ok(()) } else { Err(Missing::HarmlessReturns.into()) }
     }
 
-    /// The profiled processes.
+    /// The table of profiled processes.
     #[must_use]
     pub const fn processes(&self) -> &ProcessTable {
         &self.processes
     }
 
-    /// The profiled processes, to add to them.
+    /// The table of profiled processes, for changes.
     pub const fn processes_mut(&mut self) -> &mut ProcessTable {
         &mut self.processes
     }
@@ -220,50 +219,50 @@ impl Attachment {
         self.probes.attach(&mut self.ebpf, scope, targets)
     }
 
-    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended.
+    /// Binds the probes of a process to another thread, after the thread that they were bound to has ended.
     pub fn rebind(&mut self, slot: ProcessSlot, thread: Pid) -> Result<(), Error> {
         self.probes.rebind(&mut self.ebpf, slot, Scope::Process { slot, thread })
     }
 
-    /// Takes a part of the probes out for a while.
+    /// Detaches a part of the probes temporarily.
     pub fn rest(&mut self, part: Part) {
         self.probes.rest(part);
     }
 
-    /// Takes all probes out for good.
+    /// Detaches all probes permanently.
     pub fn take_out(&mut self) -> Result<(), Error> {
         self.probes.take_out(&mut self.ebpf)
     }
 
-    /// Puts a part of the probes back in. Fails where the main thread has ended.
+    /// Attaches a part of the probes again. Fails if the main thread has ended.
     pub fn wake(&mut self, part: Part) -> Result<(), Error> {
         self.probes.wake(part)
     }
 
-    /// Whether probes can be taken out and put back in in a moment: where they are no perf events.
+    /// Returns true if probes can be detached and attached quickly, that is, if they are not perf events.
     #[must_use]
     pub fn can_rest(&self) -> bool {
         self.probes.are_quick()
     }
 
-    /// Takes the probes out of forked children of the processes that they are bound to: a child has them in its copy of
-    /// the code, where they count nothing and cost as much.
+    /// Removes the probes from forked children of the processes that they are bound to. A child inherits the breakpoints with its
+    /// copy of the code, where they count nothing but cost as much.
     pub fn spare_children(&self) {
         self.probes.spare_children();
     }
 
-    /// Detaches the probes that were attached to a file by this path.
+    /// Detaches the probes of a file that were attached by this path.
     pub fn detach(&mut self, file: &Path) -> Result<(), Error> {
         self.probes.detach(&mut self.ebpf, file)
     }
 
-    /// Stops counting. The probes are still there, but do nothing.
+    /// Stops counting. The probes stay attached but do nothing.
     pub fn disarm(&mut self) -> Result<(), Error> {
         let slots: Vec<_> = self.processes.iter().map(|tracked| tracked.slot).collect();
         slots.into_iter().try_for_each(|slot| self.processes.disarm(slot))
     }
 
-    /// Whether the unwind rows of a file are in the kernel's tables.
+    /// Returns true if the unwind rows of a file are in the kernel's tables.
     #[must_use]
     pub fn has_rows(&self, file: FileVersion) -> bool {
         self.tables.has(file)
@@ -274,23 +273,23 @@ impl Attachment {
         self.tables.add(file, rows)
     }
 
-    /// Adds the unwind rows of a file that is likely to be mapped, if that leaves room for those that are.
+    /// Adds the unwind rows of a file that is likely to be mapped, if enough space remains for mapped files.
     pub fn expect_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), TablesFull> {
         self.tables.expect(file, rows)
     }
 
-    /// Says where a process generates code; [`Self::set_code`] must follow.
+    /// Sets the location of a process's generated code; [`Self::set_code`] must follow.
     pub fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
         self.tables.set_generated(slot, code);
     }
 
-    /// A process's generated code is gone, with the process or its image.
+    /// Removes a process's generated code, which ended with the process or its program image.
     pub fn forget_generated(&mut self, slot: ProcessSlot) {
         self.tables.forget_generated(slot);
     }
 
-    /// Tells the unwinder where an image maps code, all of it, as it was `seen` ([`Self::begin_look`]); returns how many
-    /// mappings it has no room for.
+    /// Sets all code mappings of a program image for the unwinder, as of the scan `seen` ([`Self::begin_look`]); returns the
+    /// number of mappings that did not fit.
     pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping], seen: CodeSeen) -> Result<usize, Error> {
         let slot = image.slot();
         let in_use = self.processes.mappings(slot)?;
@@ -299,9 +298,8 @@ impl Attachment {
         Ok(left_out)
     }
 
-    /// A look at what a process maps begins; what [`Self::set_code`] has to be told with what it finds. What the unwinder was
-    /// told before and does not hold any more is void from now on: a look that was disturbed is known as such only up to the
-    /// next.
+    /// Begins a scan of a process's mappings; the result is passed to [`Self::set_code`] together with the mappings. Invalidates
+    /// outdated mappings in the unwinder now, because a disturbed scan is detectable only until the next one.
     pub fn begin_look(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
         if !self.holds_code(slot)? {
             self.processes.void_mappings(slot)?;
@@ -309,29 +307,28 @@ impl Attachment {
         self.processes.begin_look(slot)
     }
 
-    /// Whether what the unwinder was told of a process's code still holds: nothing of it has been replaced since.
+    /// Returns true if the unwinder's mappings of a process are up to date: none of the code has been replaced since.
     pub fn holds_code(&self, slot: ProcessSlot) -> Result<bool, Error> {
         let seen = self.processes.mappings(slot)?.and_then(|table| self.tables.seen(table));
         seen.map_or(Ok(false), |seen| self.processes.holds(slot, &seen))
     }
 
-    /// The kernel side's hints that there is something to look at; once. Needs a running tokio runtime.
+    /// Hints from the kernel side about processes to scan. Can be called once. Requires a running tokio runtime.
     pub fn hints(&mut self) -> Result<Hints, Error> {
         Hints::new(self.ring(names::HINTS)?, self.ring(names::PROGRAMS)?)
     }
 
-    /// What the kernel side tells of mappings, if the settings ask for it; once.
+    /// Mapping events of the kernel side, if the settings request them. Can be called once.
     pub fn mapping_events(&mut self) -> Result<MappingEvents, Error> {
         Ok(MappingEvents::new(self.ring(names::MAPPING_EVENTS)?))
     }
 
-    /// The single allocations and frees, once; there are some if the [`Settings`] ask for them. Needs a running tokio
-    /// runtime.
+    /// Individual allocations and frees, if the [`Settings`] request them. Can be called once. Requires a running tokio runtime.
     pub fn events(&mut self) -> Result<Events, Error> {
         Events::new(self.ring(names::EVENTS)?)
     }
 
-    /// What it was loaded for.
+    /// Settings of the loaded object.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -342,12 +339,12 @@ impl Attachment {
         self.ebpf.map(name).ok_or(Error::ObjectLacks { what: "map", name })
     }
 
-    /// A map of the object to change, for [`crate::collect`].
+    /// A map of the object for changes, for [`crate::collect`].
     pub(crate) fn map_mut(&mut self, name: &'static str) -> Result<&mut Map, Error> {
         self.ebpf.map_mut(name).ok_or(Error::ObjectLacks { what: "map", name })
     }
 
-    /// A ring buffer of the object; once.
+    /// A ring buffer of the object. Can be called once for each.
     pub(crate) fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, Error> {
         let map = self.ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name })?;
         RingBuf::try_from(map).map_err(Error::table)

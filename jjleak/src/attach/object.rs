@@ -18,57 +18,57 @@ use super::preflight::{INITIAL_PID_NAMESPACE, OWN_PID_NAMESPACE};
 use super::probes::Probes;
 use super::{Error, Programs, SizeFilter, mapping_events};
 
-/// The object that `cargo xtask build` compiled; empty in a build without it.
+/// The object compiled by `cargo xtask build`; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
 
-/// The smallest ring buffer.
+/// Minimum size of a ring buffer.
 const PAGE: u32 = 4096;
 
-/// How much the kernel side can hold. Tables are rounded up to what it can search.
+/// Capacity of the kernel side. Tables are rounded up to sizes that it can search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     /// Live blocks, up to [`live::MAX_BLOCKS`].
     pub blocks: u32,
-    /// Different stacks, up to [`stack::MAX_STACKS`].
+    /// Distinct stacks, up to [`stack::MAX_STACKS`].
     pub stacks: u32,
-    /// Bytes of new stacks' frames that can wait for the user side, up to [`stack::MAX_FRAME_BYTES`].
+    /// Bytes of frames of new stacks that wait for the user side, up to [`stack::MAX_FRAME_BYTES`].
     pub frame_bytes: u32,
-    /// Processes at a time, up to [`jjleak_common::process::MAX_PROCESSES`].
+    /// Concurrent processes, up to [`jjleak_common::process::MAX_PROCESSES`].
     pub processes: u32,
 }
 
-/// How the kernel side is to work.
+/// Settings of the kernel side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "switches that go with each other in any combination")]
 pub struct Settings {
-    /// How much it can hold.
+    /// Sizes of its tables.
     pub capacity: Capacity,
-    /// Which programs run at the sites.
+    /// Programs at the sites.
     pub programs: Programs,
-    /// What is accounted.
+    /// Sizes to account for.
     pub sizes: SizeFilter,
-    /// Whose books are kept besides those of the processes that are named to it.
+    /// Processes to account for besides the requested ones.
     pub following: Following,
-    /// Which mappings are followed, for [`super::Attachment::mapping_events`]; none unless it is said.
+    /// Mappings to trace, for [`super::Attachment::mapping_events`]; none by default.
     pub mappings: Option<Kinds>,
-    /// Which allocations are taken.
+    /// Sampling of allocations.
     pub sampling: Sampling,
-    /// Whether to sum up what lives of each stack as blocks come and go, so that nobody has to read the blocks.
+    /// True to sum up the live bytes of each stack on every allocation and free, so that the blocks need not be read.
     pub combined: bool,
-    /// Whether the thread that allocates is a part of a stack's identity.
+    /// True to make the allocating thread part of a stack's identity.
     pub threads: bool,
-    /// Whether to tell of each allocation and free.
+    /// True to report each allocation and free.
     pub trace: bool,
-    /// Whether its messages go to the log.
+    /// True to forward messages to the log.
     pub kernel_log: bool,
-    /// Where programs end, to measure what each stage takes.
+    /// Stage after which programs end, to measure the cost of each stage.
     pub last_stage: Stage,
-    /// Whether probes are perf events, as on kernels without uprobe-multi links, to test that.
+    /// True to use perf events as on kernels without uprobe-multi links, for tests.
     pub one_by_one: bool,
 }
 
 impl Settings {
-    /// What is used unless the user says otherwise.
+    /// Default settings.
     #[must_use]
     pub fn new(programs: Programs) -> Self {
         Self {
@@ -88,15 +88,14 @@ impl Settings {
     }
 }
 
-/// Whose books are kept besides those of the processes that are named.
+/// Processes to account for besides the requested ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Following {
-    /// Nobody's.
+    /// None.
     Nobody,
-    /// Those of their children, and of these processes' children.
+    /// Children of accounted processes.
     Children,
-    /// Those of their children, and of every process that begins to run a program: the user side looks at it then, and
-    /// lets go of it if it is not wanted.
+    /// Children, and every process that executes a program: the user side inspects it and releases it if it is not wanted.
     Everyone,
 }
 
@@ -124,7 +123,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     let mut loader = EbpfLoader::new();
     loader
         .verifier_log_level(verifier_log_level())
-        // Task storage is not among the map types aya has a user-side type for; we need none.
+        // Aya has no user-side type for task storage, and jjleak needs none.
         .allow_unsupported_maps()
         .override_global("MIN_SIZE", &sizes.min, true)
         .override_global("MAX_SIZE", &sizes.max, true)
@@ -148,7 +147,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     }
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
     let probes = Probes::load(OBJECT, &mut ebpf, programs, one_by_one)?;
-    // Now: what is loaded needs every map, and some are taken out soon.
+    // Attach now: loading needs every map, and some are taken out soon.
     if mappings.is_some() {
         mapping_events::follow(&mut ebpf)?;
     }
@@ -170,7 +169,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     Ok((ebpf, probes))
 }
 
-/// What the object's globals and maps are set to by the [`Settings`].
+/// Values of the object's globals and map sizes, derived from the [`Settings`].
 struct Tables {
     sets_log2: u32,
     spill_entries: u32,
@@ -202,7 +201,7 @@ impl Tables {
             spill_entries: live::spill_entries(capacity.blocks),
             rows_log2,
             totals: if combined { FIRST_ROW + (1 << rows_log2) } else { 1 },
-            // The kernel wants a power of two of pages.
+            // The kernel requires a power of two of pages.
             frame_bytes: capacity.frame_bytes.clamp(PAGE, stack::MAX_FRAME_BYTES).next_power_of_two(),
             event_bytes: if trace { RING_BYTES } else { PAGE },
             combined: combined.into(),
@@ -241,8 +240,8 @@ impl Tables {
     }
 }
 
-/// How much the verifier writes of a program that it refuses: why. Before Linux 6.4, what does not fit is missing at the end, and
-/// all the instructions that it has followed may not fit.
+/// Detail of the verifier's log for a rejected program: only the reason. Before Linux 6.4, a log that does not fit loses its end,
+/// and the log of all processed instructions may not fit.
 fn verifier_log_level() -> VerifierLogLevel {
     if tracing::enabled!(tracing::Level::DEBUG) {
         VerifierLogLevel::default()
@@ -251,7 +250,7 @@ fn verifier_log_level() -> VerifierLogLevel {
     }
 }
 
-/// Attaches a program to a tracepoint of what happens to processes.
+/// Attaches a program to a tracepoint.
 fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Result<(), Error> {
     let program: &mut RawTracePoint = ebpf
         .program_mut(name)

@@ -1,4 +1,4 @@
-//! Whether this kernel and these privileges can do the job. Features are probed, not versions.
+//! Checks of kernel features and privileges. Features are probed, versions are not compared.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 
 use crate::processes::Pid;
 
-/// Capability numbers of linux/capability.h.
+/// Capability numbers from linux/capability.h.
 const CAP_DAC_READ_SEARCH: u32 = 2;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
@@ -20,79 +20,79 @@ const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
-/// The own PID namespace.
+/// jjleak's own PID namespace.
 pub(super) const OWN_PID_NAMESPACE: &str = "/proc/self/ns/pid";
-/// Inode of the initial PID namespace, which is the same everywhere (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+/// Inode of the initial PID namespace, which is constant (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 pub(super) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Something the job needs and this host does not give.
+/// A requirement that this host does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// Not allowed to load BPF programs and attach them.
+    /// No privilege to load and attach BPF programs.
     #[error("not allowed to load BPF programs: this needs root, or CAP_BPF and CAP_PERFMON")]
     BpfPrivilege,
-    /// Not allowed to call bpf(2), whatever the privileges: a filter of system calls stands before the kernel.
+    /// bpf(2) is blocked by a system call filter, whatever the privileges.
     #[error(
         "the system call bpf(2) is forbidden, although the privileges are there: by a filter of system calls (seccomp)"
     )]
     BpfFiltered,
-    /// Not allowed to call bpf(2), with the privileges and without a filter.
+    /// bpf(2) is denied despite the privileges and without a filter.
     #[error(
         "the system call bpf(2) is forbidden, although the privileges are there and no filter of system calls is: by kernel \
          lockdown or a security module"
     )]
     BpfLocked,
-    /// The privileges are those of a user namespace: the kernel asks for the host's.
+    /// The privileges are limited to a user namespace, and the kernel requires them on the host.
     #[error(
         "the privileges to load BPF programs are there only inside of a user namespace: the kernel wants the host's"
     )]
     UserNamespace,
-    /// Not allowed to attach probes one by one: the kernel lets no less than `CAP_SYS_ADMIN` place a uprobe by a perf event
-    /// (`perf_uprobe_event_init` in kernel/events/core.c), while uprobe-multi links need only what programs need.
+    /// No privilege to attach probes individually: the kernel requires `CAP_SYS_ADMIN` to place a uprobe through a perf event
+    /// (`perf_uprobe_event_init` in kernel/events/core.c), while uprobe-multi links need only the privileges for programs.
     #[error("not allowed to attach uprobes one by one: this needs root or CAP_SYS_ADMIN")]
     PerfEventPrivilege,
-    /// Not allowed to read what belongs to other users.
+    /// No privilege to read files and memory of other users.
     #[error("not allowed to read other users' memory and files: this needs root or CAP_DAC_READ_SEARCH")]
     ReadPrivilege,
-    /// Not allowed to open deleted files that are still mapped (`proc_map_files_get_link` in fs/proc/base.c).
+    /// No privilege to open deleted files that are still mapped (`proc_map_files_get_link` in fs/proc/base.c).
     #[error("not allowed to open deleted files that are mapped: this needs root or CAP_CHECKPOINT_RESTORE")]
     MappedFilePrivilege,
-    /// Not allowed to look into other processes.
+    /// No privilege to inspect other processes.
     #[error("not allowed to look into other processes: this needs root or CAP_SYS_PTRACE")]
     PtracePrivilege,
-    /// PIDs in /proc are not those that system calls take.
+    /// PIDs in /proc differ from those of system calls.
     #[error(
         "/proc is of another PID namespace than jjleak, or not mounted: its PIDs are not those that jjleak would use"
     )]
     ForeignProc,
-    /// No type information of the kernel.
+    /// The kernel has no BTF.
     #[error("this kernel has no BTF type information (/sys/kernel/btf/vmlinux is missing)")]
     Btf,
-    /// No probes on user programs.
+    /// The kernel has no uprobes.
     #[error("this kernel has no uprobes (/sys/bus/event_source/devices/uprobe is missing)")]
     Uprobes,
-    /// No loops in BPF programs.
+    /// The kernel has no `bpf_loop`.
     #[error("this kernel's BPF has no bpf_loop helper")]
     BpfLoop,
-    /// No per-probe data for BPF programs.
+    /// The kernel has no data per probe for BPF programs (`bpf_get_attach_cookie`).
     #[error("this kernel's BPF has no bpf_get_attach_cookie helper")]
     AttachCookie,
-    /// Tasks look otherwise than known.
+    /// The kernel's task structure has an unknown layout.
     #[error("this kernel's type information does not tell where tasks keep their process (task_struct)")]
     TaskFields,
-    /// Filtered processes do not survive return probes.
+    /// The kernel kills processes with a system call filter because of return probes.
     #[error(
         "the process, or any that would be profiled, may have a filter of system calls (seccomp), and this kernel kills such \
          processes for a probe at a function's return"
     )]
     HarmlessReturns,
-    /// In a container with PIDs of its own.
+    /// jjleak runs in a PID namespace of its own, such as in a container.
     #[error("following processes needs the host's PIDs, and jjleak runs in a PID namespace of its own")]
     PidNamespace,
 }
 
 impl Missing {
-    /// What the user can do about it.
+    /// Remedy for the user.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -134,34 +134,34 @@ impl Missing {
     }
 }
 
-/// Something that was looked for.
+/// Result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
-    /// What it is.
+    /// The checked feature or privilege.
     pub name: &'static str,
-    /// Whether nothing goes without it.
+    /// True if jjleak does not work without it.
     pub is_required: bool,
-    /// Whether it is there.
+    /// The missing requirement, if any.
     pub outcome: Result<(), Missing>,
 }
 
-/// Where to look; another root in tests.
+/// Paths to inspect; tests use another root.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Where sysfs is mounted.
+    /// Mount point of sysfs.
     pub sys: PathBuf,
-    /// Where the status of the own process is read.
+    /// Status of jjleak's own process.
     pub status: PathBuf,
-    /// The users of the own user namespace.
+    /// User ID map of jjleak's own user namespace.
     pub users: PathBuf,
-    /// The own PID namespace.
+    /// jjleak's own PID namespace.
     pub pid_namespace: PathBuf,
-    /// The link to the own process in /proc.
+    /// The link to jjleak's own process in /proc.
     pub own_process: PathBuf,
 }
 
 impl Host {
-    /// The host jjleak runs on.
+    /// The host that jjleak runs on.
     #[must_use]
     pub fn this() -> Self {
         Self {
@@ -173,12 +173,12 @@ impl Host {
         }
     }
 
-    /// The first thing that is missing.
+    /// Fails with the first missing requirement.
     pub fn check(&self) -> Result<(), Missing> {
         REQUIRED.into_iter().try_for_each(|(_, check)| check(self))
     }
 
-    /// Everything that is looked for, and whether it is there.
+    /// Runs all checks.
     #[must_use]
     pub fn checks(&self) -> Vec<Check> {
         let mut checks: Vec<_> = REQUIRED
@@ -199,26 +199,25 @@ impl Host {
         checks
     }
 
-    /// Whether what follows processes can run, too: the kernel side then knows processes by the PIDs of the initial
-    /// namespace.
+    /// Checks that jjleak can follow processes: for that, the kernel side identifies processes by PIDs of the initial namespace.
     pub fn check_following(&self) -> Result<(), Missing> {
         let own = fs::metadata(&self.pid_namespace).map(|metadata| metadata.ino());
         require(own.is_ok_and(|inode| inode == INITIAL_PID_NAMESPACE), Missing::PidNamespace)
     }
 
-    /// Whether the kernel side knows a process when it meets it: every process of the host in the initial PID namespace, and else
-    /// those of the own one.
+    /// Returns true if the kernel side can recognize a process: in the initial PID namespace, every process of the host;
+    /// otherwise those of jjleak's own namespace.
     pub(super) fn can_know(&self, pid: Pid) -> bool {
         let of_process = fs::metadata(pid.proc_file("ns/pid")).map(|metadata| metadata.ino());
         let own = fs::metadata(&self.pid_namespace).map(|metadata| metadata.ino());
         match (own, of_process) {
             (Ok(own), Ok(of_process)) => own == INITIAL_PID_NAMESPACE || own == of_process,
-            // It has ended, which is found out elsewhere.
+            // The process has ended, which is detected elsewhere.
             _ => true,
         }
     }
 
-    /// Whether a PID means the same process in /proc and to system calls.
+    /// Checks that a PID means the same process in /proc and in system calls.
     fn check_proc(&self) -> Result<(), Missing> {
         let own = fs::read_link(&self.own_process);
         require(
@@ -227,7 +226,7 @@ impl Host {
         )
     }
 
-    /// Whether probes may be attached by perf events, where uprobe-multi links cannot be had.
+    /// Checks the privilege to attach probes through perf events, where uprobe-multi links are unavailable.
     pub(super) fn check_perf_events(&self) -> Result<(), Missing> {
         self.check_capability(CAP_SYS_ADMIN, Missing::PerfEventPrivilege)
     }
@@ -238,9 +237,9 @@ impl Host {
         self.check_capability(CAP_SYS_PTRACE, Missing::PtracePrivilege)
     }
 
-    /// Who forbids bpf(2), where the privileges are there.
+    /// Reason why bpf(2) is denied despite the privileges.
     fn why_no_bpf(&self) -> Missing {
-        // As the first user namespace has them (user_namespaces(7)).
+        // The map of the initial user namespace (user_namespaces(7)).
         const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
         let status = fs::read_to_string(&self.status).unwrap_or_default();
         let is_filtered =
@@ -256,20 +255,20 @@ impl Host {
     }
 
     fn check_capability(&self, capability: u32, missing: Missing) -> Result<(), Missing> {
-        // Unreadable means unknown: then the kernel itself will say no.
+        // An unreadable status means unknown: the kernel itself will deny access.
         let status = fs::read_to_string(&self.status).unwrap_or_default();
         let Some(capabilities) = effective_capabilities(&status) else { return Ok(()) };
         let has = |capability: u32| capabilities >> capability & 1 == 1;
-        // What was split off from it, it still allows (linux/capability.h).
+        // `CAP_SYS_ADMIN` still includes the capabilities that were split off from it (linux/capability.h).
         let is_part = [CAP_BPF, CAP_PERFMON, CAP_CHECKPOINT_RESTORE].contains(&capability);
         require(has(capability) || is_part && has(CAP_SYS_ADMIN), missing)
     }
 }
 
-/// Looks for one thing.
+/// A check of one requirement.
 type Look = fn(&Host) -> Result<(), Missing>;
 
-/// What must be there, in the order in which it is looked for.
+/// Required features and privileges, in order of their checks.
 const REQUIRED: [(&str, Look); 7] = [
     ("processes in /proc by the PIDs that jjleak uses", Host::check_proc),
     ("privilege to load BPF programs and to look into other processes", Host::check_privileges),
@@ -292,12 +291,12 @@ fn require(there: bool, missing: Missing) -> Result<(), Missing> {
     if there { Ok(()) } else { Err(missing) }
 }
 
-/// Whether uprobe programs can call a helper. An error of the probe itself is no "no": the load will tell.
+/// Returns true if uprobe programs can call a helper. An error of the check itself does not count as false: loading will show.
 fn has_helper(helper: BpfHelper) -> bool {
     is_helper_supported(ProgramType::KProbe, helper).unwrap_or(true)
 }
 
-/// Whether the smallest map that there is may not be made. Filters say that it is forbidden, or that there is no such call.
+/// Returns true if not even the smallest map can be created. Filters report a denied or an unknown system call.
 fn is_bpf_refused() -> bool {
     let made = is_map_supported(MapType::Array);
     made.is_err_and(|error| {

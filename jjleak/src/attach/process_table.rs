@@ -1,4 +1,4 @@
-//! The table of profiled processes, which both sides write: see `jjleak_common::process`.
+//! The table of profiled processes, written by both sides: see `jjleak_common::process`.
 
 use std::io;
 use std::ops::Range;
@@ -20,20 +20,20 @@ use jjleak_common::unwind::CodeSeen;
 use super::{Error, Mapped, is_missing_key, now_ns};
 use crate::processes::Pid;
 
-/// The rows, mapped into memory, and the slots that are free.
+/// The memory-mapped rows, and the queue of free slots.
 pub struct ProcessTable {
     rows: Rc<Mapped<ProcessRow>>,
     tracked: HashMap<MapData, u32, u32>,
     free: Queue<MapData, u32>,
 }
 
-/// What tells images that run from others, at any time.
+/// View of the process table that distinguishes current program images from old ones.
 #[derive(Clone)]
 pub struct Images(Rc<Mapped<ProcessRow>>);
 
 impl Images {
-    /// Whether an image runs, or was the last one of a process whose books have not been closed. What an entry of a table
-    /// says of its image must have been read before: an image that is not the current one by then will never be again.
+    /// Returns true if a program image runs, or was the last one of a process that is still in the table. Read table entries of
+    /// the image before this call: an image that is not current by then never will be again.
     #[must_use]
     pub fn is_current(&self, image: ImageId) -> bool {
         let Some(row) = self.0.get(usize::from(image.slot().0)) else { return false };
@@ -42,7 +42,7 @@ impl Images {
         image.generation() != 0 && unsafe { read_volatile(addr_of!((*row).image)) } == u64::from(image.0)
     }
 
-    /// Notes that everything older than the current images is about to be thrown away.
+    /// Records that entries older than the current images are about to be deleted.
     pub fn mark_swept(&self) {
         for row in (0..self.0.len()).filter_map(|index| self.0.get(index)) {
             // SAFETY: the row is mapped for reading and writing.
@@ -50,7 +50,7 @@ impl Images {
         }
     }
 
-    /// The most images that any process has had since then.
+    /// Maximum number of images that any process has had since.
     #[must_use]
     pub fn unswept(&self) -> u32 {
         let of_row = |row: *mut ProcessRow| {
@@ -67,13 +67,14 @@ impl Images {
 /// `include/uapi/linux/bpf.h`
 const BPF_NOEXIST: u64 = 1;
 
-/// The image in a row of the table.
+/// Image field of a row.
 const fn row_image<'row>(row: *mut ProcessRow) -> &'row AtomicU64 {
-    // SAFETY: rows are mapped for writing for as long as the table lives, are aligned, and others use the field atomically.
+    // SAFETY: rows are mapped for writing for the lifetime of the table and aligned, and all other accesses to the field are
+    // atomic.
     unsafe { AtomicU64::from_ptr(addr_of_mut!((*row).image)) }
 }
 
-/// The state in a row of the table.
+/// State field of a row.
 const fn row_state<'row>(row: *mut ProcessRow) -> &'row AtomicU32 {
     // SAFETY: as above.
     unsafe { AtomicU32::from_ptr(addr_of_mut!((*row).state)) }
@@ -83,27 +84,27 @@ fn is_there_already(error: &MapError) -> bool {
     matches!(error, MapError::SyscallError(error) if error.io_error.kind() == io::ErrorKind::AlreadyExists)
 }
 
-/// What the table says of a process.
+/// A row of the process table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tracked {
     /// Its slot.
     pub slot: ProcessSlot,
     /// Its PID.
     pub pid: Pid,
-    /// The program image that is being accounted; a new one after each `exec`.
+    /// The program image that is accounted for; a new one after each `exec`.
     pub image: ImageId,
-    /// Whether it has ended.
+    /// True if the process has ended.
     pub ended: bool,
-    /// The process that its memory is a copy of, until it runs another program.
+    /// Parent whose memory it has copied, until it runs another program.
     pub forked_from: Option<Pid>,
-    /// When the image began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the image, in nanoseconds of `CLOCK_MONOTONIC`.
     pub since_ns: u64,
-    /// Its name when the kernel side took it in, or when it last ran another program.
+    /// Its name when the kernel side added it, or at its last `exec`.
     pub comm: [u8; COMM_BYTES],
 }
 
 impl Tracked {
-    /// Its name, as text.
+    /// Its name as text.
     #[must_use]
     pub fn name(&self) -> String {
         let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_BYTES);
@@ -112,12 +113,12 @@ impl Tracked {
 }
 
 impl ProcessTable {
-    /// Takes over the table of a loaded object, with room for some processes.
+    /// Takes the table from a loaded object, with slots for `max_processes`.
     pub(super) fn new(ebpf: &mut Ebpf, max_processes: u32) -> Result<Self, Error> {
         let mut take = |name| ebpf.take_map(name).ok_or(Error::ObjectLacks { what: "map", name });
         let tracked = HashMap::try_from(take(names::TRACKED)?).map_err(Error::table)?;
         let mut free = Queue::try_from(take(names::FREE_SLOTS)?).map_err(Error::table)?;
-        // It stays where it is: programs that are loaded later need it.
+        // The map stays in the object: programs that are loaded later need it.
         let rows = ebpf.map(names::PROCESSES);
         let rows = rows.ok_or(Error::ObjectLacks { what: "map", name: names::PROCESSES })?;
         let rows = Rc::new(Mapped::writable(rows)?);
@@ -127,7 +128,7 @@ impl ProcessTable {
         Ok(Self { rows, tracked, free })
     }
 
-    /// Takes a slot for a process that runs already; `None` when all are taken.
+    /// Reserves a slot for a running process; `None` if none is free.
     pub fn reserve(&mut self) -> Result<Option<ProcessSlot>, Error> {
         match self.free.pop(0) {
             Ok(slot) => Ok(Some(ProcessSlot(u16::try_from(slot).unwrap_or_default()))),
@@ -136,8 +137,8 @@ impl ProcessTable {
         }
     }
 
-    /// Gives a reserved slot to a process. Nothing is counted before [`Self::arm`]. `None` when the process has one
-    /// already: the kernel side has taken it in.
+    /// Assigns a reserved slot to a process. Nothing is counted before [`Self::arm`]. `None` if the kernel side has already added
+    /// the process.
     pub fn assign(&mut self, slot: ProcessSlot, pid: Pid) -> Result<Option<ImageId>, Error> {
         let row = self.row(slot)?;
         match self.tracked.insert(pid.number().get(), u32::from(slot.0), BPF_NOEXIST) {
@@ -145,7 +146,7 @@ impl ProcessTable {
             Err(error) if is_there_already(&error) => return Ok(None),
             Err(error) => return Err(Error::table(error)),
         }
-        // SAFETY: the row is mapped for writing, and the kernel side reads nothing of it while it is not armed.
+        // SAFETY: the row is mapped for writing, and the kernel side does not read it before it is armed.
         let image = unsafe {
             let last = u32::try_from(read_volatile(addr_of!((*row).last_image))).unwrap_or_default();
             let image = if last == 0 { ImageId::first(slot) } else { ImageId(last).next() };
@@ -164,27 +165,27 @@ impl ProcessTable {
         Ok(Some(image))
     }
 
-    /// Lets all probes of a process count from one instant on. If it has begun another program since [`Self::assign`], that one
-    /// is counted already, and stays so.
+    /// Makes all probes of a process count from the same moment. If the process has executed another program since
+    /// [`Self::assign`], that program is already counted, and stays so.
     pub fn arm(&self, image: ImageId) -> Result<(), Error> {
         let row = self.row(image.slot())?;
         let (new, running) = (u64::from(image.0), ProcessState::Running as u32);
         let (relaxed, attaching) = (Ordering::Relaxed, ProcessState::Attaching as u32);
-        // What fails has another value already, which is newer.
+        // A failed exchange means that the value is already newer.
         let _ = row_image(row).compare_exchange(0, new, Ordering::Release, relaxed);
         let _ = row_state(row).compare_exchange(attaching, running, relaxed, relaxed);
         Ok(())
     }
 
-    /// Stops counting a process. Its probes are still there, but do nothing.
+    /// Stops counting a process. Its probes stay attached but do nothing.
     pub fn disarm(&mut self, slot: ProcessSlot) -> Result<(), Error> {
         let row = self.row(slot)?;
         row_image(row).store(0, Ordering::SeqCst);
         self.untrack(slot)
     }
 
-    /// Stops counting a process that runs this image. `false` when it has begun another program, which goes on being counted: no
-    /// instant of that is missed.
+    /// Stops counting a process that runs this image. Returns `false` if it has executed another program, which is still counted
+    /// without a gap.
     pub fn disarm_image(&mut self, image: ImageId) -> Result<bool, Error> {
         let (slot, relaxed) = (image.slot(), Ordering::Relaxed);
         let row = self.row(slot)?;
@@ -192,7 +193,7 @@ impl ProcessTable {
             return Ok(false);
         }
         self.untrack(slot)?;
-        // The kernel side may have been about to begin another image.
+        // The kernel side may have been about to start another image.
         if row_image(row).load(Ordering::SeqCst) == 0 {
             return Ok(true);
         }
@@ -200,7 +201,7 @@ impl ProcessTable {
         let pid = unsafe { read_volatile(addr_of!((*row).pid)) };
         match self.tracked.insert(pid, u32::from(slot.0), BPF_NOEXIST) {
             Ok(()) => Ok(false),
-            // It has a slot of its own.
+            // The process has another slot.
             Err(error) if is_there_already(&error) => {
                 row_image(row).store(0, Ordering::SeqCst);
                 Ok(true)
@@ -209,13 +210,13 @@ impl ProcessTable {
         }
     }
 
-    /// Takes a process out of the table that leads from PIDs to slots.
+    /// Removes a process from the map of PIDs to slots.
     fn untrack(&mut self, slot: ProcessSlot) -> Result<(), Error> {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for reading.
         let pid = unsafe { read_volatile(addr_of!((*row).pid)) };
         match self.tracked.get(&pid, 0) {
-            // It can have ended, and another process can have its PID.
+            // The process may have ended, and another one may have its PID.
             Ok(tracked) if tracked == u32::from(slot.0) => match self.tracked.remove(&pid) {
                 Err(error) if !is_missing_key(&error) => Err(Error::table(error)),
                 Ok(()) | Err(_) => Ok(()),
@@ -225,28 +226,28 @@ impl ProcessTable {
         }
     }
 
-    /// Gives a slot back, once nothing is left of its last process in any table.
+    /// Frees a slot, once no table has entries of its last process.
     pub fn release(&mut self, slot: ProcessSlot) -> Result<(), Error> {
         let row = self.row(slot)?;
-        // One that was let go of in the instant in which it began another program has been armed again.
+        // A process released at the moment of an `exec` has been armed again.
         row_image(row).store(0, Ordering::Relaxed);
         row_state(row).store(ProcessState::Free as u32, Ordering::Relaxed);
         fence(Ordering::Release);
         self.free.push(u32::from(slot.0), 0).map_err(Error::table)
     }
 
-    /// Every process in the table.
+    /// All processes in the table.
     pub fn iter(&self) -> impl Iterator<Item = Tracked> {
         (0..self.rows.len()).filter_map(|index| self.tracked(ProcessSlot(u16::try_from(index).ok()?)))
     }
 
-    /// What tells images that run from others.
+    /// View that distinguishes current program images from old ones.
     #[must_use]
     pub fn images(&self) -> Images {
         Images(Rc::clone(&self.rows))
     }
 
-    /// What the table says of the process in a slot; `None` when there is none.
+    /// The process in a slot; `None` if there is none.
     #[must_use]
     pub fn tracked(&self, slot: ProcessSlot) -> Option<Tracked> {
         let row = self.row(slot).ok()?;
@@ -276,7 +277,7 @@ impl ProcessTable {
         })
     }
 
-    /// The program image of a slot that is being accounted; number 0 when none is.
+    /// The program image of a slot that is accounted for; number 0 if there is none.
     pub fn image(&self, slot: ProcessSlot) -> Result<ImageId, Error> {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for reading.
@@ -285,8 +286,8 @@ impl ProcessTable {
         Ok(ImageId(u32::try_from(image).unwrap_or_default()))
     }
 
-    /// Tells the accounting where the kernel put its return-probe trampoline in an image: the start of the mapping
-    /// named `[uprobes]`, which appears with the first hit.
+    /// Sets the address of the kernel's return-probe trampoline in an image: the start of the mapping `[uprobes]`, which is
+    /// created at the first hit.
     pub fn set_trampoline(&self, image: ImageId, address: u64) -> Result<(), Error> {
         let row = self.row(image.slot())?;
         // SAFETY: the row is mapped for writing.
@@ -294,8 +295,7 @@ impl ProcessTable {
         Ok(())
     }
 
-    /// Tells the accounting where an image maps the allocators' code. With more allocators than it can tell apart
-    /// it goes without.
+    /// Sets the address ranges of the allocators' code in an image. With more allocators than [`MAX_ALLOCATORS`], none are set.
     pub fn set_allocator_text(&self, image: ImageId, text: &[Range<u64>]) -> Result<(), Error> {
         let row = self.row(image.slot())?;
         let mut ranges = [TextRange::default(); MAX_ALLOCATORS];
@@ -303,7 +303,7 @@ impl ProcessTable {
             *range = TextRange { start: text.start, end: text.end };
         }
         let known_for = if text.len() <= MAX_ALLOCATORS { u64::from(image.0) } else { 0 };
-        // SAFETY: the row is mapped for writing. The ranges count for no image while they are written.
+        // SAFETY: the row is mapped for writing. While the ranges are written, they are valid for no image.
         unsafe {
             write_volatile(addr_of_mut!((*row).text_image), 0);
             fence(Ordering::Release);
@@ -314,10 +314,10 @@ impl ProcessTable {
         Ok(())
     }
 
-    /// The user side begins to look at what a process maps; what the table that is made from that has seen.
+    /// Begins a scan of a process's mappings; returns the state that a table made from the scan reflects.
     pub(super) fn begin_look(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
         let row = self.row(slot)?;
-        // SAFETY: the row is mapped for writing, and this side alone writes the number of looks.
+        // SAFETY: the row is mapped for writing, and only this side writes the number of scans.
         unsafe {
             let look = addr_of_mut!((*row).code.look);
             let number = read_volatile(look) + 1;
@@ -327,7 +327,7 @@ impl ProcessTable {
         }
     }
 
-    /// Lets no image use the table of mappings that is in use.
+    /// Invalidates the current table of mappings for all images.
     pub(super) fn void_mappings(&self, slot: ProcessSlot) -> Result<(), Error> {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for writing.
@@ -335,15 +335,15 @@ impl ProcessTable {
         Ok(())
     }
 
-    /// Whether a table of mappings that has seen this still holds.
+    /// Returns true if a table of mappings made at this state is up to date.
     pub(super) fn holds(&self, slot: ProcessSlot, seen: &CodeSeen) -> Result<bool, Error> {
         let row = self.row(slot)?;
         fence(Ordering::SeqCst);
-        // SAFETY: the row is mapped for reading. A word that changes meanwhile is only another answer.
+        // SAFETY: the row is mapped for reading. A word that changes meanwhile only changes the answer.
         Ok(unsafe { read_volatile(addr_of!((*row).code)) }.hold(seen))
     }
 
-    /// The table of mappings that an image uses; `None` while it has none.
+    /// The table of mappings that an image uses; `None` if there is none.
     pub(super) fn mappings(&self, slot: ProcessSlot) -> Result<Option<u32>, Error> {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for reading.
@@ -351,10 +351,10 @@ impl ProcessTable {
         Ok(u32::try_from(mappings).ok().filter(|table| *table != NO_MAPPINGS))
     }
 
-    /// Lets an image use a table of mappings, which is whole.
+    /// Makes an image use a completed table of mappings.
     pub(super) fn set_mappings(&self, image: ImageId, table: u32) -> Result<(), Error> {
         let row = self.row(image.slot())?;
-        // SAFETY: the row is mapped for writing. No image uses any table while it changes.
+        // SAFETY: the row is mapped for writing. While the table changes, no image uses any.
         unsafe {
             write_volatile(addr_of_mut!((*row).mappings_image), 0);
             fence(Ordering::Release);

@@ -1,8 +1,9 @@
-//! Tries return probes on a filtered child of jjleak's own.
+//! Tests return probes on a child of jjleak with a system call filter.
 //!
-//! On x86-64, a function with a return probe returns to a trampoline that calls `uretprobe(2)`, since Linux 6.11. Until the fix of
-//! February 2025 (cf6cb56ef244, "seccomp: passthrough uretprobe systemcall without filtering"), filters of system calls (seccomp)
-//! that do not know that call ended the process for it. Whether this kernel does is tried, because fixes are backported.
+//! Since Linux 6.11, a function with a return probe on x86-64 returns to a trampoline that calls `uretprobe(2)`. Until the fix of
+//! February 2025 (cf6cb56ef244, "seccomp: passthrough uretprobe systemcall without filtering"), system call filters (seccomp)
+//! that do not know this call killed the process. The behaviour is tested rather than derived from the version, because fixes are
+//! backported.
 
 use std::arch::naked_asm;
 use std::io;
@@ -16,16 +17,17 @@ use nix::unistd::{ForkResult, Pid as Child, fork};
 use super::probes::close_links;
 use crate::processes::{Mapping, Pid};
 
-/// Set, the child makes a call that its filter forbids, as it would on a kernel without the fix: for tests.
+/// If set, the child makes a call that its filter forbids, as on a kernel without the fix; for tests.
 const FORBIDDEN_CALL: &str = "JJLEAK_TEST_FORBIDDEN_CALL";
 
-/// The function that is probed.
+/// The probed function.
 #[unsafe(naked)]
 extern "C" fn probed() {
     naked_asm!("nop", "ret")
 }
 
-/// Whether a filtered process survives return probes; `attach` puts one on an offset of our own program, for a process.
+/// Returns true if a process with a system call filter survives return probes; `attach` places one at an offset of jjleak's own
+/// program, for a process.
 pub(super) fn survives(attach: &dyn Fn(u64, u32) -> io::Result<OwnedFd>) -> io::Result<bool> {
     let own = Pid::new(std::process::id()).ok_or(Errno::ESRCH)?;
     let mappings = Mapping::all(own).map_err(io::Error::other)?;
@@ -39,13 +41,13 @@ pub(super) fn survives(attach: &dyn Fn(u64, u32) -> io::Result<OwnedFd>) -> io::
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop(go);
-            // SAFETY: the child of the fork, which does nothing else.
+            // SAFETY: this is the child of the fork, and it does nothing else.
             unsafe { child(&waits.into(), makes_forbidden_call) }
         }
         ForkResult::Parent { child } => {
             drop(waits);
             let link = attach(offset, child.as_raw().cast_unsigned());
-            // It goes on when the pipe is closed, whatever became of the probe.
+            // The child resumes when the pipe is closed, even if the probe failed.
             drop(go);
             let status = wait(child);
             close_links(vec![link?]);
@@ -63,7 +65,7 @@ fn wait(child: Child) -> io::Result<WaitStatus> {
     }
 }
 
-/// Waits until it may go on, forbids itself all system calls but the end, and calls the function.
+/// Waits for the parent, forbids all system calls but exit, and calls the function.
 ///
 /// # Safety
 ///
@@ -87,7 +89,7 @@ unsafe fn child(waits: &OwnedFd, makes_forbidden_call: bool) -> ! {
     ];
     let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
     let mut byte = 0_u8;
-    // SAFETY: system calls with arguments that live as long as they run, and a function without any.
+    // SAFETY: the arguments of the system calls outlive them, and the function has none.
     unsafe {
         while libc::read(waits.as_raw_fd(), (&raw mut byte).cast(), 1) < 0 {}
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! The kernel side's unwind tables: rows of all modules, and where each process maps them.
+//! Unwind tables of the kernel side: rows of all modules, and the code mappings of each process.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,41 +19,41 @@ use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
 use crate::unwind::VerifiedRows;
 
-/// Above are the kernel and the vsyscall page, which no frame of a program is in. The kernel side's search compares
-/// addresses by the sign of their difference, which is right below.
+/// Addresses above belong to the kernel and the vsyscall page, which contain no frames of a program. The kernel side's search
+/// compares addresses by the sign of their difference, which is correct below.
 const USER_SPACE_END: u64 = 1 << 47;
 
-/// Bits of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
+/// Width of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
 pub(super) const MINOR_BITS: u32 = 20;
 
-/// Rows of files that nobody maps yet have their place up to here.
+/// Rows of files that are not mapped yet are added only up to this fill level.
 const MAX_EXPECTED_ROWS: usize = ROWS / 2;
 
-/// The tables, memory-mapped for writing. What a module's rows take is never given back: they stay right for as long as
-/// the file exists, wherever and whenever it is mapped.
+/// The memory-mapped tables. Rows of a module are never freed: they stay valid as long as the file exists, wherever and whenever
+/// it is mapped.
 pub(super) struct UnwindTables {
     rows: Mapped<[Row; ROWS]>,
     pages: Mapped<[u32; PAGES]>,
     mappings: Mapped<MappingTable>,
     modules: HashMap<FileVersion, Loaded>,
-    /// What the kernel side finds by itself when a file is mapped anew.
+    /// Files that the kernel side can resolve itself when they are newly mapped.
     code: BpfHashMap<MapData, CodeFile, CodeRows>,
     used_rows: usize,
     used_pages: usize,
-    /// What the kernel side reads JVMs' code by, and where that is.
+    /// Layouts of JVMs, by which the kernel side unwinds their code, and its location.
     jvms: Mapped<CodeCache>,
     generated: HashMap<ProcessSlot, Vec<Range<u64>>>,
     generation: u32,
 }
 
-/// A place in the index.
+/// Position in the index of pages.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     first_page: u32,
     pages: u32,
 }
 
-/// A module's place in the index.
+/// Position of a module in the index.
 #[derive(Debug, Clone)]
 struct Loaded {
     place: Place,
@@ -62,24 +62,24 @@ struct Loaded {
     addends: Vec<u64>,
 }
 
-/// Where a process maps code.
+/// A mapping of code.
 #[derive(Debug, Clone)]
 pub struct CodeMapping {
-    /// Addresses.
+    /// Address range.
     pub addresses: Range<u64>,
-    /// The file, and the address in it (as its program headers have it) that is mapped at the start; `None` for code
-    /// that is in no file, or in one that cannot be read.
+    /// The file, and the address in its program headers of the first byte; `None` for code without a file, or with an unreadable
+    /// one.
     pub module: Option<(FileVersion, u64)>,
-    /// The offset in the file that is mapped at the start.
+    /// File offset of the first byte.
     pub file_offset: u64,
-    /// What tells it from other code: see [`jjleak_common::unwind::code_identity`].
+    /// Distinguishes it from other code: see [`jjleak_common::unwind::code_identity`].
     pub identity: u64,
-    /// Which of the files that have been mapped there it is, or one of [`jjleak_common::unwind::layer`].
+    /// Its position among the files mapped at these addresses, or one of [`jjleak_common::unwind::layer`].
     pub layer: u16,
 }
 
 impl CodeMapping {
-    /// Describes a mapping by the modules of its process.
+    /// Describes a mapping, using the modules of its process.
     #[must_use]
     pub fn of(mapping: &ProcessMapping, modules: &ModuleTable) -> Self {
         Self {
@@ -111,20 +111,21 @@ impl UnwindTables {
         })
     }
 
-    /// What a table has seen.
+    /// The state that a table reflects.
     pub(super) fn seen(&self, index: u32) -> Option<CodeSeen> {
         let table = self.mappings.get(index as usize)?;
-        // SAFETY: the table is mapped for reading, and this side alone writes it.
+        // SAFETY: the table is mapped for reading, and only this side writes it.
         Some(unsafe { read_volatile(addr_of!((*table).seen)) })
     }
 
-    /// Whether a module's rows are there.
+    /// Returns true if the table has the rows of a module.
     pub(super) fn has(&self, file: FileVersion) -> bool {
         self.modules.contains_key(&file)
     }
 
-    /// Adds a module's rows. If all of its code is laid out in one way, the kernel side is told where they are, so that it can use
-    /// them for whoever maps the file next. `Err` when there is no room for them: its code is then unwound by frame pointers.
+    /// Adds a module's rows. If all of its code has the same addend, the kernel side learns their location, so that it can use
+    /// them for any process that maps the file later. `Err` if there is no space: the module's code is then unwound by frame
+    /// pointers.
     pub(super) fn add(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
         let (rows, addends) = (module.rows(), module.addends().to_vec());
         let full = TablesFull { rows: rows.rows().len() };
@@ -141,7 +142,7 @@ impl UnwindTables {
         Ok(())
     }
 
-    /// Adds the rows of a file that may be mapped one day, so that whoever does has whole stacks at once.
+    /// Adds the rows of a file that may be mapped later, so that stacks through it are complete at once.
     pub(super) fn expect(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
         let (rows, pages) = (module.rows().rows().len(), module.rows().pages().len());
         if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + pages > PAGES / 2 {
@@ -150,7 +151,7 @@ impl UnwindTables {
         self.add(file, module)
     }
 
-    /// Writes rows and their index to where nobody has read yet.
+    /// Writes rows and their index to unused parts of the tables.
     fn append(&mut self, rows: &[Row], pages: &[u32]) -> Option<Place> {
         let (first_row, first_page) = (self.used_rows, self.used_pages);
         let (end_row, end_page) = (first_row + rows.len(), first_page + pages.len());
@@ -158,7 +159,7 @@ impl UnwindTables {
             return None;
         }
         let (row_table, page_table) = (self.rows.get(0)?, self.pages.get(0)?);
-        // SAFETY: both are mapped for writing, and what is written is in bounds.
+        // SAFETY: both are mapped for writing, and all writes are in bounds.
         unsafe {
             let to = row_table.cast::<Row>().add(first_row);
             std::ptr::copy_nonoverlapping(rows.as_ptr(), to, rows.len());
@@ -171,13 +172,13 @@ impl UnwindTables {
         Some(Place { first_page: as_u32(first_page), pages: as_u32(pages.len().saturating_sub(1)) })
     }
 
-    /// Says where a process generates code. It counts from the next [`Self::write`] on.
+    /// Sets the location of a process's generated code. Takes effect at the next [`Self::write`].
     pub(super) fn set_generated(&mut self, slot: ProcessSlot, code: &CodeCache) {
         if let Some(row) = self.jvms.get(usize::from(slot.0)) {
             let mut unfinished = *code;
-            // By this, a walk knows that it may rely on all else that is said of continuations.
+            // A nonzero value tells a stack walk that all other fields of continuations are valid.
             unfinished.continuations.klass = 0;
-            // SAFETY: the row is mapped for writing. A walk that reads it meanwhile finds no code, or some that it checks.
+            // SAFETY: the row is mapped for writing. A concurrent stack walk finds no code, or values that it validates.
             unsafe { write_volatile(row, unfinished) };
             fence(Ordering::SeqCst);
             // SAFETY: as above.
@@ -186,12 +187,12 @@ impl UnwindTables {
         self.generated.insert(slot, code.heaps.iter().map(|heap| heap.begin..heap.end).collect());
     }
 
-    /// A process's generated code is gone, with the process or its image.
+    /// Removes a process's generated code, which ended with the process or its program image.
     pub(super) fn forget_generated(&mut self, slot: ProcessSlot) {
         self.generated.remove(&slot);
     }
 
-    /// Says that a table is being written.
+    /// Marks a table as being written.
     fn mark(&mut self, table: u32) {
         if let Some(table) = self.mappings.get(table as usize) {
             self.generation = self.generation.wrapping_add(1) | 1;
@@ -201,8 +202,8 @@ impl UnwindTables {
         }
     }
 
-    /// Writes what a process maps into the one of its two tables that is not in use, and returns that table's index and
-    /// how many mappings did not fit. A child that was born with its parent's mappings uses one of the parent's.
+    /// Writes the code mappings of a process into the one of its two tables that is not in use; returns the index of that table
+    /// and the number of mappings that did not fit. A forked child starts with its parent's table.
     pub(super) fn write(
         &mut self,
         slot: ProcessSlot,
@@ -218,7 +219,7 @@ impl UnwindTables {
         mappings.sort_by_key(|mapping| mapping.begin);
         let left_out = mappings.len().saturating_sub(MAX_MAPPINGS);
         mappings.truncate(MAX_MAPPINGS);
-        // SAFETY: the table is mapped for writing and not in use; what is written is in bounds.
+        // SAFETY: the table is mapped for writing and not in use; all writes are in bounds.
         unsafe {
             let places = addr_of_mut!((*table).mappings).cast::<Mapping>();
             for (place, mapping) in mappings.iter().enumerate() {
@@ -234,7 +235,7 @@ impl UnwindTables {
         Ok((index, left_out))
     }
 
-    /// Where a process maps code. What is in no file where it generates code, is generated.
+    /// Code mappings of a process. Mappings without a file that overlap the generated code count as generated.
     fn mappings_of(&self, slot: ProcessSlot, code: &[CodeMapping]) -> Vec<Mapping> {
         let heaps = self.generated.get(&slot).map(Vec::as_slice).unwrap_or_default();
         let is_generated = |code: &CodeMapping| {
@@ -261,7 +262,7 @@ impl UnwindTables {
         let (identity, layer) = (code.identity, u32::from(code.layer));
         let by_rows = code.module.and_then(|(file, address)| {
             let addend = address.wrapping_sub(code.file_offset);
-            // Rows were compared with the code at these addends only.
+            // Rows were verified against the code at these addends only.
             let loaded = self.modules.get(&file).filter(|loaded| loaded.addends.contains(&addend));
             Some((loaded?, address))
         });
@@ -290,7 +291,7 @@ impl UnwindTables {
     }
 }
 
-/// Of a process's two tables, the one that is not in use.
+/// The one of a process's two tables that is not in use.
 fn not_in_use(slot: ProcessSlot, in_use: Option<u32>) -> u32 {
     let first = NO_MAPPINGS + 1 + u32::from(slot.0) * TABLES_PER_PROCESS;
     if in_use == Some(first) { first + 1 } else { first }
@@ -312,7 +313,7 @@ fn as_kernel_knows(FileVersion { file, changed }: FileVersion) -> CodeFile {
     }
 }
 
-/// The unwind tables have no room for a module.
+/// The unwind tables have no space for a module.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the unwind tables have no room for its {rows} rows")]
 pub struct TablesFull {

@@ -1,5 +1,4 @@
-//! The `bpf` system call, for what aya 0.14 has no way to: programs of the attach type `BPF_TRACE_UPROBE_MULTI`, and
-//! their links.
+//! Wrappers of bpf(2) for features missing from aya 0.14: programs of the attach type `BPF_TRACE_UPROBE_MULTI`, and their links.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,34 +15,34 @@ use nix::libc;
 
 use super::undisturbed::undisturbed;
 
-/// Room for the verifier's last words on a program that it refuses: its log ends with the reason.
+/// Size of the buffer for a rejected program's verifier log, which ends with the reason.
 const LOG_BYTES: u32 = 1 << 16;
-/// What the verifier writes: the instructions that it follows (`BPF_LOG_LEVEL1` in `include/linux/bpf_verifier.h`).
+/// Log level: the processed instructions (`BPF_LOG_LEVEL1` in `include/linux/bpf_verifier.h`).
 const LOG_INSTRUCTIONS: u32 = 1;
 
-/// A program that the kernel has refused.
+/// A rejected program.
 pub(super) struct Refused {
     pub(super) error: io::Error,
-    /// The verifier's words on it.
+    /// The verifier's log.
     pub(super) log: String,
 }
 
-/// What is attached by one link.
+/// Parameters of a uprobe-multi link.
 #[derive(Clone, Copy)]
 pub(super) struct MultiLink<'a> {
     /// The probed file.
     pub(super) file: &'a CStr,
-    /// Offset of each probed instruction in the file.
+    /// File offset of each probed instruction.
     pub(super) offsets: &'a [u64],
-    /// The cookie of each.
+    /// Cookie of each probe.
     pub(super) cookies: &'a [u64],
-    /// The process whose hits count; 0 for all.
+    /// The process whose hits count; 0 for all processes.
     pub(super) process: u32,
-    /// Whether the program runs when the probed functions return.
+    /// True if the program runs at the return of the probed functions.
     pub(super) at_return: bool,
 }
 
-/// Gives the kernel the type information of an object.
+/// Loads the BTF of an object into the kernel.
 pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
     let mut attr = empty();
     // SAFETY: all of the union is zero, and this variant consists of integers.
@@ -53,7 +52,7 @@ pub(super) fn load_types(types: &[u8]) -> io::Result<OwnedFd> {
     descriptor(bpf_cmd::BPF_BTF_LOAD, &mut attr)
 }
 
-/// Loads a program for links of many probes.
+/// Loads a program for uprobe-multi links.
 pub(super) fn load_program(
     name: &str,
     program: &Program,
@@ -65,7 +64,7 @@ pub(super) fn load_program(
         Err(error) => error,
     };
     let mut log = vec![0; LOG_BYTES as usize];
-    // Once more, only for the log.
+    // Load again to get the log.
     let _ = try_load(name, program, code, types, &mut log);
     let log = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy).unwrap_or_default().into_owned();
     Err(Refused { error, log })
@@ -88,7 +87,7 @@ fn try_load(
     load.insns = code.instructions.as_ptr() as u64;
     load.insn_cnt = small(code.instructions.len())?;
     load.license = program.license.as_ptr() as u64;
-    // The kernel wants the last byte to be zero.
+    // The kernel requires a final zero byte.
     let room = load.prog_name.len() - 1;
     for (to, from) in load.prog_name[..room].iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
@@ -110,7 +109,7 @@ fn try_load(
     descriptor(bpf_cmd::BPF_PROG_LOAD, &mut attr)
 }
 
-/// Attaches a program to many places of a file; they are detached when the descriptor is closed.
+/// Attaches a program to several offsets of a file. Closing the descriptor detaches it.
 pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<OwnedFd> {
     let mut attr = empty();
     // SAFETY: all of the union is zero, and this variant consists of integers.
@@ -126,27 +125,27 @@ pub(super) fn link(program: BorrowedFd<'_>, link: MultiLink<'_>) -> io::Result<O
     multi.flags = if link.at_return { BPF_F_UPROBE_MULTI_RETURN } else { 0 };
     multi.pid = link.process;
     let number = undisturbed(|| call(bpf_cmd::BPF_LINK_CREATE, &mut { attr }))?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for jjleak.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// How many instructions the verifier has followed in a program; `None` when the kernel does not say.
+/// Number of instructions that the verifier processed for a program; `None` if the kernel does not report it.
 pub(super) fn verified_instructions(program: BorrowedFd<'_>) -> Option<u32> {
     let verified = info(program)?.verified_insns;
     (verified != 0).then_some(verified)
 }
 
-/// How often a program has run, and how many nanoseconds that took, while somebody wanted to know ([`measure_runs`]).
+/// Number of runs of a program, and their duration in nanoseconds, while measured ([`measure_runs`]).
 pub(super) fn runs(program: BorrowedFd<'_>) -> Option<(u64, u64)> {
     info(program).map(|info| (info.run_cnt, info.run_time_ns))
 }
 
-/// How often a program has not run because it was running on that processor already; 0 where the kernel does not say it.
+/// Number of runs skipped because the program was already running on that CPU; 0 if the kernel does not report it.
 pub(super) fn missed_runs(program: BorrowedFd<'_>) -> u64 {
     info(program).map_or(0, |info| info.recursion_misses)
 }
 
-/// Has the kernel measure all BPF programs that run, until the descriptor is closed.
+/// Makes the kernel measure all BPF programs until the descriptor is closed.
 pub(super) fn measure_runs() -> io::Result<OwnedFd> {
     let mut attr = empty();
     // SAFETY: all of the union is zero, and this variant consists of integers.
@@ -169,24 +168,24 @@ fn info(program: BorrowedFd<'_>) -> Option<bpf_prog_info> {
 }
 
 fn empty() -> bpf_attr {
-    // SAFETY: a union of structures of integers; the kernel wants what is not used to be zero.
+    // SAFETY: a union of structures of integers; the kernel requires unused fields to be zero.
     unsafe { zeroed() }
 }
 
-/// A length as the kernel takes it.
+/// A length as the kernel's u32.
 fn small(length: usize) -> io::Result<u32> {
     u32::try_from(length).map_err(io::Error::other)
 }
 
-/// A call that returns a new descriptor.
+/// Runs a command that returns a new descriptor.
 fn descriptor(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
     let number = call(command, attr)?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for jjleak.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 fn call(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<RawFd> {
-    // SAFETY: the attributes are as large as is said, and what they point to outlives the call.
+    // SAFETY: the size matches the attributes, and the memory that they point to outlives the call.
     let status = unsafe {
         libc::syscall(libc::SYS_bpf, command as libc::c_long, from_mut(attr), size_of::<bpf_attr>())
     };

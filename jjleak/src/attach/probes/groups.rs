@@ -1,4 +1,4 @@
-//! Which program runs at which site, and what is attached together.
+//! Assigns programs to sites, and groups sites that are attached together.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::super::{Programs, Target};
 use super::NOTHING;
 use crate::allocators::{ProbeSite, Role};
 
-/// Sites of a file that the same program serves.
+/// Sites of a file with the same program.
 pub(super) struct Group {
     pub(super) program: &'static str,
     pub(super) at_return: bool,
@@ -15,12 +15,12 @@ pub(super) struct Group {
     pub(super) sites: Vec<ProbeSite>,
 }
 
-/// Probes that rest together.
+/// Probes that are detached and attached together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Those of functions that give new blocks.
+    /// Functions that return new blocks.
     Allocations,
-    /// Those of functions that take blocks back, or turn them into others.
+    /// Functions that free or resize blocks.
     Frees,
 }
 
@@ -39,7 +39,7 @@ impl Part {
 }
 
 impl Programs {
-    /// Entry and return program of a role.
+    /// Entry and return programs of a role.
     const fn of(self, role: Role) -> (&'static str, Option<&'static str>) {
         match (self, role) {
             (Self::Accounting, Role::Allocate) => ("allocate_enter", Some("allocate_return")),
@@ -64,7 +64,7 @@ impl Programs {
         }
     }
 
-    /// The programs this mode runs.
+    /// Programs of this mode.
     pub(super) const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Accounting => &[
@@ -89,7 +89,7 @@ impl Programs {
         }
     }
 
-    /// Sites that can be attached together, in the order to do so.
+    /// Groups sites that can be attached together, in order of attachment.
     pub(super) fn group(self, targets: &[Target]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut add = |program, at_return, Target { file, site }: &Target| {

@@ -1,4 +1,4 @@
-//! The object's programs with the maps that they are for, on their way into the kernel.
+//! Links the object's programs with their maps and loads them.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
@@ -15,24 +15,24 @@ use aya_obj::{Function, Object, Program};
 use super::super::Error;
 use super::bpf::{self, Refused};
 
-/// Programs that are loaded at a time: each takes the verifier some tens of milliseconds.
+/// Maximum number of programs loaded in parallel: each occupies the verifier for some tens of milliseconds.
 const LOADED_AT_ONCE: usize = 8;
 
-/// The object, whose code leads to the maps that aya has made.
+/// The object, whose code refers to the maps that aya has created.
 pub(super) struct LinkedObject {
     object: Object,
     leads_to: Arc<LeadsTo>,
 }
 
-/// What a program's code refers to by numbers of descriptors, which mean the same for as long as these are open: aya's own are
-/// closed where somebody takes a map from it and lets it go.
+/// Targets of the descriptor numbers in a program's code. They are kept open because aya closes its own descriptors when a map is
+/// taken from it and dropped.
 struct LeadsTo {
     types: Option<OwnedFd>,
     _maps: Vec<OwnedFd>,
 }
 
 impl LinkedObject {
-    /// Links the object that `ebpf` has made the maps of.
+    /// Links the object with the maps that `ebpf` has created.
     pub(super) fn new(object: &[u8], ebpf: &Ebpf) -> Result<Self, Error> {
         let mut object = Object::parse(object).map_err(|source| Error::Load(Box::new(source.into())))?;
         let types = match aya::features().btf() {
@@ -48,7 +48,7 @@ impl LinkedObject {
         Ok(Self { object, leads_to: Arc::new(LeadsTo { types, _maps: maps }) })
     }
 
-    /// One of its programs.
+    /// A program of the object.
     pub(super) fn program(&self, name: &'static str) -> Result<Linked, Error> {
         let lacks = || Error::ObjectLacks { what: "uprobe program", name };
         let program = self.object.programs.get(name).ok_or_else(lacks)?;
@@ -62,7 +62,7 @@ impl LinkedObject {
     }
 }
 
-/// A program with its code, which leads to the maps.
+/// A program linked with its maps.
 pub(super) struct Linked {
     name: &'static str,
     program: Program,
@@ -85,7 +85,7 @@ impl Linked {
     }
 }
 
-/// A program that few processes have a site for.
+/// A program that few processes need.
 pub(super) struct Rare {
     linked: Linked,
     loaded: OnceCell<OwnedFd>,
@@ -96,12 +96,12 @@ impl Rare {
         Self { linked, loaded: OnceCell::new() }
     }
 
-    /// The program, if it was needed before.
+    /// The program, if it is loaded.
     pub(super) fn loaded(&self) -> Option<&OwnedFd> {
         self.loaded.get()
     }
 
-    /// The program, which is loaded now if it has not been.
+    /// The program, loaded on first use.
     pub(super) fn get(&self) -> Result<BorrowedFd<'_>, Error> {
         if let Some(loaded) = self.loaded.get() {
             return Ok(loaded.as_fd());
@@ -111,8 +111,8 @@ impl Rare {
     }
 }
 
-/// Loads programs, several at a time: the verifier takes long for them, and looks at each by itself. Of those that it refuses,
-/// the first is told of.
+/// Loads programs in parallel, because the verifier is slow and checks each one separately. If several are rejected, returns the
+/// error of the first.
 pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str, OwnedFd>, Error> {
     let next = AtomicUsize::new(0);
     let load = || {
@@ -122,7 +122,7 @@ pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str
             let Some(linked) = programs.get(index) else { break };
             let program = linked.load_or_say();
             if program.is_err() {
-                // Nobody needs the rest. Those before it are loaded or on their way.
+                // The rest is not needed. Earlier ones are loaded or in progress.
                 next.store(programs.len(), Ordering::Relaxed);
             }
             loaded.push((index, program.map(|program| (linked.name, program))));
@@ -131,7 +131,7 @@ pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str
     };
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
-        // Where no thread can be made, this one loads them all.
+        // If no thread can be created, this thread loads all programs.
         let others: Vec<_> = (1..processors.min(LOADED_AT_ONCE))
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, load).ok())
             .collect();
@@ -144,14 +144,14 @@ pub(super) fn load_together(programs: &[Linked]) -> Result<BTreeMap<&'static str
 }
 
 impl Refused {
-    /// What is wrong with the program of this name.
+    /// Error for the program of this name.
     pub(super) fn of(self, name: &'static str) -> Error {
         Error::refused(name, &self.log, self.error)
     }
 }
 
-/// Lets the code of an object lead to the maps that aya has made, and to the functions that it calls. Returns the descriptors
-/// by which it does.
+/// Relocates the code of an object: references to the maps that aya has created, and calls of its functions. Returns the
+/// descriptors that the code refers to.
 fn link(object: &mut Object, ebpf: &Ebpf) -> Result<Vec<OwnedFd>, Error> {
     let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
     let maps = object.maps.clone();
@@ -164,7 +164,7 @@ fn link(object: &mut Object, ebpf: &Ebpf) -> Result<Vec<OwnedFd>, Error> {
     Ok(made.into_iter().map(|(_, made, _)| made).collect())
 }
 
-/// The kinds of maps that our object has.
+/// Data of a map, for the kinds of maps in the object.
 fn data(map: &Map) -> Option<&MapData> {
     match map {
         Map::Array(data)

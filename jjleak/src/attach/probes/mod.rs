@@ -1,5 +1,5 @@
-//! The programs at probe sites and what attaches them: uprobe-multi links where the kernel has them, perf events
-//! elsewhere, and for processes whose main thread has ended, by which a link knows them.
+//! Programs at probe sites and their attachment: by uprobe-multi links if the kernel has them. Otherwise by perf events, which
+//! also serve processes whose main thread has ended, because a link is bound to the main thread.
 
 mod bpf;
 mod groups;
@@ -36,15 +36,15 @@ pub(crate) use undisturbed::thread_cpu_time;
 /// A program that does nothing.
 const NOTHING: &str = "bare_enter";
 
-/// The programs, and the probes that are in place. Dropping it detaches them.
+/// Loaded programs and attached probes. Dropping it detaches them.
 pub(super) struct Probes {
     programs: Programs,
-    /// For uprobe-multi links; `None` where the kernel has none.
+    /// Programs for uprobe-multi links; `None` if the kernel has none.
     multi: Option<MultiPrograms>,
     placed: Vec<Placed>,
-    /// Parts whose probes are out.
+    /// Parts whose probes are detached temporarily.
     resting: Vec<Part>,
-    /// Those that are being taken out meanwhile.
+    /// Parts that are being detached in the background.
     going: Vec<(Part, JoinHandle<()>)>,
 }
 
@@ -57,7 +57,7 @@ struct Placed {
 
 enum Links {
     Multi(OwnedFd),
-    /// One for each site; none after a link was taken away that no other could take the place of.
+    /// One for each site; none after a removed link that could not be replaced.
     PerfEvents(Vec<UProbeLinkId>),
 }
 
@@ -80,22 +80,22 @@ impl Probes {
         Ok(Self { programs, multi, placed: Vec::new(), resting: Vec::new(), going: Vec::new() })
     }
 
-    /// How many instructions the verifier has followed in the programs that aya knows nothing of.
+    /// Number of instructions that the verifier processed for the programs not managed by aya.
     pub(super) fn verified_instructions(&self) -> Result<Vec<(&'static str, u32)>, Error> {
         self.multi.as_ref().map_or(Ok(Vec::new()), MultiPrograms::verified_instructions)
     }
 
-    /// How often the kernel has not run a program that should have, of these and of the object's others. It does so where a
-    /// program is running on that processor already. Uprobes are not among those since Linux 6.0 (5.17 to 5.19 do not count theirs);
-    /// programs at the kernel's own functions are, where another task can take the processor from one in the middle
-    /// (`__bpf_prog_enter_recur` in kernel/bpf/trampoline.c).
+    /// Number of runs that the kernel skipped, of these and the object's other programs. The kernel skips a program if one is
+    /// already running on that CPU. Since Linux 6.0, uprobes are not affected (5.17 to 5.19 do not count theirs). Programs at
+    /// kernel functions are affected, because another task can preempt them (`__bpf_prog_enter_recur` in
+    /// kernel/bpf/trampoline.c).
     pub(super) fn missed_runs(&self, ebpf: &Ebpf) -> u64 {
         let others =
             ebpf.programs().filter_map(|(_, program)| Some(bpf::missed_runs(program.fd().ok()?.as_fd())));
         self.multi.iter().map(MultiPrograms::missed_runs).chain(others).sum()
     }
 
-    /// Attaches probes: those at returns first, so that no entry goes without one.
+    /// Attaches probes: returns first, so that no entry lacks its return.
     pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
         let Self { programs, multi, placed, resting, .. } = self;
         for group in programs.group(targets) {
@@ -109,11 +109,11 @@ impl Probes {
         Ok(())
     }
 
-    /// Binds the probes of a process to another of its threads, after the one they were bound to has ended. When that
-    /// fails, it can be tried again.
+    /// Binds the probes of a process to another thread, after the thread that they were bound to has ended. Can be repeated after
+    /// a failure.
     ///
-    /// Links go before others take their place, for they fire on while the main thread waits for the last to end, and
-    /// nothing may be counted twice. Perf events go afterwards: they do not fire any more, and many take seconds to go, in
+    /// Links are removed before they are replaced: they still fire while an ended main thread waits for the other threads, and
+    /// nothing may be counted twice. Perf events are removed afterwards: they no longer fire, and removing many takes seconds, in
     /// which all frees would be missed.
     pub(super) fn rebind(&mut self, ebpf: &mut Ebpf, slot: ProcessSlot, scope: Scope) -> Result<(), Error> {
         let Self { programs, multi, placed, resting, .. } = self;
@@ -140,7 +140,8 @@ impl Probes {
         outcome
     }
 
-    /// Has somebody try a return probe at an offset of our own program, for a process; `None` where there are no links.
+    /// Passes `with` a function that attaches a return probe at an offset of jjleak's own program, for a process; `None` if there
+    /// are no uprobe-multi links.
     pub(super) fn try_return<T>(
         &self,
         with: impl FnOnce(&dyn Fn(u64, u32) -> io::Result<OwnedFd>) -> T,
@@ -151,7 +152,7 @@ impl Probes {
         }))
     }
 
-    /// Detaches the probes that were attached to a file by this path.
+    /// Detaches the probes of a file that were attached by this path.
     pub(super) fn detach(&mut self, ebpf: &mut Ebpf, file: &Path) -> Result<(), Error> {
         let mut multi = Vec::new();
         for Placed { group, links, .. } in self.placed.extract_if(.., |placed| placed.group.file == file) {
@@ -164,8 +165,8 @@ impl Probes {
         Ok(())
     }
 
-    /// Takes a part of the probes out for a while ([`Self::wake`]), entries before returns, so that hardly a call that is noted
-    /// goes without an end.
+    /// Detaches a part of the probes temporarily ([`Self::wake`]), entries before returns, so that hardly any recorded call lacks
+    /// its end.
     pub(super) fn rest(&mut self, part: Part) {
         if self.resting.contains(&part) {
             return;
@@ -181,7 +182,7 @@ impl Probes {
         self.going.extend(multi::close_aside(entries, returns).map(|going| (part, going)));
     }
 
-    /// Takes all probes out for good, also perf events, which takes seconds.
+    /// Detaches all probes permanently, including perf events, which takes seconds.
     pub(super) fn take_out(&mut self, ebpf: &mut Ebpf) -> Result<(), Error> {
         self.rest(Part::Allocations);
         self.rest(Part::Frees);
@@ -193,13 +194,13 @@ impl Probes {
         Ok(())
     }
 
-    /// Puts a part of the probes back in that was taken out: returns before entries. Those that were are gone by then: with two
-    /// at a place, a block would be booked twice.
+    /// Attaches a part of the probes again, returns before entries. Waits until the previous ones are detached: with two probes
+    /// at a site, blocks would be counted twice.
     ///
-    /// Fails where the main thread has ended: what took the place of links then could not rest any more.
+    /// Fails if the main thread has ended: the perf events that would replace the links cannot be detached quickly.
     pub(super) fn wake(&mut self, part: Part) -> Result<(), Error> {
         for (_, going) in self.going.extract_if(.., |(of, _)| *of == part) {
-            // It has closed its links, whatever became of it.
+            // The thread has closed its links even if it panicked.
             let _ = going.join();
         }
         let Self { multi, placed, resting, .. } = self;
@@ -218,16 +219,16 @@ impl Probes {
         Ok(())
     }
 
-    /// Whether probes can be taken out and put back in in a moment: perf events cannot, and their programs are not measured.
+    /// Returns true if probes can be detached and attached quickly. Perf events cannot, and their programs are not measured.
     pub(super) fn are_quick(&self) -> bool {
         let is_slow =
             |placed: &Placed| matches!(&placed.links, Links::PerfEvents(links) if !links.is_empty());
         self.multi.is_some() && !self.placed.iter().any(is_slow)
     }
 
-    /// Takes the probes out of processes that nobody has bound them to. When a probe goes, the kernel looks at all
-    /// processes that map its file, and lets a breakpoint only stay where another probe wants it
-    /// (`register_for_each_vma` in kernel/events/uprobes.c). Perf events do so by themselves, at the first hit.
+    /// Removes the probes from processes that they are not bound to. When a probe is unregistered, the kernel visits all
+    /// processes that map its file and keeps a breakpoint only if another probe needs it (`register_for_each_vma` in
+    /// kernel/events/uprobes.c). Perf events do so themselves, at the first hit.
     pub(super) fn spare_children(&self) {
         let Some(Ok(nothing)) = self.multi.as_ref().map(|multi| multi.get(NOTHING)) else { return };
         let mut files: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
@@ -237,7 +238,7 @@ impl Probes {
                 files.entry(&placed.group.file).or_default().extend(offsets);
             }
         }
-        // A process that has them for a moment, and does not mind.
+        // jjleak's own process carries the probes briefly, which is harmless.
         let own = std::process::id();
         let mut links = Vec::new();
         for (file, offsets) in files {
@@ -255,7 +256,7 @@ impl Probes {
 impl Links {
     const NONE: Self = Self::PerfEvents(Vec::new());
 
-    /// Attaches what is probed together.
+    /// Attaches the probes of a group.
     fn attach(
         programs: Programs,
         multi: Option<&MultiPrograms>,
@@ -269,7 +270,7 @@ impl Links {
             Some(Err(error)) if !(is_bound(scope) && error.raw_os_error() == Some(ESRCH)) => {
                 Err(Error::attach(scope, &group.sites, error))
             }
-            // No uprobe-multi, or no main thread, or no process.
+            // No uprobe-multi links, no main thread, or no process.
             Some(Err(_)) | None => {
                 Host::this().check_perf_events()?;
                 perf::load(ebpf, programs.names())?;
@@ -278,7 +279,7 @@ impl Links {
         }
     }
 
-    /// Takes the uprobe-multi link, if it is one.
+    /// Takes the uprobe-multi link, if there is one.
     fn take_multi(&mut self) -> Option<OwnedFd> {
         match mem::replace(self, Self::NONE) {
             Self::Multi(link) => Some(link),
@@ -304,14 +305,14 @@ impl Drop for Probes {
     fn drop(&mut self) {
         let links = self.placed.drain(..).filter_map(|placed| match placed.links {
             Links::Multi(link) => Some(link),
-            // They go with their program.
+            // Perf events are detached with their program.
             Links::PerfEvents(_) => None,
         });
         multi::close(links.collect());
     }
 }
 
-/// What the probe at a site tells its program.
+/// Cookie of the probe at a site.
 const fn cookie(scope: Scope, site: &ProbeSite) -> Cookie {
     let process = match scope {
         Scope::Process { slot, .. } => slot,

@@ -1,5 +1,5 @@
-//! Probes by uprobe-multi links: one link carries all sites of a role in a file. The kernel removes them together, in
-//! the time that a single perf event takes.
+//! Probes by uprobe-multi links: one link carries all sites of a role in a file. The kernel removes them together, in the time of
+//! a single perf event.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -21,25 +21,25 @@ use super::linked::{LinkedObject, Rare, load_together};
 use super::runs::Runs;
 use super::undisturbed;
 
-/// Programs that are not loaded before a site wants them: only jemalloc has functions that change a block's size in its place.
+/// Programs loaded on first use: only jemalloc has functions that resize a block in place.
 const RARE: [&str; 1] = ["resize_in_place_enter"];
 
-/// Links that are closed at a time: each waits until no CPU runs its program any more, and they can wait together. Each takes a
-/// thread and a process, of which a service has few.
+/// Maximum number of links closed in parallel: each waits until no CPU runs its program, and the waits can overlap. Each takes a
+/// thread and a process, and services often have low limits of both.
 const CLOSED_AT_ONCE: usize = 8;
-/// Longer than all but very few allocation calls take, and than the kernel takes to remove a few breakpoints.
+/// Longer than nearly all allocation calls take, and than the kernel needs to remove a few breakpoints.
 const IN_PROGRESS: Duration = Duration::from_millis(2);
 
-/// The loaded programs, by name.
+/// Programs by name.
 pub(super) struct MultiPrograms {
     loaded: BTreeMap<&'static str, OwnedFd>,
-    /// Those that are loaded when a site wants them.
+    /// Programs loaded on first use.
     rare: BTreeMap<&'static str, Rare>,
 }
 
 impl MultiPrograms {
-    /// Loads programs of the object that `ebpf` has made the maps of; `None` when the kernel has no uprobe-multi that
-    /// keeps to one process.
+    /// Loads programs of the object whose maps `ebpf` has created; `None` if the kernel's uprobe-multi links cannot be limited to
+    /// one process.
     pub(super) fn load(
         object: &[u8],
         ebpf: &Ebpf,
@@ -48,7 +48,7 @@ impl MultiPrograms {
         let object = LinkedObject::new(object, ebpf)?;
         let nothing = match object.program(NOTHING)?.load() {
             Ok(nothing) => nothing,
-            // Kernels without it refuse the attach type.
+            // Kernels without uprobe-multi reject the attach type.
             Err(refused) if refused.log.is_empty() => return Ok(None),
             Err(refused) => return Err(refused.of(NOTHING)),
         };
@@ -66,7 +66,7 @@ impl MultiPrograms {
         Ok(Some(Self { loaded, rare }))
     }
 
-    /// How many instructions the verifier has followed in each. Loads those that were not needed before.
+    /// Number of instructions that the verifier processed for each program. Loads programs that were not needed before.
     pub(super) fn verified_instructions(&self) -> Result<Vec<(&'static str, u32)>, Error> {
         let names = self.loaded.keys().chain(self.rare.keys());
         let programs: Vec<_> =
@@ -75,7 +75,7 @@ impl MultiPrograms {
         Ok(programs.into_iter().filter_map(counted).collect())
     }
 
-    /// A program, which is loaded now if it is a rare one.
+    /// A program, loaded on first use if it is rare.
     pub(super) fn get(&self, name: &'static str) -> Result<BorrowedFd<'_>, Error> {
         match (self.loaded.get(name), self.rare.get(name)) {
             (Some(program), _) => Ok(program.as_fd()),
@@ -84,7 +84,7 @@ impl MultiPrograms {
         }
     }
 
-    /// How often each has run and how long that took, as far as it was measured.
+    /// Number and duration of runs of each program, as far as measured.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&'static str, Runs)> {
         self.programs().filter_map(|(name, program)| {
             let (count, time_ns) = bpf::runs(program.as_fd())?;
@@ -92,19 +92,19 @@ impl MultiPrograms {
         })
     }
 
-    /// How often the kernel has not run one of them that should have.
+    /// Number of runs that the kernel skipped.
     pub(super) fn missed_runs(&self) -> u64 {
         self.programs().map(|(_, program)| bpf::missed_runs(program.as_fd())).sum()
     }
 
-    /// Those that are loaded.
+    /// Loaded programs.
     fn programs(&self) -> impl Iterator<Item = (&'static str, &OwnedFd)> {
         let rare = self.rare.iter().filter_map(|(name, rare)| Some((name, rare.loaded()?)));
         self.loaded.iter().chain(rare).map(|(name, program)| (*name, program))
     }
 }
 
-/// Attaches a program to sites of a file, given by offset and cookie. A process is bound by its main thread.
+/// Attaches a program to sites of a file, given as offset and cookie. A process is identified by its main thread.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     file: &Path,
@@ -117,13 +117,13 @@ pub(super) fn attach(
     bpf::link(program, MultiLink { file: &file, offsets: &offsets, cookies: &cookies, process, at_return })
 }
 
-/// Detaches what the links carry.
+/// Closes links, which detaches their probes.
 pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
     while !links.is_empty() {
         let rest = links.split_off(links.len().min(CLOSED_AT_ONCE));
         thread::scope(|scope| {
             for link in links {
-                // Where no thread can be made, the link is dropped here.
+                // If no thread can be created, the link is dropped here.
                 let _ = thread::Builder::new().spawn_scoped(scope, || undisturbed::close(link));
             }
         });
@@ -131,11 +131,11 @@ pub(in crate::attach) fn close(mut links: Vec<OwnedFd>) {
     }
 }
 
-/// Detaches what these links carry, and then what those do, while others go on. The kernel takes breakpoints out at once, and
-/// then waits, for up to a tenth of a second, until nobody can be in a program any more: whoever waited for that would leave
-/// the other breakpoints where they are meanwhile. Whoever wants to have them in again has to wait.
+/// Detaches the first links, then the second, in the background. The kernel removes breakpoints at once, and then waits up to a
+/// tenth of a second until no CPU runs the program. Waiting for that would leave the second links' breakpoints in place
+/// meanwhile. Attaching them again must wait for the thread.
 pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) -> Option<JoinHandle<()>> {
-    // Where no thread can be made, the links are dropped here.
+    // If no thread can be created, the links are dropped here.
     let closing = thread::Builder::new().spawn(move || {
         thread::scope(|scope| {
             let (sender, has_begun) = mpsc::channel();
@@ -143,7 +143,7 @@ pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) 
                 let _ = sender.send(());
                 close(first);
             });
-            // On a busy machine, a thread can begin late. Of one that could not be made, this is told, too.
+            // On a busy machine, a thread can start late. If it could not be created, the dropped sender ends the wait.
             let _ = has_begun.recv();
             thread::sleep(IN_PROGRESS);
             close(second);
@@ -152,9 +152,9 @@ pub(in crate::attach) fn close_aside(first: Vec<OwnedFd>, second: Vec<OwnedFd>) 
     closing.ok()
 }
 
-/// Whether the kernel has links that keep to the process they are bound to. At first they kept to one thread; the kernels
-/// that were mended refuse a negative PID before they look at the file (`bpf_uprobe_multi_link_attach` in
-/// `kernel/trace/bpf_trace.c`). A folder cannot be probed.
+/// Returns true if the kernel's links can be limited to a process. Early kernels limited them to one thread; fixed kernels reject
+/// a negative PID before they check the file (`bpf_uprobe_multi_link_attach` in `kernel/trace/bpf_trace.c`). A folder cannot be
+/// probed.
 fn keeps_to_process(program: BorrowedFd<'_>) -> bool {
     let refusal = |process| {
         let link = MultiLink { file: c"/", offsets: &[0], cookies: &[0], process, at_return: false };

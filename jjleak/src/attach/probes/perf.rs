@@ -1,5 +1,5 @@
-//! Probes by perf events, one for each site. The kernel closes them one after the other and waits each time until no CPU
-//! runs the probe any more: about 0.1 s.
+//! Probes by perf events, one for each site. The kernel closes them one after the other and waits each time until no CPU runs the
+//! probe: about 0.1 s.
 
 use aya::Ebpf;
 use aya::programs::ProgramError;
@@ -58,7 +58,7 @@ pub(super) fn detach(ebpf: &mut Ebpf, program: &'static str, links: Vec<UProbeLi
     Ok(())
 }
 
-/// A uprobe program of the object.
+/// Finds a uprobe program of the object.
 fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe, Error> {
     ebpf.program_mut(name)
         .and_then(|program| program.try_into().ok())

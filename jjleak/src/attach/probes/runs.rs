@@ -1,4 +1,4 @@
-//! What the programs at probe sites take, as the kernel measures it, and the sites that they are at.
+//! Run times of the programs at probe sites, as measured by the kernel, and properties of the sites.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,17 +8,17 @@ use super::{NOTHING, Probes, Programs, bpf, multi};
 use crate::allocators::{ProbeSite, Role, Stepping};
 use crate::attach::calibration::{Calibration, OWN_PROGRAM};
 
-/// How often a program has run, and for how long.
+/// Runs of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// How often.
+    /// Number of runs.
     pub count: u64,
-    /// Nanoseconds, of all runs.
+    /// Total duration in nanoseconds.
     pub time_ns: u64,
 }
 
 impl Runs {
-    /// What has come since.
+    /// Difference to an earlier measurement.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -27,13 +27,13 @@ impl Runs {
         }
     }
 
-    /// Of both.
+    /// Sum of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { count: self.count + other.count, time_ns: self.time_ns + other.time_ns }
     }
 
-    /// Nanoseconds of one; `None` when there was none, or nobody has measured them.
+    /// Mean nanoseconds per run; `None` without runs or measurement.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an average has no use for more than 53 bits")]
     pub fn mean_ns(self) -> Option<f64> {
@@ -41,25 +41,25 @@ impl Runs {
     }
 }
 
-/// Runs of the programs by what they are hit for.
+/// Runs of the programs by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunsByPart {
-    /// Calls that are seen by one hit, inside of the function.
+    /// Calls detected by one hit within the function.
     pub given: Runs,
-    /// Entries of functions that give a block or another one, whose returns are hits, too.
+    /// Entries of functions that return a block or resize one, with a hit at return as well.
     pub entries: Runs,
-    /// Those returns.
+    /// Returns of these functions.
     pub returns: Runs,
-    /// Calls that are noted until another hit tells how they end.
+    /// Calls recorded until a hit at their end.
     pub noted: Runs,
-    /// Where these end; or would, if they had been noted.
+    /// Ends of such calls, recorded or not.
     pub exits: Runs,
-    /// Entries of functions that take a block back.
+    /// Entries of functions that free a block.
     pub frees: Runs,
 }
 
 impl RunsByPart {
-    /// What has come since.
+    /// Difference to an earlier measurement.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -72,15 +72,15 @@ impl RunsByPart {
         }
     }
 
-    /// Hits that calls which allocate begin with. A call within another one (a `realloc` of nothing, `reallocarray`) has one of its
-    /// own, though it is no call in the books: what one takes on average is then a little less than what a booked call takes.
+    /// Number of hits at the beginning of allocating calls. A nested call (a `realloc` of nothing, `reallocarray`) has its own
+    /// hit but is not counted as a call, so the mean per hit is slightly below the cost of a counted call.
     #[must_use]
     pub const fn allocations(self) -> u64 {
         self.given.count + self.entries.count + self.noted.count
     }
 
-    /// What these calls would be if they were followed, and not just counted where they begin: those that have returns would have
-    /// them, and how long the programs would take nobody has measured.
+    /// Estimate for these calls if they were fully traced rather than counted at entry: their returns are added, and the run
+    /// times are removed because they were not measured.
     #[must_use]
     pub fn as_if_followed(self) -> Self {
         let untimed = |runs: Runs| Runs { time_ns: 0, ..runs };
@@ -94,58 +94,58 @@ impl RunsByPart {
         }
     }
 
-    /// How often a program has run, whatever for.
+    /// Total number of hits.
     #[must_use]
     pub const fn hits(self) -> u64 {
         self.allocations() + self.returns.count + self.exits.count + self.frees.count
     }
 }
 
-/// How the kernel gets past the probed instructions.
+/// Execution of the probed instructions by the kernel: emulated, or single-stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steppings {
-    /// Inside of functions, where they have their block.
+    /// Within functions, where the block is known.
     pub given: Stepping,
     /// At entries.
     pub entry: Stepping,
-    /// Where calls are noted that end at another probe.
+    /// At the beginning of calls that end at another probe.
     pub noted: Stepping,
-    /// Where these end, which is in several places.
+    /// Ends of such calls, in several places.
     pub exits: Exits,
-    /// At entries of functions that take blocks back.
+    /// At entries of functions that free blocks.
     pub free: Stepping,
-    /// Whether most allocations are seen by a hit inside of the function, and have none at entry and return.
+    /// True if most allocations are detected by one hit within the function, not at entry and return.
     pub sees_inside: bool,
 }
 
-/// In how many places calls end that were noted, by how the kernel gets past the instruction there. One program is at all of them,
-/// so that nobody knows how often which is passed.
+/// Number of places where recorded calls end, by how the kernel executes the instruction there. All share one program, so runs
+/// per place are unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exits {
-    /// At instructions that it emulates.
+    /// Instructions that the kernel emulates.
     pub emulated: u32,
-    /// At instructions that it has the processor execute elsewhere.
+    /// Instructions that the kernel single-steps out of line.
     pub stepped: u32,
 }
 
-/// The kernel measures what BPF programs take while this is held.
+/// Guard: while held, the kernel measures BPF programs.
 pub struct Measuring(#[expect(dead_code, reason = "held to be closed")] OwnedFd);
 
 impl Measuring {
-    /// Begins. Costs every run of a BPF program on the host some ten nanoseconds meanwhile.
+    /// Begins to measure. Costs every run of a BPF program on the host some ten nanoseconds.
     pub fn begin() -> io::Result<Self> {
         bpf::measure_runs().map(Self)
     }
 }
 
 impl Probes {
-    /// What was measured so far; nothing where probes are perf events.
+    /// Measurements up to now; none if probes are perf events.
     pub(in crate::attach) fn runs(&self) -> RunsByPart {
         let runs: BTreeMap<_, _> = self.multi.iter().flat_map(multi::MultiPrograms::runs).collect();
         let sum = |names: &[&str]| {
             names.iter().filter_map(|name| runs.get(name)).fold(Runs::default(), |sum, runs| sum.and(*runs))
         };
-        // What was attached to have something to count: others' programs that do nothing are hit elsewhere.
+        // The accounting uses bare programs only elsewhere, to calibrate and to spare children; other modes attach them to be counted.
         let bare: &[&str] = if self.programs == Programs::Accounting { &[] } else { &[NOTHING] };
         let entries = ["allocate_enter", "resize_enter", "resize_in_place_enter", "unseen_allocate_enter"];
         RunsByPart {
@@ -158,7 +158,8 @@ impl Probes {
         }
     }
 
-    /// Of each kind's first function that is probed: those that are called most come first in the tables of families.
+    /// Properties of the first probed function of each kind: the tables of allocator families list the most frequently called
+    /// functions first.
     pub(in crate::attach) fn steppings(&self) -> Steppings {
         let sites = || self.placed.iter().flat_map(|placed| &placed.group.sites);
         let first = |is_of: fn(Role) -> bool| sites().find(|site| is_of(site.role));
@@ -172,7 +173,7 @@ impl Probes {
             };
             *number += 1;
         }
-        // What is probed inside is malloc, which is called far more often than the others of its family.
+        // The function probed within is malloc, which is called far more often than others of its family.
         let given = first(|role| role == Role::Given);
         Steppings {
             given: stepping(given),
@@ -184,8 +185,7 @@ impl Probes {
         }
     }
 
-    /// Begins to measure what a breakpoint costs on this machine, on functions of our own; `None` where that cannot be done in
-    /// a moment.
+    /// Begins to measure the cost of a breakpoint on this machine, on jjleak's own functions; `None` if that is slow.
     pub(in crate::attach) fn calibrate(&self) -> Option<Calibration> {
         let multi = self.multi.as_ref()?;
         let copy = |name| multi.get(name).ok()?.try_clone_to_owned().ok();

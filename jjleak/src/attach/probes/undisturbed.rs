@@ -1,15 +1,15 @@
-//! System calls that a kill does not cut short.
+//! System calls that SIGKILL does not interrupt.
 //!
-//! To put a breakpoint into a process or take it out, the kernel gets at the page that it is on, and refuses to for a thread
-//! that is to die (`fatal_signal_pending` in `__get_user_pages`, mm/gup.c). A jjleak that is killed in the middle of attaching
-//! or detaching would so leave breakpoints in the target that nobody wants any more ("failed to unregister, leaking uprobe" in the
-//! kernel's log): each hit would go on costing its trap until somebody probes the same place anew. Where jjleak is killed at any other
-//! time, the kernel takes them out, for a thread that is on its way out has put the signal behind it.
+//! To insert or remove a breakpoint, the kernel accesses its page, and refuses to do so for a thread with a pending SIGKILL
+//! (`fatal_signal_pending` in `__get_user_pages`, mm/gup.c). If jjleak is killed while it attaches or detaches, orphaned
+//! breakpoints would stay in the target ("failed to unregister, leaking uprobe" in the kernel's log): each hit would cost its
+//! trap until the same place is probed again. If jjleak is killed at any other time, the kernel removes the breakpoints, because
+//! an exiting thread no longer has the signal pending.
 //!
-//! So these calls are made by a process of their own, to which the kill is not sent. It has this one's memory and descriptors, as
-//! a child of vfork(2) has the memory: what it opens is opened here, and when jjleak is killed meanwhile, it is the last to
-//! have the descriptors, and closes them all by its end. Who kills all of a control group, or all who share the memory, as the kernel
-//! does when there is none left, kills it, too.
+//! Therefore a separate process makes these calls, which does not receive the signal. It shares jjleak's memory and descriptors,
+//! as a child of vfork(2) shares memory: descriptors that it opens are open in jjleak. If jjleak is killed meanwhile, this
+//! process is the last owner of the descriptors, and closes them all when it ends. It is killed as well if a whole control group
+//! is killed, or all processes that share the memory, as the kernel's OOM killer does.
 
 use std::cell::Cell;
 use std::io;
@@ -23,15 +23,15 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::time::{ClockId, clock_gettime};
 
-/// Plenty for a system call.
+/// Ample for a system call.
 const STACK_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// CPU time of the processes that have made this thread's calls. They have its thread-local storage.
+    /// CPU time of the processes that made this thread's calls. They share its thread-local storage.
     static OF_OTHERS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// CPU time that the calling thread has taken, and the processes that have made its calls.
+/// CPU time of the calling thread and of the processes that made its calls.
 pub(crate) fn thread_cpu_time() -> Duration {
     taken(ClockId::CLOCK_THREAD_CPUTIME_ID) + OF_OTHERS.get()
 }
@@ -40,8 +40,8 @@ fn taken(clock: ClockId) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Makes a system call that no kill of this process cuts short. It is made with what the calling thread has, and must not
-/// take a lock, allocate or panic, for a thread that holds a lock may be gone for good.
+/// Makes a system call that a kill of this process does not interrupt. It runs with the memory of the calling thread, and must
+/// not take a lock, allocate or panic: a thread that holds a lock may be gone forever.
 pub(super) fn undisturbed(call: impl Fn() -> io::Result<RawFd>) -> io::Result<RawFd> {
     let mut outcome = None;
     let mut stack = vec![0; STACK_BYTES];
@@ -51,31 +51,31 @@ pub(super) fn undisturbed(call: impl Fn() -> io::Result<RawFd>) -> io::Result<Ra
         0
     });
     let shared = CloneFlags::CLONE_VM | CloneFlags::CLONE_FILES | CloneFlags::CLONE_VFORK;
-    // Signals that are sent to all of a terminal's processes would be handled twice.
+    // Signals sent to all processes of a terminal would otherwise be handled twice.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: this thread waits until the child has ended, so that the child has its stack and its thread-local storage for
-    // itself. What the child runs takes no lock, as promised by the caller.
+    // SAFETY: this thread waits until the child has ended, so the child has exclusive use of its stack and the thread-local
+    // storage. The closure takes no lock, as promised by the caller.
     let child = unsafe { clone(in_child, &mut stack, shared, None) };
     let outcome = match child {
         Ok(child) => {
-            // It sends no signal when it ends, and nobody else waits for such children.
+            // The child sends no signal when it ends, and no other code waits for such children.
             while waitpid(child, Some(WaitPidFlag::__WCLONE)) == Err(Errno::EINTR) {}
-            // One that was killed may have made its call: it is not made again.
+            // A killed child may have made its call, so the call is not repeated.
             outcome.unwrap_or_else(|| Err(Errno::EINTR.into()))
         }
-        // Where no process can be made, nothing is better than to do it here.
+        // If no process can be created, make the call here.
         Err(_) => call(),
     };
     mask.thread_set_mask()?;
     outcome
 }
 
-/// Closes a descriptor, so.
+/// Closes a descriptor from the helper process.
 pub(super) fn close(descriptor: OwnedFd) {
     let number = descriptor.into_raw_fd();
-    // The descriptor is gone, whatever is said.
+    // The descriptor is closed whatever the result.
     let _ = undisturbed(|| {
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else owns the descriptor.
         unsafe { libc::close(number) };
         Ok(number)
     });
@@ -98,7 +98,7 @@ mod tests {
                 if number < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
             })
         };
-        // SAFETY: it has just been opened.
+        // SAFETY: the descriptor has just been opened.
         let mut file = unsafe { File::from_raw_fd(open(c"/dev/zero").unwrap()) };
         let mut byte = [1];
         assert_eq!((file.read(&mut byte).unwrap(), byte), (1, [0]));
