@@ -1,21 +1,21 @@
-//! Names that compilers have mangled, as people wrote them.
+//! Demangling of symbols.
 //!
-//! Only names with the prefix of a mangling scheme: the Itanium C++ ABI (5.1.2) begins an encoding with `_Z`, Rust's legacy scheme
-//! is a subset of it, and Rust's own (RFC 2603) begins with `_R`. Demanglers take fragments, too: `h` is `unsigned char` to
-//! them, and a function of that name would be lost.
+//! Only names with the prefix of a mangling scheme are demangled: the Itanium C++ ABI (5.1.2) starts an encoding with `_Z`,
+//! Rust's legacy scheme is a subset of it, and Rust's own (RFC 2603) starts with `_R`. Demanglers also accept fragments: they
+//! read `h` as `unsigned char`, and the name of a C function `h` would be lost.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// Prefixes of mangled names: of functions, and of what runs constructors of a file's variables (GCC).
+/// Prefixes of mangled names: functions, and constructors of a file's variables (GCC).
 const PREFIXES: [&str; 5] = ["_Z", "__Z", "_R", "__R", "_GLOBAL_"];
-/// Longest demangled name. A hostile file can have a short name that expands without end; C++ templates have some
+/// Maximum length of a demangled name. A short name in a hostile file can expand without end; names of C++ templates have some
 /// thousands of bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// The name as it was written, or as it is if it is not mangled.
+/// The demangled name, or the name itself if it is not mangled.
 pub(super) fn demangled(name: &str) -> Cow<'_, str> {
     if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return Cow::Borrowed(name);
@@ -23,7 +23,7 @@ pub(super) fn demangled(name: &str) -> Cow<'_, str> {
     rust(name).or_else(|| cplusplus(name)).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// A Rust name, without its hash.
+/// Demangles a Rust name, without its hash.
 fn rust(name: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(name).ok()?;
     let mut written = Bounded(String::new());
@@ -38,7 +38,7 @@ fn cplusplus(name: &str) -> Option<String> {
     Some(written.0)
 }
 
-/// A name of at most [`MAX_BYTES`].
+/// A string of at most [`MAX_BYTES`].
 struct Bounded(String);
 
 impl Write for Bounded {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn names_that_are_not_mangled_stay() {
-        // Each but the last six is a type, an operator or a number to a demangler of C++.
+        // A C++ demangler reads all but the last six as a type, an operator or a number.
         for name in [
             "h",
             "f",
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_short_name_that_expands_without_end_stays_as_it_is() {
-        // Each parameter is a pair of the one before: 2^40 names.
+        // Each parameter is a pair of the previous one: 2^40 names.
         let mut name = "_Z1f1PIiiE".to_owned();
         for index in 0..40u32 {
             let digit = char::from_digit(index, 36).unwrap_or('Z').to_ascii_uppercase();

@@ -1,37 +1,38 @@
-//! Frames: what an address means.
+//! Stack frames.
 
 use std::fmt;
 
 use crate::collect::Thread;
 
-/// One symbolized frame. An inlined function is a frame of its own with the address of the frame it is
-/// inlined in.
+/// A symbolized frame. An inlined function is a frame of its own, with the address of the frame that it is inlined into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Frame {
-    /// Address in the process: of the probe site in the first frame, return addresses after it.
+    /// Address in the process: the probe site in the first frame, return addresses in the others.
     pub address: u64,
-    /// Demangled function name; empty when unknown.
+    /// Demangled function name; empty if unknown.
     pub symbol: String,
-    /// Path of the mapped file; empty when the address is in none.
+    /// Path of the mapped file; empty if the address is in none.
     pub module: String,
-    /// Build ID of the mapped file in hex; empty when it has none.
+    /// Build ID of the mapped file in hex; empty if there is none.
     pub build_id: String,
-    /// Source file; empty when unknown.
+    /// Source file; empty if unknown.
     pub file: String,
-    /// Source line; 0 when unknown.
+    /// Source line; 0 if unknown.
     pub line: u32,
-    /// What kind of code it is.
+    /// Kind of code.
     pub kind: FrameKind,
-    /// Inlined into the next frame.
+    /// True if inlined into the next frame.
     pub inlined: bool,
-    /// A frame pointer led here: code that keeps none can be missing between this frame and the one before.
+    /// True if found by a frame pointer: functions that do not maintain one can be missing between this frame and the previous
+    /// one.
     pub by_frame_pointer: bool,
-    /// Not on the stack: the function has ended with a jump to the one in front of it. Code proves that it was called.
+    /// True if not on the stack: the function ended with a tail call of the previous frame's function. Its code proves that it
+    /// was called.
     pub tail_call: bool,
 }
 
 impl Frame {
-    /// The frame that stands for the thread whose stack it is: outside of all code.
+    /// The outermost frame, which represents the thread of the stack.
     #[must_use]
     pub fn of_thread(thread: &Thread) -> Self {
         Self {
@@ -43,7 +44,7 @@ impl Frame {
         }
     }
 
-    /// The thread that it stands for, if it does.
+    /// The thread, if the frame represents one.
     #[must_use]
     pub fn thread(&self) -> Option<Thread> {
         (self.kind == FrameKind::Thread).then(|| Thread {
@@ -55,7 +56,7 @@ impl Frame {
 }
 
 impl fmt::Display for Thread {
-    /// `worker (tid 42)`; of a number that threads have had one after the other, `worker (tid 42, no. 2)`.
+    /// Formats as `worker (tid 42)`, or `worker (tid 42, no. 2)` if successive threads had the same number.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = if self.name.is_empty() { "thread" } else { &self.name };
         match (self.number, self.nth) {
@@ -66,10 +67,10 @@ impl fmt::Display for Thread {
     }
 }
 
-/// What kind of code a frame is in.
+/// Kind of code of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum FrameKind {
-    /// Machine code: C, C++, Rust and the like, and what a compiler other than a JVM's generates while the program runs.
+    /// Machine code of C, C++, Rust and the like, and code generated at run time, except by a JVM.
     Native,
     /// A Java method.
     Java,
@@ -77,21 +78,21 @@ pub enum FrameKind {
     JavaInlined,
     /// The JVM itself (libjvm).
     Jvm,
-    /// Code the JVM generated for itself: interpreter, stubs.
+    /// Code that the JVM generated for itself: interpreter, stubs.
     JvmGenerated,
     /// The kernel.
     Kernel,
-    /// Nothing is known about the address.
+    /// Unknown.
     #[default]
     Unknown,
-    /// None of the program's: the kernel called a signal handler here, and the next frame is what it interrupted.
+    /// No code of the program: the kernel called a signal handler here, and the next frame was interrupted.
     Signal,
-    /// None: the frame stands for the thread that the stack is of, see [`Frame::of_thread`].
+    /// No code: the frame represents the thread of the stack, see [`Frame::of_thread`].
     Thread,
 }
 
 impl FrameKind {
-    /// All kinds, in the order legends list them.
+    /// All kinds, in the order of legends.
     pub const ALL: [Self; 9] = [
         Self::Native,
         Self::Java,
@@ -104,7 +105,7 @@ impl FrameKind {
         Self::Thread,
     ];
 
-    /// The name in JSON.
+    /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

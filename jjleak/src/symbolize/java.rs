@@ -1,4 +1,4 @@
-//! Names of Java methods, and of what a JVM generates besides.
+//! Names of Java methods and of other code that a JVM generates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use jjleak_common::unwind::layer;
 use super::{Frame, FrameKind};
 use crate::jvm::{Blob, JavaFrame, Jvm, KnownMethods, Memory, Methods};
 
-/// Most places in code that are remembered, for a process that compiles and throws away without end.
+/// Maximum number of cached code locations, for a process that compiles and discards code endlessly.
 const MAX_PLACES: usize = 1 << 17;
 
-/// What has been named of a JVM's code.
+/// Cache of names in a JVM's code.
 #[derive(Debug, Default)]
 pub struct KnownJava {
     methods: KnownMethods,
-    /// What compiled code was named, and which code that was.
+    /// Frames by code location, with the compiled code that they belong to.
     places: HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
-    /// Frames that could not be named.
+    /// Number of frames without names.
     pub unnamed: u64,
 }
 
-/// Names the code of a JVM, from its memory as it is now.
+/// Names code of a JVM by the current content of its memory.
 pub struct JavaNames<'a, M> {
     heaps: &'a [CodeHeap],
     methods: Methods<'a, M>,
     places: &'a mut HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
     unnamed: &'a mut u64,
-    /// What was asked for a moment ago.
+    /// Results since the creation of this value.
     recent: HashMap<StackFrame, Option<Arc<[Frame]>>>,
 }
 
 impl<'a, M: Memory> JavaNames<'a, M> {
-    /// Names what is in these heaps.
+    /// Names code in these code heaps.
     pub fn new(jvm: &'a Jvm<M>, heaps: &'a [CodeHeap], known: &'a mut KnownJava) -> Self {
         let KnownJava { methods, places, unnamed } = known;
         Self { heaps, methods: jvm.methods(methods), places, unnamed, recent: HashMap::new() }
     }
 
-    /// The frames of a word of a stack, innermost first; `None` when it is not one of the JVM's code, or that is gone.
+    /// Frames of a word of a stack, innermost first; `None` if it is not in code of the JVM, or that code has been discarded.
     pub fn frames(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
         if let Some(recent) = self.recent.get(&frame) {
             return recent.clone();
@@ -62,8 +62,7 @@ impl<'a, M: Memory> JavaNames<'a, M> {
         Some(Arc::from([named(frame, method, false)]))
     }
 
-    /// The code at the frame's address now, if it is of the same compilation as when the stack was taken; otherwise, what
-    /// that was named before.
+    /// Frames of the current code at the address, if its compilation is still the one of the stack; otherwise the cached frames.
     fn generated(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
         let id = frame.layer() - layer::GENERATED;
         let now = self.methods.find(self.heaps, frame.address());
@@ -104,11 +103,11 @@ mod tests {
     use super::*;
     use crate::jvm::tests::image::{CODE, HEAP, STEP, image, open};
 
-    /// The number of the compilation in the made-up memory, and where it is.
+    /// Compile ID in the fake memory, and its address.
     const COMPILE_ID: u32 = 77;
     const COMPILE_ID_AT: u64 = HEAP + STEP + 16 + 40;
 
-    /// What a frame of this compilation is called, when the code there is of another one.
+    /// Names of a frame of this compilation when the code at its address is of another one.
     fn named(known: &mut KnownJava, id: u32, id_now: u32) -> Vec<String> {
         let mut image = image();
         image.int(COMPILE_ID_AT, id_now);

@@ -1,4 +1,4 @@
-//! Names of code that a compiler other than HotSpot's, or one that jjleak cannot look into, has generated.
+//! Names of generated code that is not HotSpot's, or is in a JVM that jjleak cannot read.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use super::{Frame, FrameKind};
 use crate::perf_map::PerfMap;
 
-/// Names code by a process's perf map.
+/// Names code by the process's perf map.
 pub struct JitNames<'a> {
     map: &'a PerfMap,
-    /// Whether the process is a JVM.
+    /// True if the process is a JVM.
     is_jvm: bool,
 }
 
 impl<'a> JitNames<'a> {
-    /// Names by what has been read of the map.
+    /// Names code by the entries read from the map.
     #[must_use]
     pub const fn new(map: &'a PerfMap, is_jvm: bool) -> Self {
         Self { map, is_jvm }
     }
 
-    /// The frame of a return address; `None` when the map does not know the code of the call in front of it.
+    /// Frames of a return address; `None` if the map has no entry for the preceding call.
     #[must_use]
     pub fn frames(&self, frame: StackFrame) -> Option<Arc<[Frame]>> {
         if InterpretedFrame::unpack(frame).is_some() {
@@ -34,9 +34,9 @@ impl<'a> JitNames<'a> {
     }
 }
 
-/// Whether a name in a JVM's map is a method's. HotSpot writes `void java.util.Timer.run()`, `OpenJ9`
-/// `java/util/Timer.run()V_warm`, perf-map-agent `Ljava/util/Timer;::run`; all else is code that the JVM has made for
-/// itself, such as `StubRoutines (1)` and `I2C/C2I adapters`.
+/// Kind of code, by its name in a JVM's map. Methods are `void java.util.Timer.run()` in HotSpot, `java/util/Timer.run()V_warm`
+/// in `OpenJ9`, and `Ljava/util/Timer;::run` with perf-map-agent. All other names are code that the JVM generated for itself,
+/// such as `StubRoutines (1)` and `I2C/C2I adapters`.
 fn kind_in_jvm(name: &str) -> FrameKind {
     let has_parameters = name.split_once('(').is_some_and(|(method, _)| method.contains('.'));
     if has_parameters || name.contains("::") { FrameKind::Java } else { FrameKind::JvmGenerated }

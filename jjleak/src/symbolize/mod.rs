@@ -1,8 +1,8 @@
-//! From addresses to frames.
+//! Converts addresses to frames.
 //!
-//! In: a [`RawStack`], the [`ModuleTable`] of its process, and names of the code that it has generated: [`JavaNames`] of a
-//! JVM's, [`JitNames`] of others. Out: [`Frame`]s with names, files and lines. Names
-//! are looked up when a stack is first seen and kept, so that they outlive the process and the mapping.
+//! In: a [`RawStack`], the [`ModuleTable`] of its process, and names of its generated code: [`JavaNames`] for a JVM's,
+//! [`JitNames`] for others. Out: [`Frame`]s with names, files and lines. Names are looked up when a stack is first seen and then
+//! kept, so that they outlive the process and the mapping.
 
 mod demangle;
 mod frame;
@@ -25,36 +25,36 @@ pub use frame::{Frame, FrameKind};
 pub use java::{JavaNames, KnownJava};
 pub use jit::JitNames;
 
-/// Names stacks and remembers them.
+/// Symbolizes stacks and caches the result.
 #[derive(Default)]
 pub struct StackNames {
     native: NativeSymbols,
-    /// By row: thousands are asked for at every look, one row after the other.
+    /// Stacks by row. A vector, because thousands of consecutive rows are read per snapshot.
     known: Vec<Option<NamedStack>>,
-    /// Frames of generated code, by row and word, of stacks that nobody has asked for yet.
+    /// Frames of generated code, by row and word, for stacks not symbolized yet.
     generated: HashMap<u32, GeneratedFrames>,
 }
 
-/// Frames by the words of a stack that they stand for.
+/// Frames by word of the stack.
 type GeneratedFrames = HashMap<StackFrame, Arc<[Frame]>>;
 
-/// A stack with names.
+/// A symbolized stack.
 #[derive(Debug, Clone)]
 pub struct NamedStack {
-    /// How the walk ended.
+    /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first.
     pub frames: Arc<[Frame]>,
 }
 
 impl StackNames {
-    /// Says which function the code at an offset of a file is in.
+    /// Sets the function name of the code at a file offset.
     pub fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
         self.native.set_function(module, offset, name);
     }
 
-    /// Names what is generated code in a stack now, for it can be gone when the stack is asked for: `name` tells the frames
-    /// of a word of the stack. What has a name keeps it.
+    /// Names the generated code in a stack now, because it can be discarded before the stack is symbolized: `name` returns the
+    /// frames of a word of the stack. Existing names are kept.
     pub fn keep_generated(
         &mut self,
         row: u32,
@@ -71,20 +71,20 @@ impl StackNames {
         }
     }
 
-    /// Whether a word of a stack has a name that was kept.
+    /// Returns true if a word of a stack has a kept name.
     #[must_use]
     pub fn has_kept(&self, row: u32, frame: StackFrame) -> bool {
         self.generated.get(&row).is_some_and(|known| known.contains_key(&frame.however_found()))
     }
 
-    /// Whether a stack has been asked for, and has the names that it will have.
+    /// Returns true if a stack has been symbolized; its names are final.
     #[must_use]
     pub fn is_named(&self, row: u32) -> bool {
         self.known(row).is_some()
     }
 
-    /// The stack in a row of the kernel's table: read by `read` and named the first time it is asked for. A
-    /// stack that cannot be read (not kept, or just being written) comes without frames and is asked for again.
+    /// The stack in a row of the kernel's table, read by `read` and symbolized on first use. A stack that cannot be read
+    /// (missing, or being written) has no frames and is read again next time.
     pub fn name(
         &mut self,
         row: u32,
@@ -110,7 +110,7 @@ impl StackNames {
         self.known.get(row as usize)?.as_ref()
     }
 
-    /// Forgets rows that are free for other stacks.
+    /// Removes rows that are free for other stacks.
     pub fn forget(&mut self, rows: &BTreeSet<u32>) {
         for row in rows {
             if let Some(known) = self.known.get_mut(*row as usize) {

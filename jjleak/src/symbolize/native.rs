@@ -1,4 +1,4 @@
-//! Names of native code, by blazesym: ELF symbols, DWARF lines and inlined functions, separate debug files.
+//! Symbols of native code, by blazesym: ELF symbols, DWARF lines and inlined functions, separate debug files.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,34 +15,34 @@ use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::unwind::GoNames;
 
-/// Looks up native frames; remembers each code location.
+/// Looks up native frames and caches each code location.
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     known: HashMap<Place, Known>,
     tail_calls: TailCalls,
-    /// Where tail calls end between a call and who was found running, outermost first, as addresses in the call's file.
+    /// Addresses after the tail calls between a call and the executing function, outermost first, in the call's file.
     jumps: HashMap<(Place, Place), Rc<[u64]>>,
-    /// Go's functions of files without symbols; `None` for files without Go.
+    /// Go functions of files without symbols; `None` for files without Go.
     go: HashMap<FileVersion, Option<GoNames>>,
 }
 
-/// A location in code: a file, and an offset in it.
+/// A code location: a file and an offset.
 type Place = (FileVersion, u64);
 
-/// What is known of a location.
+/// Symbols of a location.
 #[derive(Default)]
 struct Known {
-    /// The function there, preceded by those inlined into it, innermost first; without addresses in the process.
+    /// The function, preceded by functions inlined into it, innermost first; without addresses in the process.
     frames: Vec<Frame>,
     /// Address of the function in the file.
     function: Option<u64>,
-    /// The call that ends behind it.
+    /// The call that ends after the location.
     call: Option<Call>,
 }
 
 impl Default for NativeSymbols {
     fn default() -> Self {
-        // blazesym gives every name to its demanglers, which take names of C for fragments of mangled ones.
+        // blazesym's demanglers take C names for fragments of mangled names.
         let symbolizer = Symbolizer::builder().enable_demangling(false).build();
         Self {
             symbolizer,
@@ -55,15 +55,15 @@ impl Default for NativeSymbols {
 }
 
 impl NativeSymbols {
-    /// Says which function the code at an offset of a file is in. Probed functions are known better from where the
-    /// probe was put than from debug information, which has internal names for them.
+    /// Sets the function name of the code at a file offset. The name of the probe is better for probed functions than debug
+    /// information, which has internal names for them.
     pub(super) fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
         let frame = Frame { symbol: name.to_owned(), ..frame_in(module) };
         self.known.insert((module.version, offset), Known { frames: vec![frame], ..Known::default() });
     }
 
-    /// Frames of a stack. The first address is an instruction that was executing, as is the one that a signal interrupted; the
-    /// others follow a call, so that the call is found one byte before.
+    /// Frames of a stack. The first address, and any interrupted by a signal, is an executing instruction; the others are return
+    /// addresses, so the call is found one byte before.
     pub(super) fn frames(
         &mut self,
         stack: &RawStack,
@@ -72,17 +72,17 @@ impl NativeSymbols {
     ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
         let mut is_interrupted = true;
-        // Who was found running: the one in front.
+        // The previous frame: the function that was executing.
         let mut callee: Option<Located> = None;
         for frame in &stack.frames {
             let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
             let looked_up = address.saturating_sub(u64::from(!is_interrupted));
-            // Code that a process has generated can be in a file, of memory.
+            // Generated code can be in a file, such as a memfd.
             let found = modules
                 .find_frame(looked_up, frame.layer(), &stack.found)
                 .filter(|_| !generated.contains_key(&frame.however_found()));
             if let Some(place) = found {
-                // A frame pointer is no proof that nothing is missing in between.
+                // After a frame pointer, other frames may be missing in between.
                 if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
                     frames.extend(self.restored(modules, place, address, callee));
                 }
@@ -103,8 +103,8 @@ impl NativeSymbols {
         frames
     }
 
-    /// The frames that tail calls took from the stack between a call, which ends after `place` and returns to `address`, and who
-    /// was found running; innermost first.
+    /// Frames removed by tail calls between a call, which ends after `place` and returns to `address`, and the executing
+    /// function; innermost first.
     fn restored(
         &mut self,
         modules: &ModuleTable,
@@ -124,7 +124,7 @@ impl NativeSymbols {
         let jumps = self.jumps.entry(((module.version, place.offset), callee)).or_insert_with(find);
         let mut frames = Vec::new();
         for end in Rc::clone(jumps).iter().rev() {
-            // As a return address, it is looked up in front.
+            // Like any return address, it is looked up one byte before.
             let at = end.saturating_sub(1);
             let Some(offset) = module.offset_of_code(at) else { continue };
             let located = self.locate(module, Located { offset, address: Some(at), ..place }, false);
@@ -138,7 +138,7 @@ impl NativeSymbols {
         frames
     }
 
-    /// What is at a place of a file: of the instruction that was executing, or of the last byte of a call.
+    /// Symbols of a place in a file: an executing instruction, or the last byte of a call.
     fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &Known {
         let (symbolizer, go) = (&self.symbolizer, &mut self.go);
         self.known.entry((module.version, place.offset)).or_insert_with(|| {
@@ -164,7 +164,7 @@ impl NativeSymbols {
     }
 }
 
-/// Frames of code that is in no file.
+/// Frames of code that is not in a file.
 fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<Frame> {
     let by_frame_pointer = frame.is_by_frame_pointer();
     let unknown = || vec![Frame { address: without_mark(frame), ..Frame::default() }];
@@ -175,7 +175,7 @@ fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<Frame
     frames
 }
 
-/// An address, or the method's of an interpreted frame.
+/// The address, or that of the method for an interpreted frame.
 fn without_mark(frame: StackFrame) -> u64 {
     InterpretedFrame::unpack(frame).map_or(frame.address(), |frame| frame.method)
 }
@@ -183,7 +183,7 @@ fn without_mark(frame: StackFrame) -> u64 {
 /// Where fibres of glibc (makecontext(3)) begin.
 const FIBRE_ROOT: &str = "__start_context";
 
-/// A frame of which only the file is known.
+/// A frame with no more than its file.
 fn frame_in(module: &Module) -> Frame {
     Frame {
         module: module.path.to_string_lossy().into_owned(),
@@ -193,15 +193,15 @@ fn frame_in(module: &Module) -> Frame {
     }
 }
 
-/// The function of Go at an address; empty when it is not known.
+/// The Go function at an address; empty if unknown.
 fn go_name(known: &mut HashMap<FileVersion, Option<GoNames>>, module: &Module, address: u64) -> String {
     let names = known.entry(module.version).or_insert_with(|| GoNames::read(&module.parts().ok()?));
     let name = names.as_ref().and_then(|names| names.at(address));
     name.unwrap_or_default().to_owned()
 }
 
-/// The symbol at an address. By an offset, blazesym would ask the program headers of the separate debug file, if there is one, which
-/// have other offsets.
+/// The symbol at an address. Addresses are used because blazesym resolves offsets by the program headers of the separate debug
+/// file, if there is one, which have other offsets.
 fn lookup<'a>(symbolizer: &'a Symbolizer, module: &Module, address: u64) -> Option<Sym<'a>> {
     let source = Source::Elf(Elf::new(module.stable_path()));
     match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {

@@ -1,21 +1,21 @@
-//! The frame between a signal handler and the code that it interrupted.
+//! Frames between a signal handler and the interrupted code.
 //!
-//! The kernel has a handler return to code that calls `rt_sigreturn` (`SA_RESTORER`, which x86-64 demands). C libraries keep
-//! that code without a symbol, or with one that only people know who work on them.
+//! Signal handlers return to code that calls `rt_sigreturn` (`SA_RESTORER`, required on x86-64). C libraries have no symbol for
+//! this code, or an obscure one.
 
 use crate::processes::Module;
 
-/// What handlers return to begins with: `mov $15, %rax` or `mov $15, %eax`, and `syscall`. Debuggers and unwinders know it by the
-/// same bytes (`MD_FALLBACK_FRAME_STATE_FOR` of GCC, `amd64_linux_sigtramp_start` of gdb): glibc, musl and Go's runtime write
-/// the first.
+/// First instructions of the code that handlers return to: `mov $15, %rax` or `mov $15, %eax`, and `syscall`. Debuggers and
+/// unwinders match the same bytes (`MD_FALLBACK_FRAME_STATE_FOR` in GCC, `amd64_linux_sigtramp_start` in gdb). glibc, musl and
+/// Go's runtime use the first.
 const RETURN: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
 const LONGEST: usize = RETURN[0].len();
 
-/// The frame's name, as gdb has it: it is nobody's function.
+/// Name of the frame, as in gdb; it belongs to no function.
 pub(super) const NAME: &str = "<signal handler called>";
 
-/// Whether who returns to this offset of a file returns from a signal handler.
+/// Returns true if this file offset is the return address of a signal handler.
 pub(super) fn is_return(module: &Module, offset: u64) -> bool {
     let mut code = [0; LONGEST];
     module.read_at(offset, &mut code) && begins_return(&code)

@@ -1,19 +1,19 @@
-//! The chain of tail calls between a function that was called and the one that was found running in its place.
+//! Search for the chain of tail calls from a called function to the executing one.
 
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Longest chain that is followed: compilers' output has chains of a few.
+/// Maximum length of a chain: chains in compiled code have a few tail calls.
 const MAX_CHAIN: usize = 16;
-/// Most functions that are visited for one chain, so that a hostile file costs no more than a program.
+/// Maximum number of visited functions per chain, to bound the cost of hostile files.
 const MAX_VISITED: usize = 64;
 
 /// A function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Function {
-    /// Where it begins.
+    /// Entry address.
     pub(super) start: u64,
-    /// Its code, which can be in several places.
+    /// Address ranges of its code.
     pub(super) code: Vec<Range<u64>>,
 }
 
@@ -26,21 +26,21 @@ impl Function {
 /// A tail call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TailCall {
-    /// Address after the instruction, as a return address has it.
+    /// Address after the instruction, like a return address.
     pub(super) end: u64,
     pub(super) target: Target,
 }
 
-/// Who is called.
+/// Target of a tail call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// Code at this address of the same file.
     Code(u64),
-    /// What the dynamic loader finds under this name.
+    /// The symbol that the dynamic loader resolves this name to.
     Import(String),
 }
 
-/// Who was found running.
+/// The executing function.
 #[derive(Debug, Clone)]
 pub(super) enum Callee {
     /// The function around this address of the same file.
@@ -49,17 +49,16 @@ pub(super) enum Callee {
     Exported(Vec<String>),
 }
 
-/// What is known of a file's functions.
+/// Functions of a file.
 pub(super) trait Functions {
-    /// The function that begins at an address.
+    /// The function with this entry address.
     fn at(&mut self, address: u64) -> Option<Rc<Function>>;
-    /// All tail calls of a function, if these are known, and who is called by each.
+    /// All tail calls of a function with their targets, if all are known.
     fn tail_calls(&mut self, function: &Function) -> Option<Vec<TailCall>>;
 }
 
-/// The ends of the tail calls that lead from the function that begins at `start` to the callee, the outermost first; nothing
-/// unless there is one chain that is the only one. Whatever is not certain about any function on the way ends the search, for it
-/// might hide another chain.
+/// Addresses after the tail calls that lead from the function at `start` to the callee, outermost first; `None` unless there is
+/// exactly one chain. Any uncertainty about a function on the way ends the search, because it might hide another chain.
 pub(super) fn find(functions: &mut impl Functions, start: u64, callee: &Callee) -> Option<Vec<u64>> {
     let mut search =
         Search { functions, callee, visited: 0, path: Vec::new(), entered: Vec::new(), found: None };
@@ -71,22 +70,22 @@ struct Search<'a, F> {
     functions: &'a mut F,
     callee: &'a Callee,
     visited: usize,
-    /// Ends of the tail calls up to here.
+    /// Addresses after the tail calls up to here.
     path: Vec<u64>,
-    /// The functions that they are in.
+    /// Functions that contain these tail calls.
     entered: Vec<u64>,
     found: Option<Vec<u64>>,
 }
 
 impl<F: Functions> Search<'_, F> {
-    /// Follows the tail calls of a function; nothing when the search is in vain.
+    /// Follows the tail calls of a function; `None` if the search has failed.
     fn visit(&mut self, address: u64) -> Option<()> {
         let function = self.functions.at(address)?;
         if matches!(self.callee, Callee::Code(callee) if function.holds(*callee)) {
             return self.arrive();
         }
         self.visited += 1;
-        // Who comes round to a function again may have done so any number of times.
+        // A cycle could have been taken any number of times.
         if self.entered.contains(&address) || self.entered.len() == MAX_CHAIN || self.visited > MAX_VISITED {
             return None;
         }
@@ -96,7 +95,7 @@ impl<F: Functions> Search<'_, F> {
             match (&call.target, self.callee) {
                 (Target::Code(next), _) => self.visit(*next)?,
                 (Target::Import(name), Callee::Exported(names)) if names.contains(name) => self.arrive()?,
-                // What another file's function calls is not known.
+                // The tail calls of another file's functions are unknown.
                 (Target::Import(_), _) => return None,
             }
             self.path.pop();
@@ -105,7 +104,7 @@ impl<F: Functions> Search<'_, F> {
         Some(())
     }
 
-    /// Keeps the chain, unless there is another one.
+    /// Records the chain, unless there already is one.
     fn arrive(&mut self) -> Option<()> {
         if self.found.is_some() {
             return None;
@@ -121,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Functions by address, each with its tail calls; `None` where these are not known.
+    /// Functions by address with their tail calls; `None` if unknown.
     struct Graph(BTreeMap<u64, Option<Vec<Target>>>);
 
     impl Functions for Graph {
@@ -139,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The chain from the function at 100, of these calls, to one at 900.
+    /// The chain from the function at 100 to the one at 900, given these tail calls.
     fn chain(calls: &[(u64, &[u64])]) -> Option<Vec<u64>> {
         let targets = |to: &[u64]| Some(to.iter().map(|to| Target::Code(*to)).collect());
         let mut graph = Graph(calls.iter().map(|(from, to)| (*from, targets(to))).collect());
@@ -163,7 +162,7 @@ mod tests {
         let several: [&[(u64, &[u64])]; 3] = [
             &[(100, &[200, 300]), (200, &[900]), (300, &[900]), (900, &[])],
             &[(100, &[900, 900]), (900, &[])],
-            // Round and round, and out at some time.
+            // A cycle with an exit.
             &[(100, &[200]), (200, &[100, 900]), (900, &[])],
         ];
         assert!(several.into_iter().all(|calls| chain(calls).is_none()));

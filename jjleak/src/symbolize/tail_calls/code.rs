@@ -1,4 +1,4 @@
-//! Calls and jumps, read from code.
+//! Decodes calls and jumps.
 
 use std::ops::Range;
 
@@ -6,33 +6,34 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, 
 
 use super::chain::Function;
 
-/// A call of code at a distance: `call rel32`.
+/// Opcode of a relative call: `call rel32`.
 const CALL: u8 = 0xe8;
-/// Bytes of such a call.
+/// Length of such a call.
 pub(super) const CALL_BYTES: usize = 5;
-/// As much of a stub as is read: a mark for indirect jumps (`endbr64`), and a jump.
+/// Length to read of a stub: a marker for indirect jumps (`endbr64`), and a jump.
 pub(super) const STUB_BYTES: usize = 16;
-/// Longest function whose code is read.
+/// Maximum size of a function to decode.
 pub(super) const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 
 const BITS: u32 = 64;
 
-/// Where a call leads that ends at this address, if these last bytes of it are a call at a distance.
+/// Target of a relative call that has these last bytes and ends at this address.
 pub(super) fn called(bytes: [u8; CALL_BYTES], end: u64) -> Option<u64> {
     let [CALL, distance @ ..] = bytes else { return None };
     Some(end.wrapping_add_signed(i32::from_le_bytes(distance).into()))
 }
 
-/// Where a jump leads.
+/// Target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Jump {
-    /// To this address.
+    /// This address.
     To(u64),
-    /// To where the word at this address points.
+    /// The address stored at this one.
     Through(u64),
 }
 
-/// What a stub for a function of another file does first: jumps through a word that the dynamic loader writes.
+/// The word through which a stub jumps first, if the bytes are a stub for a function of another file; the dynamic loader writes
+/// that word.
 pub(super) fn stub(bytes: &[u8], address: u64) -> Option<u64> {
     let mut decoder = Decoder::with_ip(BITS, bytes, address, DecoderOptions::NONE);
     let mut instruction = decoder.decode();
@@ -45,8 +46,8 @@ pub(super) fn stub(bytes: &[u8], address: u64) -> Option<u64> {
     }
 }
 
-/// The jumps by which a part of a function's code leaves the function, with where each instruction ends; nothing unless all
-/// of them are known. A jump through a register may be one, or go by a table inside of the function.
+/// Jumps from a part of a function's code to outside of the function, with the addresses after the instructions; `None` unless
+/// all are known. An indirect jump through a register may leave the function, or use a jump table within it.
 pub(super) fn exits(code: &[u8], part: &Range<u64>, function: &Function) -> Option<Vec<(u64, Jump)>> {
     let mut exits = Vec::new();
     let mut falls_through = true;
@@ -60,7 +61,7 @@ pub(super) fn exits(code: &[u8], part: &Range<u64>, function: &Function) -> Opti
             continue;
         }
         match jump(&instruction)? {
-            // To its own beginning, it may be a loop or a call of itself.
+            // A jump to its own entry may be a loop or a recursive call.
             Jump::To(to) if function.holds(to) => {}
             exit => exits.push((instruction.next_ip(), exit)),
         }

@@ -1,4 +1,4 @@
-//! Where functions are, from DWARF. Units are read when they are asked for.
+//! Function ranges from DWARF. Units are read on demand.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,23 +17,23 @@ use object::{CompressionFormat, Object, ObjectSection};
 
 use super::chain::Function;
 
-/// Largest sections that are decompressed into memory, together: those of a large library have some tens of MiB.
+/// Maximum total size of decompressed sections: those of a large library have some tens of MiB.
 const MAX_DECOMPRESSED_BYTES: u64 = 128 << 20;
-/// Largest unit that is read. Whole programs optimized as one unit take seconds beyond.
+/// Maximum size of a unit. Whole programs optimized as one unit take seconds beyond.
 const MAX_UNIT_BYTES: usize = 32 << 20;
-/// Most of a file that is read for all its chains.
+/// Maximum number of bytes read of a file, for all its chains.
 const MAX_READ_BYTES: usize = 512 << 20;
-/// Functions that are kept for a file; then those of all units are forgotten.
+/// Maximum number of cached functions per file; beyond, the cache is cleared.
 const MAX_FUNCTIONS: usize = 1 << 17;
-/// Most units of a file: browsers have some 30,000.
+/// Maximum number of units per file: browsers have some 30,000.
 const MAX_UNITS: usize = 1 << 17;
 
-/// Units' code that is looked at in front of an address.
+/// Maximum number of units checked for an address.
 const MAX_OVERLAPPING: usize = 4;
 
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 
-/// The sections that are needed.
+/// Required sections.
 const SECTIONS: [SectionId; 5] = [
     SectionId::DebugInfo,
     SectionId::DebugAbbrev,
@@ -42,11 +42,11 @@ const SECTIONS: [SectionId; 5] = [
     SectionId::DebugRngLists,
 ];
 
-/// A file's debug information.
+/// Debug information of a file.
 pub(super) struct DebugInfo {
     file: Mmap,
     sections: [Section; SECTIONS.len()],
-    /// Code, and where in the debug information the unit is that describes it; in order.
+    /// Address ranges of code, with the offset of the unit that describes it; sorted.
     units: Vec<(Range<u64>, usize)>,
     functions: HashMap<usize, Rc<[Rc<Function>]>>,
     kept: usize,
@@ -59,10 +59,10 @@ enum Section {
 }
 
 impl DebugInfo {
-    /// The debug information in a file; nothing if it has none, or none that can be read.
+    /// Opens the debug information of a file; `None` if there is none, or it cannot be read.
     pub(super) fn open(file: &File) -> Option<Self> {
-        // SAFETY: nothing is assumed of the content, which is parsed as bytes; whoever shortens the file ends jjleak, as it does by
-        // the mappings that names are looked up in.
+        // SAFETY: the content is only parsed as bytes, so changes are harmless. Truncation of the file would kill jjleak, as it
+        // does with the mappings of files for symbol lookup.
         let file = unsafe { Mmap::map(file) }.ok()?;
         let sections = sections(&file)?;
         let mut this =
@@ -71,10 +71,10 @@ impl DebugInfo {
         Some(this).filter(|this| !this.units.is_empty())
     }
 
-    /// The function that begins at an address.
+    /// The function with this entry address.
     pub(super) fn at(&mut self, address: u64) -> Option<Rc<Function>> {
         let after = self.units.partition_point(|(code, _)| code.start <= address);
-        // Ranges of units can overlap where the linker has thrown code away.
+        // Ranges of units can overlap where the linker has discarded code.
         let around = self.units[..after]
             .iter()
             .rev()
@@ -88,7 +88,7 @@ impl DebugInfo {
         })
     }
 
-    /// The functions of a unit, in order.
+    /// Functions of a unit, sorted.
     fn functions(&mut self, offset: usize) -> Option<Rc<[Rc<Function>]>> {
         if let Some(known) = self.functions.get(&offset) {
             return Some(Rc::clone(known));
@@ -145,7 +145,7 @@ fn sections(file: &[u8]) -> Option<[Section; SECTIONS.len()]> {
     Some([info?, abbrev?, addr?, ranges?, lists?])
 }
 
-/// The code that each unit describes, in order.
+/// Address ranges of each unit, sorted.
 fn units(dwarf: &Dwarf<Bytes<'_>>) -> Vec<(Range<u64>, usize)> {
     let mut units = Vec::new();
     let mut headers = dwarf.units();
@@ -156,7 +156,7 @@ fn units(dwarf: &Dwarf<Bytes<'_>>) -> Vec<(Range<u64>, usize)> {
         let Some(unit) = open(dwarf, header) else { continue };
         let Ok(mut ranges) = dwarf.unit_ranges(&unit) else { continue };
         while let Ok(Some(range)) = ranges.next() {
-            // What the linker has thrown away begins at 0, or ends before it begins.
+            // Discarded code starts at 0, or ends before its start.
             if range.begin != 0 && range.begin < range.end {
                 units.push((range.begin..range.end, offset));
             }
@@ -166,7 +166,7 @@ fn units(dwarf: &Dwarf<Bytes<'_>>) -> Vec<(Range<u64>, usize)> {
     units
 }
 
-/// A unit, to read its entries. gimli's own constructor wants the sections of strings and lines, too.
+/// Opens a unit to read its entries. gimli's own constructor also requires the sections of strings and lines.
 fn open<'data>(dwarf: &Dwarf<Bytes<'data>>, header: UnitHeader<Bytes<'data>>) -> Option<Unit<Bytes<'data>>> {
     let abbreviations = Arc::new(header.abbreviations(&dwarf.debug_abbrev).ok()?);
     let encoding = header.encoding();
@@ -201,7 +201,7 @@ fn open<'data>(dwarf: &Dwarf<Bytes<'data>>, header: UnitHeader<Bytes<'data>>) ->
     Some(unit)
 }
 
-/// The functions of a unit, in order.
+/// Functions of a unit, sorted.
 fn functions<'data>(
     dwarf: &Dwarf<Bytes<'data>>,
     header: UnitHeader<Bytes<'data>>,
@@ -222,7 +222,7 @@ fn functions<'data>(
     Some(found)
 }
 
-/// What an entry says of where its code is.
+/// Attributes with the location of an entry's code.
 #[derive(Default)]
 struct Place<'data> {
     low_pc: Option<u64>,
@@ -275,9 +275,9 @@ impl<'data> Place<'data> {
             }
             _ => return None,
         };
-        // The first part is the one that is entered.
+        // The first range contains the entry point.
         let start = self.entry_pc.or(code.first().map(|code| code.start))?;
-        // What the linker has thrown away is at 0.
+        // Discarded code is at 0.
         (start != 0).then_some(Function { start, code })
     }
 }

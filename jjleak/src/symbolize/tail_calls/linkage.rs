@@ -1,19 +1,19 @@
-//! What the dynamic loader binds: names behind words of a file, and functions that a file exports.
+//! Dynamic linkage: imported symbols by relocated word, and exported functions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use object::{Object, ObjectSymbol, ReadRef, RelocationTarget, SymbolKind};
 
-/// Most symbols that are kept of a file, of each kind. Large libraries have some hundred thousand.
+/// Maximum number of symbols per file, of each kind. Large libraries have some hundred thousand.
 const MAX_SYMBOLS: usize = 1 << 20;
 
-/// Names of dynamic symbols of a file.
+/// Dynamic symbols of a file.
 #[derive(Debug, Default)]
 pub(super) struct Linkage {
-    /// Names of functions, by the words that the loader writes their addresses to.
+    /// Function names by the word to which the loader writes their address.
     imports: HashMap<u64, String>,
-    /// Exported functions by their addresses.
+    /// Exported functions by address.
     exports: BTreeMap<u64, Vec<(Range<u64>, String)>>,
 }
 
@@ -48,7 +48,7 @@ impl Linkage {
         self.imports.get(&word).map(String::as_str)
     }
 
-    /// The names under which the function around an address is exported.
+    /// The exported names of the function at an address.
     pub(super) fn exported(&self, address: u64) -> Vec<String> {
         let Some((_, nearest)) = self.exports.range(..=address).next_back() else { return Vec::new() };
         nearest.iter().filter(|(code, _)| code.contains(&address)).map(|(_, name)| name.clone()).collect()

@@ -1,9 +1,9 @@
-//! Frames that tail calls have taken from the stack.
+//! Frames removed by tail calls.
 //!
-//! A function that ends with a call of another jumps to it instead: it has no frame when the other runs, and its caller seems
-//! to have called the other. Who was called stands in the call instruction; if that is not who runs, jumps led there. They are
-//! followed through the code of functions whose place debug information tells, and what is on the only way is restored. gdb does the
-//! same by call sites of DWARF, of which clang leaves some out and Rust all: all jumps of a function are in its code.
+//! A function that ends with a tail call jumps to the callee: it has no frame while the callee runs, and its caller seems to have
+//! called the callee. The call instruction has the function that was really called; if another one runs, tail calls led there.
+//! The search follows jumps through the code of functions with debug information, and restores the frames on the path if it is
+//! the only one. gdb uses DWARF call sites instead, of which clang omits some and Rust all; the code has all jumps of a function.
 
 mod chain;
 mod code;
@@ -20,20 +20,20 @@ use code::Jump;
 use debug_info::DebugInfo;
 use linkage::Linkage;
 
-/// Most files of which something is known at a time; then all are forgotten. A host maps fewer at a time.
+/// Maximum number of cached files; beyond, the cache is cleared. A host maps fewer at a time.
 const MAX_FILES: usize = 512;
 
-/// Where a call of a file's function was seen.
+/// A call in a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// Address of the function that was called.
+    /// Address of the called function.
     pub(super) function: u64,
-    /// Address at which the call ends.
+    /// Address after the call.
     pub(super) end: u64,
 }
 
 impl Call {
-    /// The call that ends at an offset of a file, which has this address, if it says whom it calls.
+    /// The call that ends at a file offset, which has the address `end`, if it is a direct call.
     pub(super) fn before(module: &Module, offset: u64, end: u64) -> Option<Self> {
         let mut bytes = [0; code::CALL_BYTES];
         let is_read = module.read_at(offset.checked_sub(bytes.len() as u64)?, &mut bytes);
@@ -48,7 +48,7 @@ pub(super) struct TailCalls {
     files: HashMap<FileVersion, KnownFile>,
 }
 
-/// What is known of a file, read when it is first needed.
+/// Cached data of a file, read on demand.
 #[derive(Default)]
 struct KnownFile {
     debug_info: OnceCell<Option<DebugInfo>>,
@@ -56,8 +56,8 @@ struct KnownFile {
 }
 
 impl TailCalls {
-    /// The tail calls between a call and the function that was found running at an address of a file, outermost first, by the
-    /// addresses at which they end. There are none unless it is certain what they are.
+    /// Tail calls between a call and the function executing at an address of `callee`, outermost first, as addresses after the
+    /// instructions. Empty unless they are certain.
     pub(super) fn between(&mut self, module: &Module, call: Call, callee: &Module, running: u64) -> Vec<u64> {
         let callee = if callee.version == module.version {
             Callee::Code(running)
@@ -65,7 +65,7 @@ impl TailCalls {
             Callee::Exported(self.file(callee).linkage(callee).exported(running))
         };
         let mut program = Program { module, known: self.file(module) };
-        // Whom it leads to, the dynamic loader has decided.
+        // The dynamic loader has chosen the target.
         if program.stub(call.function).is_some() {
             return Vec::new();
         }
@@ -103,7 +103,7 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// Reads code; whether there is as much of it.
+    /// Reads code. Returns true if there are enough bytes.
     fn read(&self, address: u64, code: &mut [u8]) -> bool {
         self.module.offset_of_code(address).is_some_and(|offset| self.module.read_at(offset, code))
     }
