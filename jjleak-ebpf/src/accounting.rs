@@ -1,4 +1,4 @@
-//! The rules of the books: what an entry and a free do.
+//! Rules of the accounting: what an entry and a free do.
 
 use aya_log_ebpf::debug;
 use jjleak_common::{
@@ -19,9 +19,8 @@ use crate::{
     sampling, stack, trace,
 };
 
-/// Whether a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
-/// thread's allocation calls in progress. Only judges: a record that it takes for stale stays, since the next allocation
-/// call shows it anyway.
+/// Returns true if a system call with this stack pointer, made by a function that returns to `caller`, is part of one of the
+/// thread's allocation calls in progress. Does not change records: a stale one stays, and the next allocation call detects it.
 #[inline(always)]
 pub(crate) fn is_part_of_allocation(
     image: ImageId,
@@ -30,13 +29,13 @@ pub(crate) fn is_part_of_allocation(
     caller: u64,
 ) -> bool {
     let Some(calls) = CALLS.get() else { return false };
-    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    // SAFETY: task storage belongs to the current task, which is executing this system call, so there is no concurrent access.
     let calls = unsafe { &*calls };
     let books = Books { slot: image.slot(), image, row };
     books.makes(&calls.current, stack_pointer, caller) || books.makes(&calls.outer, stack_pointer, caller)
 }
 
-/// A function that gives a new block was called.
+/// Entry of a function that returns a new block.
 #[inline(always)]
 pub(crate) fn enter_allocate(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -46,15 +45,15 @@ pub(crate) fn enter_allocate(hit: &Hit) {
     }
 }
 
-/// A stack is all that is wanted.
+/// Captures only a stack.
 #[inline(always)]
 pub(crate) fn take_stack(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
     stack::capture(books.image, books.row, hit);
 }
 
-/// A function that turns a block into another one was called. The block stays in the table until the outcome is known,
-/// marked, for the allocator can give its address to somebody else in the meantime.
+/// Entry of a function that resizes a block. The block stays in the table, marked, until the outcome is known, because the
+/// allocator may reuse its address meanwhile.
 #[inline(always)]
 pub(crate) fn enter_resize(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -74,7 +73,7 @@ pub(crate) fn enter_resize(hit: &Hit) {
     begin(&books, hit, pending, flags);
 }
 
-/// A function that resizes a block where it is was called.
+/// Entry of a function that resizes a block in place.
 #[inline(always)]
 pub(crate) fn enter_resize_in_place(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -88,14 +87,14 @@ pub(crate) fn enter_resize_in_place(hit: &Hit) {
     begin(&books, hit, pending, flags);
 }
 
-/// Where to note this call, when it is one that counts.
+/// Record to use for this call, if the call counts.
 #[inline(always)]
 pub(crate) fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
     let Some(calls) = CALLS.get_or_create() else {
         books.count(Counter::PendingFull);
         return None;
     };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     calls.freed_by_library = 0;
     if is_nested(books, hit, &mut calls.outer) {
@@ -119,7 +118,7 @@ pub(crate) fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
     Some(&mut calls.current)
 }
 
-/// Whether a call is made by the one that has called the program back, and only that one counts.
+/// Returns true if a call is nested in the outer call, which has called back into the program; only the outer call counts.
 #[inline(always)]
 pub(crate) fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
     match books.nesting(outer, hit.cfa()) {
@@ -135,7 +134,7 @@ pub(crate) fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
     }
 }
 
-/// Notes the call.
+/// Records the call.
 #[inline(always)]
 pub(crate) fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
@@ -151,7 +150,7 @@ pub(crate) fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) 
     pending.flags = flags | left_out | flag::RUNNING;
 }
 
-/// Why a block of this size is not booked, as a flag; 0 when it is.
+/// The flag for the reason why a block of this size is not accounted for; 0 if it is.
 #[inline(always)]
 pub(crate) fn left_out(size: u64) -> u8 {
     if filters_out(size) {
@@ -163,7 +162,7 @@ pub(crate) fn left_out(size: u64) -> u8 {
     }
 }
 
-/// The size the caller asked for; `u64::MAX` when the product overflows, which the allocator refuses.
+/// The requested size; `u64::MAX` if the product overflows, which the allocator rejects.
 #[inline(always)]
 fn requested_size(hit: &Hit) -> u64 {
     if let Some(inside) = hit.cookie.inside {
@@ -179,7 +178,7 @@ fn requested_size(hit: &Hit) -> u64 {
     if count != 0 && size > opaque(u64::MAX) / count { u64::MAX } else { size.wrapping_mul(count) }
 }
 
-/// An allocation call will never return. What it was resizing is as it was, for all we know.
+/// Drops an allocation call that will never return. The block that it was resizing is assumed unchanged.
 #[inline(always)]
 pub(crate) fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
     books.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
@@ -191,8 +190,7 @@ pub(crate) fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
     pending.flags = 0;
 }
 
-/// A block is about to be freed: it leaves the table now, before the allocator can give its address to
-/// somebody else.
+/// A block is about to be freed. It is removed from the table now, before the allocator can reuse its address.
 #[inline(always)]
 pub(crate) fn free(hit: &Hit) {
     let block = hit.arg(hit.cookie.signature.pointer);
@@ -210,16 +208,16 @@ pub(crate) fn free(hit: &Hit) {
     }
 }
 
-/// Another allocator may come to free the same block for this one.
+/// Records that another allocator may free the same block on behalf of this one.
 #[inline(always)]
 fn note_passed_on(block: u64) {
-    // Without memory for it, the other free counts as one of an unknown block.
+    // Without memory for the record, the second free counts as one of an unknown block.
     let Some(calls) = CALLS.get_or_create() else { return };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     unsafe { (*calls).passed_on = block };
 }
 
-/// A function was called that changes the books in a way that is not followed.
+/// Counts a call that allocates or frees in a way that is not traced.
 #[inline(always)]
 pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
     if let Some(books) = Books::of(hit) {
@@ -231,13 +229,13 @@ pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
 #[inline(always)]
 fn free_absent(books: &Books, hit: &Hit, block: u64) {
     if let Some(calls) = CALLS.get() {
-        // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+        // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
         let calls = unsafe { &mut *calls };
         if calls.passed_on == block && !hit.cookie.signature.passes_on() {
             calls.passed_on = 0;
             return;
         }
-        // Made by an allocation call in progress, of a block that is the allocator's own.
+        // Freed by an allocation call in progress; the block is internal to the allocator.
         let cfa = hit.cfa();
         if books.nesting(&calls.current, cfa) == Nesting::Nested
             || books.nesting(&calls.outer, cfa) == Nesting::Nested
@@ -249,23 +247,23 @@ fn free_absent(books: &Books, hit: &Hit, block: u64) {
     books.count_unknown_free();
 }
 
-/// A block that is not in the books was freed, by the C library or not. What the library has kept for a thread it frees last
-/// of all, when the thread ends: only then is it told from what the program has it free, as by `fclose`.
+/// An unknown block was freed, by the C library or by the program. The library frees its data of a thread last, when the thread
+/// ends; only then can these blocks be told from blocks that the library frees on behalf of the program, as in `fclose`.
 #[inline(always)]
 fn note_freed_by_library(is_by_library: bool) {
     let calls = if is_by_library { CALLS.get_or_create() } else { CALLS.get() };
-    // Without memory for it, the block counts as the program's.
+    // Without memory for the record, the block counts as the program's.
     let Some(calls) = calls else { return };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     calls.freed_by_library = if is_by_library { calls.freed_by_library + 1 } else { 0 };
 }
 
-/// The current thread ends: what the C library has freed since it last allocated was kept for it.
+/// The current thread ends: blocks freed by the C library since its last allocation were the library's data of the thread.
 #[inline(always)]
 pub(crate) fn end_thread(slot: ProcessSlot) {
     let Some(calls) = CALLS.get() else { return };
-    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    // SAFETY: task storage belongs to the current task, which is executing this hook, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     if calls.freed_by_library > 0 {
         count_many(slot, Counter::FreedByCLibrary, calls.freed_by_library);

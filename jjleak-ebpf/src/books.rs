@@ -1,4 +1,4 @@
-//! The books of the process that a probe was hit in, and what its calls are to each other.
+//! Accounting of the process of a probe hit, and nesting of its calls.
 
 use core::ptr::{addr_of, read_volatile};
 
@@ -17,7 +17,7 @@ use crate::{
     sampling,
 };
 
-/// An armed process, as one hit sees it.
+/// The armed process of a probe hit.
 pub(crate) struct Books {
     pub(crate) slot: ProcessSlot,
     pub(crate) image: ImageId,
@@ -25,7 +25,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// `None` while the process is not armed.
+    /// `None` if the process is not armed.
     #[inline(always)]
     pub(crate) fn of(hit: &Hit) -> Option<Self> {
         let slot = match hit.cookie.process {
@@ -48,7 +48,7 @@ impl Books {
         count(self.slot, counter);
     }
 
-    /// A block was freed that is not in the books. When not all are meant to be there, that means nothing.
+    /// Counts the free of an unknown block. With sampling, such frees are expected and not counted.
     #[inline(always)]
     pub(crate) fn count_unknown_free(&self) {
         if sampling::is_on() {
@@ -59,7 +59,7 @@ impl Books {
         self.count(if forked { Counter::InheritedFree } else { Counter::UnknownFree });
     }
 
-    /// What a call with this CFA is to one that may be pending.
+    /// Relation of a call with this CFA to a call that may be pending.
     #[inline(always)]
     pub(crate) fn nesting(&self, pending: &Pending, cfa: u64) -> Nesting {
         let may_nest = pending.has(flag::RUNNING) && cfa <= pending.cfa;
@@ -68,7 +68,7 @@ impl Books {
         pending.nesting(self.image.0 as u64, cfa, intact, from_allocator)
     }
 
-    /// Whether a pending call makes a system call with this stack pointer, by a function that returns to `caller`.
+    /// Returns true if a pending call makes a system call with this stack pointer, by a function that returns to `caller`.
     #[inline(always)]
     pub(crate) fn makes(&self, pending: &Pending, stack_pointer: u64, caller: u64) -> bool {
         let may_nest = pending.has(flag::RUNNING) && stack_pointer <= pending.cfa;
@@ -77,7 +77,7 @@ impl Books {
         pending.nesting(self.image.0 as u64, stack_pointer, intact, from_allocator) == Nesting::Nested
     }
 
-    /// Whether the pending call's return slot still holds what it held at entry.
+    /// Returns true if the return slot of the pending call is unchanged since entry.
     #[inline(always)]
     pub(crate) fn is_intact(&self, pending: &Pending) -> bool {
         let slot = pending.cfa - 8;
@@ -88,20 +88,20 @@ impl Books {
         }
     }
 
-    /// Whether a return slot leads into code that may have made the call for the pending one: that of any allocator,
-    /// true while that code's place is not known. An exception leaves the record of the call that threw it behind; so
-    /// that it mutes nothing, only calls by the same allocator are taken for that call's own.
+    /// Returns true if a return slot leads to code that may have made the call on behalf of the pending one: any allocator's
+    /// code. True if the location of that code is unknown. An exception leaves behind the record of the call that threw it; to
+    /// avoid muting other calls, only calls by the same allocator count as nested in such a call.
     #[inline(always)]
     fn is_from_allocator(&self, pending: &Pending, slot: u64) -> bool {
         if !self.knows_allocators() {
             return !pending.ends_at_exits();
         }
         let Some(caller) = read_user_word(slot) else { return false };
-        // A muted call may have jumped on to another function, and the return probe is its.
+        // A muted call may have ended with a tail call of another function, which has the return probe.
         self.is_trampoline(caller) || self.is_allocator_text(pending, caller)
     }
 
-    /// Whether an address is in code that may make calls for the pending one.
+    /// Returns true if an address is in code that may make calls on behalf of the pending one.
     #[inline(always)]
     fn is_allocator_text(&self, pending: &Pending, address: u64) -> bool {
         if !self.knows_allocators() {
@@ -111,7 +111,7 @@ impl Books {
         allocator < MAX_ALLOCATORS as u8 && (!pending.ends_at_exits() || allocator == pending.allocator)
     }
 
-    /// Whether the function with this CFA was called by the code of the file that holds an allocator, and that is known.
+    /// Returns true if the function with this CFA is known to have been called by code of a file with an allocator.
     #[inline(always)]
     pub(crate) fn is_freed_by_allocator(&self, cfa: u64) -> bool {
         if !self.knows_allocators() {
@@ -127,7 +127,7 @@ impl Books {
         unsafe { read_volatile(addr_of!((*self.row).text_image)) == self.image.0 as u64 }
     }
 
-    /// Which allocator's code is at an address; `MAX_ALLOCATORS` when none's is.
+    /// Index of the allocator whose code contains an address; `MAX_ALLOCATORS` if there is none.
     #[inline(always)]
     pub(crate) fn allocator_at(&self, address: u64) -> u8 {
         let mut index = 0;

@@ -1,5 +1,5 @@
-//! Calls that are settled where a probe of their own sees them, and not by a return probe: of functions that may throw an
-//! exception, which a return probe would end the program by, and of those that are probed inside.
+//! Calls that end at a probe other than a return probe: of functions that may throw an exception, where a return probe would kill
+//! the program, and of functions probed within.
 
 use jjleak_common::{
     counter::Counter,
@@ -18,7 +18,7 @@ use crate::{
     stack, stages,
 };
 
-/// A function that gives a new block has it, and will return it: the call is seen by this probe alone.
+/// A function that returns a new block has obtained it: the call is detected by this probe alone.
 #[inline(always)]
 pub(crate) fn give(hit: &Hit) {
     let Some(inside) = hit.cookie.inside else { return };
@@ -39,15 +39,15 @@ pub(crate) fn give(hit: &Hit) {
     if stages::end_with(Stage::Words) || stages::end_with(Stage::Stack) {
         return;
     }
-    // Read anew: the verifier would follow the walk for all that it has come to know of the size.
+    // Read again: otherwise the verifier would track the size through the whole stack walk.
     book(&books, 0, stack, block, hit.register(inside.size));
 }
 
-/// Whether a call that is not noted counts: it is not a part of one that is.
+/// Returns true if an unrecorded call counts, because it is not nested in a recorded one.
 #[inline(always)]
 fn counts(books: &Books, hit: &Hit) -> bool {
     let Some(calls) = CALLS.get() else { return true };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     calls.freed_by_library = 0;
     if is_nested(books, hit, &mut calls.outer) {
@@ -66,8 +66,8 @@ fn counts(books: &Books, hit: &Hit) -> bool {
     }
 }
 
-/// A function that gives a new block or throws was called. A return probe would end the program when it throws, so
-/// its exits are probed.
+/// Entry of a function that returns a new block or throws. A return probe would kill the program when it throws, so its exits are
+/// probed.
 #[inline(always)]
 pub(crate) fn enter_throwing(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -83,7 +83,7 @@ pub(crate) fn enter_throwing(hit: &Hit) {
     }
 }
 
-/// A function whose end is seen by a probe is about to return, or another one that has come to share its code.
+/// A function with a probe at its end is about to return, or another function that shares its code.
 #[inline(always)]
 pub(crate) fn exit(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -93,7 +93,7 @@ pub(crate) fn exit(hit: &Hit) {
         }
         return;
     };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     let pending = if ends(&books, hit, &calls.current) {
         &mut calls.current
@@ -112,8 +112,8 @@ pub(crate) fn exit(hit: &Hit) {
     pending.flags = 0;
 }
 
-/// A call is settled that was not noted: it is a part of another one, or was running when the probes came. To where only
-/// noted calls come, nothing else does.
+/// End of an unrecorded call: it is nested in another one, or was in progress when the probes were attached. Called only
+/// for exits that no other function shares.
 #[inline(always)]
 fn leave_unnoted(books: &Books, hit: &Hit, calls: &mut Calls) {
     let cfa = hit.cfa();
@@ -126,7 +126,7 @@ fn leave_unnoted(books: &Books, hit: &Hit, calls: &mut Calls) {
     }
 }
 
-/// Whether this exit is the pending call's.
+/// Returns true if this exit ends the pending call.
 #[inline(always)]
 fn ends(books: &Books, hit: &Hit, pending: &Pending) -> bool {
     pending.has(flag::RUNNING)

@@ -1,5 +1,5 @@
-//! The table of live blocks. The protocol between writers and readers stands in `jjleak_common::live`, and what is kept
-//! for a snapshot of blocks that leave in `jjleak_common::freed`.
+//! The table of live blocks. `jjleak_common::live` describes the protocol between writers and readers, and `jjleak_common::freed`
+//! the record of blocks that are removed during a snapshot.
 
 use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
@@ -16,20 +16,20 @@ use crate::{
     stack,
 };
 
-/// The time of a free that has not been asked for: rarely does anybody want to know.
+/// Placeholder for the time of a free, read only if needed, which is rare.
 pub(crate) const NOW: u64 = u64::MAX;
 
-/// What came of an insert.
+/// Outcome of an insertion.
 pub(crate) enum Inserted {
-    /// The block is in the table.
+    /// The block was added.
     New,
-    /// A block with the same address was in the table: its free was missed.
+    /// The table had a block with the same address: its free was missed.
     Replaced,
-    /// No room, neither in its set nor in the spill.
+    /// Neither the set nor the spill map has space.
     Full,
 }
 
-/// Enters a block.
+/// Adds a block.
 #[inline(always)]
 pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return Inserted::Full };
@@ -55,7 +55,7 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
         }
         way += 1;
     }
-    // First, so that a reader who does not see it can do without what is entered now.
+    // Set first: a reader that does not see the flag can ignore blocks added from now on.
     if let Some(log) = FREED.get_ptr_mut(0) {
         // SAFETY: points into a map value.
         unsafe { write_volatile(addr_of_mut!((*log).has_spilled), 1) };
@@ -69,7 +69,7 @@ pub(crate) fn insert(key: Key, record: &Record) -> Inserted {
     outcome
 }
 
-/// Writes a way that is locked.
+/// Writes a locked way.
 #[inline(always)]
 fn fill(set: *mut LiveSet, way: usize, key: Key, record: &Record) {
     // SAFETY: `way` is in bounds of the set, which is a map value.
@@ -82,14 +82,14 @@ fn fill(set: *mut LiveSet, way: usize, key: Key, record: &Record) {
     stack::count_live(record.stack, record.size);
 }
 
-/// What it means that `old` had the address of a new block: the call that resizes it has given the address back, or its
-/// free was missed.
+/// Outcome if `old` had the address of the new block: either the call that resizes `old` has released the address, or its free
+/// was missed.
 #[inline(always)]
 fn outcome(old: &Record) -> Inserted {
     if old.stack & RESIZING != 0 { Inserted::New } else { Inserted::Replaced }
 }
 
-/// Takes a block out; `None` when it is not in the table.
+/// Removes a block; `None` if it is not in the table.
 #[inline(always)]
 pub(crate) fn remove(key: Key) -> Option<Record> {
     let set = LIVE.get_ptr_mut(key.set(live_sets_log2()))?;
@@ -101,7 +101,7 @@ pub(crate) fn remove(key: Key) -> Option<Record> {
     remove_spilled(key, set, NOW)
 }
 
-/// A call begins that resizes a block: it stays in the table until [`conclude`] or [`resume`].
+/// Marks a block that a call begins to resize: it stays in the table until [`conclude`] or [`resume`].
 #[inline(always)]
 pub(crate) fn suspend(key: Key) -> Option<Record> {
     let set = LIVE.get_ptr_mut(key.set(live_sets_log2()))?;
@@ -119,7 +119,7 @@ pub(crate) fn suspend(key: Key) -> Option<Record> {
     }
 }
 
-/// The call that resized a block has failed. Does nothing when the block has left the table in the meantime.
+/// Unmarks a block after its resizing call has failed. Does nothing if the block has been removed meanwhile.
 #[inline(always)]
 pub(crate) fn resume(key: Key, old: &Record) {
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return };
@@ -138,8 +138,8 @@ pub(crate) fn resume(key: Key, old: &Record) {
     }
 }
 
-/// The call that resized a block has ended it, at `end_ns`. Does nothing when the block has left the table in the
-/// meantime, also when its address is another block's by now.
+/// Removes a block whose resizing call has freed it, at `end_ns`. Does nothing if the block has been removed meanwhile, even if
+/// another block has its address now.
 #[inline(always)]
 pub(crate) fn conclude(key: Key, old: &Record, end_ns: u64) {
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return };
@@ -155,7 +155,7 @@ pub(crate) fn conclude(key: Key, old: &Record, end_ns: u64) {
     }
 }
 
-/// Whether a block is in the table, and still the same.
+/// Returns true if a block is in the table, unchanged.
 #[inline(always)]
 pub(crate) fn holds(key: Key, old: &Record) -> bool {
     let Some(set) = LIVE.get_ptr_mut(key.set(live_sets_log2())) else { return false };
@@ -170,7 +170,7 @@ pub(crate) fn holds(key: Key, old: &Record) -> bool {
     time_ns == old.time_ns
 }
 
-/// The way of a block in its set, and what it holds.
+/// Way of a block in its set, and its record.
 #[inline(always)]
 fn find(set: *const LiveSet, key: Key) -> Option<(usize, Record)> {
     let mut way = 0;
@@ -192,7 +192,7 @@ fn find(set: *const LiveSet, key: Key) -> Option<(usize, Record)> {
     None
 }
 
-/// Whether the block was still there.
+/// Removes a block. Returns true if it was still there.
 #[inline(always)]
 fn remove_way(set: *mut LiveSet, way: usize, key: Key, record: &Record, end_ns: u64) -> bool {
     note(key, record, end_ns);
@@ -204,7 +204,7 @@ fn remove_way(set: *mut LiveSet, way: usize, key: Key, record: &Record, end_ns: 
     removed
 }
 
-/// A block in the spill.
+/// A block in the spill map.
 #[inline(always)]
 fn spilled(key: Key, set: *const LiveSet) -> Option<*mut Record> {
     // SAFETY: points into a map value.
@@ -213,7 +213,7 @@ fn spilled(key: Key, set: *const LiveSet) -> Option<*mut Record> {
 
 #[inline(always)]
 fn remove_spilled(key: Key, set: *mut LiveSet, end_ns: u64) -> Option<Record> {
-    // SAFETY: the record is copied at once; a concurrent removal of the same block makes ours fail below.
+    // SAFETY: the record is copied at once; after a concurrent removal of the same block, the removal below fails.
     let record = unsafe { *spilled(key, set)? };
     note(key, &record, end_ns);
     SPILL.remove(key.0).ok()?;
@@ -223,7 +223,7 @@ fn remove_spilled(key: Key, set: *mut LiveSet, end_ns: u64) -> Option<Record> {
     Some(record)
 }
 
-/// Keeps a block that is about to leave the table for the snapshot that is being taken, if it lived at its instant.
+/// Keeps a block that is about to be removed for the snapshot in progress, if the block was live at its instant.
 #[inline(always)]
 fn note(key: Key, record: &Record, end_ns: u64) {
     let Some(log) = FREED.get_ptr_mut(0) else { return };

@@ -1,19 +1,19 @@
 //! jjleak's BPF programs.
 //!
-//! Thin probes: each hands the registers and the decoded attach cookie to the accounting rules.
+//! Thin probes: each passes the registers and the decoded attach cookie to the accounting rules.
 //!
-//! - `accounting`: what an entry, a return and a free do to the books.
-//! - `exits`: calls whose end is seen by another probe than one at their return.
+//! - `accounting`: accounting of entries and frees.
+//! - `exits`: calls that end at a probe other than a return probe.
 //! - `live`: the table of live blocks.
-//! - `mapping`: tells of system calls that map and unmap memory.
-//! - `sampling`: which allocations are left out.
-//! - `trace`: tells of single allocations and frees.
-//! - `process`: what happens to a process as a whole.
-//! - `replacement`: when a mapping takes another one's place.
-//! - `stack`: takes the caller's stack and finds its row.
-//! - `maps`, `memory`, `registers`, `syscall`: the kernel's side of things.
+//! - `mapping`: reports of system calls that map and unmap memory.
+//! - `sampling`: the choice of sampled allocations.
+//! - `trace`: reports of individual allocations and frees.
+//! - `process`: start, `exec` and end of processes.
+//! - `replacement`: mappings that replace others.
+//! - `stack`: captures the caller's stack and finds its row.
+//! - `maps`, `memory`, `registers`, `syscall`: interface to the kernel.
 //!
-//! On any other target than BPF this is an empty program, so that the workspace checks without a BPF toolchain.
+//! For targets other than BPF this is an empty program, so that the workspace can be checked without a BPF toolchain.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
 #![cfg_attr(

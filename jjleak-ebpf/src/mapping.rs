@@ -1,4 +1,4 @@
-//! Tells the user side of system calls that map and unmap memory. Decides nothing that can be decided there.
+//! Reports system calls that map and unmap memory. All decisions are left to the user side where possible.
 
 use core::ptr::{addr_of, read_volatile};
 
@@ -20,7 +20,7 @@ use crate::{
     syscall::{self, Syscall, UserRegisters},
 };
 
-/// Which mappings are followed, see [`Kinds`].
+/// Traced kinds of mappings, see [`Kinds`].
 #[unsafe(no_mangle)]
 static MAPPING_KINDS: Global<u8> = Global::new(Kinds::ANONYMOUS.0);
 
@@ -29,7 +29,7 @@ fn kinds() -> Kinds {
     Kinds(MAPPING_KINDS.load())
 }
 
-/// Whether what becomes of the break is told: if it is followed, and can be understood.
+/// Returns true if changes of the program break are reported: they must be requested, and the kernel's structures known.
 #[inline(always)]
 fn follows_breaks() -> bool {
     kinds().has_break() && process::knows_breaks()
@@ -42,7 +42,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// `None` when the current process is not profiled, or not armed.
+    /// `None` if the current process is not profiled or not armed.
     #[inline(always)]
     fn current() -> Option<Self> {
         let row = PROCESSES.get_ptr(process::slot_of_caller()?.0 as u32)?;
@@ -52,7 +52,7 @@ impl Caller {
     }
 }
 
-/// A call begins: tells of it if it may take memory away, or if its arguments alone will not tell what it gave.
+/// Entry of a call. Reports calls that may unmap memory, and calls whose arguments alone do not determine the outcome.
 #[inline(always)]
 pub(crate) fn enter(syscall: &Syscall, call: Call) {
     let Some(caller) = Caller::current() else { return };
@@ -63,7 +63,7 @@ pub(crate) fn enter(syscall: &Syscall, call: Call) {
     let mut arguments = syscall::arguments(&user);
     match call {
         Call::Map if arguments[3] & MAP_FIXED == 0 => return,
-        // A question only, or one whose answer does not matter.
+        // A query, or a call without relevant outcome.
         Call::Break if arguments[0] == 0 || !follows_breaks() => return,
         Call::Break => match process::current_break() {
             Some(current) => arguments[1] = current,
@@ -77,7 +77,7 @@ pub(crate) fn enter(syscall: &Syscall, call: Call) {
     tell(&caller, call, arguments, 0, lost_row(caller.image.slot()), 0);
 }
 
-/// A call has returned.
+/// Return of a call.
 #[inline(always)]
 pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
     let Some(caller) = Caller::current() else { return };
@@ -88,9 +88,9 @@ pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
     let arguments = syscall::arguments(&user);
     let failed = result < 0;
     match call {
-        // Nothing was told at its beginning, and nothing has come of it that counts.
+        // The entry was not reported, and the outcome is irrelevant.
         Call::Map if arguments[3] & MAP_FIXED == 0 && (failed || !kinds().has(arguments[3])) => return,
-        // As its beginning has told.
+        // The entry was reported.
         Call::Unmap if !failed => return,
         Call::Break if arguments[0] == 0 || !follows_breaks() => return,
         _ => {}
@@ -105,7 +105,7 @@ pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
     tell(&caller, call, arguments, result, row, flags | flag::LEFT);
 }
 
-/// The stack of a call, and whether an allocator made it.
+/// Stack of a call, with a flag if an allocator made it.
 #[inline(always)]
 fn origin(caller: &Caller, user: &UserRegisters) -> (u32, u8) {
     let at = syscall::origin(user);

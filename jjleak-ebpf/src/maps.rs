@@ -1,4 +1,4 @@
-//! The maps, and the globals the loader sets.
+//! BPF maps, and globals set by the loader.
 
 use core::{ffi::c_void, ptr};
 
@@ -42,12 +42,12 @@ pub(crate) static SPILL: HashMap<u64, Record> =
 #[map]
 pub(crate) static STACKS: Array<StackRow> =
     Array::with_max_entries(FIRST_ROW + (1 << stack::rows_log2(DEFAULT_STACKS)), BPF_F_MMAPABLE);
-/// As many as there are stack rows when they are wanted.
+/// Set by the loader to the number of stack rows if totals are requested.
 #[map]
 pub(crate) static TOTALS: Array<StackTotals> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static FREED: Array<FreedLog> = Array::with_max_entries(1, BPF_F_MMAPABLE);
-/// A page, unless the loader makes it larger.
+/// One page, unless the loader makes it larger.
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
@@ -68,11 +68,11 @@ pub(crate) static BLOBS: PerCpuArray<BlobCache> = PerCpuArray::with_max_entries(
 #[map]
 pub(crate) static CODE: HashMap<CodeFile, CodeRows> =
     HashMap::with_max_entries(unwind::MAX_CODE_FILES, BPF_F_NO_PREALLOC);
-/// Hints are no more than that: a thousand of them are plenty, and what is lost is found at the next look.
+/// Hints may be lost: a thousand are ample, and the next scan finds whatever was missed.
 #[map]
 pub(crate) static HINTS: RingBuf = RingBuf::with_byte_size(64 << 10, 0);
-/// Apart from the hints, of which there can be any number: a program that is not told of counts as lost. Room for 800 that begin
-/// before the user side has time for them.
+/// Separate from the hints, whose number is unbounded: the start of a program that is not reported counts as lost. Space for 800
+/// starts before the user side reads them.
 #[map]
 pub(crate) static PROGRAMS: RingBuf = RingBuf::with_byte_size(256 << 10, 0);
 #[map]
@@ -92,13 +92,13 @@ static STACK_ROWS_LOG2: Global<u32> = Global::new(stack::rows_log2(DEFAULT_STACK
 #[unsafe(no_mangle)]
 static FRAME_BYTES: Global<u32> = Global::new(DEFAULT_FRAME_BYTES);
 
-/// Sizes that are accounted, in bytes.
+/// Range of sizes to account for, in bytes.
 #[unsafe(no_mangle)]
 static MIN_SIZE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static MAX_SIZE: Global<u64> = Global::new(u64::MAX);
 
-/// Whether the size filters leave a block of this size out.
+/// Returns true if the size filter excludes a block of this size.
 #[inline(always)]
 pub(crate) fn filters_out(size: u64) -> bool {
     size < MIN_SIZE.load() || size > MAX_SIZE.load()
@@ -117,8 +117,8 @@ pub(crate) fn stack_rows_log2() -> u32 {
 #[unsafe(no_mangle)]
 static COMBINED: Global<u32> = Global::new(0);
 
-/// Whether each stack's live blocks are summed up as they come and go. A constant to the verifier, as all globals are:
-/// it leaves out the code that is not wanted.
+/// Returns true if the live bytes of each stack are summed up on every allocation and free. Constant for the verifier, like all
+/// globals, so it skips the code if false.
 #[inline(always)]
 pub(crate) fn combined() -> bool {
     COMBINED.load() != 0
@@ -150,8 +150,8 @@ fn add(row: u32, counter: Counter, occurrences: u64) {
     }
 }
 
-/// A map with one value per task, which goes when the task goes. The layout is the BTF map definition that
-/// loaders read: the type of each field carries the setting, the fields themselves are never used.
+/// A map with one value per task, freed with the task. The layout is the BTF map definition that loaders read: the type of each
+/// field encodes a setting, and the fields themselves are never used.
 #[repr(C)]
 pub(crate) struct TaskStorage<T> {
     r#type: *const [i32; bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE as usize],
@@ -161,7 +161,7 @@ pub(crate) struct TaskStorage<T> {
     map_flags: *const [i32; BPF_F_NO_PREALLOC as usize],
 }
 
-// SAFETY: the pointers are never dereferenced; the kernel keeps the values apart by task.
+// SAFETY: the pointers are never dereferenced; the kernel keeps one value per task.
 unsafe impl<T> Sync for TaskStorage<T> {}
 
 impl<T> TaskStorage<T> {
@@ -175,13 +175,13 @@ impl<T> TaskStorage<T> {
         }
     }
 
-    /// The current task's value, if it has one.
+    /// Value of the current task, if there is one.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<*mut T> {
         self.lookup(0)
     }
 
-    /// The current task's value, all zero when it is new; `None` when there is no memory for it.
+    /// Value of the current task, zeroed if new; `None` if there is no memory for it.
     #[inline(always)]
     pub(crate) fn get_or_create(&self) -> Option<*mut T> {
         self.lookup(BPF_LOCAL_STORAGE_GET_F_CREATE as u64)
@@ -190,7 +190,7 @@ impl<T> TaskStorage<T> {
     #[inline(always)]
     fn lookup(&self, flags: u64) -> Option<*mut T> {
         let map = ptr::from_ref(self).cast_mut().cast::<c_void>();
-        // SAFETY: the loader makes `map` a task storage map; the current task is always valid.
+        // SAFETY: the loader creates `map` as task storage; the current task is always valid.
         let value = unsafe {
             bpf_task_storage_get(map, bpf_get_current_task_btf(), ptr::null_mut(), flags).cast::<T>()
         };

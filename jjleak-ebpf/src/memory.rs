@@ -1,4 +1,4 @@
-//! Reading the target's memory, and atomics on map values.
+//! Access to the target's memory, and atomic operations on map values.
 
 use core::{
     ffi::c_void,
@@ -8,13 +8,13 @@ use core::{
 
 use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_user};
 
-/// Reads a word of the target's memory; `None` when it is not in memory.
+/// Reads a word of the target's memory; `None` if it is not resident.
 #[inline(always)]
 pub(crate) fn read_user_word(address: u64) -> Option<u64> {
     read_user(address)
 }
 
-/// Reads from the target's memory; `None` when it is not in memory.
+/// Reads from the target's memory; `None` if it is not resident.
 #[inline(always)]
 pub(crate) fn read_user<T: Copy>(address: u64) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
@@ -22,11 +22,11 @@ pub(crate) fn read_user<T: Copy>(address: u64) -> Option<T> {
     let status = unsafe {
         bpf_probe_read_user(value.as_mut_ptr().cast(), size_of::<T>() as u32, address as *const c_void)
     };
-    // SAFETY: the helper filled it, as its status says.
+    // SAFETY: the helper has filled the value, according to its status.
     if status == 0 { Some(unsafe { value.assume_init() }) } else { None }
 }
 
-/// Reads from the kernel's memory; `None` when there is nothing to read.
+/// Reads from the kernel's memory; `None` if the address is invalid.
 #[inline(always)]
 pub(crate) fn read_kernel<T: Copy>(address: u64) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
@@ -34,7 +34,7 @@ pub(crate) fn read_kernel<T: Copy>(address: u64) -> Option<T> {
     let status = unsafe {
         bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, address as *const c_void)
     };
-    // SAFETY: the helper filled it, as its status says.
+    // SAFETY: the helper has filled the value, according to its status.
     if status == 0 { Some(unsafe { value.assume_init() }) } else { None }
 }
 
@@ -48,7 +48,7 @@ pub(crate) unsafe fn add(value: *mut u64, amount: u64) {
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(value, amount) };
 }
 
-/// Adds to a 64-bit map value and returns what it was before.
+/// Adds to a 64-bit map value and returns the previous value.
 ///
 /// # Safety
 /// `value` points into a map value.
@@ -68,7 +68,7 @@ pub(crate) unsafe fn add_u32(value: *mut u32, amount: u32) {
     unsafe { atomic_xadd::<u32, u32, { AtomicOrdering::Relaxed }>(value, amount) };
 }
 
-/// Replaces `old` by `new` if that is still there; whether it was.
+/// Replaces `old` by `new` (compare and exchange). Returns true if `old` was there.
 ///
 /// # Safety
 /// `value` points into a map value.
@@ -81,7 +81,7 @@ pub(crate) unsafe fn swap_if(value: *mut u64, old: u64, new: u64) -> bool {
     found == old
 }
 
-/// Puts `new` and returns what was there.
+/// Writes `new` and returns the previous value.
 ///
 /// # Safety
 /// `value` points into a map value.
@@ -91,8 +91,8 @@ pub(crate) unsafe fn swap(value: *mut u64, new: u64) -> u64 {
     unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(value, new) }
 }
 
-/// The same value, but nothing the optimizer can reason about. An instruction, since the kernel refuses line
-/// information for code that is none.
+/// The same value, opaque to the optimizer. An instruction rather than an empty asm block, because the kernel rejects line
+/// information without code.
 #[inline(always)]
 pub(crate) fn opaque(mut value: u64) -> u64 {
     // SAFETY: copies a register onto itself.
@@ -102,7 +102,7 @@ pub(crate) fn opaque(mut value: u64) -> u64 {
     value
 }
 
-/// The top bit of a value, as nothing the optimizer can reason about.
+/// The top bit of a value, opaque to the optimizer.
 #[inline(always)]
 pub(crate) fn top_bit(mut value: u64) -> u64 {
     // SAFETY: shifts a register.

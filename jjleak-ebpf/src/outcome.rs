@@ -1,4 +1,4 @@
-//! How calls end: what becomes of a block is booked.
+//! Ends of calls: accounting of their outcomes.
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use jjleak_common::{
@@ -18,7 +18,7 @@ use crate::{
     stack, stages, trace,
 };
 
-/// An allocation function returned.
+/// Return of an allocation function.
 #[inline(always)]
 pub(crate) fn leave(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
@@ -26,7 +26,7 @@ pub(crate) fn leave(hit: &Hit) {
         books.count(Counter::ReturnWithoutEntry);
         return;
     };
-    // SAFETY: task storage belongs to the current task, which is busy with this very probe.
+    // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     let stack_pointer = hit.stack_pointer();
     let current = &mut calls.current;
@@ -42,12 +42,12 @@ pub(crate) fn leave(hit: &Hit) {
     } else if calls.outer.has(flag::RUNNING) && stack_pointer < calls.outer.cfa {
         leave_nested(&mut calls.outer, hit);
     } else if current.cfa != stack_pointer {
-        // Functions that call each other in tail position return together: the first return settled it.
+        // Functions that call each other in tail position return together: the first return has ended the call.
         books.count(Counter::ReturnWithoutEntry);
     }
 }
 
-/// A call that was muted as a part of another one returned. Where it failed, nothing was muted.
+/// Return of a call that was muted as nested in another one. If it failed, it does not count as muted.
 #[inline(always)]
 pub(crate) fn leave_nested(outer: &mut Pending, hit: &Hit) {
     if outer.ends_at_exits() && outer.nested > 0 && hit.returned() == 0 {
@@ -55,7 +55,7 @@ pub(crate) fn leave_nested(outer: &mut Pending, hit: &Hit) {
     }
 }
 
-/// The outermost call returned: books its outcome.
+/// Accounts for the outcome of the outermost call.
 #[inline(always)]
 fn settle(books: &Books, pending: &Pending, returned: u64) {
     if pending.has(flag::IN_PLACE) {
@@ -68,7 +68,7 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
     };
     if block != 0 {
         trace_old(books, pending);
-        // The new block first: a snapshot must not find neither.
+        // Add the new block first: a snapshot must not miss both.
         let time_ns = book(books, pending.flags, pending.stack, block, pending.size);
         release_old(books, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
@@ -81,8 +81,8 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
     }
 }
 
-/// A block was resized where it is, if it is now as large as was asked for. Of what it may have beyond that it has
-/// what there was room for.
+/// Accounts for a block that was resized in place, if it has at least the requested size. The optional extra size is granted as
+/// far as there was space.
 #[inline(always)]
 fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
     if real_size >= pending.size {
@@ -96,7 +96,7 @@ fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
     }
 }
 
-/// Address of the new block, 0 when the call failed; `None` when it cannot be read.
+/// Address of the new block, 0 if the call failed; `None` if it cannot be read.
 #[inline(always)]
 fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
     if !pending.has(flag::POINTEE) {
@@ -108,7 +108,7 @@ fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
     }
 }
 
-/// The block that was resized is gone, since `time_ns`.
+/// Removes the resized block, freed at `time_ns`.
 #[inline(always)]
 fn release_old(books: &Books, pending: &Pending, time_ns: u64) {
     if !pending.has(flag::RESIZE) || pending.pointer == 0 {
@@ -121,8 +121,8 @@ fn release_old(books: &Books, pending: &Pending, time_ns: u64) {
     }
 }
 
-/// Tells of the end of the block that was resized, before the new one, which can have its address; unless the allocator
-/// has called its own `free` for it.
+/// Reports the free of the resized block, before the new one, which may have its address; unless the allocator has called its own
+/// `free` for it.
 #[inline(always)]
 fn trace_old(books: &Books, pending: &Pending) {
     if trace::is_on() && pending.has(flag::HAS_OLD) && live::holds(books.key(pending.pointer), &pending.old) {
@@ -130,13 +130,13 @@ fn trace_old(books: &Books, pending: &Pending) {
     }
 }
 
-/// The block that should be resized is still there.
+/// Unmarks the block of a failed resize.
 #[inline(always)]
 pub(crate) fn restore(books: &Books, pending: &Pending) {
     live::resume(books.key(pending.pointer), &pending.old);
 }
 
-/// Enters the new block; the time it begins at.
+/// Adds the new block; returns the time of its allocation.
 #[inline(always)]
 pub(crate) fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
     if flags & flag::FILTERED != 0 {

@@ -1,4 +1,4 @@
-//! What happens to profiled processes as a whole: they begin, run another program, and end.
+//! Life cycle of profiled processes: start, `exec`, end.
 
 use core::{
     ffi::c_void,
@@ -28,19 +28,19 @@ use crate::{
     stack,
 };
 
-/// Whether the user side is in the initial PID namespace. It then knows every process by the kernel's own PID, whichever
-/// namespace the process is in.
+/// True if the user side is in the initial PID namespace. It then uses the kernel's own PIDs for all processes, whatever their
+/// namespaces.
 #[unsafe(no_mangle)]
 static IN_INITIAL_PID_NAMESPACE: Global<u8> = Global::new(0);
 
-/// The user side's PID namespace where that is another one: device and inode of its `/proc/self/ns/pid`. Only processes of this
-/// very namespace are known there (`bpf_get_ns_current_pid_tgid` knows no others).
+/// The user side's PID namespace if it is not the initial one: device and inode of its `/proc/self/ns/pid`. Only processes of
+/// exactly this namespace can be recognized then (`bpf_get_ns_current_pid_tgid` supports no others).
 #[unsafe(no_mangle)]
 static PID_NAMESPACE_DEVICE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static PID_NAMESPACE_INODE: Global<u64> = Global::new(0);
 
-/// Offsets of fields in kernel structures; all 0 when they are not known.
+/// Offsets of fields in kernel structures; all 0 if unknown.
 #[unsafe(no_mangle)]
 static TASK_TGID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -53,15 +53,15 @@ static SIGNAL_LIVE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static MM_BRK: Global<u64> = Global::new(0);
 
-/// Whether children of profiled processes are profiled.
+/// True if children of profiled processes are profiled.
 #[unsafe(no_mangle)]
 static FOLLOW_FORKS: Global<u8> = Global::new(0);
-/// Whether every process that begins to run a program is, until the user side says otherwise.
+/// True if every process that executes a program is profiled, until the user side decides otherwise.
 #[unsafe(no_mangle)]
 static ADOPT_EXECS: Global<u8> = Global::new(0);
 
-/// The slot of the current process, where that is not known by the probe; `None` when it is not profiled. Only used when
-/// the user side is in the initial PID namespace.
+/// Slot of the current process, if the probe does not determine it; `None` if it is not profiled. Only used if the user side is
+/// in the initial PID namespace.
 #[inline(always)]
 pub(crate) fn slot_of_current() -> Option<ProcessSlot> {
     // SAFETY: points into a map value.
@@ -69,7 +69,7 @@ pub(crate) fn slot_of_current() -> Option<ProcessSlot> {
     Some(ProcessSlot(slot as u16))
 }
 
-/// The slot and the row of the current process; `None` when it is not profiled.
+/// Slot and row of the current process; `None` if it is not profiled.
 #[inline(always)]
 pub(crate) fn row_of_current() -> Option<(ProcessSlot, *mut ProcessRow)> {
     let pid = current_process()?;
@@ -83,8 +83,8 @@ fn current_tgid() -> u32 {
     (bpf_get_current_pid_tgid() >> 32) as u32
 }
 
-/// Where children are followed, one that shares its parent's memory (`vfork`) is booked where its heap is, and any other
-/// gets books of its own. Runs before the child does.
+/// Fork of a process. If children are followed, a child that shares its parent's memory (`vfork`) uses the parent's slot, and any
+/// other gets a slot of its own. Runs before the child does.
 #[inline(always)]
 pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
     let Some((slot, row)) = row_of_current() else { return };
@@ -105,9 +105,9 @@ pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
     }
 }
 
-/// The current process has replaced its program: a new image begins, and the blocks of the old one are gone with
-/// its memory. `old_thread` is the thread that called exec, as the initial namespace numbered it then; it has become
-/// the main thread. `program` is the kernel's description of what it runs (`struct linux_binprm`).
+/// Exec in the current process: a new program image starts, and the blocks of the old one are gone with its memory. `old_thread`
+/// is the thread that called exec, numbered in the initial namespace before the call; it has become the main thread. `program` is
+/// the kernel's description of the program (`struct linux_binprm`).
 #[inline(always)]
 pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
     let Some(pid) = current_process() else { return };
@@ -122,10 +122,10 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
     // SAFETY: points into a map value.
     let slot = unsafe { *slot };
     let Some(row) = PROCESSES.get_ptr_mut(slot) else { return };
-    // SAFETY: the row is a map value; a process has one thread while it runs exec.
+    // SAFETY: the row is a map value; a process has a single thread during exec.
     unsafe {
         if read_volatile(addr_of!((*row).pid)) != pid {
-            // It shared its parent's memory, and has memory of its own from now on.
+            // It shared its parent's memory until now, and has its own from now on.
             let _ = TRACKED.remove(pid);
             if (FOLLOW_FORKS.load() != 0 || ADOPT_EXECS.load() != 0)
                 && let Some(image) = adopt(pid, None)
@@ -155,13 +155,13 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
     stack::begin_lost(slot);
     stack::hint(slot);
     count(slot, Counter::Exec);
-    // Probes that are bound to nobody stay where they are.
+    // Probes without a bound thread stay attached.
     if old_thread != thread && FOLLOW_FORKS.load() == 0 {
         count(slot, Counter::ProbesUnbound);
     }
 }
 
-/// The current thread ends. The C library has given back what it had kept for it, unless it is the main one.
+/// End of the current thread. The C library has freed its data of the thread, unless it is the main thread.
 #[inline(always)]
 pub(crate) fn end_thread() {
     if bpf_get_current_pid_tgid() as u32 == current_tgid() {
@@ -172,7 +172,7 @@ pub(crate) fn end_thread() {
     }
 }
 
-/// The current thread ends. With the last one the process does, and its PID can be given to another from then on.
+/// End of the current thread. The process ends with its last thread, and its PID may be reused from then on.
 #[inline(always)]
 pub(crate) fn exit() {
     let tgid = current_tgid();
@@ -195,7 +195,7 @@ pub(crate) fn exit() {
     }
 }
 
-/// Gives a process a row, with what is known of its memory: a copy of its parent's, or nothing. The image that it runs there.
+/// Assigns a slot to a process, with its parent's code mappings if it is a copy. Returns its program image.
 #[inline(always)]
 fn adopt(tgid: u32, parent: Option<*const ProcessRow>) -> Option<ImageId> {
     let Ok(Some(slot)) = FREE_SLOTS.pop() else {
@@ -204,7 +204,7 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) -> Option<ImageId> {
     };
     let row = PROCESSES.get_ptr_mut(slot)?;
     let slot = ProcessSlot(slot as u16);
-    // SAFETY: both rows are map values, and nobody else uses a row whose slot was free.
+    // SAFETY: both rows are map values, and nothing else uses a row whose slot was free.
     let image = unsafe {
         let last = read_volatile(addr_of!((*row).last_image));
         let image = if last == 0 { ImageId::first(slot) } else { ImageId(last as u32).next() };
@@ -232,8 +232,7 @@ fn adopt(tgid: u32, parent: Option<*const ProcessRow>) -> Option<ImageId> {
     Some(image)
 }
 
-/// Lets what is known of the parent's memory be known of its copy. The parent's table of mappings serves both until the
-/// child has one of its own.
+/// Copies the code mappings of the parent. Both use the parent's table of mappings until the child has its own.
 ///
 /// # Safety
 /// Both are map values.
@@ -265,13 +264,13 @@ unsafe fn inherit(row: *mut ProcessRow, parent: *const ProcessRow, image: ImageI
     }
 }
 
-/// Notes the current thread's name.
+/// Records the name of the current thread.
 ///
 /// # Safety
 /// `row` is a map value.
 #[inline(always)]
 unsafe fn name(row: *mut ProcessRow) {
-    // SAFETY: as promised by the caller; the helper writes no more than it is given.
+    // SAFETY: as promised by the caller; the helper writes at most the given size.
     unsafe { bpf_get_current_comm(addr_of_mut!((*row).comm).cast(), COMM_BYTES as u32) };
 }
 
@@ -289,13 +288,13 @@ unsafe fn begin(row: *mut ProcessRow, image: ImageId) {
     }
 }
 
-/// A field of a kernel structure; `None` when it cannot be read.
+/// A field of a kernel structure; `None` if it cannot be read.
 #[inline(always)]
 fn field<T: Copy>(structure: *const c_void, offset: u64) -> Option<T> {
     read_kernel(structure as u64 + offset)
 }
 
-/// The slot of the current process; `None` when it is not profiled.
+/// Slot of the current process; `None` if it is not profiled.
 #[inline(always)]
 pub(crate) fn slot_of_caller() -> Option<ProcessSlot> {
     // SAFETY: points into a map value.
@@ -303,7 +302,7 @@ pub(crate) fn slot_of_caller() -> Option<ProcessSlot> {
     Some(ProcessSlot(slot as u16))
 }
 
-/// The current process's break; `None` when it cannot be read. Only for kernels of which [`knows_breaks`] is true.
+/// Program break of the current process; `None` if it cannot be read. Only valid if [`knows_breaks`] is true.
 #[inline(always)]
 pub(crate) fn current_break() -> Option<u64> {
     // SAFETY: has no preconditions.
@@ -312,13 +311,13 @@ pub(crate) fn current_break() -> Option<u64> {
     field(memory as *const c_void, MM_BRK.load())
 }
 
-/// Whether this kernel tells where a process's break is.
+/// Returns true if the location of the program break in this kernel's structures is known.
 #[inline(always)]
 pub(crate) fn knows_breaks() -> bool {
     MM_BRK.load() != 0
 }
 
-/// The current process's PID as the user side knows it; `None` when it has none there.
+/// PID of the current process on the user side; `None` if it has none there.
 #[inline(always)]
 fn current_process() -> Option<u32> {
     if IN_INITIAL_PID_NAMESPACE.load() != 0 {
@@ -328,7 +327,7 @@ fn current_process() -> Option<u32> {
     }
 }
 
-/// The current thread's number as the user side knows it; the kernel's own where it has none there.
+/// Thread ID of the current thread on the user side, or the kernel's own if it has none there.
 #[inline(always)]
 pub(crate) fn current_thread() -> u32 {
     let initial = bpf_get_current_pid_tgid() as u32;
@@ -338,11 +337,11 @@ pub(crate) fn current_thread() -> u32 {
     current_in_namespace().map_or(initial, |info| info.pid)
 }
 
-/// The current task's numbers in the user side's PID namespace; `None` when it is in another one, a nested one included.
+/// IDs of the current task in the user side's PID namespace; `None` if it is in another one, including nested ones.
 #[inline(always)]
 fn current_in_namespace() -> Option<bpf_pidns_info> {
     let mut info = MaybeUninit::<bpf_pidns_info>::uninit();
-    // SAFETY: the destination is as large as it says.
+    // SAFETY: the destination has the stated size.
     let status = unsafe {
         bpf_get_ns_current_pid_tgid(
             PID_NAMESPACE_DEVICE.load(),
@@ -351,6 +350,6 @@ fn current_in_namespace() -> Option<bpf_pidns_info> {
             size_of::<bpf_pidns_info>() as u32,
         )
     };
-    // SAFETY: the helper filled it, as its status says.
+    // SAFETY: the helper has filled the value, according to its status.
     if status == 0 { Some(unsafe { info.assume_init() }) } else { None }
 }

@@ -1,4 +1,4 @@
-//! The entry points: one program a role.
+//! Entry points: one program per role.
 
 use aya_ebpf::{
     helpers::bpf_get_current_pid_tgid,
@@ -11,21 +11,21 @@ use crate::{
     accounting, exits, mapping, outcome, process, registers::Hit, replacement, stack, steps, syscall::Syscall,
 };
 
-/// Entry of a function that gives a new block.
+/// Entry of a function that returns a new block.
 #[uprobe]
 pub(crate) fn allocate_enter(ctx: ProbeContext) -> u32 {
     accounting::enter_allocate(&Hit::new(&ctx));
     0
 }
 
-/// An instruction of a function that gives a new block, at which it has it.
+/// Instruction of a function that returns a new block, where the block is known.
 #[uprobe]
 pub(crate) fn block_given(ctx: ProbeContext) -> u32 {
     exits::give(&Hit::new(&ctx));
     0
 }
 
-/// Entry of a function that turns a block into another one.
+/// Entry of a function that resizes a block.
 #[uprobe]
 pub(crate) fn resize_enter(ctx: ProbeContext) -> u32 {
     accounting::enter_resize(&Hit::new(&ctx));
@@ -39,51 +39,50 @@ pub(crate) fn allocate_return(ctx: RetProbeContext) -> u32 {
     0
 }
 
-/// Entry of a function that takes a block back.
+/// Entry of a function that frees a block.
 #[uprobe]
 pub(crate) fn free_enter(ctx: ProbeContext) -> u32 {
     accounting::free(&Hit::new(&ctx));
     0
 }
 
-/// Entry of a function that resizes a block where it is.
+/// Entry of a function that resizes a block in place.
 #[uprobe]
 pub(crate) fn resize_in_place_enter(ctx: ProbeContext) -> u32 {
     accounting::enter_resize_in_place(&Hit::new(&ctx));
     0
 }
 
-/// Entry of a function that gives a new block or throws an exception, or an instruction of one whose end is seen by
-/// another probe.
+/// Entry of a function that returns a new block or throws an exception, or an instruction of a function that ends at another
+/// probe.
 #[uprobe]
 pub(crate) fn throwing_enter(ctx: ProbeContext) -> u32 {
     exits::enter_throwing(&Hit::new(&ctx));
     0
 }
 
-/// A return instruction of such a function, or of code that it shares with others, or an instruction at which the result
-/// is known.
+/// Return instruction of such a function, or of code that it shares with others, or an instruction where the result is known.
 #[uprobe]
 pub(crate) fn throwing_exit(ctx: ProbeContext) -> u32 {
     exits::exit(&Hit::new(&ctx));
     0
 }
 
-/// Entry of a function that gives a new block, which cannot be followed.
+/// Entry of a function that returns a new block and cannot be traced.
 #[uprobe]
 pub(crate) fn unseen_allocate_enter(ctx: ProbeContext) -> u32 {
     accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenAllocation);
     0
 }
 
-/// Entry of a function that takes back blocks that it does not name.
+/// Entry of a function that frees blocks that are not in its arguments.
 #[uprobe]
 pub(crate) fn unseen_free_enter(ctx: ProbeContext) -> u32 {
     accounting::count_unseen(&Hit::new(&ctx), Counter::UnseenFree);
     0
 }
 
-/// The kernel has found a place for a mapping.
+/// The kernel has chosen the address of a mapping.
 #[raw_tracepoint(tracepoint = "vm_unmapped_area")]
 pub(crate) fn area_placed(ctx: RawTracePointContext) -> i32 {
     // include/trace/events/mmap.h: (addr, info)
@@ -133,21 +132,21 @@ pub(crate) fn mremap_leave(ctx: FExitContext) -> i32 {
     0
 }
 
-/// A process is about to move its break.
+/// A process is about to move its program break.
 #[fentry]
 pub(crate) fn brk_enter(ctx: FEntryContext) -> i32 {
     mapping::enter(&Syscall::new(&ctx), Call::Break);
     0
 }
 
-/// A process has moved its break.
+/// A process has moved its program break.
 #[fexit]
 pub(crate) fn brk_leave(ctx: FExitContext) -> i32 {
     mapping::leave(&Syscall::new(&ctx), Call::Break, ctx.arg(1));
     0
 }
 
-/// Any system call begins: for kernels that do not let BPF programs sit at functions.
+/// Entry of any system call, for kernels without BPF programs at functions.
 #[raw_tracepoint(tracepoint = "sys_enter")]
 pub(crate) fn syscall_enter(ctx: RawTracePointContext) -> i32 {
     // include/trace/events/syscalls.h: (regs, number)
@@ -157,7 +156,7 @@ pub(crate) fn syscall_enter(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Any system call has returned.
+/// Return of any system call.
 #[raw_tracepoint(tracepoint = "sys_exit")]
 pub(crate) fn syscall_leave(ctx: RawTracePointContext) -> i32 {
     // include/trace/events/syscalls.h: (regs, result)
@@ -168,7 +167,7 @@ pub(crate) fn syscall_leave(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A process, or a thread, begins.
+/// A process or a thread starts.
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub(crate) fn process_fork(ctx: RawTracePointContext) -> i32 {
     // include/trace/events/sched.h: (parent, child)
@@ -176,21 +175,21 @@ pub(crate) fn process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A thread ends: what it leaves in the books.
+/// A thread ends; its state in the accounting is evaluated.
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub(crate) fn thread_exit(_ctx: RawTracePointContext) -> i32 {
     process::end_thread();
     0
 }
 
-/// A thread ends, and perhaps its process.
+/// A thread ends, and possibly its process.
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub(crate) fn process_exit(_ctx: RawTracePointContext) -> i32 {
     process::exit();
     0
 }
 
-/// A process replaced its program.
+/// A process has executed a program.
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub(crate) fn process_exec(ctx: RawTracePointContext) -> i32 {
     // include/trace/events/sched.h: (task, old_pid, bprm)
@@ -199,20 +198,20 @@ pub(crate) fn process_exec(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Does nothing: what a bare probe costs.
+/// Does nothing, to measure the cost of a probe.
 #[uprobe]
 pub(crate) fn bare_enter(_ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Does nothing where a function has its block ([`block_given`]): the kernel counts the runs of each program, so that each kind
-/// of hit has one.
+/// Does nothing where a block is known ([`block_given`]). The kernel counts the runs per program, so each kind of hit has its own
+/// program.
 #[uprobe]
 pub(crate) fn bare_given(_ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Does nothing where a call is noted that another probe sees the end of ([`throwing_enter`]).
+/// Does nothing where a call is recorded that ends at another probe ([`throwing_enter`]).
 #[uprobe]
 pub(crate) fn bare_noted(_ctx: ProbeContext) -> u32 {
     0
@@ -230,27 +229,27 @@ pub(crate) fn bare_free(_ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Does nothing: what a bare return probe costs.
+/// Does nothing, to measure the cost of a return probe.
 #[uretprobe]
 pub(crate) fn bare_return(_ctx: RetProbeContext) -> u32 {
     0
 }
 
-/// Takes a stack as the accounting does. For the benchmark.
+/// Captures a stack like the accounting, for the benchmark.
 #[uprobe]
 pub(crate) fn stack_enter(ctx: ProbeContext) -> u32 {
     accounting::take_stack(&Hit::new(&ctx));
     0
 }
 
-/// Has the kernel take a stack, by frame pointers. For the benchmark.
+/// Makes the kernel capture a stack by frame pointers, for the benchmark.
 #[uprobe]
 pub(crate) fn kernel_stack_enter(ctx: ProbeContext) -> u32 {
     stack::by_kernel(&ctx);
     0
 }
 
-/// Does one step of the accounting many times. For the benchmark.
+/// Repeats one step of the accounting, for the benchmark.
 #[uprobe]
 pub(crate) fn step_given(ctx: ProbeContext) -> u32 {
     steps::repeat(&Hit::new(&ctx));
@@ -259,11 +258,11 @@ pub(crate) fn step_given(ctx: ProbeContext) -> u32 {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // The verifier rejects a program from which this can be reached, so it never runs.
+    // The verifier rejects a program that can reach this, so it never runs.
     loop {}
 }
 
-/// The kernel reserves some helpers to GPL-compatible programs.
+/// Some helpers are restricted to GPL-compatible programs.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

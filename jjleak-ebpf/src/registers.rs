@@ -1,4 +1,4 @@
-//! A probe hit: the registers at the probed instruction and what the attach cookie says of them.
+//! A probe hit: registers at the probed instruction, and the attach cookie.
 
 use core::{arch::asm, ffi::c_void, mem::offset_of};
 
@@ -10,11 +10,11 @@ use crate::memory::top_bit;
 /// One hit of a probe.
 pub(crate) struct Hit {
     regs: *const pt_regs,
-    /// What the site's cookie says.
+    /// The decoded cookie of the site.
     pub(crate) cookie: Cookie,
 }
 
-/// Where a thread is in its code.
+/// Registers that describe the position of a thread.
 pub(crate) struct Registers {
     pub(crate) instruction_pointer: u64,
     pub(crate) stack_pointer: u64,
@@ -37,7 +37,7 @@ impl Hit {
 
     #[inline(always)]
     fn regs(&self) -> &pt_regs {
-        // SAFETY: the context of an uprobe program is a pt_regs that lives as long as the program runs.
+        // SAFETY: the context of an uprobe program is a pt_regs that is valid while the program runs.
         unsafe { &*self.regs }
     }
 
@@ -57,34 +57,34 @@ impl Hit {
         self.regs().rbp
     }
 
-    /// The stack pointer before the call instruction pushed the return address.
+    /// Stack pointer before the call instruction pushed the return address.
     #[inline(always)]
     pub(crate) fn cfa(&self) -> u64 {
         self.stack_pointer().wrapping_add((self.cookie.cfa_words as u64) << 3)
     }
 
-    /// What the function returned.
+    /// Return value of the function.
     #[inline(always)]
     pub(crate) fn returned(&self) -> u64 {
         self.regs().rax
     }
 
-    /// The address that the function is known by: of the probed instruction, or its first if there are several.
+    /// Address that identifies the function: the probed instruction, or the first one if there are several.
     #[inline(always)]
     pub(crate) fn site(&self) -> u64 {
         let distance = self.cookie.inside.map_or(0, |inside| inside.distance as i64);
         self.instruction_pointer().wrapping_sub(distance as u64)
     }
 
-    /// How many words below the CFA a walk reads at once: down to the caller's frame pointer, if the function has saved it,
-    /// and else the return address.
+    /// Number of words below the CFA that a stack walk reads first: down to the caller's frame pointer if the function has saved
+    /// it, or else the return address.
     #[inline(always)]
     pub(crate) fn words_to_begin_with(&self) -> u64 {
         let words = self.saved_frame_pointer_words();
         if words == 0 { 1 } else { words }
     }
 
-    /// Whether the caller's frame pointer is not in its register any more.
+    /// Returns true if the caller's frame pointer is no longer in its register.
     #[inline(always)]
     pub(crate) fn has_saved_frame_pointer(&self) -> bool {
         self.saved_frame_pointer_words() != 0
@@ -95,8 +95,8 @@ impl Hit {
         self.cookie.inside.map_or(0, |inside| inside.frame_pointer_words as u64)
     }
 
-    /// The register with this number, one of [`Inside::SIZE_REGISTERS`]. Without branches: the verifier would follow all that
-    /// comes after for each of them.
+    /// The register with this number, one of [`Inside::SIZE_REGISTERS`]. Without branches: the verifier would follow all later
+    /// code once per branch.
     #[inline(always)]
     pub(crate) fn register(&self, number: u8) -> u64 {
         let [rbx, rbp, rsi, rdi, r12, r13, r14, r15] = Inside::SIZE_REGISTERS;
@@ -110,15 +110,15 @@ impl Hit {
             | self.load_if::<{ offset_of!(pt_regs, r15) }>(number, r15)
     }
 
-    /// A register if it is the one that is wanted; 0 otherwise.
+    /// A register if it is the wanted one; otherwise 0.
     #[inline(always)]
     fn load_if<const OFFSET: usize>(&self, wanted: u8, number: u8) -> u64 {
-        // Only of 0 the predecessor has its top bit set.
+        // Only for 0 does subtracting 1 set the top bit.
         let is_wanted = top_bit(((wanted ^ number) as u64).wrapping_sub(1));
         self.load::<OFFSET>() & 0u64.wrapping_sub(is_wanted)
     }
 
-    /// An argument of the function; 0 when it has none of that meaning.
+    /// An argument of the function; 0 if there is none with that role.
     #[inline(always)]
     pub(crate) fn arg(&self, arg: Option<Arg>) -> u64 {
         match arg.map(Arg::index) {
@@ -132,8 +132,8 @@ impl Hit {
         }
     }
 
-    /// A register, at a fixed offset of the context: the verifier wants the offset in the instruction, and LLVM
-    /// would merge the loads of several registers into one with a computed address.
+    /// A register, at a constant offset of the context: the verifier requires the offset in the instruction, and LLVM would merge
+    /// the loads of several registers into one with a computed address.
     #[inline(always)]
     fn load<const OFFSET: usize>(&self) -> u64 {
         let value;

@@ -1,4 +1,4 @@
-//! When a mapping of a profiled process takes the place of another one.
+//! Detection of mappings of a profiled process that replace others.
 
 use core::{
     ffi::c_void,
@@ -21,24 +21,24 @@ use crate::{
     stack::{self, mapping_at, seen},
 };
 
-/// Offset of a field in a kernel structure; 0 when it is not known.
+/// Offset of a field in a kernel structure; 0 if unknown.
 #[unsafe(no_mangle)]
 static UNMAPPED_AREA_LENGTH: Global<u64> = Global::new(0);
 
-/// Above are the kernel's addresses, and its error numbers.
+/// Addresses above belong to the kernel, or are error numbers.
 const USER_SPACE_END: u64 = 1 << 47;
 
-/// The kernel has found a place for a mapping of the current process. What a process maps over other code itself
-/// (`MAP_FIXED`) does not come here: the dynamic loader does that only inside of a place that it was given.
+/// The kernel has chosen an address for a mapping of the current process. Mappings that a process places over other code itself
+/// (`MAP_FIXED`) are not reported: the dynamic loader uses them only within a range that the kernel has chosen.
 #[inline(always)]
 pub(crate) fn placed(start: u64, area: *const c_void) {
     if start >= USER_SPACE_END {
-        // An error: there is no place.
+        // An error: no range is free.
         return;
     }
     let Some((slot, row)) = process::row_of_current() else { return };
     let Some(length) = read_kernel::<u64>(area as u64 + UNMAPPED_AREA_LENGTH.load()) else { return };
-    // SAFETY: the row is a map value. The kernel makes one mapping of a process after the other (mmap_lock).
+    // SAFETY: the row is a map value. The kernel serializes mapping calls of a process (`mmap_lock`).
     unsafe {
         let table = table(row);
         let replaces = match table {
@@ -64,7 +64,7 @@ pub(crate) fn placed(start: u64, area: *const c_void) {
     }
 }
 
-/// How the current system call maps memory, if it does.
+/// Arguments of the current system call, if it maps memory.
 struct MappingCall {
     flags: u64,
     protection: u64,
@@ -72,8 +72,7 @@ struct MappingCall {
 }
 
 impl MappingCall {
-    /// Whether it can map code: of a file, or of memory that is executable at once. Large blocks of memory come and go all
-    /// the time.
+    /// Returns true if it can map code: from a file, or as executable memory. Other anonymous mappings are too frequent to check.
     #[inline(always)]
     const fn can_hold_code(&self) -> bool {
         const MAP_ANONYMOUS: u64 = 0x20;
@@ -81,8 +80,8 @@ impl MappingCall {
         self.is_mmap && (self.flags & MAP_ANONYMOUS == 0 || self.protection & PROT_EXEC != 0)
     }
 
-    /// Whether it is the dynamic loader's of glibc, which begins to load a library. It has a flag that means nothing to the
-    /// kernel and that nobody else sets (`MAP_COPY` in include/sys/mman.h in glibc's sysdeps).
+    /// Returns true for the first mapping of a library by glibc's dynamic loader. It sets a flag that the kernel ignores and no
+    /// other program sets (`MAP_COPY` in include/sys/mman.h in glibc's sysdeps).
     #[inline(always)]
     const fn is_loaders(&self) -> bool {
         const MAP_DENYWRITE: u64 = 0x800;
@@ -93,15 +92,15 @@ impl MappingCall {
 #[inline(always)]
 fn mapping_call() -> MappingCall {
     const MMAP: u64 = 9;
-    // SAFETY: the current task always has registers that it came into the kernel with.
+    // SAFETY: the current task always has the registers of its entry into the kernel.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
-    // arch/x86/include/asm/ptrace.h; the third and fourth argument of a system call are in rdx and r10.
+    // arch/x86/include/asm/ptrace.h; the third and fourth arguments of a system call are in rdx and r10.
     let [flags, protection, number] =
         [56, 96, 120].map(|offset| read_kernel::<u64>(registers + offset).unwrap_or(0));
     MappingCall { flags, protection, is_mmap: number == MMAP }
 }
 
-/// The process's table in use, be it for an older image: then it holds for nothing, whatever is said of it.
+/// The table of mappings that the process uses. A table of an older image is never valid, whatever is recorded about it.
 ///
 /// # Safety
 /// `row` is a map value.
@@ -112,7 +111,7 @@ unsafe fn table(row: *const ProcessRow) -> Option<*const MappingTable> {
     if index == NO_MAPPINGS as u64 { None } else { MAPPINGS.get_ptr(index as u32) }
 }
 
-/// What has become of a process's code.
+/// Changes of a process's code mappings.
 ///
 /// # Safety
 /// `row` is a map value.
@@ -130,7 +129,7 @@ pub(crate) unsafe fn changes(row: *const ProcessRow) -> CodeChanges {
     }
 }
 
-/// Whether some of a place is one that the table has.
+/// Returns true if a range overlaps a mapping in the table.
 ///
 /// # Safety
 /// The table is a map value.
@@ -138,7 +137,7 @@ pub(crate) unsafe fn changes(row: *const ProcessRow) -> CodeChanges {
 unsafe fn overlaps(table: *const MappingTable, start: u64, end: u64) -> bool {
     // SAFETY: as promised by the caller.
     unsafe {
-        // The last one that begins before the end: if it does not reach in, no other does.
+        // If the last mapping that begins before the end does not overlap, no other does.
         let last: *const Mapping = mapping_at(table, end - 1);
         (*last).begin < end && (*last).end > start
     }

@@ -1,4 +1,4 @@
-//! Which allocations are left out when not all are taken. The rule stands in `jjleak_common::sampling`.
+//! Sampling of allocations, by the rule in `jjleak_common::sampling`.
 
 use aya_ebpf::{Global, helpers::generated::bpf_get_prandom_u32};
 use jjleak_common::sampling::{WEIGHT_ONE, draws_of_bytes, weight_of};
@@ -10,20 +10,20 @@ static SAMPLE_SCALE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SAMPLE_CERTAIN_FROM: Global<u64> = Global::new(0);
 
-/// Whether not all allocations are taken.
+/// Returns true if allocations are sampled.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     SAMPLE_DRAWS.load() != 0 || SAMPLE_SCALE.load() != 0
 }
 
-/// Draws whether an allocation of this size is left out.
+/// Decides at random if an allocation of this size is left out.
 #[inline(always)]
 pub(crate) fn leaves_out(size: u64) -> bool {
     // SAFETY: has no preconditions.
     is_on() && unsafe { bpf_get_prandom_u32() } as u32 as u64 >= draws(size)
 }
 
-/// How many blocks one of this size stands for.
+/// Number of blocks that a sampled block of this size represents.
 #[inline(always)]
 pub(crate) fn weight(size: u64) -> u64 {
     if is_on() { weight_of(draws(size)) } else { WEIGHT_ONE }

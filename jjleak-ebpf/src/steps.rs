@@ -1,5 +1,4 @@
-//! The single steps that the accounting of an allocation cannot do without, many times over: for the benchmark, which wants to know
-//! what one of them takes.
+//! Repetitions of single, indispensable steps of the accounting, for the benchmark, which measures each step.
 
 use core::ffi::c_void;
 
@@ -19,11 +18,11 @@ use crate::{
     stack,
 };
 
-/// A constant to the verifier, which follows this step alone.
+/// Constant for the verifier, which follows only this step.
 #[unsafe(no_mangle)]
 static STEP: Global<u32> = Global::new(Step::Nothing as u32);
 
-/// Does the step, so many times.
+/// Repeats the step.
 #[inline(always)]
 pub(crate) fn repeat(hit: &Hit) {
     let step = STEP.load();
@@ -33,7 +32,7 @@ pub(crate) fn repeat(hit: &Hit) {
             read_user_word(hit.stack_pointer());
         } else if step == Step::Copy as u32 {
             stack::copy_some(|place, bytes| {
-                // SAFETY: the place has room for so many bytes; the helper checks the source.
+                // SAFETY: the destination has space for that many bytes; the helper checks the source.
                 unsafe { bpf_probe_read_user(place, bytes, hit.stack_pointer() as *const c_void) };
             });
         } else if step == Step::Claim as u32 {

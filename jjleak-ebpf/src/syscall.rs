@@ -1,4 +1,4 @@
-//! A system call of x86-64: its arguments and the user registers that it was made with.
+//! A system call of x86-64: its arguments and the user registers.
 
 use core::mem::offset_of;
 
@@ -6,8 +6,8 @@ use aya_ebpf::{EbpfContext, bindings::pt_regs};
 
 use crate::{memory::read_kernel, registers::Registers};
 
-/// A system call, seen at the kernel function that does it, `long __x64_sys_NAME(const struct pt_regs *)`
-/// (arch/x86/include/asm/syscall_wrapper.h), or at the tracepoints for all of them. The registers are the user's.
+/// A system call at the kernel function that implements it, `long __x64_sys_NAME(const struct pt_regs *)`
+/// (arch/x86/include/asm/syscall_wrapper.h), or at the tracepoints of all system calls. The registers are the user's.
 pub(crate) struct Syscall {
     registers: *const pt_regs,
 }
@@ -19,21 +19,21 @@ impl Syscall {
         Self { registers: unsafe { *ctx.as_ptr().cast::<*const pt_regs>() } }
     }
 
-    /// Which system call it is; `None` when that cannot be read.
+    /// Number of the system call; `None` if it cannot be read.
     #[inline(always)]
     pub(crate) fn number(&self) -> Option<u64> {
         read_kernel(self.registers as u64 + offset_of!(pt_regs, orig_rax) as u64)
     }
 
-    /// The user's registers; `None` when they cannot be read.
+    /// The user registers; `None` if they cannot be read.
     #[inline(always)]
     pub(crate) fn user(&self) -> Option<UserRegisters> {
         read_kernel(self.registers as u64 + offset_of!(pt_regs, rbp) as u64)
     }
 }
 
-/// The part of `pt_regs` that has all that is needed, and no more: before Linux 6.13, programs share 512 bytes of stack with
-/// what they call.
+/// The required part of `pt_regs`, no larger than necessary: before Linux 6.13, programs share 512 bytes of stack with their
+/// callees.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UserRegisters {
@@ -60,13 +60,13 @@ const _: () = assert!(
         && offset_of!(UserRegisters, rip) == offset_of!(pt_regs, rip) - offset_of!(pt_regs, rbp)
 );
 
-/// The first arguments of a system call, in their order.
+/// The first arguments of a system call, in order.
 #[inline(always)]
 pub(crate) fn arguments(user: &UserRegisters) -> [u64; 5] {
     [user.rdi, user.rsi, user.rdx, user.r10, user.r8]
 }
 
-/// Where the call was made from.
+/// Registers at the origin of the call.
 #[inline(always)]
 pub(crate) fn origin(user: &UserRegisters) -> Registers {
     Registers { instruction_pointer: user.rip, stack_pointer: user.rsp, frame_pointer: user.rbp }

@@ -1,4 +1,4 @@
-//! Which thread allocates, when the user side wants to know.
+//! Identity of the allocating thread, if requested.
 
 use core::ptr::{addr_of_mut, write_volatile};
 
@@ -20,14 +20,14 @@ use crate::{
 #[unsafe(no_mangle)]
 static THREADS: Global<u32> = Global::new(0);
 
-/// Whether threads are told apart. A constant to the verifier, as all globals are.
+/// Returns true if threads are distinguished. Constant for the verifier, like all globals.
 #[inline(always)]
 pub(crate) fn are_told_apart() -> bool {
     THREADS.load() != 0
 }
 
-/// Identity of the current thread; 0 when threads are not told apart, or there is no memory for what is known of it. It
-/// goes with the thread, so that another one of the same number gets another one.
+/// Identity of the current thread; 0 if threads are not distinguished, or there is no memory for the record. Freed with the
+/// thread, so that another thread with the same number gets another identity.
 #[inline(always)]
 pub(crate) fn current(slot: ProcessSlot) -> u64 {
     if !are_told_apart() {
@@ -37,7 +37,7 @@ pub(crate) fn current(slot: ProcessSlot) -> u64 {
         count(slot, Counter::UnknownThread);
         return 0;
     };
-    // SAFETY: task storage belongs to the current task, which is busy with this very call.
+    // SAFETY: task storage belongs to the current task, which is executing this program, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     if calls.thread == 0 {
         // SAFETY: has no preconditions.
@@ -46,13 +46,13 @@ pub(crate) fn current(slot: ProcessSlot) -> u64 {
     calls.thread
 }
 
-/// Says which thread a new stack is of.
+/// Records the thread of a new stack.
 ///
 /// # Safety
-/// `record` is in a map value that nobody else uses.
+/// `record` is in a map value that nothing else uses.
 #[inline(always)]
 pub(crate) unsafe fn describe(thread: u64, record: *mut StackRecord) {
-    // SAFETY: as promised by the caller; the helper writes no more than it is given.
+    // SAFETY: as promised by the caller; the helper writes at most the given size.
     unsafe {
         write_volatile(addr_of_mut!((*record).thread), thread);
         if are_told_apart() {

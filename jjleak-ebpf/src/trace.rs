@@ -1,4 +1,4 @@
-//! Tells the user side of single allocations and frees, when it wants to know.
+//! Reports of individual allocations and frees, if requested.
 
 use aya_ebpf::{
     Global,
@@ -15,7 +15,7 @@ use crate::maps::{EVENTS, count};
 #[unsafe(no_mangle)]
 static TRACE: Global<u32> = Global::new(0);
 
-/// Whether the user side wants to know.
+/// Returns true if reports are requested.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     TRACE.load() != 0

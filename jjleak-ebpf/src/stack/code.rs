@@ -1,7 +1,7 @@
-//! What is mapped at an address, asked of the kernel: for code that is in no table of the user side's yet.
+//! Queries to the kernel about the mapping of an address, for code that is not in the user side's tables yet.
 //!
-//! A process that has just begun to run a program, or has loaded a library, may be over before the user side has looked
-//! at it. If the file's rows are known, from another process or another time, the walk goes on with them.
+//! A process that has just executed a program or loaded a library may end before the user side has scanned it. If the file's rows
+//! are known from another process or an earlier run, the walk continues with them.
 
 use core::{
     ffi::c_void,
@@ -28,7 +28,7 @@ use crate::{
     memory::read_kernel,
 };
 
-/// Offsets of fields in kernel structures; all 0 when they are not known.
+/// Offsets of fields in kernel structures; all 0 if unknown.
 #[unsafe(no_mangle)]
 static VMA_START: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -52,14 +52,14 @@ static INODE_CHANGED_NS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SUPER_DEVICE: Global<u64> = Global::new(0);
 
-/// ENOENT, which `bpf_find_vma` returns for an address in no mapping.
+/// ENOENT, which `bpf_find_vma` returns for an unmapped address.
 const NO_MAPPING: i64 = -2;
-/// Where `struct linux_binprm` has the program's file and its path; 0 when that is not known.
+/// Offsets of the program's file and path in `struct linux_binprm`; 0 if unknown.
 #[unsafe(no_mangle)]
 static PROGRAM_FILE: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static PROGRAM_PATH: Global<u64> = Global::new(0);
-/// What leads from a task to the number of its mount namespace; all 0 when that is not known.
+/// Offsets that lead from a task to the number of its mount namespace; all 0 if unknown.
 #[unsafe(no_mangle)]
 static TASK_NAMESPACES: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -70,17 +70,17 @@ static MOUNT_NAMESPACE_NUMBER: Global<u64> = Global::new(0);
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
 const PAGE_SHIFT: u64 = 12;
-/// Bits of a device's minor number in the kernel (MINORBITS in include/linux/kdev_t.h).
+/// Width of a device's minor number in the kernel (MINORBITS in include/linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
-/// The kernel keeps a mark of its own in the nanoseconds (`I_CTIME_QUERIED` in include/linux/fs.h).
+/// Mask that removes a flag of the kernel from the nanoseconds (`I_CTIME_QUERIED` in include/linux/fs.h).
 const NANOSECONDS: u32 = (1 << 31) - 1;
 
-/// Looks for the mapping at `address`, remembers it for the walk if its file's rows are known, and tells the user side of
-/// it. Fails with how the stack ends, if the walk cannot go on.
+/// Finds the mapping at `address` and reports it to the user side. If the rows of its file are known, keeps it for this walk. Fails
+/// with the stack's status if the walk cannot continue.
 #[inline(always)]
 pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed. The stack has no room: before Linux 6.13 it is shared with
-    // the walk and with the program that began it.
+    // SAFETY: `scratch` is a map value that is ours while claimed. The BPF stack is too small: before Linux 6.13, the walk shares
+    // it with the program that began the walk.
     let hint = unsafe { &mut (*scratch).hint };
     hint.slot = image.slot().0 as u32;
     hint.image = image.0;
@@ -93,7 +93,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Re
     hint.file.device = 0;
     if VMA_FILE.load() != 0 {
         let mut context: *mut Hint = hint;
-        // SAFETY: the callback has the signature the helper wants, and its context outlives the call.
+        // SAFETY: the callback has the helper's signature, and its context outlives the call.
         unsafe {
             let task = bpf_get_current_task_btf();
             bpf_find_vma(task, address, describe as *mut c_void, (&raw mut context).cast(), 0);
@@ -130,8 +130,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Re
     Ok(())
 }
 
-/// Whether an address is on the stack that the walk is on: in the mapping that the stack pointer is in, as far as the kernel
-/// tells.
+/// Returns true if an address is on the stack of the walk: in the mapping of the stack pointer, as far as the kernel reports it.
 #[inline(always)]
 pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -141,11 +140,11 @@ pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
     }
     let size = walk.stack_end.wrapping_sub(walk.stack_begin);
     if walk.stack_pointer.wrapping_sub(walk.stack_begin) >= size {
-        // When the kernel is busy with the mappings, it does not tell.
+        // If the memory map is locked, the kernel returns nothing.
         walk.stack_begin = 0;
         walk.stack_end = u64::MAX;
         let mut context: *mut Walk = walk;
-        // SAFETY: the callback has the signature the helper wants, and its context outlives the call.
+        // SAFETY: the callback has the helper's signature, and its context outlives the call.
         unsafe {
             let (task, at) = (bpf_get_current_task_btf(), (*context).stack_pointer);
             bpf_find_vma(task, at, bound as *mut c_void, (&raw mut context).cast(), 0);
@@ -156,11 +155,11 @@ pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
     address.wrapping_sub(walk.stack_begin) <= walk.stack_end.wrapping_sub(walk.stack_begin)
 }
 
-/// Whether an address is in a mapping of the current process, as far as the kernel tells.
+/// Returns true if an address is mapped in the current process, as far as the kernel reports it.
 #[inline(always)]
 pub(super) fn is_mapped(address: u64) -> bool {
     let mut nothing = 0u64;
-    // SAFETY: the callback has the signature the helper wants, and does not use its context.
+    // SAFETY: the callback has the helper's signature, and does not use its context.
     let status = unsafe {
         let task = bpf_get_current_task_btf();
         bpf_find_vma(task, address, ignore as *mut c_void, (&raw mut nothing).cast(), 0)
@@ -173,13 +172,13 @@ extern "C" fn ignore(_task: *const c_void, _vma: *const c_void, _context: *mut u
     0
 }
 
-/// Writes where a mapping is into the walk.
+/// Stores the bounds of a mapping in the walk.
 #[inline(never)]
 extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut Walk) -> i64 {
     let vma = vma as u64;
     if let (Some(begin), Some(end)) = (read_kernel(vma + VMA_START.load()), read_kernel(vma + VMA_END.load()))
     {
-        // SAFETY: the helper passes the context that `is_on_stack` gave it.
+        // SAFETY: the helper passes the context given by `is_on_stack`.
         let walk = unsafe { &mut **context };
         walk.stack_begin = begin;
         walk.stack_end = end;
@@ -187,7 +186,7 @@ extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut
     0
 }
 
-/// Which file an open file (`struct file`) is of.
+/// Identity of an open file (`struct file`).
 #[inline(always)]
 fn identify(file: u64) -> Option<CodeFile> {
     let inode: u64 = read_kernel(file + FILE_INODE.load())?;
@@ -200,7 +199,7 @@ fn identify(file: u64) -> Option<CodeFile> {
     })
 }
 
-/// The number of the current process's mount namespace; 0 when the kernel does not tell.
+/// Number of the current process's mount namespace; 0 if unknown.
 #[inline(always)]
 fn mount_namespace() -> u32 {
     if TASK_NAMESPACES.load() == 0 {
@@ -214,8 +213,8 @@ fn mount_namespace() -> u32 {
     number.unwrap_or(0)
 }
 
-/// Tells the user side, which a hint is to wake, that the current process has begun to run a program, of which `program` (`struct linux_binprm`) says which.
-/// When that cannot be told, nobody can know whether it was counted.
+/// Reports the start of a program in the current process; `program` is its `struct linux_binprm`. A hint must wake the user side.
+/// If the report does not fit, it is unknown if the program was counted.
 #[inline(always)]
 pub(crate) fn tell_program(image: ImageId, program: u64) {
     let Some(mut room) = PROGRAMS.reserve::<ProgramBegun>(0) else {
@@ -230,7 +229,7 @@ pub(crate) fn tell_program(image: ImageId, program: u64) {
         file = opened.and_then(identify).unwrap_or(unknown);
         path = read_kernel::<u64>(program + PROGRAM_PATH.load()).unwrap_or(0);
     }
-    // SAFETY: the room is ours until it is submitted, and the helpers write no more than they are told.
+    // SAFETY: the reserved record is ours until submitted, and the helpers write at most the given sizes.
     unsafe {
         (*begun).time_ns = bpf_ktime_get_ns();
         (*begun).image = image.0;
@@ -244,7 +243,7 @@ pub(crate) fn tell_program(image: ImageId, program: u64) {
     room.submit(0);
 }
 
-/// Tells the user side of a mapping, once if it can.
+/// Reports a mapping to the user side, once if possible.
 #[inline(always)]
 fn tell(image: ImageId, hint: &Hint, identity: u64) {
     let Some(row) = PROCESSES.get_ptr_mut(image.slot().0 as u32) else { return };
@@ -256,17 +255,17 @@ fn tell(image: ImageId, hint: &Hint, identity: u64) {
     if hint.begin != 0 && unsafe { read_volatile(reported) } == mark {
         return;
     }
-    // When the buffer is full, there are hints enough.
+    // If the buffer is full, the user side has hints to act on.
     if HINTS.output::<Hint>(hint, 0).is_ok() {
         // SAFETY: as above.
         unsafe { write_volatile(reported, mark) };
     }
 }
 
-/// Writes what a mapping is into the hint, if it is one of a file's code.
+/// Stores a mapping in the hint, if it is of a file's code.
 #[inline(never)]
 extern "C" fn describe(_task: *const c_void, vma: *const c_void, context: *mut *mut Hint) -> i64 {
-    // SAFETY: the helper passes the context that `look_up` gave it.
+    // SAFETY: the helper passes the context given by `look_up`.
     let hint = unsafe { &mut **context };
     let _ = read(vma as u64, hint);
     0

@@ -1,8 +1,9 @@
-//! From one stack to another, in the frames of Go's runtime that switch.
+//! Stack switches in frames of Go's runtime.
 //!
-//! `runtime.asmcgocall` runs C code on the stack of the thread's scheduler (`g0`), and keeps the goroutine and how deep on its stack
-//! it was there: the stack itself can be moved while C code has called Go back. `runtime.cgocallback`, by which that happens, goes
-//! on on the goroutine's stack; `g0.sched.sp` says where on the scheduler's it was, and the word there what it said before.
+//! `runtime.asmcgocall` runs C code on the stack of the thread's scheduler (`g0`), and saves the goroutine and its depth on the
+//! goroutine's stack: that stack can be moved while C code has called back into Go. `runtime.cgocallback`, which makes such a
+//! call back, continues on the goroutine's stack; `g0.sched.sp` is its position on the scheduler's stack, and the word at that
+//! address is the previous value.
 
 use jjleak_common::{
     stack::StackStatus,
@@ -16,17 +17,17 @@ use super::{
 };
 use crate::memory::read_user_word;
 
-/// Offset of the stack's upper end in a goroutine: `g.stack.hi`, its second word in every version of the runtime.
+/// Offset of the stack's upper end in a goroutine: `g.stack.hi`, the second word in every version of the runtime.
 const STACK_END_IN_G: u64 = 8;
-/// What the C ABI aligns the stack to.
+/// Stack alignment of the C ABI.
 const ALIGNMENT: u64 = 16;
 
-/// Goes to the caller's frame, on the stack that it is on.
+/// Continues with the caller's frame, on the caller's stack.
 #[inline(always)]
 pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    // What is read of the goroutine is not noted.
+    // Reads from the goroutine are not recorded for replay.
     replay::spoil(walk);
     let kept_at = walk.stack_pointer.wrapping_add(row.fp_offset_bytes());
     let switch = row.saved();
@@ -36,7 +37,7 @@ pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
         if walk.scheduler == 0 {
             walk.scheduler = scheduler_pointer(row, goroutine).ok_or(StackStatus::Fault)?;
         }
-        // The frame is where the scheduler's stack pointer led: what was read is what the runtime has kept.
+        // The scheduler's stack pointer must lead to this frame: that confirms that the words are those saved by the runtime.
         let frame = walk.scheduler.wrapping_sub(row.go_room_bytes()) & !(ALIGNMENT - 1);
         if frame != walk.stack_pointer {
             return Err(StackStatus::BadFrame);
@@ -66,7 +67,7 @@ pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
     Ok(())
 }
 
-/// Where the stack pointer of a goroutine's scheduler is kept: `g.m.g0.sched.sp`, with `g0` first in `m`.
+/// Saved stack pointer of a goroutine's scheduler: `g.m.g0.sched.sp`, with `g0` first in `m`.
 #[inline(always)]
 fn scheduler_pointer(row: Row, goroutine: u64) -> Option<u64> {
     let thread = read_user_word(goroutine.wrapping_add(row.go_thread_bytes()))?;

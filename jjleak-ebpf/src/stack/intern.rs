@@ -1,4 +1,4 @@
-//! Finds the row of a stack, and writes it the first time the stack is seen.
+//! Finds the row of a stack; adds the stack if it is new.
 
 use core::{
     ptr::{addr_of_mut, read_volatile, write_volatile},
@@ -19,14 +19,14 @@ use crate::{
     threads,
 };
 
-/// The row of the stack in `scratch`; the process's [`lost_row`], counted, when the table is full.
+/// Row of the stack in `scratch`; if the table is full, the process's [`lost_row`], which is counted.
 #[inline(always)]
 pub(crate) fn intern(scratch: *mut Scratch, image: ImageId) -> u32 {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let hash = unsafe { (*scratch).walk.hash.finish((*scratch).walk.status as u8) };
     let rows_log2 = stack_rows_log2();
     let mask = (1u32 << rows_log2) - 1;
-    // The high bits of the hash are the best mixed.
+    // The high bits of the hash are best mixed.
     let first = (hash >> (64 - rows_log2)) as u32;
     let mut probe = 0;
     while probe < MAX_PROBES {
@@ -50,14 +50,14 @@ pub(crate) fn intern(scratch: *mut Scratch, image: ImageId) -> u32 {
     lost_row(image.slot())
 }
 
-/// Sends the frames of a stack whose row was just claimed. The user side looks for them from time to time anyway, and is
-/// woken when the buffer fills up. Java frames are to be named at once: their code can be gone soon.
+/// Sends the frames of a stack whose row was just claimed. The user side polls them, and is woken when the buffer fills up. Java
+/// frames wake it at once, because their code may be discarded soon.
 ///
 /// # Safety
 /// `scratch` is a map value that is ours while claimed.
 #[inline(always)]
 unsafe fn send_frames(scratch: *mut Scratch, hash: u64, row: u32, image: ImageId) {
-    // SAFETY: as promised by the caller; the slice ends at most with the record.
+    // SAFETY: as promised by the caller; the slice ends within the record.
     let record = unsafe {
         let frame_count = (*scratch).walk.frame_count;
         let frame_count = if frame_count > MAX_FRAMES as u64 { MAX_FRAMES as u64 } else { frame_count };

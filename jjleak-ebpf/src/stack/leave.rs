@@ -1,4 +1,4 @@
-//! Frames that no canonical frame address leads out of: those that signals interrupted, and those of HotSpot's interpreter.
+//! Frames without a usual canonical frame address: those interrupted by signals, and those of HotSpot's interpreter.
 
 use jjleak_common::stack::{InterpretedFrame, StackStatus};
 
@@ -8,9 +8,9 @@ use super::{
     window::word,
 };
 
-/// Goes to the frame that a signal interrupted. The kernel has pushed its registers: `struct rt_sigframe`
-/// (arch/x86/include/asm/sigframe.h) without its return address is at the stack pointer, and begins with `struct
-/// ucontext`, in which the registers are at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
+/// Continues with the frame interrupted by a signal. The kernel has pushed its registers: the stack pointer points to `struct
+/// rt_sigframe` (arch/x86/include/asm/sigframe.h) without its return address, which begins with `struct ucontext`, with the
+/// registers at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
 #[inline(always)]
 pub(super) fn signal_frame(scratch: *mut Scratch) -> Step {
     const RBP: u64 = 40 + 10 * 8;
@@ -31,21 +31,20 @@ pub(super) fn signal_frame(scratch: *mut Scratch) -> Step {
     Ok(())
 }
 
-/// How many bytes below its frame pointer things are in a frame of HotSpot's interpreter (src/hotspot/cpu/x86/frame_x86.hpp in
-/// the JDK).
+/// Offsets below the frame pointer in a frame of HotSpot's interpreter, in bytes (src/hotspot/cpu/x86/frame_x86.hpp in the JDK).
 pub(super) mod interpreter {
-    /// The stack pointer that the caller had: its arguments have become locals since.
+    /// Stack pointer of the caller: its arguments have become locals.
     pub(crate) const SENDER_STACK_POINTER: u64 = 8;
     /// The `Method`.
     pub(crate) const METHOD: u64 = 3 * 8;
-    /// Its first local variable, the outermost one.
+    /// The first local variable, the outermost one.
     pub(crate) const LOCALS: u64 = 7 * 8;
-    /// The bytecode that is running.
+    /// The current bytecode.
     pub(crate) const BYTECODE: u64 = 8 * 8;
 }
 
-/// Adds a frame of HotSpot's interpreter and goes to its caller's. At the frame pointer are the caller's and the return
-/// address.
+/// Adds a frame of HotSpot's interpreter and continues with its caller. The frame pointer points to the caller's frame pointer
+/// and the return address.
 #[inline(always)]
 pub(super) fn interpreted_frame(scratch: *mut Scratch) -> Step {
     // SAFETY: `scratch` is a map value that is ours while claimed.

@@ -1,9 +1,8 @@
-//! The last walks, to be taken for the next ones.
+//! Cache of recent walks, to reuse their stacks.
 //!
-//! A program allocates in loops: the same stack again and again. Where a walk leads is settled by the registers that it
-//! begins with, by what the process maps, and by the words that it reads from the stack; and whose it is, by the thread, where
-//! threads are told apart. A walk is therefore kept with the
-//! words that it has read, and when they are all the same, the next one has the same stack, without being walked.
+//! A program allocates in loops, with the same stack again and again. The result of a walk is determined by the initial
+//! registers, the process's mappings, the words read from the stack, and the thread, if threads are distinguished. Therefore a
+//! walk is kept with the words that it has read; if they are all unchanged, the next call has the same stack and is not walked.
 
 use core::ptr::{addr_of, addr_of_mut};
 
@@ -12,50 +11,50 @@ use jjleak_common::{stack::StackStatus, stage::Stage};
 use super::{Scratch, WINDOW_WORDS, Walk, window};
 use crate::{memory::opaque, stages, threads};
 
-/// Walks that are kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB that a
-/// per-CPU value can have.
+/// Number of walks kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB limit of a
+/// per-CPU value.
 const WALKS: usize = 8;
-/// Words of a walk that is kept: a return address for each frame, and a frame pointer for some.
+/// Maximum number of words of a kept walk: a return address for each frame, and a frame pointer for some.
 const WORDS: usize = WINDOW_WORDS;
 
-/// More words than are kept.
+/// A count beyond the maximum.
 const NEVER: u64 = 1 << 32;
 
-/// A walk that came to its end by what is said here alone.
+/// A walk whose result depends on nothing but these fields.
 #[repr(C)]
 pub(super) struct Replay {
-    /// What the process maps ([`super::rows::scope`]); 0 when no walk is kept here.
+    /// Scope of the process's mappings ([`super::rows::scope`]); 0 if the entry is unused.
     scope: u64,
-    /// The registers that it began with.
+    /// Initial registers.
     site: u64,
     cfa: u64,
     frame_pointer: u64,
-    /// The thread, when threads are told apart: another one can come to have the same stack.
+    /// The thread, if threads are distinguished: another thread could reuse the same stack.
     thread: u64,
-    /// Row of its stack.
+    /// Row of the stack.
     row: u32,
-    /// How many words it read.
+    /// Number of words read.
     count: u32,
-    /// How many bytes of the window these are in.
+    /// Number of bytes of the window that contain them.
     extent: u64,
-    /// What they were, and where in the window.
+    /// The words, and their indices in the window.
     words: [u64; WORDS],
     places: [u8; WORDS],
 }
 
-/// The walks of a buffer.
+/// The walks kept in a buffer.
 pub(super) type Replays = [Replay; WALKS];
 
-/// How many bytes of the stack the walks have needed that began like this: so many are copied for the next one, and the rest only
-/// when they do not do. To copy all would take most of the time. There are more than walks, which differ by who has called the
-/// function, too.
+/// Number of bytes of stack that earlier walks from the same start needed: that many are copied for the next one, and the rest
+/// only if they do not suffice. Copying all would take most of the time. There are more extents than walks, which also differ by
+/// the caller of the function.
 pub(super) type Extents = [u16; EXTENTS];
 const EXTENTS: usize = 32;
 
 const _: () = assert!(WINDOW_WORDS <= 1 << u8::BITS && WALKS.is_power_of_two() && WORDS.is_power_of_two());
 const _: () = assert!(EXTENTS.is_power_of_two() && WINDOW_WORDS * 8 <= u16::MAX as usize);
 
-/// What a walk begins with.
+/// Initial state of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct Start {
     pub(super) scope: u64,
@@ -66,7 +65,7 @@ pub(super) struct Start {
     pub(super) return_address: u64,
 }
 
-/// How many bytes of its stack a walk that begins here is likely to need; 0 when that is not known.
+/// Number of bytes of stack that a walk from this start is likely to need; 0 if unknown.
 #[inline(always)]
 pub(super) fn extent(scratch: *const Scratch, site: u64, cfa: u64) -> u64 {
     let place = mix(cfa ^ site) >> (64 - EXTENTS.ilog2());
@@ -74,7 +73,7 @@ pub(super) fn extent(scratch: *const Scratch, site: u64, cfa: u64) -> u64 {
     unsafe { *addr_of!((*scratch).extents).cast::<u16>().add(place as usize & (EXTENTS - 1)) as u64 }
 }
 
-/// The next walk from here needs so many.
+/// Stores the number of bytes for the next walk from this start.
 #[inline(always)]
 fn expect(scratch: *mut Scratch, replay: *const Replay) {
     // SAFETY: both are in a map value that is ours while claimed; the mask keeps the index in bounds.
@@ -90,8 +89,8 @@ fn mix(value: u64) -> u64 {
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The row of a walk that began like this one and read what this one would read. Where there is none, all of the window is
-/// copied, and [`begin`] has the walk that follows noted.
+/// Row of a kept walk with the same start and the same words. If there is none, the rest of the window is copied, and [`begin`]
+/// records the following walk.
 #[inline(always)]
 pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
     let place = mix(start.return_address ^ start.cfa << 5 ^ start.site) >> (64 - WALKS.ilog2());
@@ -109,7 +108,7 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
                 window::complete(scratch);
                 expect(scratch, replay);
             }
-            // The benchmark's program that ends with the words does not compare them.
+            // The benchmark's program that stops at this stage does not compare the words.
             if (*replay).extent <= (*scratch).walk.window_bytes
                 && (stages::end_with(Stage::Words) || reads_the_same(scratch, replay))
             {
@@ -120,7 +119,7 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
     }
 }
 
-/// A walk begins that is to be kept; unless its window has come to be empty, for places in the next one would be others.
+/// Begins to record a walk, unless its window has become empty: indices would differ in the next window.
 #[inline(always)]
 pub(super) fn begin(scratch: *mut Scratch, start: &Start) {
     window::complete(scratch);
@@ -169,7 +168,7 @@ unsafe fn reads_the_same(scratch: *const Scratch, replay: *const Replay) -> bool
     }
 }
 
-/// The walk reads a word of its window.
+/// Records a word that the walk reads from its window.
 #[inline(always)]
 pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
     // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
@@ -180,8 +179,8 @@ pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
             return;
         }
         let replay = at(scratch);
-        // Before Linux 6.3, the verifier forgets what a number has been compared with if it has been put on the stack before: the
-        // mask tells it again, where the optimizer would leave it out.
+        // Before Linux 6.3, the verifier forgets the bounds of a number that was spilled to the stack before the comparison. The
+        // mask restores them; `opaque` keeps the optimizer from removing it.
         let index = opaque(reads) as usize & (WORDS - 1);
         *addr_of_mut!((*replay).words).cast::<u64>().add(index) = word;
         *addr_of_mut!((*replay).places).cast::<u8>().add(index) = place as u8;
@@ -193,13 +192,13 @@ pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
     }
 }
 
-/// The walk depends on more than is noted.
+/// Marks the walk as dependent on more than the recorded words.
 #[inline(always)]
 pub(super) fn spoil(walk: &mut Walk) {
     walk.reads = NEVER;
 }
 
-/// The walk has ended in this row: keeps it, if it ended by what is noted.
+/// Keeps the walk that ended in this row, if all of its input was recorded.
 #[inline(always)]
 pub(super) fn keep(scratch: *mut Scratch, scope: u64, row: u32) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -217,7 +216,7 @@ pub(super) fn keep(scratch: *mut Scratch, scope: u64, row: u32) {
     }
 }
 
-/// Where the current walk is kept.
+/// Location of the current walk in the cache.
 ///
 /// # Safety
 /// `scratch` is a map value that is ours while claimed.

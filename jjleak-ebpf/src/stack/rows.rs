@@ -1,4 +1,4 @@
-//! The rule for a frame: from its address over the process's mappings to a row.
+//! Lookup of unwind rows by address, through the process's mappings.
 
 use core::ptr::{addr_of, read_volatile, write_volatile};
 
@@ -11,18 +11,17 @@ use jjleak_common::process::ImageId;
 
 use crate::memory::top_bit;
 
-/// Entries of the row cache. A program's hot allocation paths pass some hundred return addresses.
+/// Entries of the row cache. Hot allocation paths of a program have a few hundred return addresses.
 const CACHE_ENTRIES: usize = 1024;
 
-/// Rows by address, so that most frames cost one look. Per CPU. A probe can be preempted between the two words of an
-/// entry by another one that writes the same entry: the key is kept xored with the row, so that words that do not belong
-/// together match no key.
+/// Cache of rows by address, so that most frames need one lookup. Per CPU. A probe can be preempted between the two words of an
+/// entry by another one that writes the same entry: the key is stored as its XOR with the row, so that a torn entry matches no key.
 #[repr(C)]
 pub(crate) struct RowCache {
     entries: [[u64; 2]; CACHE_ENTRIES],
 }
 
-/// All that a lookup needs; pointers into map values.
+/// All data for a lookup; pointers into map values.
 #[derive(Clone, Copy)]
 pub(super) struct Tables {
     pub(super) rows: *const u64,
@@ -30,16 +29,16 @@ pub(super) struct Tables {
     pub(super) cache: *mut RowCache,
     /// The process's mappings.
     pub(super) mappings: *const MappingTable,
-    /// What entries of the cache are marked with: they hold for one image, and one version of its mappings.
+    /// Marks entries of the cache: they are valid for one image and one version of its mappings.
     pub(super) scope: u64,
-    /// That version.
+    /// Version of the mappings.
     pub(super) generation: u32,
-    /// Mappings that the walk has found besides.
+    /// Additional mappings found by the walk.
     pub(super) found: *const [Mapping; MAX_FOUND],
 }
 
 impl Tables {
-    /// Whether the process's mappings, and the rows they lead to, are what they were when the walk began.
+    /// Returns true if the process's mappings, and thus the rows, have not changed since the walk began.
     #[inline(always)]
     pub(super) fn are_unchanged(&self) -> bool {
         // SAFETY: points into a map value.
@@ -48,18 +47,18 @@ impl Tables {
     }
 }
 
-/// What marks the cache's entries for the mappings of an image, which began at this time, in this version. It differs from any other's in its high
-/// bits, which no address has.
+/// Mark of cache entries for one version of an image's mappings; `since_ns` is the start of the image. Marks differ in their high
+/// bits, which are 0 in all addresses.
 #[inline(always)]
 pub(super) fn scope(image: ImageId, since_ns: u64, generation: u32) -> u64 {
     let image = ((image.0 as u64) << 32 | generation as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     image ^ since_ns.wrapping_mul(0xff51_afd7_ed55_8ccd)
 }
 
-/// Searching a table of up to 2^9 mappings takes this many halvings.
+/// Number of halvings to search a table of up to 2^9 mappings.
 const MAPPING_STEPS: u32 = MAX_MAPPINGS.ilog2() + 1;
 
-/// What a table was made from.
+/// The state that a table reflects.
 ///
 /// # Safety
 /// The table is a map value.
@@ -74,11 +73,10 @@ pub(crate) unsafe fn seen(table: *const MappingTable) -> CodeSeen {
     }
 }
 
-/// The row for the code at `address`, with its mapping's layer in the place of its address; `None` when it is in no
-/// mapping.
+/// Row for the code at `address`, with the layer of its mapping in the address field; `None` if it is not mapped.
 #[inline(always)]
 pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
-    // SAFETY: all pointers are map values, every index is masked to the bounds of what it indexes.
+    // SAFETY: all pointers are map values, and every index is masked to the bounds of its array.
     unsafe {
         let key = address ^ tables.scope;
         let slot = (address ^ address >> 10) as usize & (CACHE_ENTRIES - 1);
@@ -94,13 +92,13 @@ pub(super) fn find(tables: &Tables, address: u64) -> Option<Row> {
             write_volatile(&raw mut (*entry)[0], key ^ row.0);
             Some(row)
         } else {
-            // What a walk has found is its own: by the next one it can be something else.
+            // Mappings found by the walk are not cached: they may have changed by the next one.
             Some(search(tables, found_at(tables.found, address)?, address))
         }
     }
 }
 
-/// The row for the code at `address` in a mapping.
+/// Row for the code at `address` in a mapping.
 ///
 /// # Safety
 /// The tables are map values, and the mapping is in one.
@@ -148,7 +146,7 @@ unsafe fn holds(mapping: *const Mapping, address: u64) -> bool {
     unsafe { address.wrapping_sub((*mapping).begin) < (*mapping).end.wrapping_sub((*mapping).begin) }
 }
 
-/// The mapping at `address` among those that the walk has found.
+/// The mapping at `address` among those found by the walk.
 ///
 /// # Safety
 /// They are in a map value.
@@ -190,7 +188,7 @@ pub(crate) unsafe fn mapping_at(table: *const MappingTable, address: u64) -> *co
     }
 }
 
-/// `step` if `value >= start`, else 0, without a branch: the verifier follows each branch of a search separately.
+/// `step` if `value >= start`, else 0; without a branch, because the verifier follows each branch of a search separately.
 #[inline(always)]
 fn take_if_not_below(value: u64, start: u64, step: u64) -> u64 {
     step & top_bit(value.wrapping_sub(start)).wrapping_sub(1)

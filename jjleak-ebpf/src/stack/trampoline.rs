@@ -1,8 +1,8 @@
-//! Return addresses that return probes have replaced.
+//! Return addresses replaced by return probes.
 //!
-//! A return probe, ours or another tool's, puts the address of a trampoline into the return slot of a running call. The
-//! kernel keeps the true return address in the task's list of return instances, innermost first (include/linux/uprobes.h,
-//! `struct uprobe_task` and `struct return_instance`). The loader looks up where their fields are.
+//! A return probe, jjleak's or another tool's, writes the address of a trampoline to the return slot of a running call. The
+//! kernel keeps the original return address in the task's list of return instances, innermost first (include/linux/uprobes.h,
+//! `struct uprobe_task` and `struct return_instance`). The loader sets the offsets of their fields.
 
 use aya_ebpf::{
     Global,
@@ -12,7 +12,7 @@ use core::{ffi::c_void, mem::MaybeUninit};
 
 use super::Walk;
 
-/// Offsets of fields in kernel structures; all 0 when they are not known.
+/// Offsets of fields in kernel structures; all 0 if unknown.
 #[unsafe(no_mangle)]
 static TASK_UTASK: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -24,11 +24,10 @@ static RETURN_INSTANCE_ADDRESS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static RETURN_INSTANCE_NEXT: Global<u64> = Global::new(0);
 
-/// Most return instances passed over to find the one of a frame: calls that ended without returning leave theirs behind.
+/// Maximum number of return instances to skip: calls that ended without returning leave theirs behind.
 const MAX_SKIPPED: u32 = 16;
 
-/// Puts the true return address into the walk's instruction pointer, if its return slot is one that a return probe has
-/// replaced.
+/// Writes the original return address to the walk's instruction pointer, if a return probe has replaced its return slot.
 #[inline(always)]
 pub(super) fn resolve(walk: &mut Walk) {
     if TASK_UTASK.load() == 0 || walk.after_call == 0 {
@@ -58,13 +57,13 @@ pub(super) fn resolve(walk: &mut Walk) {
     }
 }
 
-/// A word of the kernel's memory; `None` for a bad address, and for null pointers.
+/// A word of the kernel's memory; `None` for an invalid address and for null pointers.
 #[inline(always)]
 fn kernel_word(address: u64) -> Option<u64> {
     let mut word = MaybeUninit::<u64>::uninit();
     // SAFETY: the destination has 8 bytes; the helper checks the source.
     let status = unsafe { bpf_probe_read_kernel(word.as_mut_ptr().cast(), 8, address as *const c_void) };
-    // SAFETY: the helper filled all 8 bytes, as its status says.
+    // SAFETY: the helper has filled all 8 bytes, according to its status.
     let word = if status == 0 { unsafe { word.assume_init() } } else { 0 };
     if word == 0 { None } else { Some(word) }
 }

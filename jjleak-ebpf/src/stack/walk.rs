@@ -1,9 +1,9 @@
-//! From frame to frame.
+//! The stack walk.
 //!
-//! The first return address is read below the canonical frame address of the probe site, so the caller of the
-//! allocation function is never lost. From there on each frame's row says where its CFA is. Every step is checked: the
-//! stack pointer grows, a frame pointer stays on the thread's stack, and a return address is in code that the process maps.
-//! What does not hold ends the walk with a status.
+//! The first return address is read below the canonical frame address of the probe site, so that the caller of the allocation
+//! function is never lost. From there, the row of each frame determines its CFA. Every step is checked: the stack pointer
+//! increases, a frame pointer stays on the thread's stack, and a return address is in mapped code. A failed check ends the walk
+//! with a status.
 
 use core::{
     ffi::c_void,
@@ -31,22 +31,22 @@ use crate::{
     replacement, threads,
 };
 
-/// A frame larger than the default stack limit is no frame.
+/// Maximum size of a frame: the default stack limit.
 pub(super) const MAX_FRAME_BYTES: u64 = 8 << 20;
 
 const CONTINUE: i64 = 0;
 const STOP: i64 = 1;
 
-/// What the loop's callback gets: the kernel allows it to be on the stack only.
+/// Context of the loop's callback: the kernel requires it on the BPF stack.
 struct Loop {
     scratch: *mut Scratch,
     tables: Tables,
 }
 
-/// How a step ended: with the caller's frame, or for good.
+/// Result of a step: continue with the caller's frame, or end.
 pub(super) type Step = Result<(), StackStatus>;
 
-/// Walks the stack of the call that `hit` is the entry of into `scratch`.
+/// Walks the stack at the entry of the call `hit` into `scratch`.
 #[inline(always)]
 pub(super) fn from_call(
     scratch: *mut Scratch,
@@ -59,7 +59,7 @@ pub(super) fn from_call(
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     walk.thread = threads::current(image.slot());
-    // The window begins with the frame pointer, if the function has saved it, and else with the return address.
+    // The window begins with the saved frame pointer if there is one, or else with the return address.
     let words = hit.words_to_begin_with();
     let expected = replay::extent(scratch, site, cfa);
     let known = Known::of(process, image);
@@ -71,7 +71,8 @@ pub(super) fn from_call(
         return Walked::New(0);
     };
     let return_address = window::at(scratch, words - 1);
-    // Loaded at a fixed offset of the context, as the verifier wants it: LLVM would choose between two addresses and load then.
+    // Loaded at a constant offset of the context, which the verifier requires: LLVM would select one of two addresses and load
+    // from that.
     let in_register = opaque(hit.frame_pointer());
     let frame_pointer = if hit.has_saved_frame_pointer() { window::at(scratch, 0) } else { in_register };
     let start = Start { scope: known.scope, site, cfa, frame_pointer, return_address };
@@ -87,8 +88,8 @@ pub(super) fn from_call(
     Walked::New(known.scope)
 }
 
-/// Walks the stack of the system call that the current thread is in into `scratch`. The instruction pointer is after the
-/// instruction that made it, and no call: that frame's row is the one of the instruction pointer itself.
+/// Walks the stack of the current thread's system call into `scratch`. The instruction pointer is after the syscall instruction,
+/// which is no call, so that the first frame's row is that of the instruction pointer itself.
 #[inline(always)]
 pub(super) fn from_syscall(
     scratch: *mut Scratch,
@@ -107,7 +108,7 @@ pub(super) fn from_syscall(
     }
 }
 
-/// Begins a walk. Whose it is, and what is copied of the stack, is settled before.
+/// Initializes a walk, except its thread and its window.
 #[inline(always)]
 fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointer: u64, after_call: u64) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -132,11 +133,11 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
     walk.heap.begin();
     forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
-    // Nothing is kept of a walk but by `replay::begin`.
+    // Only `replay::begin` enables recording.
     replay::spoil(walk);
 }
 
-/// Nothing that an earlier walk has found holds for this one.
+/// Clears mappings found by an earlier walk.
 #[inline(always)]
 fn forget_found(walk: &mut Walk) {
     let mut place = 0;
@@ -147,11 +148,10 @@ fn forget_found(walk: &mut Walk) {
     }
 }
 
-/// How often a walk asks the kernel what is mapped at an address. What it learns is remembered for the next walks, until
-/// the user side knows it.
+/// Maximum number of queries to the kernel per walk. Results are repeated for later walks until the user side knows the mapping.
 const MAX_LOOKUPS: u32 = MAX_FOUND as u32;
 
-/// Goes from frame to frame.
+/// Walks from frame to frame.
 #[inline(always)]
 fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -159,20 +159,20 @@ fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     walk.image = image;
     let mut context = Loop { scratch, tables };
     let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
-    // SAFETY: the callback has the signature the helper wants, and the context outlives the call.
+    // SAFETY: the callback has the helper's signature, and the context outlives the call.
     unsafe { bpf_loop(steps, step as *mut c_void, (&raw mut context).cast(), 0) };
     if walk.heap.is_entered() {
         walk.status = heap::end(scratch) as u64;
     }
-    // What is not mapped could not have been a part of the stack.
+    // Unmapped memory cannot have been part of the stack.
     if walk.status == StackStatus::Fault as u64 && !code::is_mapped(walk.window_at) {
         walk.status = StackStatus::BadFrame as u64;
     }
     if !context.tables.are_unchanged() {
         walk.status = StackStatus::Changed as u64;
     }
-    // The code that made a system call and the caller of an allocation function are frames also where nothing is known
-    // of their code: they have just run. Any other address may be garbage.
+    // The code that made a system call and the caller of an allocation function are frames even if their code is unknown, because
+    // they have just run. Any other address may be garbage.
     let is_unknown =
         walk.status == StackStatus::NoMapping as u64 || walk.status == StackStatus::GeneratedCode as u64;
     if is_unknown && walk.frame_count <= 1 {
@@ -182,8 +182,7 @@ fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
     }
 }
 
-/// Tells the user side to look at a process, for something has happened to it. When the buffer is full, there are hints
-/// enough for a look at all processes.
+/// Asks the user side to scan a process after an event. If the buffer is full, it has enough hints to scan all processes.
 #[inline(always)]
 pub(crate) fn hint(slot: ProcessSlot) {
     let file = CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 };
@@ -191,7 +190,7 @@ pub(crate) fn hint(slot: ProcessSlot) {
     let _ = HINTS.output::<Hint>(&hint, 0);
 }
 
-/// What is known of a process's code.
+/// Code mappings of a process.
 struct Known {
     mappings: *const MappingTable,
     scope: u64,
@@ -199,7 +198,7 @@ struct Known {
 }
 
 impl Known {
-    /// While an image's mappings are not known, or not any more, the table of none.
+    /// If an image's mappings are unknown or outdated, the empty table is used.
     #[inline(always)]
     fn of(process: *const ProcessRow, image: ImageId) -> Option<Self> {
         // SAFETY: points into a map value.
@@ -223,7 +222,7 @@ impl Known {
     }
 }
 
-/// The tables for a process.
+/// Tables for a process.
 #[inline(always)]
 fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {
     Some(Tables {
@@ -240,7 +239,7 @@ fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {
 
 #[inline(never)]
 extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
-    // SAFETY: the helper passes the context that `walk` gave it.
+    // SAFETY: the helper passes the context given by `go`.
     let context = unsafe { &*context };
     match advance(context.scratch, &context.tables) {
         Ok(()) => CONTINUE,
@@ -252,7 +251,7 @@ extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
     }
 }
 
-/// Adds the current frame and goes to its caller's.
+/// Adds the current frame and continues with its caller.
 #[inline(always)]
 fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -281,14 +280,14 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     }
     let row = if row.kind() == RowKind::Generated as u64 {
         walk.is_java = 1;
-        // What is read of the JVM's memory is not noted.
+        // Reads from the JVM's memory are not recorded for replay.
         replay::spoil(walk);
         let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
         let row = generated::row(scratch, row, tables.scope, address)?;
         if row.kind() == RowKind::Continuation as u64 {
             return heap::enter(scratch, StackFrame::new(walk.instruction_pointer, row.address() as u16));
         }
-        // Another compilation's code at the same address is another frame.
+        // Code of another compilation at the same address is another frame.
         walk.hash = walk.hash.push((row.address() >> 16) as u64);
         row
     } else {
@@ -303,7 +302,7 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     }
     let frame = StackFrame::new(walk.instruction_pointer, row.address() as u16);
     push(scratch, frame.found_by_frame_pointer(walk.by_frame_pointer));
-    // Code without call frame information may keep frame pointers: that is tried, and is no proof.
+    // Code without call frame information may keep frame pointers: they are tried, but are no proof.
     let by_frame_pointer = kind == RowKind::FramePointer as u64 || kind == RowKind::None as u64;
     if kind == RowKind::End as u64 {
         return Err(finished(walk));
@@ -315,12 +314,12 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
         return go::switch_stack(scratch, row);
     }
     if by_frame_pointer && walk.frame_pointer == 0 {
-        // Where stacks begin, the frame pointer is cleared (System V ABI, x86-64): threads of musl, for one.
+        // At the root of a stack, the frame pointer is zero (System V ABI, x86-64), as for threads of musl.
         walk.unproven = 1;
         return Err(finished(walk));
     }
     let cfa = canonical_frame_address(scratch, row)?;
-    // The CFA lies above all frames that this one called. What is taken for a frame pointer can point to any memory.
+    // The CFA is above all inner frames. An assumed frame pointer can point to any memory.
     let is_possible = cfa & 7 == 0 && cfa.wrapping_sub(walk.stack_pointer).wrapping_sub(1) < MAX_FRAME_BYTES;
     if !is_possible || by_frame_pointer && !code::is_on_stack(scratch, cfa) {
         return Err(if kind == RowKind::None as u64 {
@@ -346,12 +345,12 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     if return_address != 0 {
         return Ok(());
     }
-    // A stack can begin with an empty word, but so does much other memory: an end, and no proof.
+    // A stack can begin with a zero word, but other memory has many, too: an end, but no proof.
     walk.unproven = 1;
     Err(finished(walk))
 }
 
-/// Asks the kernel what is mapped at the instruction pointer: the next step tries again.
+/// Queries the kernel for the mapping at the instruction pointer; the next step tries again.
 #[inline(always)]
 fn look_up(scratch: *mut Scratch) -> Step {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -364,7 +363,7 @@ fn look_up(scratch: *mut Scratch) -> Step {
     }
 }
 
-/// The CFA of the current frame.
+/// CFA of the current frame.
 #[inline(always)]
 fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -387,14 +386,14 @@ fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, Stack
     } else if kind == RowKind::FarSp as u64 {
         Ok(walk.stack_pointer.wrapping_add(row.far_offset_bytes()))
     } else if kind == RowKind::Base as u64 && walk.base_saved != 0 {
-        // The stack pointer is the CFA of the frame that was called.
+        // The stack pointer is the CFA of the called frame.
         Ok(word(scratch, walk.stack_pointer.wrapping_sub(walk.base_saved))?.wrapping_add(offset))
     } else {
         Err(StackStatus::Unsupported)
     }
 }
 
-/// The walk has reached the root.
+/// Status of a walk that has reached the root.
 #[inline(always)]
 fn finished(walk: &Walk) -> StackStatus {
     if walk.unproven == 0 { StackStatus::Complete } else { StackStatus::FramePointers }

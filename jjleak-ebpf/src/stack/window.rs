@@ -1,4 +1,4 @@
-//! The words of the target's stack, copied 2 KiB at a time.
+//! Words of the target's stack, copied 2 KiB at a time.
 
 use core::{
     ffi::c_void,
@@ -12,17 +12,18 @@ use jjleak_common::stack::StackStatus;
 use super::{Scratch, WINDOW_WORDS, Walk, replay};
 
 const PAGE: u64 = 4096;
-/// Where the last word of user space can be: what lies above is no memory of the target's that could be missing
-/// (Documentation/arch/x86/x86_64/mm.rst in Linux; stacks are below 2^47 also where there are five levels of page tables).
+/// Highest address of a word in user space: memory above cannot be memory of the target that is not resident
+/// (Documentation/arch/x86/x86_64/mm.rst in Linux; stacks are below 2^47 even with five levels of page tables).
 const LAST_ADDRESS: u64 = (1 << 47) - 8;
 const WORD: u64 = 8;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
 
-/// The word at `at`. A word outside of the window moves the window there, so that the words above it, which the outer frames
-/// need, come with it.
+/// The word at `at`. If it is outside of the window, the window moves there, and includes the words above it, which the outer
+/// frames need.
 ///
 /// # Errors
-/// [`StackStatus::Fault`] when it is not in memory, [`StackStatus::BadFrame`] when `at` is no place for a word on a stack.
+/// [`StackStatus::Fault`] if the word is not resident, [`StackStatus::BadFrame`] if `at` cannot be the address of a word on a
+/// stack.
 #[inline(always)]
 pub(super) fn word(scratch: *mut Scratch, at: u64) -> Result<u64, StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -44,14 +45,14 @@ pub(super) fn word(scratch: *mut Scratch, at: u64) -> Result<u64, StackStatus> {
     Ok(word)
 }
 
-/// Nothing is copied yet.
+/// Empties the window.
 #[inline(always)]
 pub(super) fn close(walk: &mut Walk) {
     walk.window_bytes = 0;
     walk.is_part = 0;
 }
 
-/// Copies the stack from `at` on, as much as is likely to be needed; whether these many `words` could be.
+/// Copies the stack from `at` on, as much as is likely to be needed. Returns true if at least this many `words` were copied.
 #[inline(always)]
 pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u64) -> bool {
     if at & 7 == 0 && expected_bytes >= words << 3 && expected_bytes < WINDOW_BYTES {
@@ -76,42 +77,42 @@ pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u
     if move_to(scratch, at) && walk.window_bytes >= words << 3 {
         return true;
     }
-    // Memory that has ended there for an earlier walk may have come since.
+    // The end of memory found by an earlier walk may have moved since.
     walk.end_of_memory = 0;
     walk.window_bytes = 0;
     move_to(scratch, at) && walk.window_bytes >= words << 3
 }
 
-/// Copies what [`open`] has left out; when that fails, the window is empty.
+/// Copies the rest that [`open`] has left out; the window is empty if that fails.
 #[inline(always)]
 pub(super) fn complete(scratch: *mut Scratch) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     if walk.is_part != 0 {
         walk.is_part = 0;
-        // This is the same window: no reason for a walk not to be kept.
+        // The window stays the same, so the walk can still be kept.
         walk.window_bytes = 0;
         move_to(scratch, walk.window_at);
     }
 }
 
-/// A word of the window, which must reach that far.
+/// A word of the window; the window must include it.
 #[inline(always)]
 pub(super) fn at(scratch: *const Scratch, index: u64) -> u64 {
     // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
     unsafe { *addr_of!((*scratch).window).cast::<u64>().add(index as usize & (WINDOW_WORDS - 1)) }
 }
 
-/// Copies the stack from `at` on. Near the end of the stack only what is left of the page can be read. To find that out takes
-/// a page fault, so that it is remembered where memory ended, until the page behind is seen to be there: a page that no frame has
-/// written to yet ends memory, too, and comes when one does. Where nothing can be read, nothing is in the window: a copy that
-/// fails leaves zeros behind, which are no words of the stack.
+/// Copies the stack from `at` on. Near the end of the stack, only the rest of the page can be read. Detecting that takes a page
+/// fault, so the end of memory is remembered until the page behind it turns out to be resident: a page that no frame has written
+/// to yet also ends memory, and becomes resident when one does. If nothing can be read, the window is empty: a failed copy leaves
+/// zeros, which are no words of the stack.
 #[inline(always)]
 fn move_to(scratch: *mut Scratch, at: u64) -> bool {
     // SAFETY: `scratch` is a map value that is ours while claimed; both sizes fit the window.
     unsafe {
         let walk = &mut (*scratch).walk;
-        // Only what is in one window is compared.
+        // Only words within one window are compared.
         if walk.window_bytes != 0 {
             replay::spoil(walk);
         }

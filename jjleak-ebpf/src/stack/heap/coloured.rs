@@ -1,42 +1,43 @@
-//! References where a collector moves objects while threads run: ZGC's, which have colours. See `jjleak_common::jvm::Colours`.
+//! Coloured references of ZGC, which moves objects while threads run. See `jjleak_common::jvm::Colours`.
 //!
-//! A reference of the colour of the phase that the collector is in leads to where the object is, and stays right until the next phase in
-//! which objects are moved. What has another colour can lead to memory that has been given to others, and is not followed. The phase is
-//! looked at before the first reference is read, and after the last one, and must be the same. Since it is changed in safepoints only, of
-//! which none may have done anything in between, it cannot have come round.
+//! A reference with the colour of the collector's current phase leads to the object, and stays valid until the next phase that
+//! moves objects. A reference of another colour may lead to reused memory, and is not followed. The phase is read before the
+//! first reference and after the last one, and must be the same. It changes only in safepoints, and no safepoint may have done
+//! anything in between, so it cannot have returned to the same value.
 //!
-//! Generational ZGC has no colours on stacks. What is on a thread's stack outside of its frames, as the references to the continuations
-//! that are entered, is brought up to date before the thread takes notice of the new phase
-//! (`ZStackWatermark::start_processing_impl` in the JDK), which it does before it runs on: it is right if the thread has.
+//! Generational ZGC has no colours on stacks. References on a thread's stack outside of its frames, such as those to entered
+//! continuations, are updated before the thread acknowledges the new phase (`ZStackWatermark::start_processing_impl` in the JDK),
+//! which it does before it resumes: they are valid if the thread has acknowledged the phase.
 
 use aya_ebpf::{Global, helpers::generated::bpf_get_current_task};
 use jjleak_common::jvm::{self, Continuations, barrier};
 
 use crate::memory::{read_kernel, read_user_word};
 
-/// Offset of the register by which thread-local variables are found, as the kernel keeps it; 0 when it is not known.
+/// Offset of the saved thread pointer (the FS base) in a task; 0 if unknown.
 #[unsafe(no_mangle)]
 static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
 
-/// Where a thread's table of modules is found, from where that register points to (glibc, x86-64).
+/// Offset of a thread's table of TLS modules from the thread pointer (glibc, x86-64).
 const MODULES_AT: u64 = 8;
 
-/// A phase of the collector, as a thread is in it.
+/// A phase of the collector, as acknowledged by a thread.
 #[repr(C)]
 pub(super) struct Phase {
-    /// What it is known by.
+    /// Identity of the phase.
     pub(super) colours: jvm::Phase,
-    /// The JVM's thread that is looked at, where that matters.
+    /// The JVM's thread, if needed.
     thread: u64,
 }
 
-/// Whether a process's references have colours.
+/// Returns true if references of a process have colours.
 #[inline(always)]
 pub(super) fn are_coloured(known: &Continuations) -> bool {
     known.barrier >= barrier::COLOURED
 }
 
-/// Notes the phase, if there are such. Whether it is known then, and what is on this thread's stack is right in it.
+/// Reads the phase, if the collector has phases. Returns true if the phase is known, and the references on this thread's stack
+/// are valid in it.
 #[inline(always)]
 pub(super) fn begin(phase: &mut Phase, known: &Continuations, stack_pointer: u64) -> bool {
     if !are_coloured(known) {
@@ -53,7 +54,7 @@ pub(super) fn begin(phase: &mut Phase, known: &Continuations, stack_pointer: u64
 }
 
 impl Phase {
-    /// Whether it is the one that the collector is in now, if it has such.
+    /// Returns true if it is still the current phase of the collector, or the collector has none.
     #[inline(always)]
     pub(super) fn still_is(&self, known: &Continuations) -> bool {
         if !are_coloured(known) {
@@ -63,7 +64,7 @@ impl Phase {
         colours == self.colours && (self.thread == 0 || self.is_noticed(known))
     }
 
-    /// Whether the thread has taken notice of it.
+    /// Returns true if the thread has acknowledged the phase.
     #[inline(always)]
     fn is_noticed(&self, known: &Continuations) -> bool {
         let noticed = read_user_word(self.thread.wrapping_add(known.colours.thread_stale as u64));
@@ -71,15 +72,15 @@ impl Phase {
     }
 }
 
-/// What tells the phase. Whoever changes it writes the bits of stale references before a shift, and after bits that belong to an address,
-/// which are of no account: addresses with any of them lead to the same memory.
+/// The current phase. On a change, the JVM writes the bits of stale references before the shift, and after bits that are part of
+/// an address. The latter do not matter: addresses with any of them lead to the same memory.
 #[inline(always)]
 fn now(known: &Continuations) -> Option<jvm::Phase> {
     let change = read_user_word(known.colours.change)?;
     Some(jvm::Phase { stale: read_user_word(known.colours.stale)?, change })
 }
 
-/// The JVM's own description of the current thread, whose stack this is.
+/// The JVM's thread object of the current thread, if this is its stack.
 #[inline(always)]
 fn current_thread(known: &Continuations, stack_pointer: u64) -> Option<u64> {
     if TASK_THREAD_POINTER.load() == 0 {
@@ -88,7 +89,7 @@ fn current_thread(known: &Continuations, stack_pointer: u64) -> Option<u64> {
     // SAFETY: has no preconditions.
     let task = unsafe { bpf_get_current_task() };
     let pointer: u64 = read_kernel(task + TASK_THREAD_POINTER.load())?;
-    // It points to itself, for programs that cannot read the register.
+    // The thread pointer's target contains its own address, for programs that cannot read the register.
     if read_user_word(pointer)? != pointer {
         return None;
     }

@@ -1,5 +1,4 @@
-//! What HotSpot notes of a continuation on the stack: where the continuation was entered, and what is known of it
-//! (`ContinuationEntry` in the JDK).
+//! HotSpot's record of a continuation on the stack (`ContinuationEntry` in the JDK).
 
 use core::{ffi::c_void, ptr::addr_of_mut};
 
@@ -11,17 +10,17 @@ use super::{
     task,
 };
 
-/// Words between the last frame on the stack and what is noted of the continuation: those arguments of the frame that are not
-/// in registers, and some to align it.
+/// Maximum number of words between the last frame on the stack and the entry: arguments passed on the stack, and alignment.
 pub(super) const MAX_PASSED: u64 = 16;
 
-/// No thread's stack is larger, in bytes, than the JVM makes those that carry virtual threads, unless somebody has set it so.
+/// Maximum size of a thread's stack in bytes: the JVM's default for carriers of virtual threads.
 const MAX_STACK_BYTES: u64 = 8 << 20;
 
-/// Neither monitors that a carrier holds when it begins with a virtual thread nor reasons not to unmount it are so many.
+/// Upper limit for the number of monitors held by a carrier when it mounts a virtual thread, and of reasons that prevent
+/// unmounting.
 const MAX_HELD: u64 = 1 << 12;
 
-/// Looks whether the continuation is noted so many words above the last frame.
+/// Checks for the entry at the current distance above the last frame.
 #[inline(always)]
 pub(super) fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -37,9 +36,9 @@ pub(super) fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
     Ok(())
 }
 
-/// Whether what is at the place that is looked at can be a `ContinuationEntry`. A reference to a `Continuation` alone proves nothing:
-/// the first word of an entry is never written, and can be any that was there before. An entry is aligned as frames of compiled code are,
-/// and lies right above what such a frame has been passed (`ContinuationEntry::bottom_sender_sp`).
+/// Returns true if the current place can be a `ContinuationEntry`. A reference to a `Continuation` alone is no proof: the first
+/// word of an entry is never written and has arbitrary content. An entry is aligned like frames of compiled code, and lies
+/// directly above the arguments of such a frame (`ContinuationEntry::bottom_sender_sp`).
 #[inline(always)]
 fn is_entry(scratch: *mut Scratch) -> bool {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -62,13 +61,13 @@ fn is_entry(scratch: *mut Scratch) -> bool {
             field(Continuations::HELD_AT),
         )
     };
-    // Both are places on this stack, or none: an outer entry, and what was the outermost slow frame before this one.
+    // Both are addresses on this stack, or null: an outer entry, and the outermost slow frame before this one.
     let is_parent = (parent == 0) | (parent.wrapping_sub(entry) < MAX_STACK_BYTES);
     let around = fast_path.wrapping_sub(entry).wrapping_add(MAX_STACK_BYTES);
     let is_fast_path = (fast_path == 0) | (around < 2 * MAX_STACK_BYTES);
     let is_held = (held & (u32::MAX as u64) < MAX_HELD) & (held >> 32 < MAX_HELD);
     let is_right_above = (passed == 0) | (walk.heap.passed.wrapping_sub(passed) <= 1);
     let is_plain = (entry & 15 == 0) & (chunk == 0) & (flags <= 1);
-    // Without branches: the verifier follows each.
+    // Without branches, because the verifier follows each one.
     is_plain & is_parent & is_right_above & is_fast_path & is_held
 }

@@ -1,9 +1,9 @@
-//! Objects that a collector moves while threads run, each of which leads to its copy from then on: Shenandoah's.
+//! Forwarded objects of Shenandoah, which moves objects while threads run; each old copy leads to the new one.
 //!
-//! A reference leads to where an object is, or to where it was before the last time that objects were moved. What was there stays until
-//! all references to it have been changed, on stacks as well as in objects, and that is ended by a safepoint: as long as there is none,
-//! each reference leads to the object. Its copy is complete before anything leads there, and of a virtual thread that runs, nobody but
-//! itself changes where frames are, or their callers.
+//! A reference leads to the object, or to its location before the last move. The old copy stays until all references to it have
+//! been updated, on stacks and in objects, and a safepoint ends that phase: without a safepoint in between, each reference leads
+//! to the object. A copy is complete before anything refers to it. Only a running virtual thread itself changes the location of
+//! its frames or their callers.
 
 use jjleak_common::{
     jvm::{Continuations, barrier, forwarded},
@@ -12,7 +12,7 @@ use jjleak_common::{
 
 use crate::memory::read_user_word;
 
-/// Where the object is that is, or was, here.
+/// Current address of the object that is or was here.
 #[inline(always)]
 pub(super) fn current(known: &Continuations, object: u64) -> Result<u64, StackStatus> {
     if known.barrier != barrier::FORWARDED || object == 0 {

@@ -1,4 +1,4 @@
-//! The frames in a chunk, each as it would be on a stack, but that pointers into the frames are distances.
+//! Frames in a chunk. They have the layout of frames on a stack, but pointers into the frames are stored as distances.
 
 use jjleak_common::{
     stack::{InterpretedFrame, StackFrame, StackStatus},
@@ -10,7 +10,7 @@ use super::{
     task,
 };
 
-/// Adds the current frame, whose code has this row, and goes to its caller's.
+/// Adds the current frame, whose code has this row, and continues with its caller.
 #[inline(always)]
 pub(in super::super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -18,7 +18,7 @@ pub(in super::super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(
     if row.kind() == RowKind::Interpreter as u64 {
         return leave_interpreted_frame(scratch);
     }
-    // All others have given back the way to their callers before they were put here.
+    // All other kinds of frames have returned before the frames are moved to the heap.
     if row.kind() != RowKind::Sp as u64 {
         return Err(StackStatus::InHeap);
     }
@@ -34,8 +34,8 @@ pub(in super::super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(
     arrive(scratch, caller)
 }
 
-/// Goes to the frame of this stack pointer, to which the one below it returns. If it is the interpreter's, its frame pointer is
-/// kept there as a distance from the place where it is kept.
+/// Continues with the frame at this stack pointer, to which the previous frame returns. An interpreted frame's frame pointer is
+/// stored there, as a distance from its own location.
 #[inline(always)]
 pub(super) fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -51,7 +51,7 @@ pub(super) fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), St
     Ok(())
 }
 
-/// Adds a frame of the interpreter and goes to its caller's.
+/// Adds an interpreted frame and continues with its caller.
 #[inline(always)]
 fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -71,7 +71,7 @@ fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
         return Err(StackStatus::InHeap);
     }
     push(scratch, InterpretedFrame::pack(method, bytecode));
-    // What a method is called with is the end of its frame, and in the outermost one lies behind the end of the frames.
+    // The arguments of a method are the end of its frame. In the outermost frame they lie beyond the end of the frames.
     let frame_end = frame.wrapping_add(locals << 3).wrapping_add(8);
     if frame_end >= end && frame_end <= walk.heap.limit {
         walk.heap.task = task::NEXT;

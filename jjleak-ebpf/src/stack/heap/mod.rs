@@ -1,17 +1,17 @@
-//! The frames of a virtual thread that are in the Java heap: see `jjleak_common::jvm::Continuations`.
+//! Frames of a virtual thread in the Java heap: see `jjleak_common::jvm::Continuations`.
 //!
-//! The last frame on the stack returns to a barrier. From there the walk goes on in the chunks of the continuation, and from
-//! the end of the last one in the frame in which the continuation was entered, on its carrier's stack.
+//! The last frame on the stack returns to a barrier. From there the walk continues in the chunks of the continuation, and from
+//! the end of the last chunk in the frame that entered the continuation, on its carrier's stack.
 //!
-//! The garbage collector may move a chunk, or what leads to it, while it is read. So the frames count only when the walk has
-//! come exactly to the end of each chunk's, when the way to the chunks is at the end what it was at the beginning, and when no safepoint
-//! has done anything meanwhile: memory is given to others only after all references to it have been changed, and not without one.
-//! Otherwise the stack ends at the barrier, as if nothing had been looked for.
+//! The garbage collector may move a chunk, or objects that lead to it, while it is read. Therefore the frames count only under
+//! three conditions: the walk has reached exactly the end of the frames of each chunk, the path to the chunks is the same at the
+//! end as at the beginning, and no safepoint has done anything meanwhile. Memory is reused only after all references to it have
+//! been updated, which requires a safepoint. Otherwise the stack ends at the barrier, as if the heap had not been read.
 //!
-//! - `entry`: where the continuation was entered.
-//! - `frames`: those in a chunk.
-//! - `references`: from object to object; `forwarded`, `coloured`: where objects are if they are moved while threads run.
-//! - `safepoints`: whether objects may have been moved otherwise.
+//! - `entry`: the entry of the continuation.
+//! - `frames`: frames in a chunk.
+//! - `references`: references between objects; `forwarded`, `coloured`: locations of objects that are moved while threads run.
+//! - `safepoints`: detection of other moves.
 
 mod coloured;
 mod entry;
@@ -42,85 +42,84 @@ use frames::arrive;
 pub(super) use frames::leave_frame;
 use references::{first_chunk, reference};
 
-/// Most chunks of a continuation that are followed: a new one is made when the old one is too small, or too old.
+/// Maximum number of chunks of a continuation: a new one is allocated if the old one is too small or too old.
 const MAX_CHUNKS: u64 = 4;
 
-/// The largest chunk, in words. A virtual thread's stack is as large as another's at most.
+/// Maximum size of a chunk in words. The stack of a virtual thread is at most as large as that of any thread.
 const MAX_WORDS: u32 = 1 << 27;
 
-/// Where a walk is in the heap.
+/// Position of a walk in the heap.
 #[repr(C)]
 pub(super) struct Place {
-    /// What is to be done in the next step: a [`task`].
+    /// Task of the next step, see [`task`].
     task: u64,
-    /// Words that have been passed to find what is noted of the continuation.
+    /// Number of words skipped to find the entry of the continuation.
     passed: u64,
-    /// The chunk that it is in, how many there have been, and what they were.
+    /// The current chunk, the number of chunks up to now, and a hash of them.
     chunk: u64,
     count: u64,
     trace: u64,
-    /// 1 once it goes the way to the chunks again, to see whether it is still the same. Then, what the chunks are now, and how many
-    /// there are still to come.
+    /// 1 while the path to the chunks is verified. Then, the hash of the current chunks, and the number of chunks left.
     is_again: u64,
     trace_again: u64,
     left: u64,
-    /// 1 when the walk has become too long in the heap.
+    /// 1 if the stack became too deep in the heap.
     is_cut: u64,
-    /// Where the chunk's frames end, and where its memory does.
+    /// End of the chunk's frames, and of its memory.
     end: u64,
     limit: u64,
-    /// Where the frame in which the continuation was entered begins on the stack.
+    /// Start of the frame on the stack that entered the continuation.
     entry: u64,
-    /// How often safepoints had begun and ended before.
+    /// Safepoint counter at the beginning.
     safepoints: u64,
-    /// What the walk was at the barrier.
+    /// State of the walk at the barrier.
     barrier: StackFrame,
     frame_count: u64,
     hash: StackHash,
-    /// The phase that the collector is in, if it has such.
+    /// The collector's phase, if it has phases.
     phase: coloured::Phase,
 }
 
-/// What a walk has to do in the heap. Each is a step of its own, so that the verifier follows it once.
+/// Tasks of a walk in the heap. Each is a step of its own, so that the verifier follows it only once.
 mod task {
     /// The walk is not in the heap.
     pub(super) const NONE: u64 = 0;
-    /// Find out whether the continuation is noted here.
+    /// Check for the entry of the continuation at this place.
     pub(super) const SEARCH: u64 = 1;
-    /// Go to the first chunk of the continuation.
+    /// Continue with the first chunk of the continuation.
     pub(super) const FIRST: u64 = 2;
-    /// Go to the innermost frame of the chunk.
+    /// Continue with the innermost frame of the chunk.
     pub(super) const OPEN: u64 = 3;
-    /// Leave a frame.
+    /// Unwind a frame.
     pub(super) const FRAME: u64 = 4;
-    /// Go to the next chunk.
+    /// Continue with the next chunk.
     pub(super) const NEXT: u64 = 5;
 }
 
-/// Steps of a walk that add no frame: some for each place that can be what is noted of the continuation, for each chunk, to go that way
-/// again, and one to find that there are too many.
+/// Maximum number of steps of a walk that add no frame: those for each place that may be the entry, for each chunk, for the
+/// verification, and one to detect excess.
 pub(super) const MAX_STEPS: u32 = (3 * MAX_PASSED + 3 * MAX_CHUNKS + 2) as u32;
 
 impl Place {
-    /// Nothing has been looked for in the heap.
+    /// Resets the state.
     #[inline(always)]
     pub(super) fn begin(&mut self) {
         self.task = task::NONE;
     }
 
-    /// Whether the walk is in the heap.
+    /// Returns true if the walk is in the heap.
     #[inline(always)]
     pub(super) fn is_entered(&self) -> bool {
         self.task != task::NONE
     }
 
-    /// Whether there is something to do before there is a frame again: [`go_on`].
+    /// Returns true if [`go_on`] must run before there is a frame again.
     #[inline(always)]
     pub(super) fn is_on_the_way(&self) -> bool {
         self.task != task::NONE && self.task != task::FRAME
     }
 
-    /// The walk has come to the end of the frames: before they count, it goes the way to the chunks again.
+    /// The walk has reached the end of the frames; they count once the path to the chunks is verified.
     #[inline(always)]
     fn look_again(&mut self) {
         self.is_again = 1;
@@ -137,13 +136,14 @@ impl Place {
     }
 }
 
-/// Goes to the callers of the frame that returned to the barrier.
+/// Continues with the callers of the frame that returned to the barrier.
 #[inline(always)]
 pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
     let slot = walk.image.slot().0;
-    // Frames in the heap have given back the way to it: what leads here again is no frame, and must not become where they are taken back to.
+    // Frames in the heap do not return to the barrier. Another barrier is no frame, and must not overwrite the state at the first
+    // one.
     if walk.heap.is_entered() {
         return Err(StackStatus::InHeap);
     }
@@ -164,7 +164,7 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
     if is_known { Ok(()) } else { Err(StackStatus::InHeap) }
 }
 
-/// Does what is to be done before there is a frame again.
+/// Runs the current task.
 #[inline(always)]
 pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -178,8 +178,8 @@ pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
     }
 }
 
-/// Goes to a chunk: to open it, or to see that it is still the same. Where there is none, the frames have ended, or the continuation
-/// was not noted there.
+/// Continues with a chunk, to open or to verify it. If there is none, the frames have ended, or this was not the entry of the
+/// continuation.
 #[inline(always)]
 fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -216,7 +216,7 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
     leave(scratch)
 }
 
-/// The frames count: goes to the frame in which the continuation was entered.
+/// The frames are verified: continues with the frame that entered the continuation.
 #[inline(always)]
 fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -224,14 +224,14 @@ fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
     let return_address = read_user_word(with(walk.image.slot().0, |known| known.return_address)?);
     walk.instruction_pointer = return_address.ok_or(StackStatus::InHeap)?;
     walk.stack_pointer = walk.heap.entry;
-    // Of no use there, and nothing that could be taken for one.
+    // The frame pointer is unknown here, and 0 cannot be taken for one.
     walk.frame_pointer = 0;
     walk.after_call = 1;
     walk.heap.task = task::NONE;
     if walk.heap.is_cut == 0 { Ok(()) } else { Err(StackStatus::TooDeep) }
 }
 
-/// What is known of a process's virtual threads.
+/// Passes the layout of a process's virtual threads to `what`.
 #[inline(always)]
 fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, StackStatus> {
     let jvm: *const CodeCache = JVMS.get_ptr(slot as u32).ok_or(StackStatus::InHeap)?;
@@ -239,7 +239,7 @@ fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, Stack
     Ok(what(unsafe { &*addr_of!((*jvm).continuations) }))
 }
 
-/// Goes to the innermost frame of the chunk.
+/// Continues with the innermost frame of the chunk.
 #[inline(always)]
 fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -250,12 +250,12 @@ fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
         return Err(StackStatus::InHeap);
     }
     let known: *const Continuations = with(slot, |known| &raw const *known)?;
-    // SAFETY: `known` points into a map value, `scratch` into one that is ours; the size is bounded by that of the buffer.
+    // SAFETY: `known` points into a map value, `scratch` into one that is ours; the size is limited to that of the buffer.
     let (size, stack_pointer, bottom, begin, is_chunk) = unsafe {
         let header = addr_of_mut!((*scratch).header).cast::<c_void>();
         let places = (*known).stack & (HEADER_WORDS as u32 - 1);
         let bytes = places << 2 & (MAX_HEADER_BYTES as u32 - 1);
-        // What cannot be read leaves zeros, which are no class.
+        // A failed read leaves zeros, which are no class.
         bpf_probe_read_user(header, bytes, chunk as *const c_void);
         let klass = address_at(scratch, (*known).klass_at) & (*known).klass_mask;
         (
@@ -285,13 +285,13 @@ fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
     arrive(scratch, begin.wrapping_add((stack_pointer as u64) << 3))
 }
 
-/// What stands for a chain of chunks.
+/// Adds a chunk to the hash of a chain of chunks.
 #[inline(always)]
 fn traced(trace: u64, chunk: u64) -> u64 {
     (trace ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// The walk has ended in the heap: as if nothing had been looked for there.
+/// The walk failed in the heap: restores its state at the barrier.
 #[inline(always)]
 pub(super) fn end(scratch: *mut Scratch) -> StackStatus {
     // SAFETY: `scratch` is a map value that is ours while claimed.

@@ -1,4 +1,4 @@
-//! References between objects in the Java heap, whatever the collector makes of them.
+//! References between objects in the Java heap, for all collectors.
 
 use jjleak_common::{
     jvm::{Continuations, barrier},
@@ -8,7 +8,7 @@ use jjleak_common::{
 use super::{super::Scratch, coloured, forwarded, with};
 use crate::memory::read_user_word;
 
-/// The innermost chunk of the continuation that was entered where the walk takes it to have been.
+/// Innermost chunk of the continuation with the assumed entry.
 #[inline(always)]
 pub(super) fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.
@@ -25,14 +25,14 @@ pub(super) fn first_chunk(scratch: *mut Scratch) -> Result<u64, StackStatus> {
     reference(scratch, continuation, place)
 }
 
-/// The object that one refers to; an error when that is not known, and when the object is none.
+/// The object referenced by another one; an error if it is unknown, or `object` is not an object.
 #[inline(always)]
 pub(super) fn reference(scratch: *mut Scratch, object: u64, place: u32) -> Result<u64, StackStatus> {
     let word = read_user_word(object.wrapping_add((place as u64) << 2)).ok_or(StackStatus::InHeap)?;
     referred(scratch, word)
 }
 
-/// The address that a word with a reference in it refers to; 0 when to none.
+/// The address that a word with a reference refers to; 0 for null.
 #[inline(always)]
 fn referred(scratch: *mut Scratch, word: u64) -> Result<u64, StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed.

@@ -1,19 +1,19 @@
-//! Whether anything has been done in a safepoint while a walk reads the Java heap: see [`safepoint`].
+//! Detection of safepoints during a walk in the Java heap: see [`safepoint`].
 
 use jjleak_common::jvm::{Continuations, safepoint};
 
 use crate::memory::read_user;
 
-/// How often safepoints have begun and ended; `None` when that cannot be read.
+/// Number of safepoints begun and ended; `None` if it cannot be read.
 #[inline(always)]
 pub(super) fn count(known: &Continuations) -> Option<u64> {
     read_user(known.safepoints)
 }
 
-/// Whether nothing has been done in a safepoint since there were so many.
+/// Returns true if nothing has been done in a safepoint since the counter was `before`.
 #[inline(always)]
 pub(super) fn are_still(known: &Continuations, before: u64) -> bool {
-    // In this order, as the rule wants it.
+    // The rule requires this order.
     let Some(state) = read_user(known.safepoint) else { return false };
     let Some(now) = count(known) else { return false };
     safepoint::are_still(before, state, now)
