@@ -1,5 +1,5 @@
-//! Collapsed stacks: a line for each stack that lives, root first, as `flamegraph.pl`, inferno and speedscope read
-//! them: `main;grow_list;malloc 1536000`.
+//! Collapsed stacks: a line for each live stack, root first, for `flamegraph.pl`, inferno and speedscope: `main;grow_list;malloc
+//! 1536000`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use super::Options;
 use super::label::{NO_STACK, label};
 use crate::profile::{Profile, StackProfile};
 
-/// Writes a line for each stack that lives, sorted; stacks that read the same are one line.
+/// Writes a line for each live stack, sorted; stacks with the same text share a line.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for stack in profile.stacks.iter().filter(|stack| !stack.live.is_nothing()) {
@@ -29,8 +29,8 @@ fn collapse(stack: &StackProfile, inverted: bool) -> String {
     names.join(";")
 }
 
-/// The label without what has a meaning in the format: `;` separates frames, space around names is trimmed off by
-/// readers, and a line that starts with `# ` is a comment.
+/// The label without characters that have a meaning in the format: `;` separates frames, readers trim space around names, and a
+/// line that starts with `# ` is a comment.
 pub(super) fn frame_name(label: &str) -> String {
     let name = label.trim().replace(';', ":");
     match name.strip_prefix("# ") {

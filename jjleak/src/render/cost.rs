@@ -1,4 +1,4 @@
-//! What being profiled costs, in words.
+//! Cost of profiling, as text.
 
 use super::units;
 use crate::profile::Cost;
@@ -24,7 +24,7 @@ pub(crate) fn cost_in_words(cost: &Cost) -> String {
     }
 }
 
-/// `2.1 %`; below a tenth, how little it is hardly matters.
+/// `2.1 %`; values below 0.1 % are not distinguished.
 pub(crate) fn share_in_words(share: f64) -> String {
     let percent = share * 100.;
     if percent > 0. && percent < 0.1 { "less than 0.1 %".to_owned() } else { format!("{percent:.1} %") }

@@ -1,4 +1,4 @@
-//! Which counters a reader must hear of.
+//! Counters to report.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use jjleak_common::counter::Counter;
 
 use crate::profile::Profile;
 
-/// A counter that is not zero.
+/// A nonzero counter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Counted<'a> {
     pub(crate) count: u64,
     pub(crate) name: &'a str,
-    /// A sentence; empty for a counter this version does not know.
+    /// A sentence; empty for a counter that this version does not know.
     pub(crate) meaning: &'static str,
 }
 
-/// The counters for which the figures miss something.
+/// Counters of losses, which make the figures incomplete.
 pub(crate) fn losses(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
     counted(&profile.lost)
 }
 
-/// The counters that are harmless but part of the picture.
+/// Harmless counters that help to interpret the figures.
 pub(super) fn notes(profile: &Profile) -> impl Iterator<Item = Counted<'_>> {
     let (name, meaning) = (Counter::UnknownFree.name(), Counter::UnknownFree.meaning());
     let unknown_frees = Counted { count: profile.unknown_frees, name, meaning };

@@ -1,11 +1,11 @@
-//! What frames are called where people read them.
+//! Labels of frames.
 
 use std::borrow::Cow;
 
 use crate::profile::Frame;
 pub(crate) use crate::profile::NO_STACK;
 
-/// The function's name or, if unknown, the address with the name of its module; the thread's for one that stands for it.
+/// Name of the function, or its address and module if unknown; name of the thread if the frame represents one.
 pub(crate) fn label(frame: &Frame) -> Cow<'_, str> {
     if let Some(thread) = frame.thread() {
         Cow::Owned(printable(&thread.to_string()).into_owned())
@@ -16,14 +16,14 @@ pub(crate) fn label(frame: &Frame) -> Cow<'_, str> {
     }
 }
 
-/// The file name of the frame's module; `None` when it is in none.
+/// File name of the frame's module; `None` if there is none.
 pub(crate) fn module(frame: &Frame) -> Option<Cow<'_, str>> {
     let name = frame.module.rsplit('/').next().unwrap_or_default();
     (!name.is_empty()).then(|| printable(name))
 }
 
-/// The text without characters that end a line, steer a terminal or may not stand in XML. Names come from the
-/// profiled process, which chooses them as it likes.
+/// The text without characters that end a line, control a terminal or are invalid in XML. The profiled process chooses names
+/// freely.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let hostile = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
     if text.contains(hostile) { Cow::Owned(text.replace(hostile, "\u{fffd}")) } else { Cow::Borrowed(text) }

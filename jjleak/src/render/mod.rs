@@ -1,7 +1,6 @@
-//! Writes a profile in the formats that people and tools read. Pure: equal profiles give equal bytes.
+//! Renders profiles in formats for people and tools. Pure: equal profiles give equal bytes.
 //!
-//! In: a [`Profile`], and the ranking that [`crate::analyze`] gives it. Out: the bytes of a report, which
-//! [`crate::store`] or the terminal receives.
+//! In: a [`Profile`], and its ranking by [`crate::analyze`]. Out: the bytes of a report, for [`crate::store`] or the terminal.
 
 use std::fmt;
 use std::io;
@@ -39,10 +38,10 @@ pub(crate) use threads::ThreadShares;
 pub(crate) use units::{duration, grouped, humane_bytes, percent};
 pub use verdicts::{advice, evidence, headline, pace, site};
 
-/// Who wrote a report, in formats that have a place for it.
+/// Producer of a report, for formats with such a field.
 pub(crate) const TOOL: &str = concat!("jjleak ", env!("CARGO_PKG_VERSION"));
 
-/// What figures are estimated from, in words; `None` when they are exact.
+/// Basis of estimated figures, as text; `None` if they are exact.
 pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
     match (coverage.sampling, coverage.windows) {
         (Sampling::Rate(rate), _) => Some(format!("one allocation in {rate}")),
@@ -55,17 +54,17 @@ pub(crate) fn estimated_from(coverage: &Coverage) -> Option<String> {
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// For terminals: the lines of bcc's memleak, and what there is to know beside them.
+    /// Text for terminals: the lines of bcc's memleak, with more information.
     Text,
     /// One JSON document on one line.
     Json,
-    /// A flame graph of what lives.
+    /// A flame graph of live memory.
     Svg,
-    /// A page with everything, whole by itself.
+    /// A self-contained page with everything.
     Html,
     /// A gzip-compressed pprof profile.
     Pprof,
-    /// A line for each stack that lives, as flame graph tools read them.
+    /// Collapsed stacks for flame graph tools, a line for each live stack.
     Collapsed,
 }
 
@@ -73,7 +72,7 @@ impl Format {
     /// All formats.
     pub const ALL: [Self; 6] = [Self::Text, Self::Json, Self::Svg, Self::Html, Self::Pprof, Self::Collapsed];
 
-    /// The name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,7 +85,7 @@ impl Format {
         }
     }
 
-    /// How names of files in this format end, without the leading dot.
+    /// Extension of file names, without the leading dot.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -122,7 +121,7 @@ impl FromStr for Format {
 #[error("unknown format `{0}`: reports are written as text, json, svg, html, pprof or collapsed")]
 pub struct UnknownFormat(String);
 
-/// What the width of a flame graph's frames and the figures of collapsed stacks stand for.
+/// Measure for the width of frames in flame graphs and the figures of collapsed stacks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Value {
     /// Live bytes.
@@ -133,7 +132,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The name of the unit.
+    /// Name of the unit.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -142,7 +141,7 @@ impl Value {
         }
     }
 
-    /// What it is of these totals.
+    /// The value in these totals.
     #[must_use]
     pub const fn of(self, totals: Totals) -> u64 {
         match self {
@@ -174,13 +173,13 @@ impl FromStr for Value {
 #[error("unknown value `{0}`: flame graphs show bytes or objects")]
 pub struct UnknownValue(String);
 
-/// What text reports say of call sites.
+/// Contents of text reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contents {
-    /// What leaks and what does not, first.
+    /// True for verdicts, which come first.
     pub verdicts: bool,
-    /// The stacks with outstanding allocations, in the words of bcc's memleak. Without verdicts, or when it is too early for
-    /// them, they are there in any case.
+    /// True for the stacks with outstanding allocations, with the wording of bcc's memleak. They are always included without
+    /// verdicts, or if it is too early for them.
     pub outstanding: bool,
 }
 
@@ -190,20 +189,20 @@ impl Default for Contents {
     }
 }
 
-/// How to render.
+/// Options of rendering.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What text reports say.
+    /// Contents of text reports.
     pub contents: Contents,
-    /// The order of stacks; text shows only the top of them.
+    /// Order of stacks; text shows only the top ones.
     pub selection: Selection,
-    /// What SVG and collapsed stacks show.
+    /// Measure of SVG and collapsed stacks.
     pub value: Value,
-    /// Where the reader's clock stands; used by text and SVG.
+    /// Time zone of the reader, for text and SVG.
     pub time_zone: TimeZone,
-    /// Flame graphs and collapsed stacks begin with the allocation function, and merge what it is called by.
+    /// True to start flame graphs and collapsed stacks at the allocation function and merge its callers.
     pub inverted: bool,
-    /// What of the profile is shown, for people; empty when everything is.
+    /// The shown part of the profile, as text; empty if everything is shown.
     pub view: String,
 }
 

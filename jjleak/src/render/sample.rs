@@ -1,4 +1,4 @@
-//! Profiles for the tests of renderers: one written by hand, and arbitrary ones.
+//! Profiles for tests of renderers: a fixed one, and arbitrary ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const APP: &str = "/opt/leaky/bin/leaky";
 const LIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
 const LIBSTDCPP: &str = "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30";
 
-/// An hour east of Greenwich.
+/// One hour east of Greenwich.
 pub(crate) fn time_zone() -> TimeZone {
     TimeZone::fixed(offset(1))
 }
@@ -75,7 +75,7 @@ pub(crate) fn counters<const N: usize>(counters: [(&str, u64); N]) -> BTreeMap<S
     counters.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
-/// Native, inlined, templated and unknown frames, a stack that holds nothing, a lost stack, and counted losses.
+/// A profile with native, inlined, templated and unknown frames, a stack without live memory, a lost stack, and losses.
 pub(crate) fn profile() -> Profile {
     let mut profile = empty_profile();
     profile.lost = counters([("live_table_full", 0), ("stale_pending", 3)]);
@@ -92,7 +92,7 @@ pub(crate) fn profile() -> Profile {
     profile
 }
 
-/// The profile after two minutes, with a verdict of each kind.
+/// The profile with a verdict of each kind.
 pub(crate) fn judged() -> Profile {
     let mut profile = profile();
     profile.coverage.settle = Duration::from_secs(15);

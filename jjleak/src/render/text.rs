@@ -1,8 +1,8 @@
 //! The report for a terminal.
 //!
-//! It begins with what leaks and what does not, and ends with what to do. Where the stacks with outstanding allocations are
-//! listed, the lines of bcc's memleak are kept word for word, so that scripts and eyes trained on it still work:
-//! `[HH:MM:SS] Top N stacks with outstanding allocations:` and `<bytes> bytes in <n> allocations from stack`.
+//! It begins with verdicts and ends with advice. The list of stacks with outstanding allocations has exactly the wording of bcc's
+//! memleak, for scripts and readers that know it: `[HH:MM:SS] Top N stacks with outstanding allocations:` and `<bytes> bytes in
+//! <n> allocations from stack`.
 
 use std::io::{self, Write};
 
@@ -44,7 +44,7 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
     if judges { writeln!(out, "{}", of_what_is_shown(&advice(profile), &options.view)) } else { Ok(()) }
 }
 
-/// What leaks and what grows, each with its evidence and a stack; the rest in a line for each kind.
+/// Writes leaking and growing call sites, each with its evidence and a stack; the others in a line for each kind.
 fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Result<()> {
     let mut shown = [0; VerdictKind::ALL.len()];
     let told = |verdict: &&Verdict| verdict.kind <= VerdictKind::Growing;
@@ -105,7 +105,7 @@ fn write_header(profile: &Profile, view: &str, out: &mut impl Write) -> io::Resu
     }
 }
 
-/// Says what the figures are of, when that is not everything.
+/// Writes the scope of the figures, if it is not everything.
 fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     let coverage = &profile.coverage;
     if !coverage.older.is_zero() {
@@ -177,13 +177,13 @@ fn write_stack(stack: &StackProfile, live: Totals, sort: SortBy, out: &mut impl 
     stack.frames.iter().try_for_each(|frame| write_frame(frame, out))
 }
 
-/// Lists blocks as bcc's memleak does, and says how many more there are.
+/// Lists blocks like bcc's memleak, and the number of further blocks.
 fn write_blocks(stack: &StackProfile, coverage: Coverage, out: &mut impl Write) -> io::Result<()> {
     for block in &stack.blocks {
         let Block { address, size, age } = *block;
         writeln!(out, "\taddr = {address:x} size = {size} ({} old)", units::duration(age))?;
     }
-    // When sampling, those that were not taken are not known.
+    // With sampling, the number of further blocks is unknown.
     let more = stack.live.objects.saturating_sub(stack.blocks.len() as u64);
     if coverage.blocks_per_stack > 0 && more > 0 && !coverage.is_estimate() {
         writeln!(out, "\tand {more} more allocations from this stack")?;
@@ -209,7 +209,7 @@ pub(super) fn write_frame(frame: &Frame, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "{}{tail_call}{by_frame_pointer}", if frame.inlined { " (inlined)" } else { "" })
 }
 
-/// Says how the walks of the outstanding stacks ended, unless all are complete.
+/// Writes the status of incomplete outstanding stacks.
 fn write_walks(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     let outstanding: Vec<_> = profile.stacks.iter().filter(|stack| !stack.live.is_nothing()).collect();
     let live = profile.live();
@@ -236,7 +236,7 @@ fn write_walks(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Names every counter that is not zero and what it means, those first for which the figures miss something.
+/// Writes all nonzero counters with their meaning, losses first.
 fn write_counters(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     for Counted { count, name, meaning } in losses(profile) {
         writeln!(out, "lost: {count} {}: {meaning}", printable(name))?;
@@ -247,7 +247,7 @@ fn write_counters(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// `81.0 %`; a part is never shown as nothing.
+/// `81.0 %`; a nonzero part is never shown as zero.
 fn share(part: u64, whole: u64) -> String {
     match units::percent(part, whole) {
         percent if part > 0 && percent < 0.05 => "< 0.1 %".to_owned(),

@@ -1,4 +1,4 @@
-//! Which threads allocate at a call site: verdicts are on call sites, whatever thread passes them.
+//! Threads that allocate at a call site; verdicts are for all threads of a call site.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use super::label::printable;
 use super::units;
 use crate::profile::{Profile, StackProfile, Thread, Totals, Verdict};
 
-/// What each stack holds, and for which thread; empty where threads are not told apart.
+/// Thread and live memory of each stack; empty if threads are not distinguished.
 pub(crate) struct ThreadShares(HashMap<u64, (Thread, Totals)>);
 
 impl ThreadShares {
@@ -15,12 +15,12 @@ impl ThreadShares {
         Self::of_stacks(profile.stacks.iter().filter(|_| profile.coverage.threads))
     }
 
-    /// Of some of a profile's stacks.
+    /// Shares of some of a profile's stacks.
     pub(crate) fn of_stacks<'a>(stacks: impl Iterator<Item = &'a StackProfile>) -> Self {
         Self(stacks.filter_map(|stack| Some((stack.id, (stack.thread()?, stack.live)))).collect())
     }
 
-    /// The threads of a call site, and what each holds, those that hold the most first.
+    /// Threads of a call site with their live memory, largest first.
     pub(crate) fn of_verdict(&self, verdict: &Verdict) -> Vec<(Thread, Totals)> {
         let mut sums = HashMap::<(u32, u32), (Thread, Totals)>::new();
         for (thread, live) in verdict.stacks.iter().filter_map(|id| self.0.get(id)) {
@@ -34,8 +34,8 @@ impl ThreadShares {
         shares
     }
 
-    /// `by worker (tid 42)`, or `by 4 threads, most of it by worker (tid 42): 1024 bytes (1.0 KiB)`; `None` where threads are
-    /// not told apart.
+    /// `by worker (tid 42)`, or `by 4 threads, most of it by worker (tid 42): 1024 bytes (1.0 KiB)`; `None` if threads are not
+    /// distinguished.
     pub(crate) fn words(&self, verdict: &Verdict) -> Option<String> {
         let shares = self.of_verdict(verdict);
         let (largest, live) = shares.first()?;
@@ -43,7 +43,7 @@ impl ThreadShares {
         let largest = printable(&largest);
         Some(match shares.len() {
             1 => format!("by {largest}"),
-            // They may all hold as much: then it says nothing who comes first.
+            // With equal shares, the order means nothing.
             2.. if shares[1].1.bytes == live.bytes => {
                 format!(
                     "by {} threads, {} each by {largest} and others",
@@ -66,7 +66,7 @@ mod tests {
     use crate::profile::Frame;
     use crate::render::sample;
 
-    /// The call site that the first verdict is on, passed by threads that hold so many bytes.
+    /// Text for the call site of the first verdict, with threads that hold these numbers of bytes.
     fn words(bytes: &[u64]) -> Option<String> {
         let mut profile = sample::judged();
         profile.coverage.threads = true;

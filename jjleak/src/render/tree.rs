@@ -1,4 +1,4 @@
-//! Stacks merged from one end: what flame graphs are drawn from.
+//! Stacks merged from one end, for flame graphs.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,17 +7,17 @@ use super::label::{NO_STACK, label};
 use crate::analyze::Difference;
 use crate::profile::{Frame, FrameKind, Profile, Totals};
 
-/// A stack, and what lives of it: in one profile, or in the first and the second of two.
+/// A stack with its live memory in one profile, or in the first and the second of two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlameStack<'a> {
     pub(super) frames: &'a [Frame],
-    /// Nothing when there is one profile.
+    /// Zero if there is one profile.
     pub(super) before: Totals,
     pub(super) live: Totals,
 }
 
 impl FlameStack<'_> {
-    /// How wide it is drawn: as what there is more of, so that what is gone is seen, too.
+    /// Width of the stack: the larger of both, so that freed memory is visible.
     fn width(&self) -> Totals {
         larger(self.before, self.live)
     }
@@ -27,22 +27,22 @@ fn larger(one: Totals, other: Totals) -> Totals {
     Totals { bytes: one.bytes.max(other.bytes), objects: one.objects.max(other.objects) }
 }
 
-/// Frames by the path from the root that leads to them.
+/// Tree of frames by their path from the root.
 pub(super) struct FlameTree<'a> {
     pub(super) nodes: Vec<Node<'a>>,
-    /// Nodes that stand at the root, in order.
+    /// Children of the root, in order.
     pub(super) roots: Children<'a>,
-    /// Width and path of every stack: indexes into `nodes`, root first.
+    /// Width and path of every stack: indices of `nodes`, root first.
     pub(super) stacks: Vec<(Totals, Vec<usize>)>,
-    /// Of all stacks.
+    /// Sum over all stacks.
     pub(super) width: Totals,
 }
 
-/// A frame with all stacks that pass it.
+/// A frame with all stacks that pass through it.
 pub(super) struct Node<'a> {
     pub(super) label: Cow<'a, str>,
     pub(super) kind: FrameKind,
-    /// Source files and lines that the stacks pass here, where they are known.
+    /// Known source files and lines of the stacks at this frame.
     pub(super) places: BTreeSet<(&'a str, u32)>,
     pub(super) before: Totals,
     pub(super) live: Totals,
@@ -50,11 +50,11 @@ pub(super) struct Node<'a> {
     pub(super) children: Children<'a>,
 }
 
-/// Nodes by what they are called.
+/// Nodes by label and kind.
 pub(super) type Children<'a> = BTreeMap<(Cow<'a, str>, FrameKind), usize>;
 
 impl<'a> FlameTree<'a> {
-    /// Merges the outstanding stacks of a profile; inverted, from the allocation function on.
+    /// Merges the outstanding stacks of a profile; if inverted, from the allocation function on.
     pub(super) fn of(profile: &'a Profile, inverted: bool) -> Self {
         let outstanding = profile.stacks.iter().filter(|stack| !stack.live.is_nothing());
         let stacks = outstanding.map(|stack| FlameStack {
@@ -103,7 +103,7 @@ impl<'a> FlameTree<'a> {
         tree
     }
 
-    /// The child of a node, or of the root, that has this label and kind.
+    /// Finds or adds the child of a node, or of the root, with this label and kind.
     fn child(&mut self, parent: Option<usize>, label: Cow<'a, str>, kind: FrameKind) -> usize {
         let next = self.nodes.len();
         let children = match parent {
@@ -121,7 +121,7 @@ impl<'a> FlameTree<'a> {
         index
     }
 
-    /// The kinds of frame that occur.
+    /// Kinds of frame that occur.
     pub(super) fn kinds(&self) -> BTreeSet<FrameKind> {
         self.nodes.iter().map(|node| node.kind).collect()
     }
@@ -136,7 +136,7 @@ fn root_first(frames: &[Frame]) -> Vec<Named<'_>> {
     frames.iter().rev().map(|frame| (label(frame), frame.kind, place(frame))).collect()
 }
 
-/// The name of a frame's source file, and its line.
+/// Name and line of a frame's source file.
 fn place(frame: &Frame) -> Option<(&str, u32)> {
     let file = frame.file.rsplit('/').next().filter(|file| !file.is_empty())?;
     (frame.line != 0).then_some((file, frame.line))

@@ -1,8 +1,8 @@
-//! Figures as people read them.
+//! Formats of figures.
 
 use std::time::Duration;
 
-/// `1.5 MiB`; `None` below 1 KiB, where the bytes themselves read as well.
+/// `1.5 MiB`; `None` below 1 KiB, where bytes are as readable.
 pub(crate) fn humane_bytes(bytes: u64) -> Option<String> {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -26,7 +26,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// ` over 4 min 12 s`, or nothing for a profile that does not tell how long it took.
+/// ` over 4 min 12 s`, or nothing for a profile without a duration.
 pub(super) fn over(elapsed: Duration) -> String {
     if elapsed.is_zero() { String::new() } else { format!(" over {}", duration(elapsed)) }
 }
@@ -59,7 +59,7 @@ pub(crate) fn grouped(number: u64) -> String {
     grouped
 }
 
-/// `part` in per cent of `whole`; 0 of nothing.
+/// `part` as a percentage of `whole`; 0 if `whole` is 0.
 pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * ratio(part, whole) }
 }

@@ -1,4 +1,4 @@
-//! Verdicts in words.
+//! Verdicts as text.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::label::{NO_STACK, label, module, printable};
 use super::units;
 use crate::profile::{Memory, MemoryKind, Profile, Rate, TOO_EARLY, Verdict, VerdictKind};
 
-/// Of call sites that are not listed, so many are named.
+/// Number of call sites to name of those that are not listed.
 const NAMED: usize = 3;
 
-/// The call site's name: its function, file and line.
+/// Name of the call site: its function, file and line.
 #[must_use]
 pub fn site(verdict: &Verdict) -> String {
     let Some(frame) = verdict.frames.get(verdict.caller) else { return NO_STACK.to_owned() };
@@ -28,10 +28,10 @@ pub fn site(verdict: &Verdict) -> String {
     }
 }
 
-/// Beyond so many characters, a name is told without the parameters of functions and templates.
+/// Longer names, in bytes, are shown without parameters of functions and templates.
 const LONG_NAME: usize = 60;
 
-/// The function's name alone.
+/// Name of the function.
 fn function(verdict: &Verdict) -> String {
     let name = verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), label);
     if name.len() <= LONG_NAME {
@@ -50,7 +50,7 @@ fn function(verdict: &Verdict) -> String {
     short
 }
 
-/// Why the verdict is what it is, in words and numbers: a sentence each.
+/// Evidence for the verdict, one sentence each.
 #[must_use]
 pub fn evidence(verdict: &Verdict) -> Vec<String> {
     let mut evidence = Vec::new();
@@ -92,7 +92,7 @@ pub fn evidence(verdict: &Verdict) -> Vec<String> {
     evidence
 }
 
-/// What speaks against a leak: what is kept may only take the place of blocks that jjleak has not seen allocated.
+/// Evidence against a leak: the kept blocks may only replace blocks allocated before jjleak attached.
 fn replaced(freed: f64) -> String {
     let many = if freed < 0.95 { "nearly as many" } else { "as many or more" };
     format!(
@@ -125,7 +125,7 @@ pub fn pace(rate: Rate) -> String {
     format!("{:+.decimals$} {name}/{per}", estimate / unit)
 }
 
-/// The time by which a growth is told, and its seconds: minutes, unless it is slow.
+/// Time unit for a rate of growth, and its seconds: minutes, unless growth is slow.
 fn period(per_second: f64) -> (&'static str, f64) {
     match per_second.abs() * 60. {
         per_minute if per_minute >= 1. => ("min", 60.),
@@ -155,7 +155,7 @@ fn approximate(bytes: u64) -> String {
     units::humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"))
 }
 
-/// `97 %`; neither a part nor what is missing is shown as nothing.
+/// `97 %`; neither a nonzero part nor a nonzero rest is shown as zero.
 fn percent(share: f64) -> String {
     match share * 100. {
         percent if share > 0. && percent < 0.1 => "< 0.1 %".to_owned(),
@@ -165,12 +165,12 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Whether the profile is one of several that call sites are judged by; one from a file is not.
+/// Returns true if the profile is one of a series that can be judged; one from a file is not.
 pub(super) fn is_watched(profile: &Profile) -> bool {
     !profile.coverage.settle.is_zero()
 }
 
-/// Whether the process has been watched for long enough, and looked at often enough, to judge its call sites.
+/// Returns true if the process has been watched long enough, with enough snapshots, to judge its call sites.
 pub(super) fn is_judged(profile: &Profile) -> bool {
     profile.is_judged()
 }
@@ -179,12 +179,12 @@ fn of_kind(profile: &Profile, kind: VerdictKind) -> impl Iterator<Item = &Verdic
     profile.verdicts.iter().filter(move |verdict| verdict.kind == kind)
 }
 
-/// What is said, of the part of a profile that is shown; no words for the whole.
+/// The text, with a note if only a part of the profile is shown.
 pub(super) fn of_what_is_shown(said: &str, view: &str) -> String {
     if view.is_empty() { said.to_owned() } else { format!("of what is shown: {said}") }
 }
 
-/// What the report begins with: the verdict on the process.
+/// First line of the report: the verdict on the process.
 #[must_use]
 pub fn headline(profile: &Profile) -> String {
     let watched = units::duration(profile.elapsed());
@@ -197,7 +197,7 @@ pub fn headline(profile: &Profile) -> String {
     format!("watched for {watched}: {judged}{unjudged}")
 }
 
-/// What can be said before anything is called a leak. What has been looked at once holds something or not, but has not grown.
+/// Headline before leaks can be identified. Growth requires two snapshots.
 fn early(profile: &Profile) -> String {
     match of_kind(profile, VerdictKind::Growing).count() {
         growing if growing > 0 && profile.snapshots > 1 => {
@@ -229,13 +229,13 @@ fn do_so(count: usize, verb: &str) -> String {
     if count == 1 { format!("1 call site {verb}s") } else { format!("{count} call sites {verb}") }
 }
 
-/// The call sites of a kind that need no further look, in a line; `None` when there are none.
+/// A line with the unlisted call sites of a kind; `None` if there are none.
 pub(super) fn others(profile: &Profile, kind: VerdictKind, shown: usize) -> Option<String> {
     let of_kind = of_kind(profile, kind).filter(|verdict| verdict.words() == kind.words());
     in_a_line(of_kind.skip(shown), kind.words(), shown > 0)
 }
 
-/// The same of call sites of which nothing can be said yet.
+/// The same for call sites that cannot be judged yet.
 pub(super) fn too_early(profile: &Profile) -> Option<String> {
     in_a_line(profile.verdicts.iter().filter(|verdict| verdict.words() == TOO_EARLY), TOO_EARLY, false)
 }
@@ -258,7 +258,7 @@ fn in_a_line<'a>(
     (count > 0).then(|| format!("{words}{more}: {places} {all}: {names}"))
 }
 
-/// Why nothing may have been counted, where nothing was: silence is no sign of health.
+/// Possible reasons if nothing was counted: silence is no sign of health.
 fn nothing_seen(profile: &Profile) -> Option<&'static str> {
     let is_counted = |counter: Counter| {
         let counted = profile.lost.get(counter.name()).or_else(|| profile.notes.get(counter.name()));
@@ -276,7 +276,7 @@ fn nothing_seen(profile: &Profile) -> Option<&'static str> {
     })
 }
 
-/// What to do now, in a sentence.
+/// The recommended next step, in a sentence.
 #[must_use]
 pub fn advice(profile: &Profile) -> String {
     if let Some(words) = nothing_seen(profile) {

@@ -1,4 +1,4 @@
-//! The difference as JSON: one document on one line, numbered like reports.
+//! The difference as JSON: one document on one line, with the schema number of reports.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use super::super::{Options, TOOL};
 use crate::analyze::{Difference, StackDifference, delta};
 use crate::profile::{Profile, Totals};
 
-/// What is different between two profiles.
+/// Difference between two profiles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DifferenceDocument {
     /// [`SCHEMA`].
@@ -20,32 +20,32 @@ pub struct DifferenceDocument {
     pub before: SideDocument,
     /// The second profile.
     pub after: SideDocument,
-    /// What figures of the first were multiplied by; absent when they are as they were.
+    /// Factor that scaled the figures of the first profile; absent if they are unscaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalized_by: Option<f64>,
-    /// What of the profiles is shown, when that is not everything.
+    /// The shown part of the profiles; absent if everything is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
-    /// What lives more in the second than in the first, or less.
+    /// Change of live memory from the first to the second profile.
     pub change: ChangeDocument,
-    /// Every stack of which something lives in either, the largest change first.
+    /// Every stack that is live in either profile, largest change first.
     pub stacks: Vec<StackDifferenceDocument>,
 }
 
 /// One of two profiles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideDocument {
-    /// The instant it describes, RFC 3339 in UTC.
+    /// Time of the profile, RFC 3339 in UTC.
     pub time: String,
     /// Seconds since accounting began.
     pub elapsed_s: f64,
-    /// Whose it is.
+    /// The process.
     pub process: ProcessDocument,
-    /// What lives, over all stacks, after normalization.
+    /// Live memory of all stacks, normalized.
     pub live: TotalsDocument,
 }
 
-/// More, or less.
+/// Increase, or decrease if negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeDocument {
     /// Requested bytes.
@@ -59,11 +59,11 @@ pub struct ChangeDocument {
 pub struct StackDifferenceDocument {
     /// `new`, `grew`, `shrank`, `gone` or `same`.
     pub change: String,
-    /// What lives in the first, after normalization.
+    /// Live memory in the first profile, normalized.
     pub before: TotalsDocument,
-    /// What lives in the second.
+    /// Live memory in the second profile.
     pub after: TotalsDocument,
-    /// How much more that is.
+    /// Difference of both.
     pub delta: ChangeDocument,
     /// Frames, leaf first.
     pub frames: Vec<FrameDocument>,

@@ -1,4 +1,4 @@
-//! What is different between two profiles, as text, JSON and a flame graph.
+//! Difference between two profiles, as text, JSON and a flame graph.
 
 use std::io;
 
@@ -12,7 +12,7 @@ mod text;
 ///
 /// # Errors
 ///
-/// In the other formats, which cannot say what two profiles are.
+/// The other formats cannot represent two profiles.
 pub fn render_difference(
     difference: &Difference<'_>,
     format: Format,

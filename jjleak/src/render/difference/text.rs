@@ -1,4 +1,4 @@
-//! The difference for a terminal.
+//! The difference as text for a terminal.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::super::{Options, units};
 use crate::analyze::{Change, Difference, StackDifference, delta};
 use crate::profile::Totals;
 
-/// Writes what has changed, the largest change first.
+/// Writes the changes, largest first.
 pub(super) fn write(difference: &Difference<'_>, options: &Options, out: &mut impl Write) -> io::Result<()> {
     write_header(difference, options, out)?;
     let changed: Vec<_> = difference.stacks.iter().filter(|stack| stack.change() != Change::Same).collect();
@@ -27,7 +27,7 @@ pub(super) fn write(difference: &Difference<'_>, options: &Options, out: &mut im
 fn write_header(difference: &Difference<'_>, options: &Options, out: &mut impl Write) -> io::Result<()> {
     let sides = [("before", difference.before), ("after", difference.after)];
     let (before, after) = difference.live();
-    // What is scaled is told after what it is scaled from.
+    // The unscaled figures come first, then the scaling.
     let measured = if difference.scale.is_some() { difference.before.live() } else { before };
     for ((side, profile), totals) in sides.into_iter().zip([measured, after]) {
         let time = profile.taken_at.to_zoned(options.time_zone.clone()).strftime("%Y-%m-%d %H:%M:%S");
@@ -82,7 +82,7 @@ fn write_stack(stack: &StackDifference, out: &mut impl Write) -> io::Result<()> 
     frames.iter().try_for_each(|frame| write_frame(frame, out))
 }
 
-/// One line for each kind of change: what it is about.
+/// Writes a summary line for each kind of change.
 fn write_sum(changed: &[&StackDifference], out: &mut impl Write) -> io::Result<()> {
     for kind in Change::ALL {
         let of_kind = || changed.iter().filter(|stack| stack.change() == kind);

@@ -1,4 +1,4 @@
-//! Live bytes over time, as a curve.
+//! Chart of live bytes over time.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ const RIGHT: f64 = 16.;
 const TOP: f64 = 12.;
 const BOTTOM: f64 = 26.;
 
-/// The curve; `None` when there are fewer than two moments.
+/// The chart; `None` for fewer than two points.
 pub(super) fn draw(profile: &Profile, time_zone: &TimeZone) -> Option<String> {
     let history = &profile.history;
     let (first, last) = (history.first()?, history.last()?);
@@ -63,7 +63,7 @@ pub(super) fn draw(profile: &Profile, time_zone: &TimeZone) -> Option<String> {
     Some(svg)
 }
 
-/// The curve of one call site, small enough for a row of a table.
+/// The chart of a call site, small enough for a table row.
 pub(super) fn sparkline(series: &[Point]) -> String {
     const SIZE: (f64, f64) = (120., 28.);
     let highest = series.iter().map(|point| point.bytes).max().unwrap_or_default().max(1);
@@ -99,7 +99,7 @@ fn write_grid(svg: &mut String, top: u64, y: &impl Fn(u64) -> f64) -> std::fmt::
     Ok(())
 }
 
-/// The next of 1, 2, 4, 8 .. times 1, 1.5: even numbers in binary units.
+/// The next larger of 1, 2, 4, 8 .. times 1 or 1.5: round numbers in binary units.
 fn round_up(bytes: u64) -> u64 {
     let power = bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
     let between = power / 4 * 3;

@@ -1,4 +1,4 @@
-//! What the page's script draws from: the outstanding stacks, with each name once.
+//! Data for the page's script: the outstanding stacks, with each name once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use super::super::svg;
 use super::super::{Options, Value};
 use crate::profile::{FrameKind, Profile};
 
-/// Names of the measures in the script.
+/// Name of a measure in the script.
 const fn name_of(value: Value) -> &'static str {
     match value {
         Value::Bytes => "bytes",
@@ -24,16 +24,16 @@ struct Data<'a> {
     kinds: Vec<(&'static str, String)>,
     /// Label, index of the kind, file name of the module.
     names: Vec<(Cow<'a, str>, usize, Cow<'a, str>)>,
-    /// Indexes of names, leaf first; live bytes and objects.
+    /// Indices of names, leaf first; live bytes and objects.
     stacks: Vec<(Vec<usize>, u64, u64)>,
     everything: &'static str,
-    /// Colour of the frame of everything.
+    /// Colour of the root frame.
     root: String,
     by: &'static str,
     inverted: bool,
 }
 
-/// The data as JSON that may stand in a `script` element: nothing in it can end one.
+/// The data as JSON that is safe in a `script` element: nothing in it can end the element.
 pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<String> {
     let mut names = Vec::new();
     let mut indexes: HashMap<(Cow<'_, str>, FrameKind), usize> = HashMap::new();
@@ -65,6 +65,6 @@ pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<S
         by: name_of(options.value),
         inverted: options.inverted,
     };
-    // In JSON these stand only in strings, where any character may be written by its number.
+    // In JSON these characters occur only in strings, where any character can be escaped by its number.
     Ok(serde_json::to_string(&data)?.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"))
 }

@@ -1,7 +1,7 @@
-//! One page with everything: figures, flame graph, stacks, the past, losses, and how it was measured.
+//! A page with everything: figures, flame graph, stacks, history, losses, and method of measurement.
 //!
-//! It is whole by itself and asks nobody for anything. Its only script is its own: the policy in its head names it by its
-//! hash, so that nothing a profiled program calls its functions could run, even if it were not escaped.
+//! It is self-contained and makes no requests. Its only script is its own: the content security policy names the script by its
+//! hash, so that names in a profiled program cannot run as script even if they were not escaped.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ mod sections;
 
 use sections::text;
 
-/// Text as it may stand between tags and in attributes of a page.
+/// Text escaped for content and attributes of a page.
 pub(crate) fn escaped(shown: &str) -> String {
     text(shown)
 }
@@ -68,7 +68,7 @@ fn page(profile: &Profile, options: &Options, data: &str) -> Result<String, fmt:
     Ok(page)
 }
 
-/// What the page may do: run its own script, look like its own style, and nothing else.
+/// Content security policy: only the page's own script and style.
 fn policy() -> String {
     let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
     format!(

@@ -1,4 +1,4 @@
-// The flame graph. Names come from the profiled program: they only ever become text, never markup.
+// The flame graph. Names come from the profiled program: they are only used as text, never as markup.
 "use strict";
 (() => {
   const ROW = 19, NARROWEST = 0.6, LABEL_FROM = 28;
@@ -8,7 +8,7 @@
   const reset = document.getElementById("reset");
   const state = { by: data.by, inverted: data.inverted, zoom: null, found: null, root: null };
 
-  // A node: the index of its name, bytes and objects below it, its children, and the node it stands on.
+  // A node: the index of its name, bytes and objects below it, its children, and its parent.
   const node = (name, parent) => ({ name, parent, bytes: 0, objects: 0, children: new Map() });
 
   function merge() {
@@ -40,7 +40,7 @@
   };
   const percent = (part, whole) => `${(whole ? (100 * part) / whole : 0).toFixed(2)} %`;
 
-  // Depth of what is drawn below a node, so that the picture is as high as it has to be.
+  // Depth of the visible nodes below a node, which determines the height of the picture.
   function depth(it, scale) {
     let deepest = 0;
     for (const child of it.children.values()) {
@@ -89,7 +89,7 @@
     count();
   }
 
-  // How much lives in stacks with a frame that was found; a stack counts once.
+  // Live amount of stacks with a matching frame; each stack counts once.
   function count() {
     if (!state.found) { matched.textContent = ""; return; }
     const hits = data.names.map((name) => state.found(name));

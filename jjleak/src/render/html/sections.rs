@@ -1,4 +1,4 @@
-//! The page's tables, written out so that they can be read and printed without its script.
+//! Tables of the page, as HTML that can be read and printed without the script.
 
 use std::fmt::{self, Write};
 
@@ -11,15 +11,15 @@ use super::super::{Options, svg::escape, units};
 use crate::profile::{Basis, Frame, FrameKind, Profile, Sampling, StackProfile, Totals};
 use jjleak_common::stack::StackStatus;
 
-/// Call sites in the table; the flame graph has all.
+/// Maximum number of call sites in the table; the flame graph has all.
 const MAX_SITES: usize = 100;
 
-/// Text as it may stand between tags and in attributes.
+/// Text escaped for content and attributes.
 pub(super) fn text(text: &str) -> String {
     escape(&printable(text)).replace('\'', "&#39;")
 }
 
-/// The figures that matter most.
+/// The main figures.
 pub(super) fn cards(profile: &Profile, out: &mut String) -> fmt::Result {
     let (live, allocated) = (profile.live(), profile.allocated());
     out.push_str("<div class=\"cards\">");
@@ -64,7 +64,7 @@ fn card(name: &str, big: &str, exact: &str, class: &str, out: &mut String) -> fm
     )
 }
 
-/// What is to be thought of call sites, what is worst first, and what to do; nothing when there are no verdicts.
+/// Verdicts on call sites, worst first, and the advice; nothing without verdicts.
 pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -> fmt::Result {
     if profile.verdicts.is_empty() {
         return Ok(());
@@ -110,7 +110,7 @@ pub(super) fn verdicts(profile: &Profile, options: &Options, out: &mut String) -
     )
 }
 
-/// The call sites that hold the most, with their stacks.
+/// The call sites with most live memory, with their stacks.
 pub(super) fn sites(profile: &Profile, options: &Options, out: &mut String) -> fmt::Result {
     let stacks = options.selection.sort.order(profile);
     let outstanding: Vec<_> = stacks.into_iter().filter(|stack| !stack.live.is_nothing()).collect();
@@ -162,7 +162,7 @@ fn site(stack: &StackProfile, live: Totals, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Who called the allocation function, and from where.
+/// Callers of the allocation function.
 fn caller(stack: &StackProfile) -> String {
     let code: Vec<_> = stack.frames.iter().filter(|frame| frame.kind != FrameKind::Thread).take(3).collect();
     let callers: Vec<_> = code.iter().skip(1).map(|frame| label(frame)).collect();
@@ -203,7 +203,7 @@ pub(super) fn frames(frames: &[Frame], out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// What the figures miss, and what else was counted.
+/// Losses, and other counters.
 pub(super) fn counted(profile: &Profile, out: &mut String) -> fmt::Result {
     out.push_str("<section id=\"losses\"><h2>Losses and notes</h2>");
     let rows: Vec<_> =
@@ -230,7 +230,7 @@ pub(super) fn counted(profile: &Profile, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// How the figures came about.
+/// Method of measurement.
 pub(super) fn measured(profile: &Profile, out: &mut String) -> fmt::Result {
     out.push_str("<section id=\"measured\"><h2>How it was measured</h2><dl>");
     let mut row = |name: &str, value: &str| write!(out, "<dt>{}</dt><dd>{}</dd>", text(name), text(value));

@@ -9,7 +9,7 @@ fn html(profile: &Profile) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A profile whose every name tries to break out of where it stands.
+/// A profile whose names try to break out of their context.
 fn hostile(name: &str) -> Profile {
     let frame = Frame {
         symbol: name.into(),

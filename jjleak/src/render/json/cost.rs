@@ -1,23 +1,23 @@
-//! What being profiled costs, in JSON.
+//! Cost of profiling, as JSON.
 
 use serde::{Deserialize, Serialize};
 
 use crate::profile::Cost;
 
-/// What being profiled has cost the process since the report before: an estimate.
+/// Cost of profiling to the process since the previous report, an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CostDocument {
-    /// Always true: nobody measures what each single call takes.
+    /// Always true: the cost of individual calls is not measured.
     pub estimate: bool,
-    /// The span that it is of, in seconds.
+    /// Length of the interval in seconds.
     pub over_s: f64,
-    /// Allocations and frees in a second.
+    /// Allocations and frees per second.
     pub calls_per_s: f64,
-    /// What each takes on this machine; null when it cannot be told.
+    /// Nanoseconds per call on this machine; null if unknown.
     pub ns_per_call: Option<f64>,
-    /// The share of the CPU time that the process uses; null when it cannot be told.
+    /// Share of the process's CPU time; null if unknown.
     pub of_cpu: Option<f64>,
-    /// The share of a core; null when it cannot be told.
+    /// Share of a core; null if unknown.
     pub of_core: Option<f64>,
 }
 
@@ -34,7 +34,7 @@ impl From<Cost> for CostDocument {
     }
 }
 
-/// An estimate has no use for more than six digits behind the point; what is left is read back as it was.
+/// Rounds to six decimals, sufficient for an estimate; the result reads back unchanged.
 fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }

@@ -1,6 +1,6 @@
-//! The JSON report: one document on one line, so that several reports are JSON lines.
+//! The JSON report: one document per line, so that several reports are JSON lines.
 //!
-//! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or taken away.
+//! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or removed.
 
 mod cost;
 mod verdicts;
@@ -28,64 +28,65 @@ pub struct Document {
     pub schema: u32,
     /// `jjleak` and its version.
     pub tool: String,
-    /// The instant the report describes, RFC 3339 in UTC.
+    /// Time of the report, RFC 3339 in UTC.
     pub time: String,
     /// Seconds since accounting began.
     pub elapsed_s: f64,
-    /// Whose report it is.
+    /// The process.
     pub process: ProcessDocument,
-    /// How the process ended, for a command its exit status; null while it runs.
+    /// End of the process, with the exit status of a command; null while it runs.
     pub ended: Option<String>,
-    /// What lives, over all stacks.
+    /// Live memory of all stacks.
     pub live: TotalsDocument,
-    /// What was allocated since accounting began, over all stacks.
+    /// Memory allocated since accounting began, of all stacks.
     pub allocated: TotalsDocument,
-    /// Live figures are of blocks at least this old, in milliseconds; absent when they are of all.
+    /// Minimum age of live blocks in the figures, in milliseconds; absent if all blocks are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_ms: Option<u64>,
-    /// How allocations were chosen; absent when all were taken.
+    /// Sampling of allocations; absent if all were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingDocument>,
-    /// In how many windows of time allocations were counted, if not all the time: the figures are estimates then.
+    /// Number of time windows in which allocations were counted; absent if they were counted all the time. The figures are
+    /// estimates if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<u32>,
-    /// Standard errors of `live`; absent when it is exact.
+    /// Standard errors of `live`; absent if it is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
-    /// Threads are told apart: each stack has its thread; absent when they are not.
+    /// True if each stack has its thread; absent if threads are not distinguished.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub threads: bool,
-    /// What of the profile is shown, when that is not everything.
+    /// The shown part of the profile; absent if everything is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
-    /// Every loss counter, also those that are 0.
+    /// All loss counters, including those that are 0.
     pub lost: BTreeMap<String, u64>,
-    /// Every other counter: harmless, but part of the picture.
+    /// All other counters: harmless, but useful to interpret the figures.
     pub notes: BTreeMap<String, u64>,
-    /// Frees of blocks that are not in the books.
+    /// Frees of unknown blocks.
     pub unknown_frees: u64,
-    /// Paths of files that lack the information by which stacks are followed, on live stacks; absent when there are none.
+    /// Paths of files on live stacks that lack unwind information; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_unwind_information: Vec<String>,
-    /// Allocations younger than this are not judged, in seconds.
+    /// Minimum age of allocations for verdicts, in seconds.
     #[serde(default)]
     pub settle_s: f64,
-    /// How much memory the process can have; absent when it is not known.
+    /// Memory limit of the process; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryDocument>,
-    /// What is to be thought of each call site that holds something or has done so, what is worst first.
+    /// Verdicts on call sites with current or former live memory, worst first.
     #[serde(default)]
     pub verdicts: Vec<VerdictDocument>,
-    /// How many looks at the process verdicts are drawn from.
+    /// Number of snapshots that the verdicts are based on.
     #[serde(default)]
     pub looks: u32,
-    /// Call sites that hold something and have no verdict, for there are more than are remembered.
+    /// Number of call sites with live memory but without a verdict, because there are more than are tracked.
     #[serde(default)]
     pub unjudged_sites: u64,
-    /// What being profiled has cost the process since the report before, an estimate; absent when it is not known.
+    /// Cost of profiling to the process since the previous report, an estimate; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostDocument>,
-    /// Every stack that allocated, also those of which nothing lives, in the order asked for.
+    /// All stacks with allocations, including those without live memory, in the requested order.
     pub stacks: Vec<StackDocument>,
 }
 
@@ -102,21 +103,21 @@ pub struct ProcessDocument {
     pub exe: String,
     /// `native` or `jvm`.
     pub kind: String,
-    /// The process whose memory its own began as a copy of (`fork`), until it runs another program.
+    /// The process that it was forked from, until it runs another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
-    /// Its PID as it sees it itself, in a container.
+    /// PID in its container's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_pid: Option<u32>,
 }
 
-/// How allocations were chosen when not all were taken. All figures are then estimates of all.
+/// Sampling of allocations. All figures are then estimates for all allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SamplingDocument {
-    /// One of so many.
+    /// One allocation in this number.
     Rate(u32),
-    /// One in so many bytes.
+    /// One allocation in this number of bytes.
     Bytes(u64),
 }
 
@@ -129,31 +130,31 @@ pub struct TotalsDocument {
     pub objects: u64,
 }
 
-/// What one stack allocated.
+/// Allocations of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackDocument {
     /// Identity of the stack: 16 hexadecimal digits.
     pub id: String,
-    /// What lives.
+    /// Live memory.
     pub live: TotalsDocument,
-    /// What was allocated since accounting began.
+    /// Memory allocated since accounting began.
     pub allocated: TotalsDocument,
-    /// Standard errors of `live`; absent when it is exact.
+    /// Standard errors of `live`; absent if it is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_error: Option<TotalsDocument>,
-    /// Live bytes more than at the report before, or less.
+    /// Change of live bytes since the previous report.
     #[serde(default)]
     pub growth_bytes: i64,
-    /// The largest live blocks, when they were asked for.
+    /// The largest live blocks, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<Vec<AllocationDocument>>,
-    /// Age of the oldest live block in milliseconds; 0 when none lives.
+    /// Age of the oldest live block in milliseconds; 0 if there is none.
     pub oldest_ms: u64,
-    /// Age of the newest live block in milliseconds; 0 when none lives.
+    /// Age of the newest live block in milliseconds; 0 if there is none.
     pub newest_ms: u64,
-    /// How the stack walk ended: a name of [`jjleak_common::stack::StackStatus`].
+    /// End of the stack walk: a name of [`jjleak_common::stack::StackStatus`].
     pub status: String,
-    /// The thread that allocated; absent when threads are not told apart.
+    /// The allocating thread; absent if threads are not distinguished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<ThreadDocument>,
     /// Frames, leaf first; the first is the allocation function.
@@ -163,11 +164,11 @@ pub struct StackDocument {
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadDocument {
-    /// Its number (TID).
+    /// Thread ID (TID).
     pub id: u32,
-    /// Its name, the last that is known of it.
+    /// Last known name.
     pub name: String,
-    /// Which of the process's threads with this number it is; absent for the first.
+    /// Position among the process's successive threads with this ID; absent for the first.
     #[serde(default = "first", skip_serializing_if = "is_first")]
     pub nth: u32,
 }
@@ -184,7 +185,7 @@ const fn is_first(nth: &u32) -> bool {
 /// A live block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationDocument {
-    /// Where it is: `0x` and hexadecimal digits.
+    /// Address: `0x` and hexadecimal digits.
     pub address: String,
     /// Requested bytes.
     pub size: u64,
@@ -192,7 +193,7 @@ pub struct AllocationDocument {
     pub age_ms: u64,
 }
 
-/// One frame; what is unknown is empty or 0.
+/// A frame; unknown fields are empty or 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameDocument {
     /// Address in the process: `0x` and hexadecimal digits.
@@ -209,18 +210,19 @@ pub struct FrameDocument {
     pub line: u32,
     /// A name of [`crate::profile::FrameKind`].
     pub kind: String,
-    /// Inlined into the next frame.
+    /// True if inlined into the next frame.
     pub inlined: bool,
-    /// A frame pointer led here, which is no proof; absent when it was call frame information.
+    /// True if found by a frame pointer, which is no proof; absent if found by call frame information.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_frame_pointer: bool,
-    /// Not on the stack: the function has ended with a jump to the one in front of it; absent when it is on the stack.
+    /// True if not on the stack: the function ended with a tail call of the previous frame's function; absent if it is on the
+    /// stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tail_call: bool,
 }
 
 impl Document {
-    /// The report on a profile, with its stacks in this order.
+    /// The report of a profile, with its stacks in this order.
     #[must_use]
     pub fn new(profile: &Profile, order: SortBy) -> Self {
         Self {
@@ -310,7 +312,7 @@ impl StackDocument {
     }
 }
 
-/// Frames but for the one that stands for the thread.
+/// All frames but the one that represents the thread.
 fn code(frames: &[Frame]) -> impl Iterator<Item = &Frame> {
     frames.iter().filter(|frame| frame.kind != FrameKind::Thread)
 }

@@ -9,80 +9,81 @@ use crate::profile::{Basis, Memory, Profile, Rate, Survival, Verdict, VerdictKin
 use crate::render::threads::ThreadShares;
 use crate::render::verdicts::{evidence, site};
 
-/// How much memory a process can have.
+/// Memory limit of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryDocument {
-    /// What sets the limit: `cgroup` or `ram`.
+    /// Source of the limit: `cgroup` or `ram`.
     pub kind: String,
     /// The limit.
     pub limit_bytes: u64,
-    /// What is left of it.
+    /// Remaining bytes.
     pub available_bytes: u64,
 }
 
-/// What is to be thought of a call site.
+/// Verdict on a call site.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictDocument {
     /// `leaking`, `growing`, `cache_like`, `start_up` or `steady_churn`.
     pub kind: String,
-    /// Whether the call site has not been watched for long enough to say more than whether it grows; absent when it has.
+    /// True if the call site has not been watched long enough to say more than that it grows or does not; absent otherwise.
     #[serde(default, skip_serializing_if = "is_false")]
     pub too_early: bool,
-    /// From 0 to 1.
+    /// Range 0 to 1.
     pub confidence: f64,
-    /// Function, module, file and line that the call site is called by.
+    /// Function, module, file and line of the call site.
     pub call_site: String,
-    /// The same in words and numbers as in the text report.
+    /// Evidence, as in the text report.
     pub evidence: Vec<String>,
-    /// Identity of the call site, the same in later reports on the process: 16 hexadecimal digits.
+    /// ID of the call site, stable across reports of the process: 16 hexadecimal digits.
     pub site: String,
     /// IDs of its stacks.
     pub stacks: Vec<String>,
-    /// What lives.
+    /// Live memory.
     pub live: TotalsDocument,
-    /// What was allocated since accounting began.
+    /// Memory allocated since accounting began.
     pub allocated: TotalsDocument,
-    /// Seconds for which it has been watched: since it first allocated, or began to leak.
+    /// Seconds watched: since the first allocation, or since it began to leak.
     pub watched_s: f64,
-    /// When it first allocated, in seconds since accounting began.
+    /// Time of the first allocation, in seconds since accounting began.
     pub first_seen_s: f64,
-    /// How fast it grows; absent when it does not.
+    /// Rate of growth; absent if it does not grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateDocument>,
-    /// What became of what is old enough to be judged; absent when nothing is.
+    /// Survival of allocations that are old enough to judge; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub survival: Option<SurvivalDocument>,
-    /// Bytes allocated a second while it was watched.
+    /// Bytes allocated per second while watched.
     pub allocated_bytes_per_s: f64,
-    /// Bytes freed a second while it was watched.
+    /// Bytes freed per second while watched.
     pub freed_bytes_per_s: f64,
-    /// Of what was old at an earlier report, the share that has been freed since; absent when it is not known.
+    /// Share of memory that was old at an earlier report and has been freed since; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freed_when_old: Option<f64>,
-    /// Blocks from before accounting began that are freed for each that seems to be kept, in the whole process; present when
-    /// there are so many that what is kept may only take their place.
+    /// Number of blocks from before accounting that are freed for each block that seems to be kept, in the whole process; present
+    /// if it is so high that the kept blocks may only replace them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freed_from_before: Option<f64>,
-    /// How many more stacks are the call site that a view leaves out: rates, survival and evidence are of all; absent when none is.
+    /// Number of the call site's stacks that are hidden by a view: rates, survival and evidence include them; absent if there are
+    /// none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hidden_stacks: u64,
-    /// Seconds for which it has not grown, when it has before.
+    /// Seconds without growth, if it grew before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flat_for_s: Option<f64>,
-    /// Threads that have allocated there, those that hold the most first; absent when threads are not told apart.
+    /// Threads that have allocated there, largest live memory first; absent if threads are not distinguished.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadShareDocument>,
-    /// Live bytes over time, oldest first: seconds since accounting began, and bytes. Absent of start-up and churn.
+    /// Live bytes over time, oldest first: seconds since accounting began, and bytes. Absent for start-up and churn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<(f64, u64)>,
 }
 
-/// What a thread holds of a call site.
+/// Live memory of a thread at a call site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadShareDocument {
     /// The thread.
     pub thread: ThreadDocument,
-    /// What lives.
+    /// Live memory.
     pub live: TotalsDocument,
 }
 
@@ -93,20 +94,20 @@ pub struct RateDocument {
     pub bytes_per_s: f64,
     /// Lower bound of its 95 % confidence interval.
     pub low_bytes_per_s: f64,
-    /// Upper bound likewise.
+    /// Upper bound of the interval.
     pub high_bytes_per_s: f64,
-    /// The estimate, for a day.
+    /// The estimate per day.
     pub bytes_per_day: f64,
 }
 
-/// What became of what was allocated at least so long ago.
+/// Survival of allocations of at least a certain age.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SurvivalDocument {
-    /// That age, in seconds.
+    /// Minimum age in seconds.
     pub older_than_s: f64,
     /// Bytes allocated.
     pub allocated_bytes: u64,
-    /// Bytes of them that live.
+    /// Bytes of these that are live.
     pub live_bytes: u64,
 }
 
@@ -116,7 +117,7 @@ impl From<Memory> for MemoryDocument {
     }
 }
 
-/// All verdicts of a profile, with the threads that they are on.
+/// All verdicts of a profile, with their threads.
 pub(super) fn documents(profile: &Profile) -> Vec<VerdictDocument> {
     let shares = ThreadShares::of(profile);
     let document = |verdict| {

@@ -1,4 +1,4 @@
-//! The flame graph of what is different between two profiles.
+//! Flame graph of the difference between two profiles.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::{Options, Picture, draw, write_empty};
 use crate::analyze::Difference;
 use crate::profile::Totals;
 
-/// Writes the flame graph. A frame is as wide as the larger of what lived before and what lives after.
+/// Writes the flame graph. The width of a frame is the larger of its live memory before and after.
 pub(in crate::render) fn write(
     difference: &Difference<'_>,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Frames as inferno takes them: each with a name that is its alone, under which its title and colour are looked up.
+//! Frames in the form that inferno needs: each has a unique name, by which its title and colour are looked up.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -16,26 +16,25 @@ use super::shades;
 use crate::analyze::{Change, delta};
 use crate::profile::{FrameKind, Totals};
 
-/// Opens and closes the number that makes a frame's name its alone. Of the private use area, so that no symbol in
-/// its right mind has it.
+/// Delimiter of the number that makes a frame's name unique. A private use character, which reasonable symbols do not contain.
 pub(super) const MARK: char = '\u{e000}';
 
-/// The name that inferno gives the frame of everything.
+/// Inferno's name of the root frame.
 const ROOT: &str = "";
 
-/// Most lines of source that a title names.
+/// Maximum number of source lines in a title.
 const MAX_PLACES: usize = 3;
 
-/// What colours and titles tell of a frame.
+/// Content of colours and titles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Telling {
-    /// Its kind, and what lives.
+    /// Kind of frame, and live memory.
     Kinds,
-    /// What became of it between two profiles.
+    /// Change between two profiles.
     Changes,
 }
 
-/// A tree to be drawn.
+/// A tree to draw.
 pub(super) struct Frames<'a> {
     pub(super) tree: &'a FlameTree<'a>,
     pub(super) telling: Telling,
@@ -43,7 +42,7 @@ pub(super) struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// A collapsed line for each stack, with the frames' marked names.
+    /// A collapsed line for each stack, with the marked names of the frames.
     pub(super) fn lines(&self) -> Vec<String> {
         let line = |(width, path): &(Totals, Vec<usize>)| {
             let names: Vec<_> = path.iter().map(|&index| self.marked_name(index)).collect();
@@ -52,7 +51,7 @@ impl Frames<'_> {
         self.tree.stacks.iter().map(line).collect()
     }
 
-    /// The colour of each frame.
+    /// Colours of the frames.
     pub(super) fn palette(&self) -> PaletteMap {
         let mut palette = PaletteMap::default();
         palette.insert(ROOT, EVERYTHING);
@@ -69,7 +68,7 @@ impl Frames<'_> {
         }
     }
 
-    /// What the legend explains.
+    /// Entries of the legend.
     pub(super) fn legend(&self) -> Vec<(Color, &'static str)> {
         match self.telling {
             Telling::Kinds => {
@@ -80,7 +79,7 @@ impl Frames<'_> {
         }
     }
 
-    /// The title of each frame, as a browser shows it when the pointer rests on it.
+    /// Titles of the frames, which browsers show as tooltips.
     pub(super) fn attributes(&self) -> io::Result<FuncFrameAttrsMap> {
         let mut lines = Vec::new();
         for (index, node) in self.tree.nodes.iter().enumerate() {
@@ -107,14 +106,15 @@ impl Frames<'_> {
         format!("{figures}, {percent:.2}%")
     }
 
-    /// The name under which inferno knows the frame.
+    /// Inferno's name of a frame.
     fn marked_name(&self, index: usize) -> String {
         let name = frame_name(&self.tree.nodes[index].label.replace(MARK, "\u{fffd}"));
         format!("{name}{MARK}{index}{MARK}")
     }
 }
 
-/// `; list.c:12, list.c:20`, or nothing. A parenthesis opens what inferno's script leaves out of a frame's text: there is one.
+/// `; list.c:12, list.c:20`, or nothing. Inferno's script omits everything from a parenthesis on in a frame's text, so file names
+/// must not contain one.
 fn places(node: &Node<'_>) -> String {
     let name = |(file, line): &(&str, u32)| {
         format!("{}:{line}", printable(file).replace(MARK, "\u{fffd}").replace('(', "["))
@@ -146,7 +146,7 @@ fn changes(node: &Node<'_>) -> String {
     )
 }
 
-/// The picture without the marks in the texts of frames. A text may be cut within a mark, which `..` then ends.
+/// The picture without the marks in the texts of frames. A text may be truncated within a mark, which then ends with `..`.
 pub(super) fn without_marks(svg: &str) -> String {
     let mut pieces = svg.split(MARK);
     let mut clean = pieces.next().unwrap_or_default().to_owned();

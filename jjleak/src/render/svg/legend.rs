@@ -1,4 +1,4 @@
-//! What the colours mean, and the strip below the frames that says so.
+//! Colours, and the legend below the frames.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,22 +9,22 @@ use inferno::flamegraph::color::Color;
 use super::escape;
 use crate::profile::FrameKind;
 
-/// The colour of the frame of everything, which is of no kind.
+/// Colour of the root frame, which has no kind.
 pub(super) const EVERYTHING: Color = rgb(0xe8_eaee);
 
-/// Height of the strip in pixels: a line of text and air.
+/// Height of the legend in pixels: a line of text and a margin.
 const STRIP_HEIGHT: u32 = 26;
 
-/// Side of a colour's box in pixels; the frames are about as high.
+/// Side of a colour's box in pixels, about the height of a frame.
 const BOX: u32 = 12;
 
-/// Advance of a character in pixels: 12 px monospace type, generously.
+/// Advance of a character in pixels: 12 px monospace type, rounded up.
 const CHARACTER: u32 = 8;
 
-/// Left end of the strip in pixels: where inferno's frames begin.
+/// Left edge of the legend in pixels, that of inferno's frames.
 const LEFT: u32 = 10;
 
-/// The colour of a kind of frame, the same wherever jjleak draws frames.
+/// Colour of a kind of frame, the same in all of jjleak's views.
 pub(super) const fn color(kind: FrameKind) -> Color {
     rgb(match kind {
         FrameKind::Native => 0xf0_3c15,
@@ -58,7 +58,7 @@ pub(super) const fn name(kind: FrameKind) -> &'static str {
     }
 }
 
-/// Frames of one kind have one colour: a thin light border keeps neighbours apart. inferno's search is hard to find.
+/// Frames of one kind have one colour, so a thin light border separates neighbours. Inferno's search button is too faint.
 const STYLE: &str = r"<style>
 #search { opacity:0.6; }
 #frames rect { stroke:#fff; stroke-width:0.5px; }
@@ -66,20 +66,20 @@ const STYLE: &str = r"<style>
 #frames > *:hover rect { stroke:#000; stroke-width:1px; }
 </style>";
 
-/// The kinds of frame that occur, native in any case.
+/// Kinds of frame that occur, always with native.
 pub(super) fn of_kinds(kinds: &BTreeSet<FrameKind>) -> Vec<(Color, &'static str)> {
     let occurs = |kind: &FrameKind| *kind == FrameKind::Native || kinds.contains(kind);
     FrameKind::ALL.into_iter().filter(occurs).map(|kind| (color(kind), name(kind))).collect()
 }
 
-/// Adds the strip to inferno's picture: what colours mean, and what was lost.
+/// Adds the legend to inferno's picture: colours and losses.
 pub(super) fn finish(svg: &str, colors: &[(Color, &str)], losses: &str) -> io::Result<String> {
     let unexpected = || io::Error::other("inferno's picture does not look as expected");
     let (_, height) = svg.split_once("height=\"").ok_or_else(unexpected)?;
     let (height, _) = height.split_once('"').ok_or_else(unexpected)?;
     let old: u32 = height.parse().map_err(io::Error::other)?;
     let new = old + STRIP_HEIGHT;
-    // The picture's height stands in the root element, in its view box and in the background.
+    // The height is in the root element, in its view box and in the background.
     let svg = svg.replacen(&format!("height=\"{old}\""), &format!("height=\"{new}\""), 2).replacen(
         &format!(" {old}\" xmlns"),
         &format!(" {new}\" xmlns"),

@@ -1,8 +1,8 @@
-//! A flame graph of what lives, drawn by inferno: search, zoom and tooltips work in any browser.
+//! Flame graph of live memory, drawn by inferno: search, zoom and tooltips work in any browser.
 //!
-//! inferno knows one value for a frame and picks colours at random. [`super::tree`] therefore merges the stacks itself,
-//! [`frames`] hands inferno a name for each frame that is its alone, under which title and colour are looked up, and
-//! [`legend`] finishes the picture. [`difference`] draws two profiles in one.
+//! Inferno supports one value per frame and picks random colours. Therefore [`super::tree`] merges the stacks, [`frames`] gives
+//! each frame a unique name by which inferno looks up title and colour, and [`legend`] completes the picture. [`difference`]
+//! draws two profiles in one.
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ mod frames;
 mod legend;
 mod shades;
 
-/// The colour of a kind of frame, the same wherever jjleak draws frames: red, green and blue.
+/// Colour of a kind of frame, the same in all of jjleak's views: red, green and blue.
 pub(crate) const fn frame_color(kind: FrameKind) -> (u8, u8, u8) {
     let Color { r, g, b } = legend::color(kind);
     (r, g, b)
@@ -54,13 +54,13 @@ pub(super) fn write(profile: &Profile, asked: &Options, out: &mut impl Write) ->
     draw(picture, out)
 }
 
-/// What is drawn.
+/// Contents of the picture.
 struct Picture<'a> {
     title: String,
     subtitle: String,
     frames: Frames<'a>,
     inverted: bool,
-    /// What the frame of everything is of; inferno writes its title: `all (<value> <this>, 100%)`.
+    /// Unit of the root frame, whose title inferno writes: `all (<value> <this>, 100%)`.
     everything: String,
     losses: String,
 }
@@ -90,17 +90,17 @@ fn title(profile: &Profile, value: Value) -> String {
     format!("jjleak: live {} of {}", value.name(), printable(&profile.process.to_string()))
 }
 
-/// The colour of a kind of frame, as CSS spells it.
+/// Colour of a kind of frame in CSS.
 pub(super) fn kind_color(kind: FrameKind) -> String {
     css(legend::color(kind))
 }
 
-/// The colour of the frame of everything.
+/// Colour of the root frame in CSS.
 pub(super) fn everything_color() -> String {
     css(legend::EVERYTHING)
 }
 
-/// What a kind of frame is called in legends.
+/// Name of a kind of frame in legends.
 pub(super) const fn kind_name(kind: FrameKind) -> &'static str {
     legend::name(kind)
 }
@@ -122,7 +122,7 @@ fn subtitle(profile: &Profile, asked: &Options) -> String {
 pub(super) fn span(profile: &Profile, time_zone: &TimeZone) -> String {
     let start = profile.started_at.to_zoned(time_zone.clone());
     let end = profile.taken_at.to_zoned(time_zone.clone());
-    // Other tools' profiles need not tell how long they took.
+    // Profiles of other tools may lack a duration.
     if profile.elapsed().is_zero() {
         return end.strftime("%Y-%m-%d %H:%M:%S %Z").to_string();
     }
@@ -135,14 +135,14 @@ pub(super) fn span(profile: &Profile, time_zone: &TimeZone) -> String {
     )
 }
 
-/// `lost: 3 stale_pending`, if the figures miss something; empty otherwise.
+/// `lost: 3 stale_pending` if figures are incomplete; otherwise empty.
 fn losses(profile: &Profile) -> String {
     let losses: Vec<_> =
         counters::losses(profile).map(|lost| format!("{} {}", lost.count, lost.name)).collect();
     if losses.is_empty() { String::new() } else { format!("lost: {}", printable(&losses.join(", "))) }
 }
 
-/// The picture when there is nothing to draw, for which inferno has only an error.
+/// Writes a picture without frames, for which inferno returns an error.
 fn write_empty(
     title: &str,
     subtitle: &str,
@@ -168,7 +168,7 @@ fn write_empty(
     )
 }
 
-/// The text as XML spells it.
+/// The text escaped for XML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -185,7 +185,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// The picture without inferno's script and with a line for each frame.
+    /// The picture without inferno's script, with one line for each frame.
     fn frames(svg: &str) -> String {
         let (head, rest) = svg.split_once("<script").unwrap();
         let (_, frames) = rest.split_once("</script>").unwrap();

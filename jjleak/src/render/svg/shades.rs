@@ -1,24 +1,24 @@
-//! Colours of what became of a frame: red grew, blue shrank, the stronger the larger a part of it that is; what is only in
-//! one of two profiles has a colour of its own.
+//! Colours of changes: red grew, blue shrank, stronger for larger relative changes. Frames of only one profile have colours of
+//! their own.
 
 use inferno::flamegraph::color::Color;
 
-/// As much as before.
+/// Unchanged.
 const SAME: Color = Color { r: 0xe4, g: 0xe4, b: 0xe4 };
 /// Grew: the weakest and the strongest shade.
 const GREW: [Color; 2] = [Color { r: 0xfb, g: 0xd0, b: 0xc4 }, Color { r: 0xf0, g: 0x3c, b: 0x15 }];
 /// Shrank: the weakest and the strongest shade.
 const SHRANK: [Color; 2] = [Color { r: 0xc9, g: 0xdc, b: 0xf6 }, Color { r: 0x2f, g: 0x79, b: 0xd6 }];
-/// Only in the second.
+/// Only in the second profile.
 const NEW: Color = Color { r: 0xd0, g: 0x2a, b: 0xa8 };
-/// Only in the first.
+/// Only in the first profile.
 const GONE: Color = Color { r: 0x1e, g: 0x9a, b: 0x92 };
 
-/// What the legend explains.
+/// Entries of the legend.
 pub(super) const LEGEND: [(Color, &str); 5] =
     [(NEW, "new"), (GREW[1], "grew"), (SHRANK[1], "shrank"), (GONE, "gone"), (SAME, "same")];
 
-/// The colour of a frame of which so much lived before and lives after.
+/// Colour of a frame with these live amounts before and after.
 pub(super) fn shade(before: u64, after: u64) -> Color {
     match (before, after) {
         (before, after) if before == after => SAME,
@@ -33,7 +33,7 @@ fn between([weak, strong]: [Color; 2], part: u64, whole: u64) -> Color {
     let mix = |weak: u8, strong: u8| {
         let (weak, strong, part, whole) =
             (i128::from(weak), i128::from(strong), i128::from(part), i128::from(whole));
-        // Between two bytes, so it is one.
+        // The result lies between two bytes, so it is one.
         u8::try_from(weak + (strong - weak) * part / whole.max(1)).unwrap_or(u8::MAX)
     };
     Color { r: mix(weak.r, strong.r), g: mix(weak.g, strong.g), b: mix(weak.b, strong.b) }
