@@ -6,11 +6,14 @@
 //! backported.
 
 use std::arch::naked_asm;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid as Child, fork};
 
@@ -47,13 +50,30 @@ pub(super) fn survives(attach: &dyn Fn(u64, u32) -> io::Result<OwnedFd>) -> io::
         ForkResult::Parent { child } => {
             drop(waits);
             let link = attach(offset, child.as_raw().cast_unsigned());
+            let is_probed = has_breakpoint(child, address);
             // The child resumes when the pipe is closed, even if the probe failed.
             drop(go);
             let status = wait(child);
             close_links(vec![link?]);
-            Ok(matches!(status?, WaitStatus::Exited(_, 0)))
+            if !is_probed? {
+                return Err(io::Error::other("the kernel has put no probe into the child"));
+            }
+            match status? {
+                WaitStatus::Exited(_, 0) => Ok(true),
+                WaitStatus::Signaled(_, Signal::SIGSYS, _) => Ok(false),
+                other => Err(io::Error::other(format!("the child ended otherwise: {other:?}"))),
+            }
         }
     }
+}
+
+/// Returns true if there is a breakpoint at an address of the child.
+fn has_breakpoint(child: Child, address: u64) -> io::Result<bool> {
+    /// `int3`.
+    const BREAKPOINT: u8 = 0xcc;
+    let mut byte = [0];
+    File::open(format!("/proc/{child}/mem"))?.read_exact_at(&mut byte, address)?;
+    Ok(byte == [BREAKPOINT])
 }
 
 fn wait(child: Child) -> io::Result<WaitStatus> {

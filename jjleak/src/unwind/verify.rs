@@ -75,7 +75,14 @@ impl Agreement {
 
 impl Verification {
     fn is_refuted(&self) -> bool {
-        self.functions.is_refuted() || self.symbols.is_refuted()
+        let agreeing = self.functions.agreeing + self.symbols.agreeing;
+        let no_agreement = !self.is_empty() && agreeing == 0;
+        no_agreement || self.functions.is_refuted() || self.symbols.is_refuted()
+    }
+
+    /// Returns true if nothing could be compared.
+    const fn is_empty(&self) -> bool {
+        self.functions.compared + self.symbols.compared == 0
     }
 
     fn add(&mut self, other: &Self) {
@@ -112,13 +119,16 @@ impl VerifiedRows {
 pub(super) fn verify<'data>(rows: ModuleRows, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
     let symbols = Symbols::of(elf);
     let (mut verification, mut addends) = (Verification::default(), Vec::new());
-    for (addend, offsets) in code(elf)? {
+    let segments = code(elf)?;
+    // Code without prologues or symbols to compare is code of the other segments' layout, or its layout is uncertain.
+    let is_uniform = segments.windows(2).all(|pair| pair[0].0 == pair[1].0);
+    for (addend, offsets) in segments {
         let found = compare(&rows, elf, &symbols, addend, &offsets);
         if found.is_refuted() {
             return Err(Error::Refuted(found));
         }
         verification.add(&found);
-        if !addends.contains(&addend) {
+        if (is_uniform || !found.is_empty()) && !addends.contains(&addend) {
             addends.push(addend);
         }
     }

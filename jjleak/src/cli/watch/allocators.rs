@@ -29,7 +29,7 @@ pub(super) struct Allocators {
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
     /// Files whose probes are in place, for one process or for all, and since when, in nanoseconds of `CLOCK_MONOTONIC`. They outlive a file's mapping and an `exec`.
     attached: HashMap<(Option<ProcessSlot>, FileVersion), u64>,
-    /// Files with allocators, or functions of some, that cannot be followed.
+    /// Files with allocators, or functions of some, that cannot be followed, and files that could not be searched.
     unfollowed: HashSet<FileVersion>,
     /// They stay open: probes are attached anew through them.
     modules: Vec<Rc<Module>>,
@@ -117,9 +117,9 @@ impl Allocators {
         self.found.get(&module.version).is_some_and(|found| !found.is_empty())
     }
 
-    /// How many files with allocators that cannot be followed a process maps.
-    pub(super) fn unfollowed(&self, modules: &ModuleTable) -> u64 {
-        modules.iter().filter(|(_, module)| self.unfollowed.contains(&module.version)).count() as u64
+    /// Returns true if a file has an allocator, or a function of one, that cannot be followed, or could not be searched for one.
+    pub(super) fn is_unfollowed(&self, module: &Module) -> bool {
+        self.unfollowed.contains(&module.version)
     }
 
     /// Whether the files with allocators that a process maps are C libraries, and none is its executable: then the program's own
@@ -171,7 +171,7 @@ impl Allocators {
             self.found.retain(|file, found| !found.is_empty() || unfollowed.contains(file));
         }
         let found = self.ahead.remove(&module.version).unwrap_or_else(|| find_in(module, &self.choice));
-        if found.as_ref().is_ok_and(|found| !found.unfollowed.is_empty()) {
+        if found.as_ref().is_ok_and(|found| !found.unfollowed.is_empty()) || found.is_err() {
             self.unfollowed.insert(module.version);
         }
         let found: Rc<[_]> = profiled(module, found, &self.choice).into();

@@ -20,6 +20,14 @@ const ATTACHING: Duration = Duration::from_millis(500);
 /// Of a process that is not armed.
 const NO_IMAGE: ImageId = ImageId(0);
 
+/// Warns of a program that is not of 64 bits.
+pub(super) fn warn_narrow(watched: &Watched) {
+    let (pid, comm) = (watched.pid(), &watched.process.comm);
+    if let Some(program) = Narrow::of(pid) {
+        tracing::warn!("process {pid} ({comm}) runs a {program}: it is not profiled");
+    }
+}
+
 /// Fails for a program that is not of 64 bits.
 fn refuse_narrow(pid: Pid) -> Result<(), processes::Error> {
     Narrow::of(pid).map_or(Ok(()), |program| Err(processes::Error::Narrow { pid, program }))
@@ -231,10 +239,8 @@ impl Watch {
             }
             return Ok(());
         }
-        if let Some(program) = Narrow::of(pid) {
-            tracing::warn!("process {pid} ({}) runs a {program}: it is not profiled", process.comm);
-        }
         let mut watched = Watched::new(process, tracked.image);
+        warn_narrow(&watched);
         watched.forked_from = tracked.forked_from;
         watched.known_ns = tracked.since_ns;
         watched.is_armed = true;

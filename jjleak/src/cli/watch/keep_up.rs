@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use jjleak_common::counter::Counter;
 use jjleak_common::process::ProcessSlot;
 
+use super::entry::warn_narrow;
 use super::process::Watched;
 use super::{Look, Watch, executable};
 use crate::attach::{Following, Scope, now_ns};
@@ -68,6 +69,9 @@ impl Watch {
         }
         if is_new && !self.wanted.is_wanted(&watched.process) {
             return Ok(false);
+        }
+        if is_new {
+            warn_narrow(watched);
         }
         self.learn(watched);
         let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
@@ -165,7 +169,7 @@ impl Watch {
             }
         }
         watched.known_ns = looked_ns;
-        watched.unfollowed = watched.unfollowed.max(self.allocators.unfollowed(&watched.modules));
+        self.note_unfollowed(watched);
         let profiled = watched.modules.iter().filter(|(_, module)| self.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
         Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)

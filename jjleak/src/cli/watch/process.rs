@@ -55,8 +55,9 @@ pub(super) struct Watched {
     pub(super) known_ns: u64,
     /// The image whose mappings have been seen.
     seen: Option<ImageId>,
-    /// How many files with allocators that cannot be followed it maps.
-    pub(super) unfollowed: u64,
+    /// Number of files with allocators that cannot be followed, in all programs that it has run.
+    unfollowed: u64,
+    known_unfollowed: HashSet<(ImageId, FileVersion)>,
     /// When which image of it was judged last.
     pub(super) judged: Option<(ImageId, u64)>,
     /// Holds on to the process; `None` when it was over before anybody could.
@@ -100,6 +101,7 @@ impl Watched {
             known_ns: 0,
             seen: None,
             unfollowed: 0,
+            known_unfollowed: HashSet::new(),
             judged: None,
             exit: None,
             ended: None,
@@ -162,9 +164,15 @@ impl Watched {
         self.late.contains(&(image, file))
     }
 
-    /// An image is over, and nobody asks any more.
-    pub(super) fn forget_late(&mut self, image: ImageId) {
+    /// Counts a file with an allocator that cannot be followed, once for each image that maps it.
+    pub(super) fn note_unfollowed(&mut self, image: ImageId, file: FileVersion) {
+        self.unfollowed += u64::from(self.known_unfollowed.insert((image, file)));
+    }
+
+    /// Forgets the files of an image that is over.
+    pub(super) fn forget_files(&mut self, image: ImageId) {
         self.late.retain(|(of, _)| *of != image);
+        self.known_unfollowed.retain(|(of, _)| *of != image);
     }
 
     /// The process runs another program: what it mapped before is gone.
@@ -172,7 +180,6 @@ impl Watched {
         self.image = tracked.image;
         self.known_ns = tracked.since_ns;
         self.forked_from = tracked.forked_from;
-        self.unfollowed = 0;
         self.modules = ModuleTable::default();
         self.jvm = WatchedJvm::default();
         self.perf_map = WatchedPerfMap::default();

@@ -32,11 +32,11 @@ impl Watch {
             let slot = program.image.slot();
             // Whoever is not wanted is in nobody's way.
             let Some(mut watched) = self.processes.remove(&slot) else { continue };
-            match self.verdict(&program, &watched) {
+            match self.verdict(&program, &mut watched) {
                 Verdict::Runs => self.begun.push(program.clone()),
-                Verdict::Counted => watched.forget_late(program.image),
+                Verdict::Counted => watched.forget_files(program.image),
                 Verdict::Missed(file, why) => {
-                    watched.forget_late(program.image);
+                    watched.forget_files(program.image);
                     watched.unseen += 1;
                     let (pid, file) = (watched.pid(), file.display());
                     tracing::warn!(
@@ -52,7 +52,7 @@ impl Watch {
         }
     }
 
-    fn verdict(&mut self, program: &BegunProgram, watched: &Watched) -> Verdict {
+    fn verdict(&mut self, program: &BegunProgram, watched: &mut Watched) -> Verdict {
         let is_current = self.attachment.processes().images().is_current(program.image);
         if is_current && watched.ended.is_none() {
             return Verdict::Runs;
@@ -85,6 +85,9 @@ impl Watch {
                 self.expect_allocator(module, scope.is_none());
                 missed.get_or_insert_with(|| module.path.clone());
             }
+            if self.allocators.is_unfollowed(module) {
+                watched.note_unfollowed(program.image, module.version);
+            }
         }
         match missed {
             Some(path) => Verdict::Missed(path, "has an allocator, and was over before it had probes"),
@@ -93,6 +96,13 @@ impl Watch {
             }
             None => Verdict::Counted,
         }
+    }
+
+    /// Counts the files with allocators that cannot be followed.
+    pub(super) fn note_unfollowed(&self, watched: &mut Watched) {
+        let unfollowed = watched.modules.iter().filter(|(_, module)| self.allocators.is_unfollowed(module));
+        let files: Vec<_> = unfollowed.map(|(_, module)| module.version).collect();
+        files.into_iter().for_each(|file| watched.note_unfollowed(watched.image, file));
     }
 
     /// Processes in whose roots the files of one may be that is gone: itself, jjleak, and others in its mount namespace. Those that
