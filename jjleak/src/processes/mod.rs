@@ -10,6 +10,7 @@ mod exit;
 mod exports;
 mod headers;
 mod identity;
+mod inodes;
 mod launch;
 mod layout;
 mod mapped_file;

@@ -48,6 +48,9 @@ impl Watch {
         {
             tracing::warn!("what process {} has loaded since is not counted: {failure}", watched.pid());
         }
+        if !watched.runs() {
+            self.close_image(watched);
+        }
         if news && watched.started.is_some() {
             self.expect_code(watched);
         }
@@ -63,6 +66,7 @@ impl Watch {
         let is_new = tracked.image != watched.image;
         if is_new {
             self.dead.add_image();
+            self.close_image(watched);
             self.note_mapped(watched);
             watched.begin_image(&tracked);
             self.attachment.forget_generated(watched.slot());
@@ -113,15 +117,6 @@ impl Watch {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
         }
         Ok(())
-    }
-
-    /// Takes in what the kernel side has told of a process's mappings: by now it can be over.
-    fn learn(&mut self, watched: &mut Watched) {
-        for code in self.learned.remove(&watched.image).unwrap_or_default() {
-            if let Some(module) = self.files.find(code.file) {
-                watched.modules.learn(&code.addresses, code.file_offset, module);
-            }
-        }
     }
 
     /// What a process maps now.

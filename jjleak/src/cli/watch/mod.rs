@@ -11,8 +11,10 @@ mod code;
 mod dead;
 mod earlier;
 mod entry;
+mod image_files;
 mod jvm;
 mod keep_up;
+mod learn;
 mod mappings;
 mod overhead;
 mod perf_map;
@@ -198,7 +200,7 @@ impl Watch {
     /// Takes in what the kernel side hints at; whether anything was new.
     pub(super) fn follow(&mut self, told: Told) -> Result<bool, Failure> {
         for code in told.code {
-            self.learned.entry(code.image).or_default().push(code);
+            self.note_reported(code);
         }
         self.begun.extend(told.programs);
         self.look_at(&told.slots)
@@ -225,7 +227,7 @@ impl Watch {
         self.mappings.receive();
         let images = self.attachment.processes().images();
         self.mappings.forget(&images);
-        self.learned.retain(|image, _| images.is_current(*image));
+        self.forget_reported();
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
         self.threads.forget(&rows);

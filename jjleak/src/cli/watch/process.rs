@@ -1,6 +1,6 @@
 //! One profiled process.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::allocators::known_families;
 use super::earlier::Program;
+use super::image_files::ImageFiles;
 use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
 use crate::attach::{Tracked, now_ns};
@@ -19,7 +20,7 @@ use crate::cli::Failure;
 use crate::cli::choice::Choice;
 use crate::cli::failure::{OTHER, allowance};
 use crate::cost::Spending;
-use crate::processes::{ExitWatch, FileVersion, Mapping, ModuleTable, Pid, Process, Running, Unopened};
+use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
 
 /// What is known of a process that is being profiled.
@@ -43,21 +44,23 @@ pub(super) struct Watched {
     pub(super) perf_map: WatchedPerfMap,
     /// When accounting began, in nanoseconds of `CLOCK_MONOTONIC`: the wall clock is set and steps.
     pub(super) since_ns: u64,
-    /// Whether it was counted before its allocators were looked for, and how many of them were found then.
+    /// True if it is counted.
     pub(super) is_armed: bool,
-    pub(super) late_probes: u64,
-    /// Which those were, by image.
-    late: HashSet<(ImageId, FileVersion)>,
+    /// Files with allocators that were found while it was counted already.
+    pub(super) late: ImageFiles,
     /// Programs that were over before they could be counted.
     pub(super) unseen: u64,
     /// When it was looked at last; how far it is known what the image had mapped, both in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) looked_ns: u64,
     pub(super) known_ns: u64,
+    /// The last image that was over and was looked through for what had been missed.
+    pub(super) closed: Option<ImageId>,
     /// The image whose mappings have been seen.
     seen: Option<ImageId>,
-    /// Number of files with allocators that cannot be followed, in all programs that it has run.
-    unfollowed: u64,
-    known_unfollowed: HashSet<(ImageId, FileVersion)>,
+    /// Files with allocators that cannot be followed.
+    pub(super) unfollowed: ImageFiles,
+    /// Mapped files that could not be found before the process ended.
+    pub(super) unseen_files: ImageFiles,
     /// When which image of it was judged last.
     pub(super) judged: Option<(ImageId, u64)>,
     /// Holds on to the process; `None` when it was over before anybody could.
@@ -94,14 +97,14 @@ impl Watched {
             perf_map: WatchedPerfMap::default(),
             since_ns: now_ns(),
             is_armed: false,
-            late_probes: 0,
-            late: HashSet::new(),
+            late: ImageFiles::default(),
             unseen: 0,
             looked_ns: 0,
             known_ns: 0,
+            closed: None,
             seen: None,
-            unfollowed: 0,
-            known_unfollowed: HashSet::new(),
+            unfollowed: ImageFiles::default(),
+            unseen_files: ImageFiles::default(),
             judged: None,
             exit: None,
             ended: None,
@@ -153,26 +156,13 @@ impl Watched {
         self.seen == Some(image)
     }
 
-    /// Counts a file whose allocator got its probes late, once for each image; whether it was new.
-    pub(super) fn note_late(&mut self, file: FileVersion) -> bool {
-        let is_new = self.late.insert((self.image, file));
-        self.late_probes += u64::from(is_new);
-        is_new
-    }
-
-    pub(super) fn is_known_late(&self, image: ImageId, file: FileVersion) -> bool {
-        self.late.contains(&(image, file))
-    }
-
-    /// Counts a file with an allocator that cannot be followed, once for each image that maps it.
-    pub(super) fn note_unfollowed(&mut self, image: ImageId, file: FileVersion) {
-        self.unfollowed += u64::from(self.known_unfollowed.insert((image, file)));
-    }
-
-    /// Forgets the files of an image that is over.
+    /// Forgets the counted files of an image that is over.
     pub(super) fn forget_files(&mut self, image: ImageId) {
-        self.late.retain(|(of, _)| *of != image);
-        self.known_unfollowed.retain(|(of, _)| *of != image);
+        if image != self.image {
+            [&mut self.late, &mut self.unfollowed, &mut self.unseen_files]
+                .into_iter()
+                .for_each(|files| files.forget(image));
+        }
     }
 
     /// The process runs another program: what it mapped before is gone.
@@ -210,9 +200,10 @@ impl Watched {
     /// Adds what the user side has counted.
     pub(super) fn complete(&self, counters: &mut BTreeMap<Counter, u64>) {
         *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
-        *counters.entry(Counter::LateProbes).or_default() += self.late_probes;
+        *counters.entry(Counter::LateProbes).or_default() += self.late.count();
         *counters.entry(Counter::UnseenProgram).or_default() += self.unseen;
-        *counters.entry(Counter::UnfollowedAllocator).or_default() += self.unfollowed;
+        *counters.entry(Counter::UnfollowedAllocator).or_default() += self.unfollowed.count();
+        *counters.entry(Counter::UnseenFile).or_default() += self.unseen_files.count();
         *counters.entry(Counter::UnnamedCode).or_default() += self.jvm.unnamed();
     }
 

@@ -80,13 +80,13 @@ impl Watch {
         let mut missed = None;
         for module in &files.modules {
             if self.allocators.has_missed(scope, module, program.at_ns)
-                && !watched.is_known_late(program.image, module.version)
+                && !watched.late.contains(program.image, module.version)
             {
                 self.expect_allocator(module, scope.is_none());
                 missed.get_or_insert_with(|| module.path.clone());
             }
             if self.allocators.is_unfollowed(module) {
-                watched.note_unfollowed(program.image, module.version);
+                watched.unfollowed.add(program.image, module.version);
             }
         }
         match missed {
@@ -102,7 +102,9 @@ impl Watch {
     pub(super) fn note_unfollowed(&self, watched: &mut Watched) {
         let unfollowed = watched.modules.iter().filter(|(_, module)| self.allocators.is_unfollowed(module));
         let files: Vec<_> = unfollowed.map(|(_, module)| module.version).collect();
-        files.into_iter().for_each(|file| watched.note_unfollowed(watched.image, file));
+        for file in files {
+            watched.unfollowed.add(watched.image, file);
+        }
     }
 
     /// Processes in whose roots the files of one may be that is gone: itself, jjleak, and others in its mount namespace. Those that
@@ -122,7 +124,7 @@ impl Watch {
 
     /// Has an allocator that was met too late be ready the next time: for everybody from now on, if probes are for everybody, and
     /// for the next run.
-    fn expect_allocator(&mut self, module: &Rc<Module>, for_everybody: bool) {
+    pub(super) fn expect_allocator(&mut self, module: &Rc<Module>, for_everybody: bool) {
         self.note_allocator(&module.path);
         if for_everybody {
             self.prepare(module, Scope::File);
@@ -180,7 +182,7 @@ impl Watch {
         };
         if watched.is_armed
             && self.allocators.has_missed(slot, module, watched.known_ns)
-            && watched.note_late(module.version)
+            && watched.late.add(watched.image, module.version)
         {
             let (path, pid) = (module.path.display(), watched.pid());
             tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
