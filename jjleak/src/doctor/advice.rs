@@ -1,4 +1,4 @@
-//! What the user can do to see more.
+//! Advice on how to make a profile more complete.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,16 +9,16 @@ use super::jvm::Names;
 use super::module::{Examined, Unwinding};
 use super::packages::Packages;
 
-/// One thing to do.
+/// One piece of advice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Advice {
-    /// What to do: a command, or a sentence.
+    /// The action: a command, or a sentence.
     pub remedy: String,
-    /// What it is good for.
+    /// Its benefit.
     pub gain: String,
 }
 
-/// What would help with a process.
+/// Returns the advice for a process.
 #[must_use]
 pub fn advise(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
     let mut advice = names(examined, packages);
@@ -45,7 +45,7 @@ pub fn advise(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
     advice
 }
 
-/// A perf map, for code that nothing else names.
+/// Advises a perf map for generated code that nothing else names.
 fn names_of_generated(examined: &ExaminedProcess) -> Option<Advice> {
     let generated = examined.generated.as_ref().filter(|generated| generated.names == NamesFrom::Nowhere)?;
     let remedy = match &examined.jvm {
@@ -57,7 +57,7 @@ fn names_of_generated(examined: &ExaminedProcess) -> Option<Advice> {
     Some(Advice { remedy, gain: format!("names of {} KiB of generated code", generated.bytes >> 10) })
 }
 
-/// Debug information, all that packages have in one command.
+/// Advises debug information; one command installs all that is available in packages.
 fn names(examined: &ExaminedProcess, packages: &Packages) -> Vec<Advice> {
     let lacking = examined.modules.iter().filter(|module| !module.symbols.are_all());
     let (mut wanted, mut files, mut elsewhere) = (BTreeSet::new(), Vec::new(), Vec::new());

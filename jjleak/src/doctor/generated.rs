@@ -1,4 +1,4 @@
-//! Code that a process has generated, and whether it has names.
+//! Code that a process has generated, and the source of its names.
 
 use crate::perf_map::{Outcome, PerfMap, Refusal};
 use crate::processes::{Mapping, Process};
@@ -6,22 +6,22 @@ use crate::processes::{Mapping, Process};
 /// Code in no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generated {
-    /// How much memory is mapped for it.
+    /// Mapped memory, in bytes.
     pub bytes: u64,
-    /// Where the perf map of the process is, or would be, as it sees it.
+    /// Path of the process's perf map, as the process sees it; the file may not exist.
     pub perf_map: String,
-    /// What is there.
+    /// The state of that file.
     pub names: NamesFrom,
 }
 
-/// What is in the place of a perf map.
+/// State of the perf map file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamesFrom {
-    /// Nothing.
+    /// There is no file.
     Nowhere,
-    /// A map with so many names, and so many lines that make no sense.
+    /// A perf map: the number of its names, and of its malformed lines.
     Map(usize, u64),
-    /// Something that is not read.
+    /// A file that jjleak refuses to read.
     Refused(Refusal),
 }
 

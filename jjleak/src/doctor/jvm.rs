@@ -1,4 +1,4 @@
-//! What jjleak can tell of a JVM. It is read from outside, as everything else: the JVM is not asked.
+//! Examination of a JVM, read from outside: the JVM itself is not involved.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,50 +9,50 @@ use crate::jvm::{self, Description, Jvm, Origin, ProcessMemory};
 use crate::processes::{Mapping, Module, ModuleTable, Pid, Root};
 use crate::render::humane_bytes;
 
-/// What was found of a JVM.
+/// Findings on a JVM.
 #[derive(Debug)]
 pub struct ExaminedJvm {
-    /// Its version, or why it is not known.
+    /// Its version, or the reason why it is unknown.
     pub release: Result<String, String>,
-    /// Who has made it; empty when that is not told.
+    /// Its vendor; empty if unknown.
     pub vendor: String,
     /// Its garbage collector; empty when unknown.
     pub collector: &'static str,
-    /// Where the names of Java methods come from.
+    /// Source of the names of Java methods.
     pub names: Names,
-    /// Flags that matter, as they are, and whether somebody has set them.
+    /// Relevant flags with their values; true if a flag has been set explicitly.
     pub flags: Vec<(String, bool)>,
-    /// Whether it keeps an account of its own native memory.
+    /// State of Native Memory Tracking.
     pub tracking: Tracking,
-    /// Libraries that are not the JVM's own: what they allocate, it knows nothing of.
+    /// Libraries that are not part of the JDK: the JVM does not know of their allocations.
     pub libraries: Vec<PathBuf>,
-    /// Whether, and how, it may be asked for a perf map.
+    /// Access for requesting a perf map from the JVM, or the reason why it cannot be requested.
     pub asking: Result<Access, Unfit>,
 }
 
-/// Where the names of Java methods come from.
+/// Source of the names of Java methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Names {
-    /// From the JVM's own structures, with inlined methods and lines.
+    /// The JVM's own structures, with inlined methods and lines.
     All,
-    /// From the JVM's own structures, but without these: its version is not known well.
+    /// The JVM's own structures, but without these: its version is not fully supported.
     Without(&'static str),
-    /// From nowhere but a perf map; why.
+    /// A perf map only, for this reason.
     Unreadable(String),
 }
 
-/// Native Memory Tracking (NMT), the JVM's own account of native memory.
+/// Native Memory Tracking (NMT), the JVM's own accounting of native memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tracking {
-    /// It is off.
+    /// Off.
     Off,
-    /// It is on, in this form.
+    /// On, in this mode.
     On(String),
-    /// It is not known.
+    /// Unknown.
     Unknown,
 }
 
-/// Flags of which one at most is on, and what they stand for.
+/// Flags that select the garbage collector, and its name; at most one is on.
 const COLLECTORS: [(&str, &str); 7] = [
     ("UseG1GC", "G1"),
     ("UseParallelGC", "Parallel"),
@@ -63,21 +63,21 @@ const COLLECTORS: [(&str, &str); 7] = [
     ("UseConcMarkSweepGC", "CMS"),
 ];
 
-/// Flags that bound native memory, each a number of bytes.
+/// Flags that bound native memory, each in bytes.
 const LIMITS: [&str; 4] = ["MaxHeapSize", "MaxDirectMemorySize", "MaxMetaspaceSize", "ReservedCodeCacheSize"];
 
-/// Flags that change what can be seen or asked, when they are not as usual.
+/// Flags that, at other values than the default, change what jjleak can see or request.
 const SWITCHES: [&str; 5] =
     ["PreserveFramePointer", "TieredCompilation", "Inline", "DisableAttachMechanism", "ReduceSignalUsage"];
 
-/// Longest file that is read to know who has made a JVM; they have two kilobytes.
+/// Maximum size of the `release` file that is read for the vendor; real ones have 2 KB.
 const MAX_RELEASE_BYTES: u64 = 64 << 10;
 
-/// Folders from the library's own to the JVM's, at most: `jre/lib/amd64/server` in JDK 8.
+/// Maximum number of folders from the library's to the JVM's: `jre/lib/amd64/server` in JDK 8.
 const MAX_DEPTH: usize = 5;
 
 impl ExaminedJvm {
-    /// Looks at the JVM in a process, if there is one.
+    /// Examines the JVM in a process, if there is one.
     pub(super) fn find(pid: Pid, mappings: &[Mapping], modules: &ModuleTable) -> Option<Self> {
         let (library, bias) = jvm::library(mappings, modules)?;
         let described = describe(pid, library, bias);
@@ -113,7 +113,7 @@ fn names(pid: Pid, library: &Module, bias: u64) -> Names {
     }
 }
 
-/// Who has made a JVM, as it says itself: runtimes made by `jlink` have no file that would.
+/// Vendor according to the JVM's own memory: runtimes created by `jlink` have no `release` file that states it.
 fn told_vendor(known: &Description<ProcessMemory>) -> Option<String> {
     Some(known.vendor().to_owned()).filter(|vendor| !vendor.is_empty())
 }
@@ -145,9 +145,9 @@ fn tracking(known: &Description<ProcessMemory>) -> Tracking {
     }
 }
 
-/// The folder of a JVM, and the text of the file that lies in it and tells of its release. The library is a few folders
-/// deeper, as many as the JDK's version and the launcher have it. The kernel tells paths of a process that has another root in the
-/// same file system (chroot) from the outer one.
+/// Folder of a JVM, and the text of its `release` file. The library is a few folders deeper; the depth depends on the JDK's
+/// version and on the launcher. For a process with another root in the same file system (chroot), the kernel reports paths from
+/// the outer root.
 fn home(pid: Pid, library: &Path) -> Option<(&Path, String)> {
     let root = Root::of(pid).ok()?;
     let outer = fs::read_link(pid.proc_file("root")).unwrap_or_default();
@@ -160,13 +160,13 @@ fn home(pid: Pid, library: &Path) -> Option<(&Path, String)> {
     })
 }
 
-/// Who has made a JVM (`IMPLEMENTOR`).
+/// Vendor in a `release` file (`IMPLEMENTOR`).
 fn vendor(release: &str) -> Option<String> {
     let value = release.lines().find_map(|line| line.strip_prefix("IMPLEMENTOR="))?;
     Some(value.trim().trim_matches('"').to_owned())
 }
 
-/// Libraries from elsewhere than the JVM's folder, but for those of the C and C++ runtimes.
+/// Libraries outside the JVM's folder, except those of the C and C++ runtimes.
 fn foreign(modules: &ModuleTable, home: &Path) -> Vec<PathBuf> {
     const RUNTIME: [&str; 8] =
         ["ld-", "libc.", "libdl.", "libgcc_s.", "libm.", "libpthread.", "librt.", "libstdc++."];

@@ -1,4 +1,4 @@
-//! What jjleak can do with one mapped file.
+//! Examination of one mapped file.
 
 use std::path::PathBuf;
 
@@ -9,41 +9,41 @@ use crate::allocators::{Hints, ProfiledAllocator, Unfollowed, find_sites};
 use crate::processes::Module;
 use crate::unwind::{self, Verification};
 
-/// What was found in a file.
+/// Findings on a file.
 #[derive(Debug)]
 pub struct Examined {
     /// Its path, as the process sees it.
     pub path: PathBuf,
-    /// Build ID in hex; empty when it has none.
+    /// Build ID in hex; empty if there is none.
     pub build_id: String,
-    /// How stacks lead through it.
+    /// Method of unwinding through its code.
     pub unwinding: Unwinding,
-    /// Where its names come from.
+    /// Source of its names.
     pub symbols: Symbols,
     /// The allocators in it.
     pub allocators: Vec<ProfiledAllocator>,
-    /// Allocators in it, and functions of some, that cannot be followed.
+    /// Allocators in it, or single functions of them, that cannot be profiled.
     pub unfollowed: Vec<Unfollowed>,
 }
 
-/// How stacks lead through a file's code.
+/// Method of unwinding through the code of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unwinding {
-    /// By its call frame information.
+    /// Call frame information, as unwind rows.
     Rows {
-        /// How many rows it has been turned into.
+        /// Number of rows.
         rows: usize,
-        /// Share of the described code whose rules rows cannot express, in millionths.
+        /// Share of the described code whose rules cannot be expressed as rows, in millionths.
         unsupported_millionths: u64,
-        /// What of them was compared with its code.
+        /// Result of comparing the rows with the code.
         verification: Verification,
     },
-    /// By frame pointers, if it keeps them; why.
+    /// Frame pointers, if the code keeps them; the reason why there are no rows.
     FramePointers(String),
 }
 
 impl Examined {
-    /// `addends` are those of all places where its code is mapped, see [`VerifiedRows::addends`]; `None` where that is not certain.
+    /// `addends` are those of all mappings of its code, see [`VerifiedRows::addends`]; `None` if one is uncertain.
     pub(super) fn new(module: &Module, addends: &[Option<u64>]) -> Self {
         let elf = module.read();
         let unwinding = match &elf {

@@ -1,18 +1,18 @@
-//! Which package a file of this host is of, and which one has its debug information.
+//! Lookup of the packages that own files of this host, and of their debug packages.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The distribution's packages.
+/// Packages of the distribution.
 #[derive(Debug, Default)]
 pub struct Packages {
     family: Family,
-    /// Packages by the paths of their files; those that were asked for.
+    /// Owning packages of the requested files, by path.
     owners: HashMap<PathBuf, String>,
 }
 
-/// Distributions with the same tools.
+/// Distributions with the same package tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Family {
     Debian,
@@ -23,7 +23,7 @@ enum Family {
 }
 
 impl Packages {
-    /// Looks up whose files these are; `root` is that of the host's files.
+    /// Looks up the owners of these files; `root` is the root of the host's files.
     #[must_use]
     pub fn of<'a>(root: &Path, files: impl Iterator<Item = &'a Path>) -> Self {
         let release = fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
@@ -35,18 +35,18 @@ impl Packages {
         Self { family, owners }
     }
 
-    /// What the package manager knows the debug information of a file by; `None` when it has none.
+    /// The package with the debug information of a file, in the form that `install` takes; `None` if there is none.
     #[must_use]
     pub fn debug_package(&self, path: &Path) -> Option<String> {
         if self.family == Family::Fedora {
             return Some(shell_words::quote(&path.to_string_lossy()).into_owned());
         }
         let package = self.owners.get(path)?;
-        // glibc's is an ordinary package.
+        // glibc has an ordinary debug package.
         Some(if package == "libc6" { "libc6-dbg".to_owned() } else { format!("{package}-dbgsym") })
     }
 
-    /// The command that installs them.
+    /// The command that installs debug packages.
     #[must_use]
     pub fn install(&self, debug_packages: &str) -> String {
         match self.family {
@@ -55,7 +55,7 @@ impl Packages {
         }
     }
 
-    /// What has to be there before debug packages can be installed.
+    /// The archive that has to be set up before debug packages can be installed.
     #[must_use]
     pub const fn archive(&self) -> Option<&'static str> {
         match self.family {
@@ -70,7 +70,7 @@ impl Packages {
     }
 }
 
-/// From `/etc/os-release` (os-release(5)).
+/// Parses `/etc/os-release` (os-release(5)).
 fn family(release: &str) -> Family {
     let value = |key: &str| {
         let line = release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -89,9 +89,9 @@ fn family(release: &str) -> Family {
     }
 }
 
-/// Reads the lists of files that dpkg keeps of each package.
+/// Reads dpkg's file list of each package.
 fn dpkg_owners<'a>(info: &Path, files: impl Iterator<Item = &'a Path>) -> HashMap<PathBuf, String> {
-    // Lists have paths as they are in packages: from before /lib became a link to /usr/lib, too.
+    // The lists contain paths as packaged, some from before /lib became a link to /usr/lib.
     let wanted: HashMap<String, &Path> = files
         .flat_map(|file| {
             let path = file.to_string_lossy().into_owned();

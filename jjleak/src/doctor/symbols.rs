@@ -1,24 +1,24 @@
-//! Where a file's names, source files and lines come from.
+//! Source of a file's names, source files and lines.
 
 use object::{Object, ObjectSection};
 
-/// What names there are.
+/// Available names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols {
-    /// All functions have names (`.symtab`).
+    /// True if all functions have names (`.symtab`).
     pub all: bool,
-    /// Those that other files can call do (`.dynsym`).
+    /// True if exported functions have names (`.dynsym`).
     pub exported: bool,
-    /// Source files, lines and inlined functions are known (DWARF).
+    /// True if source files, lines and inlined functions are known (DWARF).
     pub lines: bool,
-    /// The separate file that has what was taken out of this one.
+    /// The separate debug file, if there is one.
     pub debug_file: Option<DebugFile>,
 }
 
 /// A separate debug file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DebugFile {
-    /// Whether it has lines, too.
+    /// True if it has lines.
     pub lines: bool,
 }
 
@@ -33,13 +33,13 @@ impl Symbols {
         }
     }
 
-    /// Whether every function has a name.
+    /// Returns true if every function has a name.
     #[must_use]
     pub fn are_all(&self) -> bool {
         self.all || self.lines || self.debug_file.is_some()
     }
 
-    /// Whether lines are known.
+    /// Returns true if lines are known.
     #[must_use]
     pub fn have_lines(&self) -> bool {
         self.lines || self.debug_file.as_ref().is_some_and(|file| file.lines)

@@ -1,4 +1,4 @@
-//! An examination, for people: what is wrong comes first, and what is as it should be takes one line.
+//! Text of an examination: problems come first; what is in order takes one line.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use crate::jcmd::Access;
 use crate::render::printable;
 use crate::unwind::Verification;
 
-/// The report. `archive` is said below advice to install debug packages.
+/// Renders the report. `archive` follows the advice to install debug packages.
 #[must_use]
 pub fn text(examination: &Examination, advice: &[Advice], archive: Option<&str>) -> String {
     let mut out = String::new();
@@ -30,7 +30,7 @@ pub fn text(examination: &Examination, advice: &[Advice], archive: Option<&str>)
     out
 }
 
-// Writing to a string does not fail, here and below.
+// Here and below, writing to a string does not fail.
 
 fn host(out: &mut String, checks: &[Check]) {
     let _ = writeln!(out, "Host");
@@ -234,7 +234,7 @@ fn verified(unwinding: &Unwinding) -> String {
 }
 
 fn stacks(unwinding: &Unwinding) -> String {
-    /// Above, what rows cannot express is of no interest: a few instructions of startup code.
+    /// From this share on, code that rows cannot express is ignored: it is a few instructions of startup code.
     const AS_GOOD_AS_ALL: u64 = 990_000;
     match unwinding {
         Unwinding::Rows { unsupported_millionths, .. } => {
