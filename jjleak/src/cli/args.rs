@@ -1,4 +1,4 @@
-//! The arguments.
+//! Arguments of profiling.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,20 +17,20 @@ use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Contents, Format, Value};
 
-/// Most blocks of a stack that `--show-allocs` lists: more than anybody reads, and a bound to what a report can grow to.
+/// Maximum number of blocks listed per stack with `--show-allocs`: more than anybody reads, and a bound on the size of a report.
 const SHOWN_BLOCKS: usize = 100;
 
-/// Stacks, and verdicts, in text reports: what fits a screen or two.
+/// Number of stacks, and of verdicts, in text reports: as many as fit on a screen or two.
 pub(super) const TOP: usize = 10;
 
-/// Mappings that are accounted when it is not said which.
+/// Mappings to account if the argument names none.
 const ANONYMOUS: &str = "anonymous";
 
-/// Mappings by their names on the command line.
+/// Kinds of mappings by their names on the command line.
 const MAPPINGS: [(&str, Kinds); 3] =
     [(ANONYMOUS, Kinds::ANONYMOUS), ("files", Kinds::FILES), ("all", Kinds::ALL)];
 
-// What is said of the whole command line stands at `CommandLine`.
+// The help text of the whole command line is on `CommandLine`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -226,17 +226,17 @@ pub(super) struct Args {
     pub(super) verbose: u8,
 }
 
-/// Room for stacks where processes are followed, or threads told apart, in multiples of that for one process.
+/// Factor on the default room for stacks if processes are followed or threads told apart.
 const WHERE_FOLLOWED: u32 = 4;
 
-/// What to profile.
+/// Target of a run.
 #[derive(Debug)]
 pub(super) enum Subject {
     /// Running processes.
     Pids(Vec<u32>),
-    /// Processes whose name matches, also later ones.
+    /// Processes whose name matches, including later ones.
     Named(Regex),
-    /// Every process, also later ones.
+    /// All processes, including later ones.
     Everything,
     /// A command to start.
     Command(Vec<OsString>),
@@ -265,12 +265,12 @@ impl Args {
         Ok(Subject::Command(words.into_iter().map(OsString::from).collect()))
     }
 
-    /// Whether more than one process can come to be profiled.
+    /// Returns true if more than one process can be profiled.
     pub(super) fn may_be_several(&self) -> bool {
         self.pid.len() > 1 || self.follow || self.name.is_some() || self.system_wide
     }
 
-    /// What to write.
+    /// Requested outputs.
     pub(super) fn asked(&self) -> Asked<'_> {
         let selection = Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) };
         let mut options = Asked::options(selection);
@@ -281,7 +281,7 @@ impl Args {
         Asked { formats: &self.format, out: self.out.as_deref(), by: &self.by, options }
     }
 
-    /// What text reports say: what bcc's memleak does, if it is asked for as there.
+    /// Contents of text reports: those of bcc's memleak if options of its kind are given.
     pub(super) fn contents(&self) -> Contents {
         let chooses = self.older > 0 || self.min_size > 0 || self.max_size < u64::MAX || self.sample_rate > 1;
         let lists = self.show_allocs || self.combined_only || self.top.is_some() || self.sort.is_some();
@@ -289,15 +289,15 @@ impl Args {
         Contents { verdicts: self.verdicts || !outstanding, outstanding }
     }
 
-    /// Whether anything that is written has verdicts.
+    /// Returns true if any output contains verdicts.
     pub(super) fn wants_verdicts(&self) -> bool {
         let has_verdicts = |format: &Format| *format != Format::Text || self.contents().verdicts;
         !self.trace && self.format.iter().any(has_verdicts)
     }
 
-    /// Has the kernel side do what the arguments ask for.
+    /// Applies the arguments to the settings of the kernel side.
     pub(super) fn apply(&self, settings: &mut Settings) {
-        // Each process, or thread, has stacks of its own, and one that has ended keeps them for a while.
+        // Stacks are kept per process, or thread, and for a while after it has ended.
         let one = settings.following == Following::Nobody && !self.threads;
         let processes = if one { 1 } else { WHERE_FOLLOWED };
         settings.capacity = Capacity {
@@ -312,7 +312,7 @@ impl Args {
         settings.trace = self.trace;
     }
 
-    /// What the figures cover.
+    /// Coverage of the figures.
     pub(super) fn coverage(&self) -> Result<Coverage, Failure> {
         if self.combined_only && self.sort == Some(SortBy::Age) {
             let what = "--sort age does not go with --combined-only, which knows no ages";
@@ -324,7 +324,7 @@ impl Args {
             windows: None,
             combined: self.combined_only,
             blocks_per_stack: if self.show_allocs { SHOWN_BLOCKS } else { 0 },
-            // What is younger is not in the figures, and may not be judged.
+            // Younger allocations are not in the figures and must not be judged.
             settle: self.settle.max(Duration::from_millis(self.older)),
             some_sizes: self.min_size > 0 || self.max_size < u64::MAX,
             threads: self.threads,
@@ -348,13 +348,13 @@ impl Args {
     }
 }
 
-/// Mappings of one of these names.
+/// Parses a kind of mappings.
 fn parse_mappings(name: &str) -> Result<Kinds, String> {
     let known = MAPPINGS.into_iter().find(|(known, _)| *known == name);
     known.map(|(_, kinds)| kinds).ok_or_else(|| format!("no kind of mappings: {name}"))
 }
 
-/// A share in per cent.
+/// Parses a percentage.
 fn parse_percent(text: &str) -> Result<f64, String> {
     const LOWEST: f64 = 0.1;
     const HIGHEST: f64 = 100_000.;
@@ -364,7 +364,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A positive number of seconds, with fractions. The upper bound keeps it within what timers take.
+/// Parses a positive number of seconds, with fractions. The upper bound is within the range of timers.
 fn parse_interval(text: &str) -> Result<Duration, String> {
     const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
     const SHORTEST: f64 = 0.1;

@@ -1,4 +1,4 @@
-//! Who looks on while a run goes on: whoever reads the reports, whoever looks at the live view, or the daemon.
+//! Consumers of the profiles during a run: the reader of reports, the user of the live view, or the daemon.
 
 use std::fmt;
 use std::future::pending;
@@ -17,22 +17,22 @@ use crate::profile::Profile;
 use crate::render::printable;
 use crate::top::About;
 
-/// What is to be shown while a run goes on.
+/// Kind of output during a run.
 #[derive(Debug, Clone)]
 pub(super) enum Wanted {
     /// A report at every interval.
     Reports,
     /// The live view.
     View(About),
-    /// Nothing: another part of jjleak takes the profiles.
+    /// None: another part of jjleak takes the profiles.
     Nothing(Recorder),
 }
 
-/// Takes the profiles of each instant, the last ones too.
+/// Callback for the profiles of each snapshot, including the last.
 #[derive(Clone)]
 pub(super) struct Recorder {
     pub(super) take: Arc<dyn Fn(Vec<Profile>) + Send + Sync>,
-    /// Whether it looks at what profiles cost, and ends what costs too much.
+    /// True if it checks the cost of profiling and stops a run that costs too much.
     pub(super) looks_at_cost: bool,
 }
 
@@ -42,11 +42,11 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// Who looks on.
+/// Consumer of the profiles.
 pub(super) enum Audience {
-    /// Whoever reads the reports.
+    /// The reader of reports.
     Reader,
-    /// Whoever looks at the live view.
+    /// The user of the live view.
     Viewer(Viewer),
     /// The daemon.
     Recorder(Recorder),
@@ -57,7 +57,7 @@ impl Wanted {
         matches!(self, Self::View(_))
     }
 
-    /// The streams of a command that is started: a view has the terminal for itself.
+    /// Standard streams of a command that jjleak starts: a view needs the terminal for itself.
     pub(super) const fn streams(&self) -> Streams {
         match self {
             Self::Reports => Streams::Inherited,
@@ -65,7 +65,7 @@ impl Wanted {
         }
     }
 
-    /// Has nothing be probed until [`Self::bound`], where what is spent before it cannot be spared.
+    /// Delays the probes until [`Self::bound`], unless the cost until then is acceptable.
     pub(super) fn rest_at_first(&self, watch: &mut Watch) -> Result<(), Failure> {
         match self {
             Self::Reports | Self::View(_) => watch.rest_at_first(),
@@ -73,8 +73,8 @@ impl Wanted {
         }
     }
 
-    /// Keeps what profiling costs below a share of what the process takes itself. The daemon pays for a busy moment, for the
-    /// sake of a verdict; and where the kernel keeps no bound, it sees from profile to profile what they cost.
+    /// Keeps the cost of profiling below a share of the CPU time of the process. The daemon tolerates short bursts for the sake
+    /// of a verdict; if the kernel cannot enforce a bound, it checks the cost in each profile.
     pub(super) fn bound(&self, watch: &mut Watch, share: f64) -> Result<(), Failure> {
         match self {
             Self::Reports | Self::View(_) => watch.keep_within(Budget::new(share)),
@@ -92,7 +92,7 @@ impl Wanted {
         }
     }
 
-    /// What goes to stdout and into files.
+    /// Outputs to stdout and files.
     pub(super) fn asked<'a>(&self, args: &'a Args) -> Asked<'a> {
         match self {
             Self::Reports | Self::View(_) => args.asked(),
@@ -102,7 +102,7 @@ impl Wanted {
 }
 
 impl Audience {
-    /// Opens what is wanted.
+    /// Opens the consumer.
     pub(super) fn open(wanted: &Wanted, args: &Args) -> Result<Self, Failure> {
         Ok(match wanted {
             Wanted::Reports => Self::Reader,
@@ -111,14 +111,14 @@ impl Audience {
         })
     }
 
-    /// A look begins, of which the audience is shown the outcome.
+    /// Announces a snapshot, which is shown when it is complete.
     pub(super) fn begin_look(&mut self) {
         if let Self::Viewer(view) = self {
             view.begin_look();
         }
     }
 
-    /// Which verdicts are to be of the very look.
+    /// Selects the verdicts that each snapshot has to update.
     pub(super) const fn pace(&self) -> Pace {
         match self {
             Self::Reader | Self::Recorder(_) => Pace::Thorough,
@@ -126,12 +126,12 @@ impl Audience {
         }
     }
 
-    /// Whether it is shown verdicts, whatever is written.
+    /// Returns true if it shows verdicts, whatever the outputs are.
     pub(super) const fn shows_verdicts(&self) -> bool {
         matches!(self, Self::Viewer(_))
     }
 
-    /// How long to wait until the next look, if that is longer than the interval.
+    /// Time until the next snapshot if that is longer than the interval.
     pub(super) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Reader | Self::Recorder(_) => None,
@@ -139,12 +139,12 @@ impl Audience {
         }
     }
 
-    /// Whether it is to see soon what profiling costs, where nothing else keeps that below a bound.
+    /// Returns true if it needs an early profile to check the cost, in case nothing else bounds it.
     pub(super) const fn looks_at_cost(&self) -> bool {
         matches!(self, Self::Recorder(Recorder { looks_at_cost: true, .. }))
     }
 
-    /// Shows the profiles of an instant; whether anybody is still there to look at the next.
+    /// Shows the profiles of a snapshot. Returns false if nobody will see the next one.
     pub(super) fn show(&mut self, profiles: Vec<Profile>, outputs: &mut Outputs) -> bool {
         match self {
             Self::Reader => {
@@ -174,7 +174,7 @@ impl Audience {
         }
     }
 
-    /// Mentions processes that have ended among several that are followed; their reports come at the end.
+    /// Mentions ended processes if several processes are followed; their reports follow at the end.
     pub(super) fn show_ended_child(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
         match self {
             Self::Reader => outputs.mention_ended(profiles),
@@ -182,7 +182,7 @@ impl Audience {
         }
     }
 
-    /// The same where most that end are of no interest to anybody.
+    /// Like `show_ended_child`, for runs in which most ended processes are irrelevant.
     pub(super) fn mention_ended(&mut self, profiles: &[Profile], outputs: &mut Outputs) {
         match self {
             Self::Reader => outputs.report_ended(profiles),
@@ -194,7 +194,7 @@ impl Audience {
         }
     }
 
-    /// Nothing is left to profile; whether the audience stays to look at what there was.
+    /// Announces that there is nothing left to profile. Returns true if the user stays to inspect the last state.
     pub(super) fn stays(&mut self) -> bool {
         match self {
             Self::Reader | Self::Recorder(_) => false,
@@ -202,7 +202,7 @@ impl Audience {
         }
     }
 
-    /// Waits until the audience has seen enough. Can be dropped and called again.
+    /// Waits until the user leaves. Can be dropped and called again.
     pub(super) async fn leaving(&mut self) {
         match self {
             Self::Reader | Self::Recorder(_) => pending().await,
@@ -210,7 +210,7 @@ impl Audience {
         }
     }
 
-    /// Shows the final report: what runs, and what has ended and was shown, or `mentioned`, while it went on.
+    /// Shows the final report: running processes, and ended ones that were shown, or `mentioned`, during the run.
     pub(super) fn dismiss(
         &mut self,
         last: &[Profile],
@@ -221,7 +221,7 @@ impl Audience {
         match self {
             Self::Viewer(view) => {
                 view.close();
-                // The terminal was the view's until now.
+                // Until now, the view had the terminal.
                 outputs.print_kept(closed);
             }
             Self::Reader if mentioned => outputs.print_ended(closed),

@@ -1,4 +1,4 @@
-//! Which allocators are profiled, as the arguments choose.
+//! Selection of allocators by the arguments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use super::args::Args;
 use super::failure::USAGE;
 use crate::allocators::{self, CallFollowing, Hints, ModuleAllocators, NamedAllocator, find_sites, is_file};
 
-/// Largest table of allocators that is read; a function takes some 80 bytes.
+/// Maximum size of an allocator table; a function takes about 80 bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
 
-/// The allocators that are profiled.
+/// Selection of allocators.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// The only file in which they are looked for.
+    /// The only file to search, if one is given.
     only: Option<PathBuf>,
-    /// Those that the user has named.
+    /// Allocators named by the user.
     named: Vec<NamedAllocator>,
     following: CallFollowing,
 }
@@ -35,7 +35,7 @@ impl Choice {
         Ok(Self { only: args.obj.clone(), named, following })
     }
 
-    /// The allocators in the file with this path and content, of which there may be a debug file.
+    /// Finds the selected allocators in a file with this path and content, and its debug file, if any.
     pub(super) fn find_in(
         &self,
         path: &Path,
@@ -47,11 +47,11 @@ impl Choice {
         let following = self.following;
         let mut found = find_sites(elf, Hints { named: &named, debug_file, following })?;
         if is_only == Some(false) {
-            // What the table says of other files holds all the same.
+            // Tables apply to all files.
             found.profiled.retain(|allocator| named.iter().any(|named| named.name == allocator.family));
             found.unfollowed.clear();
         } else if is_only == Some(true) && found.profiled.is_empty() {
-            // It is no known family, and has been asked for.
+            // It contains no known family, but was requested.
             let named = [&NamedAllocator::with_prefix("", None)];
             found = find_sites(elf, Hints { named: &named, debug_file, following })?;
         }
@@ -63,12 +63,12 @@ impl Choice {
         Ok(found)
     }
 
-    /// Whether the user has named all functions of this allocator, and so misses the ones that are not found.
+    /// Returns true if the user has named all functions of this allocator: a missing one is then an error of the user's table.
     pub(super) fn is_explicit(&self, family: &str) -> bool {
         self.named.iter().any(|named| named.explicit && named.name == family)
     }
 
-    /// Why the choice can be what leaves nothing to profile, and what to do then.
+    /// The reason why the selection may leave nothing to profile, and the remedy.
     pub(super) fn restriction(&self) -> Option<(String, String)> {
         let only = self.only.as_deref()?.display();
         let what = format!("it does not map {only}, or jjleak knows no allocation functions in it");

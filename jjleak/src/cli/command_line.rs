@@ -1,4 +1,4 @@
-//! The whole command line: profiling, which needs no word, and the commands beside it.
+//! The whole command line: profiling, which has no subcommand, and the subcommands.
 
 use clap::{Parser, Subcommand};
 

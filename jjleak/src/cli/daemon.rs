@@ -16,11 +16,11 @@ use crate::daemon::config::{self, Config};
 use crate::daemon::profile::Profiler;
 use crate::daemon::{self, Reload, log, memory};
 
-/// Where the configuration is.
+/// Default path of the configuration.
 const CONFIG: &str = "/etc/jjleak/jjleak.toml";
-/// A configuration takes a few KiB.
+/// Maximum size of a configuration; real ones have a few KiB.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// Files of the daemon are its own and its group's: names of code are in them.
+/// The daemon's files contain names of code: only its user and group may read them.
 const UMASK: u32 = 0o027;
 
 /// Watch processes, profile those that grow, and keep what is found
@@ -45,7 +45,7 @@ pub(super) struct DaemonArgs {
     check_config: bool,
 }
 
-/// Does what the arguments say.
+/// Runs the daemon.
 pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
     let config = read(&args.config, &args.set).map_err(|what| {
         Failure::new(
@@ -55,7 +55,7 @@ pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
         )
     })?;
     if args.check_config {
-        // A reader that has gone away has read enough.
+        // If the reader has gone away, nobody needs this line.
         let _ = writeln!(io::stdout(), "{}: right", args.config.display());
         return Ok(());
     }

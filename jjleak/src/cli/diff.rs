@@ -59,7 +59,7 @@ pub(super) struct DiffArgs {
     by: Vec<Value>,
 }
 
-/// Compares what the arguments name.
+/// Compares the profiles that the arguments name.
 pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     if let Some(format) =
         args.format.iter().find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))

@@ -22,14 +22,14 @@ pub(super) struct DoctorArgs {
     pid: Option<u32>,
 }
 
-/// Examines what the arguments name.
+/// Examines the process that the arguments name.
 pub(super) fn examine(args: &DoctorArgs) -> Result<(), Failure> {
     let examination = Examination::new(args.pid.and_then(Pid::new))?;
     let modules = examination.process.iter().flat_map(|process| &process.modules);
     let packages = Packages::of(Path::new("/"), modules.map(|module| module.path.as_path()));
     let advice = examination.process.as_ref().map(|process| advise(process, &packages)).unwrap_or_default();
     let report = text(&examination, &advice, packages.archive());
-    // A reader that has gone away has read enough.
+    // If the reader has gone away, nobody needs the rest.
     let _ = io::stdout().write_all(report.as_bytes());
     if let Some(missing) = examination.missing() {
         return Err(Failure::new(PREFLIGHT, missing.to_string(), missing.remedy()));

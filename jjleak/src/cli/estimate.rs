@@ -1,4 +1,4 @@
-//! `jjleak --estimate`: what exact profiling would cost a process.
+//! `jjleak --estimate`: predicts the cost of exact profiling for a process.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::cost::{Advice, Estimate};
 use crate::processes::{self, Pid, Process, cpu_time};
 use crate::render::{Format, TOOL, duration, grouped, share_in_words};
 
-/// Counts calls for a while, and says what it means.
+/// Counts calls for a while and reports the predicted cost.
 pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
     let [pid] = args.pid[..] else {
         return Err(Failure::usage("--estimate looks at one process: give one -p".to_owned()));
@@ -34,7 +34,7 @@ pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
     } else {
         words(&process, &estimate)
     };
-    // A reader that has gone away has read enough.
+    // If the reader has gone away, nobody needs the rest.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(())
 }
@@ -55,11 +55,11 @@ async fn count(args: &Args, pid: Pid) -> Result<Estimate, Failure> {
     let calibration = attachment.calibrate().ok_or_else(unmeasured)?;
     let traps = calibration.outcome().ok_or_else(unmeasured)?;
     let (before, begin, cpu_before) = (attachment.runs(), Instant::now(), cpu_time(pid));
-    // After that: whoever reads it may count on what comes now.
+    // Printed after the start of counting: a reader may rely on all later calls being counted.
     tell(&format!("counting the calls of process {pid} for {}", duration(args.interval)));
     tokio::select! {
         () = tokio::time::sleep(args.interval) => {}
-        // What was counted until then will do.
+        // The calls counted so far suffice.
         _ = tokio::signal::ctrl_c() => {}
     }
     let counted = attachment.runs().since(before);
@@ -143,7 +143,7 @@ fn json(process: &Process, estimate: &Estimate) -> String {
             Advice::Elsewhere => "other_tool",
         },
     };
-    // Numbers and plain strings can always be written.
+    // Serializing numbers and plain strings cannot fail.
     serde_json::to_string(&document).unwrap_or_default() + "\n"
 }
 

@@ -1,4 +1,4 @@
-//! Failures as the user sees them: what failed and why, what to do, and the exit code.
+//! Failures as the user sees them: what failed and why, the remedy, and the exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -17,7 +17,7 @@ pub(super) const PREFLIGHT: u8 = 3;
 pub(super) const NO_TARGET: u8 = 4;
 pub(super) const LOSS: u8 = 5;
 
-/// Why jjleak could not do its job.
+/// A failure of jjleak.
 #[derive(Debug)]
 pub(super) struct Failure {
     what: String,
@@ -34,19 +34,19 @@ impl Failure {
         Self::new(USAGE, what, "see jjleak --help")
     }
 
-    /// Fails when there are failures: with all of them, and what to do about the first.
+    /// Fails with all of the failures, if there are any, and the remedy of the first.
     pub(super) fn all(failures: Vec<Self>) -> Result<(), Self> {
         let whats: Vec<_> = failures.iter().map(|failure| failure.what.as_str()).collect();
         let what = whats.join("; ");
         failures.into_iter().next().map_or(Ok(()), |first| Err(Self { what, ..first }))
     }
 
-    /// Whether there is nobody to profile.
+    /// Returns true if there is no process to profile.
     pub(super) const fn is_missing_target(&self) -> bool {
         self.code == NO_TARGET
     }
 
-    /// Tells the user.
+    /// Prints the failure to stderr.
     pub(super) fn report(&self) -> ExitCode {
         tell(&self.what);
         tell(&format!("to do: {}", self.remedy));
@@ -60,7 +60,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An error and what caused it, on one line.
+/// An error and its causes, on one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
@@ -76,7 +76,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     line.replace('\n', " ")
 }
 
-/// Whether the kernel's reason, somewhere in the chain of causes, is that it is not allowed.
+/// Returns true if a cause in the chain is a missing permission.
 fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|cause| {
@@ -85,8 +85,8 @@ fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Whether the kernel says, somewhere in the chain of causes, that bpf(2) takes privileges (EPERM). EACCES is what its verifier says
-/// of a program that it refuses, whoever loads it.
+/// Returns true if a cause in the chain is that bpf(2) requires privileges (EPERM). EACCES, in contrast, means that the verifier
+/// rejects a program, regardless of privileges.
 fn is_bpf_forbidden(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     causes.any(|cause| {
@@ -95,7 +95,7 @@ fn is_bpf_forbidden(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// What to do when something is not allowed.
+/// Remedy for a missing permission.
 pub(super) fn allowance() -> &'static str {
     if Uid::effective().is_root() {
         "root may not do it here, so kernel lockdown or a sandbox (seccomp) forbids it: run it on the host, outside of containers"
@@ -221,7 +221,7 @@ mod tests {
             Failure::from(attach::Error::Verify { name: "enter", said: String::new(), source })
         };
         assert_eq!((failure(1).code, failure(1).remedy.as_str()), (PREFLIGHT, allowance()));
-        // The verifier says EACCES of a program that it refuses: that is for a report.
+        // EACCES means that the verifier rejects a program: the remedy is a bug report.
         assert!([13, 22].iter().all(|code| failure(*code).remedy.contains("-vv")));
     }
 

@@ -28,9 +28,9 @@ pub(super) struct ManualArgs {
     folder: PathBuf,
 }
 
-/// Prints the script for a shell.
+/// Prints the completion script for a shell.
 pub(super) fn completions(args: &CompletionsArgs) {
-    // A reader that has gone away has read enough.
+    // If the reader has gone away, nobody needs the rest.
     let _ = io::stdout().write_all(&script(args.shell));
 }
 
@@ -40,7 +40,7 @@ fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// Writes everything.
+/// Writes all man pages and completions.
 pub(super) fn write(args: &ManualArgs) -> Result<(), Failure> {
     for (shell, name) in [
         (Shell::Bash, "jjleak.bash"),

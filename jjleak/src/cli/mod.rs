@@ -1,7 +1,7 @@
-//! The command line: wires the stages together.
+//! The command line: connects the stages.
 //!
-//! In: arguments. Out: reports on stdout, files, one exit code. Errors are one line of what failed and why, and
-//! one line of what to do.
+//! In: arguments. Out: reports on stdout, files, an exit code. Errors are one line that says what failed and why, and one line
+//! with the remedy.
 
 mod args;
 mod audience;
@@ -44,13 +44,13 @@ use crate::jcmd;
 #[must_use]
 pub fn run() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    // No command of the user's: jjleak starts itself so, and must not take other words for options.
+    // Internal command: jjleak runs itself with it. The other arguments must not be parsed as options.
     if arguments.get(1).is_some_and(|word| word == jcmd::VERB) {
         return ask_jvm(arguments.into_iter().skip(2));
     }
     let outcome = match CommandLine::try_parse_from(arguments) {
         Ok(command_line) => run_with(command_line),
-        // Help and version are no errors. A closed stdout leaves nobody to tell.
+        // Help and version are not errors. If stdout is closed, nobody can be informed.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
             Ok(())
@@ -63,16 +63,16 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// jjleak has been started by itself, to ask a JVM for something.
+/// Entry point of a jjleak that was started by another one to send a request to a JVM.
 fn ask_jvm(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<_> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
     ExitCode::from(if jcmd::run(&arguments) { failure::DONE } else { failure::OTHER })
 }
 
-/// Does what the arguments say.
+/// Runs the command.
 fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     if let Some(Command::Daemon(args)) = &command_line.command {
-        // Its log is as its configuration says.
+        // The daemon sets up logging from its configuration.
         return daemon::serve(args);
     }
     init_log(match &command_line.command {
@@ -95,7 +95,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong with the arguments: clap says so up to the first empty line, and goes on about usage.
+/// Usage error: clap's message up to the first empty line; the rest is about usage.
 fn usage(error: &clap::Error) -> Failure {
     let text = error.to_string();
     let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();

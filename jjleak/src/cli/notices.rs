@@ -1,9 +1,9 @@
-//! Everything jjleak says on stderr goes through here.
+//! All output of jjleak to stderr.
 //!
-//! Some of it was chosen by the profiled process, such as the names of its files: nothing of that may steer the
-//! terminal. And nobody may be listening: a stderr that is closed or full is no reason to stop.
+//! Some of it is controlled by the profiled process, such as the names of its files, and must not be able to steer the terminal.
+//! A closed or full stderr is no reason to stop.
 //!
-//! While a view has the terminal, what is said waits.
+//! While a view has the terminal, messages are queued.
 
 use std::io::{self, Write};
 use std::mem;
@@ -13,15 +13,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::progress;
 use crate::render::printable;
 
-/// Whether what is told goes through the log.
+/// True if messages go to the log.
 static GOES_TO_LOG: AtomicBool = AtomicBool::new(false);
 
-/// Has what is told go through the log from now on: nobody sits in front of a daemon.
+/// Sends all further messages to the log: a daemon has no user in front of it.
 pub(super) fn go_to_log() {
     GOES_TO_LOG.store(true, Ordering::Relaxed);
 }
 
-/// Tells the user; one line, whatever is in it.
+/// Prints a message for the user, always as one line.
 pub(super) fn tell(line: &str) {
     if GOES_TO_LOG.load(Ordering::Relaxed) {
         tracing::info!("{}", printable(line));
@@ -39,25 +39,25 @@ fn say_by(write: impl FnOnce(&str), text: &str) {
         waiting.add(text);
         return;
     }
-    // Nobody else may have to wait while this does, for a pipe that is full.
+    // Outside the lock: other threads must not wait for a pipe that is full.
     write(text);
 }
 
 fn write(text: &str) {
-    // There is nobody to tell that nobody can be told.
+    // An error cannot be reported: stderr is the place for it.
     let _ = progress::aside(|| io::stderr().write_all(text.as_bytes()));
 }
 
-/// Most texts that wait: what a view of days has to say is said by then, and the last ones matter most.
+/// Maximum number of queued messages: enough for a view that runs for days; the last ones matter most.
 const MAX_WAITING: usize = 200;
 
-/// What waits to be said; `None` when nothing has to wait.
+/// Queued messages; `None` if messages are printed at once.
 static WAITING: Mutex<Option<Waiting>> = Mutex::new(None);
 
 #[derive(Debug, Default)]
 struct Waiting {
     texts: Vec<String>,
-    /// How many of the first ones were given up.
+    /// Number of old messages that were dropped.
     dropped: usize,
     is_news: bool,
 }
@@ -77,12 +77,12 @@ fn waiting() -> MutexGuard<'static, Option<Waiting>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets everything wait from now on.
+/// Queues all further messages.
 pub(super) fn hold() {
     waiting().get_or_insert_default();
 }
 
-/// Says what had to wait, and lets nothing wait any more.
+/// Prints the queued messages, and all further ones at once.
 pub(super) fn release() {
     let Some(waiting) = mem::take(&mut *waiting()) else { return };
     if waiting.dropped > 0 {
@@ -91,7 +91,7 @@ pub(super) fn release() {
     waiting.texts.iter().for_each(|text| write(text));
 }
 
-/// The last line that waits, if it is new.
+/// The last queued message, if it is new.
 pub(super) fn latest() -> Option<String> {
     let mut waiting = waiting();
     let waiting = waiting.as_mut()?;
@@ -100,7 +100,7 @@ pub(super) fn latest() -> Option<String> {
     Some(last)
 }
 
-/// Where the log goes. A message may have several lines, such as what the kernel's verifier says.
+/// Writer of the log. A message may have several lines, such as the output of the kernel's verifier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Log;
 

@@ -1,4 +1,4 @@
-//! Where reports go.
+//! Destinations of reports.
 
 use std::cmp::Reverse;
 use std::io::{self, ErrorKind, Write};
@@ -14,10 +14,10 @@ use crate::profile::{Profile, Totals};
 use crate::render::{Contents, Format, Options, Value, printable, render, render_difference};
 use crate::store::{PendingFile, is_stream};
 
-/// Processes that a text report shows; the others are summed up.
+/// Maximum number of processes in a text report; the others are summed up.
 const MAX_SHOWN: usize = 10;
 
-/// What is to be written.
+/// Requested outputs.
 #[derive(Debug, Clone)]
 pub(super) struct Asked<'a> {
     pub(super) formats: &'a [Format],
@@ -27,7 +27,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// How to render what nobody has asked to be left out.
+    /// Options for rendering the given selection without omitting anything.
     pub(super) fn options(selection: Selection) -> Options {
         Options {
             contents: Contents { verdicts: true, outstanding: true },
@@ -48,25 +48,25 @@ impl Asked<'_> {
     }
 }
 
-/// The places of one run. Files are opened at once, so that a place that cannot be written to is known before
-/// anything is attached; they get their names at the end.
+/// Destinations of one run. Files are opened at once, to find out before anything is attached that one cannot be written; they
+/// get their names at the end.
 pub(super) struct Outputs {
-    /// What goes to stdout; nothing any more when that has gone away.
+    /// Formats for stdout; empty once its reader has gone away.
     stdout: Vec<Format>,
-    /// Every report, one a line.
+    /// File of all reports, one per line.
     json_lines: Option<PendingFile>,
-    /// Written from the final report.
+    /// Files written from the final report.
     files: Vec<FinalFile>,
-    /// What could not be written so far.
+    /// Write failures so far.
     failures: Vec<Failure>,
     texts: u64,
     options: Options,
 }
 
-/// What became of the files.
+/// Outcome of writing the files.
 pub(super) struct Written {
     pub(super) files: Vec<PathBuf>,
-    /// What could not be written, from the first report on.
+    /// Write failures of the whole run.
     pub(super) failures: Vec<Failure>,
 }
 
@@ -77,7 +77,7 @@ struct FinalFile {
 }
 
 impl Outputs {
-    /// Opens what is asked for. Files are named after the process, if it is one.
+    /// Opens the requested outputs. Files are named after the process if there is a single one.
     pub(super) fn open(asked: &Asked<'_>, pid: Option<u32>) -> Result<Self, Failure> {
         let has = |format| asked.formats.contains(&format);
         let subject = pid.map(|pid| format!("-{pid}")).unwrap_or_default();
@@ -113,7 +113,7 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Writes an interval's report. A place that fails gets no more of them, and keeps none from the others.
+    /// Writes an interval's report. After a failure, a destination gets no further reports; the others are unaffected.
     pub(super) fn report(&mut self, profiles: &[Profile]) {
         let by_size = by_size(profiles);
         let shown = &by_size[..by_size.len().min(MAX_SHOWN)];
@@ -124,7 +124,7 @@ impl Outputs {
         self.report_ended(profiles);
     }
 
-    /// Writes the report on processes that have ended to where nothing is left out.
+    /// Writes the report on ended processes to the destinations that omit nothing.
     pub(super) fn report_ended(&mut self, profiles: &[Profile]) {
         for profile in profiles {
             self.print(profile, Format::Json);
@@ -132,8 +132,8 @@ impl Outputs {
         self.keep(profiles);
     }
 
-    /// Writes a line to stdout on each process that has ended and held something, those that held the most first, and the reports
-    /// to where nothing is left out.
+    /// Writes the reports on ended processes to the destinations that omit nothing, and a line to stdout for each process that
+    /// ended with live blocks, largest first.
     pub(super) fn mention_ended(&mut self, profiles: &[Profile]) {
         let mut by_size = by_size(profiles);
         by_size.retain(|profile| !profile.live().is_nothing());
@@ -149,7 +149,7 @@ impl Outputs {
         self.report_ended(profiles);
     }
 
-    /// Prints the last reports of processes that have ended and were only mentioned so far: those that held the most.
+    /// Prints the last reports of ended processes that were only mentioned so far, largest first.
     pub(super) fn print_ended(&mut self, profiles: &[Profile]) {
         let mut by_size = by_size(profiles);
         by_size.retain(|profile| !profile.live().is_nothing());
@@ -160,7 +160,7 @@ impl Outputs {
         self.print_rest(&rest);
     }
 
-    /// Prints what was only kept so far.
+    /// Prints reports that were only kept so far.
     pub(super) fn print_kept(&mut self, profiles: &[Profile]) {
         for profile in by_size(profiles) {
             self.print(profile, Format::Text);
@@ -168,7 +168,7 @@ impl Outputs {
         }
     }
 
-    /// Writes an interval's report to the file that has every report, if there is one.
+    /// Appends an interval's report to the file of all reports, if there is one.
     pub(super) fn keep(&mut self, profiles: &[Profile]) {
         for profile in profiles {
             if let Some(mut file) = self.json_lines.take() {
@@ -180,13 +180,13 @@ impl Outputs {
         }
     }
 
-    /// Whether it makes sense to go on: reports go somewhere, and none has failed.
+    /// Returns true if the run should continue: there is a destination, and none has failed.
     pub(super) fn is_wanted(&self) -> bool {
         let somewhere = !self.stdout.is_empty() || self.json_lines.is_some() || !self.files.is_empty();
         somewhere && self.failures.is_empty()
     }
 
-    /// Writes the files: one of each kind, in which several processes stand side by side.
+    /// Writes the files: one of each format, with all processes side by side.
     pub(super) fn finish(self, profiles: &[Profile]) -> Written {
         let Self { json_lines, files, options, failures, .. } = self;
         let mut written = Written { files: Vec::new(), failures };
@@ -210,7 +210,7 @@ impl Outputs {
         written
     }
 
-    /// Prints to stdout, if it takes this format. It gets nothing any more once a reader, such as `head`, has gone away.
+    /// Prints to stdout if it takes this format, until its reader, such as `head`, has gone away.
     fn print(&mut self, profile: &Profile, format: Format) {
         if !self.stdout.contains(&format) {
             return;
@@ -231,7 +231,7 @@ impl Outputs {
         }
     }
 
-    /// Says what the text leaves out.
+    /// Sums up the processes that the text omits.
     fn print_rest(&mut self, rest: &[&Profile]) {
         let with_blocks = rest.iter().filter(|profile| !profile.live().is_nothing()).count();
         if with_blocks > 0 && self.stdout.contains(&Format::Text) {
@@ -259,7 +259,7 @@ impl Outputs {
     }
 }
 
-/// Those that hold the most first.
+/// Profiles sorted by live bytes, largest first.
 fn by_size(profiles: &[Profile]) -> Vec<&Profile> {
     let mut sorted: Vec<_> = profiles.iter().collect();
     sorted.sort_by_key(|profile| (Reverse(profile.live().bytes), profile.process.pid));
@@ -279,7 +279,7 @@ fn cannot_print(error: &io::Error) -> Failure {
     Failure::new(OTHER, format!("writing to stdout failed: {error}"), "check where stdout goes")
 }
 
-/// Writes what is different between two profiles: to stdout at once, and into files.
+/// Writes the difference of two profiles to stdout and into files.
 pub(super) fn write_difference(asked: &Asked<'_>, difference: &Difference<'_>) -> Result<(), Failure> {
     let place = Place { out: asked.out, subject: ".diff".to_owned(), several: asked.wants_several_files() };
     for &format in asked.formats {
@@ -288,7 +288,7 @@ pub(super) fn write_difference(asked: &Asked<'_>, difference: &Difference<'_>) -
             let options = Options { value, ..asked.options.clone() };
             let rendered = render_difference(difference, format, &options)?;
             if asked.out.is_none() && matches!(format, Format::Text | Format::Json) {
-                // A reader that has gone away has read enough.
+                // If the reader has gone away, nobody needs the rest.
                 let _ = io::stdout().write_all(&rendered);
                 continue;
             }
@@ -300,10 +300,10 @@ pub(super) fn write_difference(asked: &Asked<'_>, difference: &Difference<'_>) -
     Ok(())
 }
 
-/// How files are named.
+/// Naming of files.
 struct Place<'a> {
     out: Option<&'a Path>,
-    /// What stands behind `jjleak` in names: `-PID` for one process.
+    /// Part of the name after `jjleak`: `-PID` for one process.
     subject: String,
     several: bool,
 }
@@ -315,8 +315,8 @@ impl Place<'_> {
         Ok(if is_users_choice { PendingFile::named(&path)? } else { PendingFile::create(&path)? })
     }
 
-    /// In a folder: `jjleak-PID.svg`, `jjleak-PID.objects.svg`, and `jjleak.svg` for several processes. A file name is taken as it is for a single file,
-    /// and as the stem of several. A device or pipe takes everything.
+    /// In a folder: `jjleak-PID.svg`, `jjleak-PID.objects.svg`, and `jjleak.svg` for several processes. A file name is used as
+    /// given for a single file, and as the stem for several. A device or pipe receives everything.
     fn path(&self, format: Format, value: Value) -> PathBuf {
         let kind = if value == Value::Objects { "objects." } else { "" };
         let suffix = format!("{kind}{}", format.extension());

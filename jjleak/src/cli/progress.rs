@@ -1,4 +1,4 @@
-//! Says on a terminal what takes a while. Nothing is said where stderr is no terminal.
+//! Progress indicator for long steps. Silent if stderr is not a terminal.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::render::printable;
 
-/// How often the line moves.
+/// Interval of the animation.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The line that stands on the terminal now.
+/// The progress line on the terminal.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Shown until dropped.
+/// A progress line, shown until dropped.
 pub(super) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Says what is being done. What else is said meanwhile goes above it.
+    /// Shows what is in progress. Other messages are printed above it.
     pub(super) fn start(what: &str) -> Self {
         let bar = ProgressBar::new_spinner();
         if !bar.is_hidden() {
@@ -41,7 +41,7 @@ impl Drop for Progress {
     }
 }
 
-/// Writes to the terminal with the line out of the way.
+/// Writes to the terminal while the progress line is hidden.
 pub(super) fn aside<R>(write: impl FnOnce() -> R) -> R {
     let bar = shown().clone();
     match bar {

@@ -1,4 +1,4 @@
-//! Profiles for the daemon: the same run as of a command line, whose profiles are taken by somebody else.
+//! Profiles for the daemon: a run as from the command line, whose profiles go to a callback.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::command_line::CommandLine;
 use super::session;
 use crate::daemon::profile::{Order, Take};
 
-/// Profiles a process until it ends, or somebody wants no more of it. Blocks.
+/// Profiles a process until it ends or `stop` is notified. Blocks.
 pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<(), String> {
     let command_line = CommandLine::try_parse_from(words(order)).map_err(|error| error.to_string())?;
     let wanted = Wanted::Nothing(Recorder { take, looks_at_cost: order.max_overhead.is_some() });
@@ -19,14 +19,14 @@ pub(super) fn record(order: &Order, take: Take, stop: &Arc<Notify>) -> Result<()
     outcome.map_err(|failure: Failure| failure.to_string())
 }
 
-/// What somebody would type.
+/// The equivalent command line.
 fn words(order: &Order) -> Vec<String> {
     let mut words = vec!["jjleak".to_owned(), "--pid".to_owned(), order.pid.to_string()];
     words.extend(["--settle".to_owned(), order.settle.as_secs_f64().to_string()]);
     if order.sample_bytes > 0 {
         words.extend(["--sample-bytes".to_owned(), order.sample_bytes.to_string()]);
     } else if let Some(percent) = order.max_overhead {
-        // Of what is sampled, the daemon sees at each profile what it has cost.
+        // For samples, the daemon checks the cost in each profile.
         words.extend(["--max-overhead".to_owned(), percent.to_string()]);
     }
     words.push(order.snapshot.as_secs_f64().to_string());

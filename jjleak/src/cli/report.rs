@@ -69,14 +69,14 @@ pub(super) struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// What text says: what it would have said when the profile was taken.
+    /// Contents of the text: the same as when the profile was recorded.
     fn contents(&self, is_part: bool) -> Contents {
         let lists = self.outstanding || self.top.is_some() || self.sort.is_some();
         Contents { verdicts: self.verdicts || !lists, outstanding: lists || is_part }
     }
 }
 
-/// Shows what the arguments name.
+/// Shows the profiles that the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let mut profiles = Vec::new();
     for file in &args.files {
@@ -131,7 +131,7 @@ fn last_of_each(profiles: Vec<Profile>) -> Vec<Profile> {
     last
 }
 
-/// What is known of the past from both.
+/// The combined history of both.
 fn together(older: &Profile, newer: &Profile) -> Vec<Moment> {
     let themselves = [older, newer].map(|it| Moment { at: it.taken_at, live: it.live() });
     let all = older.history.iter().chain(&newer.history).chain(&themselves);
@@ -139,7 +139,7 @@ fn together(older: &Profile, newer: &Profile) -> Vec<Moment> {
     sorted.into_values().collect()
 }
 
-/// Whether both are of one process; other tools' profiles do not tell.
+/// Returns true if both are of the same process; profiles of other tools do not say.
 fn is_same_process(one: &Profile, other: &Profile) -> bool {
     let (one, other) = (&one.process, &other.process);
     one.pid != 0 && (one.pid, one.start_time) == (other.pid, other.start_time)

@@ -1,4 +1,4 @@
-//! Profiles that were saved before.
+//! Saved profiles.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,13 +14,13 @@ use crate::pprof::{self, Reading};
 use crate::processes::{Pid, Process};
 use crate::profile::Profile;
 
-/// Largest file that is read; a compressed profile is much smaller than what is in it.
+/// Maximum size of a file; a compressed profile is much smaller than its content.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Stands for stdin.
+/// File name that means stdin.
 const STDIN: &str = "-";
 
-/// Reads a profile, and tells what there is to know of how it was read.
+/// Reads a profile, and prints notes on its quality.
 pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
     let shown = path.display();
     let progress = Progress::start(&format!("reading {shown}"));
@@ -42,7 +42,7 @@ pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
     Ok(profile)
 }
 
-/// What reports leave out.
+/// Reads the baseline that reports subtract.
 pub(super) fn baseline(args: &Args) -> Result<Option<Baseline>, Failure> {
     let Some(file) = &args.baseline else { return Ok(None) };
     let baseline = Baseline::of(&open(file)?, Matching::default());

@@ -1,4 +1,4 @@
-//! Prints single allocations and frees as they happen, in the words of bcc's memleak.
+//! Prints single allocations and frees as they happen, in the format of bcc's memleak.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -16,9 +16,9 @@ pub(super) struct Trace {
     clock: Clock,
 }
 
-/// Turns the kernel side's times into the reader's.
+/// Converts the kernel side's times to local time.
 struct Clock {
-    /// When the kernel side's clock stood at 0.
+    /// Time at which the kernel side's clock was 0.
     origin: Timestamp,
     time_zone: TimeZone,
 }
@@ -32,12 +32,12 @@ impl Trace {
         }
     }
 
-    /// Waits until there is something to print.
+    /// Waits for events.
     pub(super) async fn wait(&mut self) {
         self.events.wait().await;
     }
 
-    /// Prints what has happened.
+    /// Prints the pending events.
     pub(super) fn print(&mut self) -> io::Result<()> {
         let mut lines = String::new();
         self.events.drain(|event| write_line(&event, &self.clock, &mut lines));
@@ -52,7 +52,7 @@ fn write_line(event: &Event, clock: &Clock, lines: &mut String) {
     let time = clock.origin + SignedDuration::from_nanos(event.time_ns.cast_signed());
     let time = time.to_zoned(clock.time_zone.clone()).strftime("%H:%M:%S%.6f").to_string();
     let Event { thread, size, address, .. } = *event;
-    // A string takes everything.
+    // Writing to a string cannot fail.
     let _ = if event.kind == ALLOCATED {
         writeln!(lines, "{time} {thread} alloc exited, size = {size}, result = {address:x}")
     } else {

@@ -1,4 +1,4 @@
-//! Which part of saved profiles is shown.
+//! Selection of a part of saved profiles.
 
 use regex::Regex;
 
@@ -23,7 +23,7 @@ pub(super) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// The part of the profile, and what it is in words; no words for the whole.
+    /// The selected part of the profile, and its description; empty for the whole.
     pub(super) fn apply(&self, profile: Profile) -> (Profile, String) {
         let view = View { focus: self.focus.clone(), ignore: self.ignore.clone(), kinds: self.kind.clone() };
         if view.is_everything() {
@@ -44,7 +44,7 @@ impl ViewArgs {
     }
 }
 
-/// What flame graphs show when nothing is asked for: bytes, unless the profile has none.
+/// Values in flame graphs by default: bytes, unless the profile has none.
 pub(super) fn values(asked: &[Value], profile: &Profile) -> Vec<Value> {
     if !asked.is_empty() {
         return asked.to_vec();

@@ -1,4 +1,4 @@
-//! What a run waits for: descriptors, instants, and timers.
+//! Awaitable descriptors, instants, and timers of a run.
 
 use std::future::pending;
 use std::io;
@@ -9,13 +9,13 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
-/// Tells when a descriptor can be read. It stays its owner's, and is open for as long as the run.
+/// Watches a descriptor for readability. The owner keeps it open for the whole run.
 pub(super) fn readable(descriptor: RawFd) -> io::Result<AsyncFd<RawFd>> {
-    // SAFETY: the ring buffer that owns the descriptor lives as long as the run, and never exchanges it.
+    // SAFETY: the ring buffer that owns the descriptor lives as long as the run, and never replaces it.
     unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// Waits until a descriptor can be read; for ever when there is none.
+/// Waits until a descriptor is readable; forever if there is none.
 pub(super) async fn ready(descriptor: Option<&AsyncFd<RawFd>>) -> io::Result<AsyncFdReadyGuard<'_, RawFd>> {
     match descriptor {
         Some(descriptor) => descriptor.readable().await,
@@ -23,7 +23,7 @@ pub(super) async fn ready(descriptor: Option<&AsyncFd<RawFd>>) -> io::Result<Asy
     }
 }
 
-/// Waits until an instant; for ever when there is none.
+/// Waits until an instant; forever if there is none.
 pub(super) async fn at(instant: Option<std::time::Instant>) {
     match instant {
         Some(instant) => sleep_until(instant.into()).await,

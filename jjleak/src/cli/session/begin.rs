@@ -1,4 +1,4 @@
-//! How a run begins: what is asked of the kernel side, and who is profiled.
+//! Start of a run: settings of the kernel side, and processes to profile.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub(super) fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failu
     Ok(settings)
 }
 
-/// These processes, each of which must be one.
+/// Checks that each PID is that of a process.
 fn running(pids: &[u32]) -> Result<Vec<Pid>, Failure> {
     let known = |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
     let known = pids.iter().map(known).collect::<Result<Vec<_>, _>>()?;
@@ -82,7 +82,7 @@ impl Session {
                 let outputs = Outputs::open(&shown.asked(args), None)?;
                 let mut watch = Watch::new(settings, args.coverage()?, wanted, choice, &[])?;
                 watch.begin_attaching();
-                // A view shows meanwhile who is attached to already, and reports have everybody from the first on.
+                // A view shows the processes attached so far; reports cover all processes from the first on.
                 while !shown.is_view() && watch.has_to_attach() {
                     watch.attach_some();
                 }
@@ -92,7 +92,7 @@ impl Session {
         if let Some(percent) = args.max_overhead {
             shown.bound(&mut watch, percent / 100.)?;
         }
-        // Not before the bound: what a command does meanwhile, it would pay for.
+        // Only after the bound is set: otherwise the command pays for all that it does before.
         if let Some(launch) = launched {
             watch.release(launch)?;
         }

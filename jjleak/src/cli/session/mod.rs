@@ -29,28 +29,29 @@ use crate::cli::waiting::{at, every, readable, ready};
 use crate::cli::watch::Watch;
 use crate::profile::Profile;
 
-/// How often jjleak looks at what the processes map, so that their files stay known when they end.
+/// Interval at which jjleak reads the mappings of the processes, to know their files when they end.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// When it is shown first what profiling costs, where nothing keeps that below a bound: what is spent by then is little.
+/// Time of the first profile for checking the cost of profiling if nothing else bounds it: little is spent by then.
 const FIRST_LOOK_AT_COST: Duration = Duration::from_secs(5);
-/// Looks at what lives, in the time at which allocations are old enough to be judged.
+/// Number of snapshots within the settle time, after which allocations are judged.
 const LOOKS_IN_SETTLE: u32 = 2;
-/// Beneath this, looks cost more than they tell.
+/// Minimum time between snapshots: more frequent ones cost more than they are worth.
 const SHORTEST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// After a look that no report asks for, so many times as long goes by without another: they take 2 % of a core at most.
+/// Time without another snapshot after one that no report needs, as a multiple of its duration: such snapshots use at most 2 %
+/// of a core.
 const LEAST_REST: u32 = 50;
 /// From `-vv` on, the kernel side's messages are shown.
 const KERNEL_LOG_VERBOSITY: u8 = 2;
-/// Profiles of ended processes that are kept for the files at the end; those with the most live bytes.
+/// Maximum number of profiles of ended processes to keep for the files at the end; those with the most live bytes are kept.
 const MAX_CLOSED: usize = 64;
 
-/// Profiles what the arguments name.
+/// Profiles the processes that the arguments name.
 pub(super) fn profile(args: &Args, wanted: &audience::Wanted) -> Result<(), Failure> {
     let take_over = || signals::watch().map_err(|error| cannot_start("taking over signals", &error));
     profile_until(args, wanted, take_over)
 }
 
-/// The same until somebody else wants it to end, for whom `interrupt` gives the notice.
+/// Like `profile`, but also ends when `interrupt` is notified.
 pub(super) fn profile_until(
     args: &Args,
     wanted: &audience::Wanted,
@@ -94,24 +95,24 @@ struct Session {
     audience: Audience,
     hints: Hints,
     trace: Trace,
-    /// What reports leave out.
+    /// Baseline that reports subtract.
     baseline: Option<Baseline>,
-    /// Last profiles of processes that have ended, and what is said of them at the end.
+    /// Last profiles of ended processes, and the messages on them at the end.
     closed: Vec<Profile>,
     endings: Vec<String>,
-    /// How many others have ended.
+    /// Number of other processes that have ended.
     ended: usize,
     /// Profiles at the end.
     last: Vec<Profile>,
-    /// What was lost, by name.
+    /// Losses, by name.
     losses: BTreeSet<String>,
 }
 
 impl Session {
-    /// Reports at every interval until something ends the run.
+    /// Reports at every interval until the run ends.
     async fn run(&mut self, args: &Args, interrupt: &Notify) -> Result<(), Failure> {
         let mut reports = every(args.interval);
-        // Verdicts need more looks than rare reports are.
+        // Long report intervals give too few snapshots for verdicts.
         let between_looks = (args.settle / LOOKS_IN_SETTLE).max(SHORTEST_BETWEEN_LOOKS);
         let shows_verdicts = args.wants_verdicts() || self.audience.shows_verdicts();
         let has_looks = shows_verdicts && args.interval > between_looks;
@@ -125,17 +126,17 @@ impl Session {
         let frames = waits(self.watch.collector_mut().frames_waiting())?;
         let mappings = self.watch.mappings_waiting().map(waits).transpose()?;
         loop {
-            // Probes that are to be taken out in a moment are waited for.
+            // While probes are about to be detached, other work waits.
             let has_time = !self.watch.is_pressed();
             tokio::select! {
                 biased;
                 () = interrupt.notified() => break,
                 () = self.audience.leaving() => break,
-                // Before what can happen at any rate: nothing may keep these from happening.
+                // Ahead of all events that can happen at any rate, which would otherwise starve these timers.
                 _ = housekeeping.tick(), if has_time => {
                     let begin = Instant::now();
                     self.tidy_up()?;
-                    // On a busy host that can take longer than it is to wait: it must not be all that is done.
+                    // On a busy host, this can take longer than its interval; other work must get its share.
                     housekeeping.reset_after(HOUSEKEEPING.max(begin.elapsed()));
                     if self.watch.is_over() && !self.audience.stays() {
                         break;
@@ -173,7 +174,7 @@ impl Session {
                     if self.watch.is_crowded() {
                         self.tidy_up()?;
                     }
-                    // Where processes come and go, their books are closed together.
+                    // If processes come and go, their accounting is closed in batches.
                     if !self.watch.follows() || self.watch.have_all_ended() {
                         self.close()?;
                     }
@@ -187,7 +188,7 @@ impl Session {
                         self.tidy_up()?;
                     }
                 }
-                // Also when time is short: code that is thrown away meanwhile would have no name.
+                // Done even under time pressure: code that is discarded meanwhile would have no name.
                 guard = frames.readable() => {
                     self.watch.name_new();
                     if let Ok(mut guard) = guard {
@@ -199,18 +200,18 @@ impl Session {
                         break;
                     }
                 }
-                // Last: a process that maps and unmaps all the time must not keep reports from being made.
+                // Last: a process that constantly maps and unmaps must not block reports.
                 guard = ready(mappings.as_ref()) => {
                     let drained = self.watch.receive_mappings();
                     match guard {
                         Ok(mut guard) if drained == Drained::Empty => guard.clear_ready(),
-                        // There is always more: timers and signals must have their turn.
+                        // More is always pending: give timers and signals a turn.
                         _ => yield_now().await,
                     }
                 }
             }
         }
-        // A reader that has gone away is told of no failure; the report finds out, too.
+        // If the reader has gone away, this is no failure to report; the report will find out, too.
         let _ = self.trace.print();
         self.last = self.profiles(Pace::Thorough)?;
         let mentioned = self.watch.follows();
@@ -218,13 +219,13 @@ impl Session {
         Ok(())
     }
 
-    /// When reports come before the first interval is over: whoever has to see whether profiling costs too much, because nothing
-    /// else does, is shown that soon.
+    /// Delays of reports within the first interval: if nothing else bounds the cost of profiling, the daemon gets early profiles
+    /// to check it.
     fn first_pauses(&self, interval: Duration) -> Vec<Duration> {
         if self.audience.looks_at_cost() && !self.watch.is_bounded() { divided(interval) } else { Vec::new() }
     }
 
-    /// Follows hints until they lead to nothing new, but not without end: others have their turn.
+    /// Follows hints until they lead to nothing new. The number of rounds is bounded, to give other work a turn.
     fn follow(&mut self, mut told: Told) -> Result<(), Failure> {
         const ROUNDS: u32 = 8;
         for _ in 0..ROUNDS {
@@ -232,7 +233,7 @@ impl Session {
                 self.hints.was_wrong();
                 break;
             }
-            // What was hinted at meanwhile: a program that loads a library loads those that it needs, too.
+            // Hints that arrived meanwhile: loading a library loads its dependencies, too.
             told = self.hints.was_right();
             if told.slots.is_empty() {
                 break;
@@ -241,7 +242,7 @@ impl Session {
         Ok(())
     }
 
-    /// Closes the books of processes that have ended, and throws away what they have left.
+    /// Closes the accounting of ended processes and discards their remaining data.
     fn tidy_up(&mut self) -> Result<(), Failure> {
         self.catch_up()?;
         self.watch.look_at_all()?;
@@ -254,7 +255,7 @@ impl Session {
         Ok(self.since_baseline(profiles))
     }
 
-    /// The profiles without what was there before.
+    /// Subtracts the baseline from the profiles.
     fn since_baseline(&self, mut profiles: Vec<Profile>) -> Vec<Profile> {
         if let Some(baseline) = &self.baseline {
             for profile in &mut profiles {
@@ -264,14 +265,14 @@ impl Session {
         profiles
     }
 
-    /// Takes in what has happened until now.
+    /// Processes all pending events.
     fn catch_up(&mut self) -> Result<(), Failure> {
         let told = self.hints.take();
         self.watch.follow(told)?;
         Ok(())
     }
 
-    /// Closes the books of processes that have ended.
+    /// Closes the accounting of ended processes.
     fn close(&mut self) -> Result<(), Failure> {
         let profiles = self.watch.close()?;
         let profiles = self.since_baseline(profiles);
@@ -279,7 +280,7 @@ impl Session {
             return Ok(());
         }
         self.losses.extend(profiles.iter().flat_map(losses));
-        // Where every program of the host is followed, most that end are of no interest to anybody.
+        // If all processes of the host are followed, most ended ones are irrelevant.
         if self.watch.follows_everyone() {
             self.ended += profiles.len();
             self.audience.mention_ended(&profiles, &mut self.outputs);
@@ -303,8 +304,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes the files and says how it ended. The probes, which cost next to nothing from now on, are detached
-    /// last: nobody has to wait for the report until the kernel is done with that.
+    /// Writes the files and returns the outcome. The probes cost next to nothing from now on and are detached last: the report
+    /// does not wait for the kernel to finish that.
     fn finish(mut self, args: &Args) -> Result<(), Failure> {
         self.watch.disarm()?;
         self.endings.iter().for_each(|ending| tell(ending));
@@ -325,7 +326,7 @@ impl Session {
     }
 }
 
-/// An interval in parts, each twice as long as the one before, but for the last one.
+/// Divides an interval into parts, each twice as long as the one before, except the last.
 fn divided(interval: Duration) -> Vec<Duration> {
     let (mut parts, mut part, mut left) = (Vec::new(), FIRST_LOOK_AT_COST, interval);
     while part < left {
@@ -337,12 +338,12 @@ fn divided(interval: Duration) -> Vec<Duration> {
     parts
 }
 
-/// What a profile has lost, by name.
+/// Losses of a profile, by name.
 fn losses(profile: &Profile) -> impl Iterator<Item = String> {
     profile.lost.iter().filter(|(_, count)| **count > 0).map(|(name, _)| name.clone())
 }
 
-/// For `--strict`.
+/// Fails if anything was lost, for `--strict`.
 fn check(losses: &BTreeSet<String>) -> Result<(), Failure> {
     if losses.is_empty() {
         return Ok(());

@@ -26,7 +26,7 @@ pub(in crate::cli) struct TopArgs {
 }
 
 impl TopArgs {
-    /// Refuses what a view cannot show.
+    /// Rejects options that a view cannot show.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.profiling().trace {
             return Err(Failure::usage(
@@ -39,18 +39,18 @@ impl TopArgs {
         Ok(())
     }
 
-    /// How much to say on stderr.
+    /// Verbosity on stderr.
     pub(in crate::cli) const fn verbosity(&self) -> u8 {
         self.profiling().verbose
     }
 
-    /// What to profile, and how.
+    /// The arguments of profiling.
     pub(super) const fn profiling(&self) -> &Args {
         &self.profiling.0
     }
 }
 
-/// The arguments of profiling, with what a view needs for defaults.
+/// Arguments of profiling, with defaults that suit a view.
 #[derive(Debug)]
 struct Profiling(Args);
 
@@ -58,7 +58,7 @@ impl Profiling {
     fn adapted(command: Command) -> Command {
         /// No format.
         const NOTHING: [&str; 0] = [];
-        // In place: taken out and put back, positional arguments would come in another order.
+        // Modified in place: removing and adding them again would reorder positional arguments.
         command.mut_args(|arg| match arg.get_id().as_str() {
             "interval" => arg.default_value("1").help("Seconds between two looks"),
             "count" => arg.help("Number of looks [default: until q]"),
@@ -66,7 +66,7 @@ impl Profiling {
                 let help = "What to write at the end: text, json, svg, pprof, collapsed";
                 arg.default_values(NOTHING).help(help).long_help(help)
             }
-            // The order of the view is another one than that of reports, and single events have no place in it.
+            // A view has its own sort orders, and cannot show single events.
             "sort" => {
                 arg.long("report-sort").help("Order of the stacks in reports: size, count, growth or age")
             }

@@ -1,4 +1,4 @@
-//! What comes from the terminal: keys, and its end.
+//! Input from the terminal: keys, and its hangup.
 
 use std::fs::File;
 use std::future::pending;
@@ -11,19 +11,20 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Keys that wait while something is drawn. Further ones wait in the terminal.
+/// Keys queued while a frame is drawn. Further ones wait in the terminal.
 const MAX_WAITING: usize = 64;
 
 /// The keyboard.
 pub(super) struct Keyboard {
     keys: Receiver<KeyEvent>,
-    /// Where keys come from, and where the view is: of a terminal's end, nothing is read. None where it cannot be waited for.
+    /// The terminals of input and output, watched for hangup, which reading does not reveal. `None` if a descriptor cannot be
+    /// watched.
     terminals: [Option<AsyncFd<File>>; 2],
 }
 
 impl Keyboard {
-    /// Begins to listen. Needs a running tokio runtime. What is typed is read in a thread of its own, which ends with the process: from a
-    /// terminal that is gone, crossterm reads nothing again and again, and does not come back.
+    /// Starts to listen. Requires a running tokio runtime. Keys are read by a separate thread that lives as long as the process:
+    /// after a hangup, crossterm's read loops forever and does not return.
     pub(super) fn new() -> io::Result<Self> {
         let (keys, typed) = channel(MAX_WAITING);
         thread::Builder::new().name("keys".to_owned()).spawn(move || read(&keys))?;
@@ -31,7 +32,7 @@ impl Keyboard {
         Ok(Self { keys: typed, terminals })
     }
 
-    /// The next key; `None` when there will be no more, because the terminal is gone. Can be dropped and called again.
+    /// The next key; `None` if the terminal is gone. Can be dropped and called again.
     pub(super) async fn next(&mut self) -> Option<KeyEvent> {
         let [input, output] = &self.terminals;
         tokio::select! {
@@ -43,7 +44,7 @@ impl Keyboard {
     }
 }
 
-/// Hands over what is typed, until nothing can be read or nobody wants it.
+/// Forwards keys until reading fails or the receiver is gone.
 fn read(keys: &Sender<KeyEvent>) {
     while let Ok(event) = event::read() {
         if let Event::Key(key) = event
@@ -56,16 +57,16 @@ fn read(keys: &Sender<KeyEvent>) {
 }
 
 fn watch(file: BorrowedFd<'_>) -> Option<AsyncFd<File>> {
-    // The end of what is piped in says nothing: keys come from the terminal then, too.
+    // The end of a piped stdin is not a hangup: keys are then read from the terminal.
     let terminal = file.is_terminal().then(|| file.try_clone_to_owned().map(File::from))?.ok()?;
-    // Of a terminal, what is urgent is its end alone.
-    // SAFETY: the file owns its descriptor, which stays open, and the same, until the registration is gone.
+    // Hangup is the only priority event of a terminal.
+    // SAFETY: the file owns its descriptor, which stays open and unchanged until the registration is gone.
     unsafe { AsyncFd::register_with_interest(terminal, Interest::PRIORITY) }.ok()
 }
 
 /// Waits until the terminal is gone.
 async fn end(terminal: Option<&AsyncFd<File>>) {
-    // An error means that the runtime is going down.
+    // An error means that the runtime is shutting down.
     let is_gone = async |terminal: &AsyncFd<File>| terminal.ready(Interest::PRIORITY).await.is_ok();
     if !matches!(terminal, Some(terminal) if is_gone(terminal).await) {
         pending::<()>().await;

@@ -24,45 +24,46 @@ use crate::render::{Contents, Format, Options, render};
 use crate::store::PendingFile;
 use crate::top::{About, Cost, Request, Top};
 
-/// Most that looks may take of a core: a view is watched beside a production's own work. What there is more to look at makes
-/// looks rarer, and not dearer. What is done between looks brings it to 2 %.
+/// Maximum share of a core for snapshots: a view runs beside production work. Larger snapshots become rarer. With the work
+/// between snapshots, the total is 2 %.
 const LARGEST_SHARE: f64 = 0.018;
-/// Looks by which it is told what looks take: those that take in what is remembered are dearer, and come again within so many.
+/// Number of snapshots over which their cost is averaged. Some also process remembered data and are more expensive; they recur
+/// within this number.
 const LOOKS: usize = 16;
-/// Where processes come and go, those that have ended are shown for so long.
+/// Time for which ended processes are shown if processes come and go.
 const ENDED_FOR: SignedDuration = SignedDuration::from_mins(1);
-/// What is noticed hides what is lost and what it costs for so long, unless a key comes before.
+/// Time for which a notice hides losses and cost, unless a key is pressed before.
 const NOTICED_FOR: Duration = Duration::from_secs(8);
-/// Rarer than this, nobody would call it live.
+/// Maximum time between snapshots: with longer ones, a view would no longer be live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The live view in a terminal.
 pub(super) struct LiveView {
     top: Top,
-    /// Given back when dropped.
+    /// Restored when dropped.
     terminal: Terminal,
     keyboard: Keyboard,
-    /// Told when jjleak goes on after it was stopped: the shell has written to the terminal.
+    /// SIGCONT: jjleak continues after a stop, during which the shell has written to the terminal.
     resumed: unix::Signal,
-    /// Told when the terminal has another size.
+    /// SIGWINCH: the terminal has a new size.
     resized: unix::Signal,
     meter: Meter,
     interval: Duration,
     noticed: Noticed,
-    /// What the last looks took of all cores, in seconds.
+    /// CPU time of the last snapshots on all cores, in seconds.
     spent: VecDeque<f64>,
-    /// How long to wait until the next look, if that is longer than the interval.
+    /// Time until the next snapshot if that is longer than the interval.
     pause: Option<Duration>,
     ways: Ways,
     time_zone: TimeZone,
 }
 
-/// What the command line has to say of a view.
+/// Settings of a view from the command line.
 pub(super) struct Ways {
-    /// Whether others come for those that end, and whether all of the host's processes are watched.
+    /// True if new processes replace ended ones, and if all processes of the host are profiled.
     forgets_ended: bool,
     is_of_all: bool,
-    /// Where files go.
+    /// Folder for files.
     folder: PathBuf,
 }
 
@@ -76,19 +77,19 @@ impl Ways {
     }
 }
 
-/// Why a view ends.
+/// Reason why a view ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// Somebody wants it to.
+    /// The user wants to leave.
     IsWanted,
-    /// The terminal is gone, and needs no view.
+    /// The terminal is gone.
     IsGone,
 }
 
-/// The profiles of an instant.
+/// The profiles of a snapshot.
 pub(super) struct Look {
     pub(super) profiles: Vec<Profile>,
-    /// What jjleak had taken of all cores when it began to look and when it was done, in seconds.
+    /// CPU time of jjleak on all cores at the start and at the end of the snapshot, in seconds.
     pub(super) began: Option<f64>,
     pub(super) done: Option<f64>,
 }
@@ -99,7 +100,7 @@ pub(super) fn failed(error: &io::Error) -> Failure {
 }
 
 impl LiveView {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(super) fn open(about: About, ways: Ways) -> Result<Self, Failure> {
         let told = |signal: Signal| {
             unix::signal(SignalKind::from_raw(signal as i32)).map_err(|error| failed(&error))
@@ -125,7 +126,7 @@ impl LiveView {
         Ok(view)
     }
 
-    /// Shows the profiles of an instant.
+    /// Shows the profiles of a snapshot.
     pub(super) fn show(&mut self, Look { profiles, began, done }: Look) -> io::Result<()> {
         let cpu = self.meter.read();
         let begin = cpu_seconds();
@@ -133,7 +134,7 @@ impl LiveView {
             self.top.forget_ended_before(Timestamp::now() - ENDED_FOR);
         }
         self.top.update(profiles, Cost { cpu });
-        // What the session does between the look and this counts for neither.
+        // The work of the session between the snapshot and this call counts for neither.
         if let Some(((began, done), (begin, end))) = began.zip(done).zip(begin.zip(cpu_seconds())) {
             self.spent.truncate(LOOKS - 1);
             self.spent.push_front(done - began + end - begin);
@@ -143,14 +144,14 @@ impl LiveView {
         self.draw()
     }
 
-    /// How long to wait until the next look, if that is longer than the interval.
+    /// Time until the next snapshot if that is longer than the interval.
     pub(super) const fn pause(&self) -> Option<Duration> {
         self.pause
     }
 
-    /// Keeps the last profiles of processes that have ended: they show from the next instant on.
+    /// Keeps the last profiles of ended processes, which are shown from the next snapshot on.
     pub(super) fn show_ended(&mut self, profiles: &[Profile]) {
-        // Where programs begin and end all the time, those that have ended would leave no room for others.
+        // If processes start and end all the time, ended ones would leave no room for others.
         let is_shown = |profile: &&Profile| {
             !self.ways.forgets_ended || !(self.ways.is_of_all || profile.live().is_nothing())
         };
@@ -159,7 +160,7 @@ impl LiveView {
         self.top.add_ended(shown);
     }
 
-    /// Nothing is left to profile.
+    /// Announces that there is nothing left to profile.
     pub(super) fn end(&mut self) -> io::Result<()> {
         if self.top.has_ended() {
             return Ok(());
@@ -168,7 +169,7 @@ impl LiveView {
         self.show(Look { profiles: Vec::new(), began: None, done: None })
     }
 
-    /// Does what keys say until one of them says to leave, or the terminal is gone. Can be dropped and called again.
+    /// Handles keys until the user leaves or the terminal is gone. Can be dropped and called again.
     pub(super) async fn leaving(&mut self) -> Leave {
         loop {
             let goes_on = tokio::select! {
@@ -188,7 +189,7 @@ impl LiveView {
         }
     }
 
-    /// Does what a key says; whether to go on.
+    /// Handles a key. Returns false if the view ends.
     fn press(&mut self, key: KeyEvent) -> io::Result<bool> {
         self.noticed.leaves();
         match self.top.press(key) {
@@ -203,7 +204,7 @@ impl LiveView {
             }
             Some(Request::Suspend) => {
                 super::restore();
-                // The shell's own handler stops the process here, until it is told to go on.
+                // The default action of the signal stops the process here until SIGCONT.
                 raise(Signal::SIGTSTP)?;
                 self.take_again()?;
             }
@@ -213,7 +214,7 @@ impl LiveView {
         self.draw().map(|()| true)
     }
 
-    /// Shows again what the notice has hidden.
+    /// Removes the notice.
     fn clear_notice(&mut self) -> io::Result<()> {
         self.noticed.leaves();
         self.top.notify("");
@@ -233,7 +234,7 @@ impl LiveView {
         self.terminal.draw(&mut self.top)
     }
 
-    /// Writes what is shown as a flame graph.
+    /// Writes the shown stacks as a flame graph.
     fn export(&self) -> Result<PathBuf, Failure> {
         let (profile, value) = self.top.shown();
         let options = Options {
@@ -255,12 +256,12 @@ impl LiveView {
     }
 }
 
-/// Whether a notice shows, and since when.
+/// Time since which a notice is shown, if there is one.
 #[derive(Debug, Default)]
 struct Noticed(Option<Instant>);
 
 impl Noticed {
-    /// A notice comes, in the place of the one before.
+    /// Shows a notice, which replaces the previous one.
     const fn comes(&mut self, now: Instant) {
         self.0 = Some(now);
     }
@@ -269,14 +270,14 @@ impl Noticed {
         self.0 = None;
     }
 
-    /// When it leaves by itself; `None` while nothing shows.
+    /// Time at which it disappears; `None` if there is no notice.
     fn leaves_at(&self) -> Option<Instant> {
         self.0.map(|since| since + NOTICED_FOR)
     }
 }
 
-/// What looks take on average, but for a single one that is dearer than all others, as one that names everything for the first
-/// time: it is taken for the second dearest.
+/// Average cost of a snapshot. The most expensive one, such as the first, which resolves all names, counts as the second most
+/// expensive.
 fn usual(spent: &VecDeque<f64>) -> f64 {
     let mut sorted: Vec<_> = spent.iter().copied().collect();
     sorted.sort_by(f64::total_cmp);
@@ -286,13 +287,13 @@ fn usual(spent: &VecDeque<f64>) -> f64 {
     (others.iter().sum::<f64>() + second) / number
 }
 
-/// How long to wait after looks that took so many seconds of a core, if that is longer than the interval.
+/// Time to wait after snapshots that took `spent` seconds of a core, if that is longer than the interval.
 fn pause(spent: f64, interval: Duration) -> Option<Duration> {
     let fair = Duration::try_from_secs_f64(spent / LARGEST_SHARE).ok()?.min(LONGEST_PAUSE);
     (fair > interval).then_some(fair)
 }
 
-/// Measures what jjleak itself takes.
+/// Meter of jjleak's own CPU usage.
 struct Meter {
     read_at: Instant,
     cpu: Option<f64>,
@@ -303,7 +304,7 @@ impl Meter {
         Self { read_at: Instant::now(), cpu: cpu_seconds() }
     }
 
-    /// The share of a core since it was last read.
+    /// Share of a core since the last call.
     fn read(&mut self) -> Option<f64> {
         let now = Self::new();
         let share = now
@@ -315,7 +316,7 @@ impl Meter {
     }
 }
 
-/// What this process has taken of all cores, in seconds.
+/// CPU time of this process on all cores, in seconds.
 pub(super) fn cpu_seconds() -> Option<f64> {
     let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?;
     Some(Duration::from(time).as_secs_f64())

@@ -1,4 +1,4 @@
-//! `jjleak top`: the live view at the rim, with the terminal and the clock.
+//! `jjleak top`: connects the live view to the terminal and the clock.
 
 mod args;
 mod keyboard;
@@ -22,7 +22,7 @@ pub(super) use args::TopArgs;
 pub(super) use terminal::{give_back, restore};
 pub(super) use viewer::Viewer;
 
-/// Shows what the arguments name.
+/// Shows the processes that the arguments name.
 pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
     args.check()?;
     if !io::stdout().is_terminal() {
@@ -43,13 +43,14 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
     session::profile(args.profiling(), &Wanted::View(about))
 }
 
-/// What the figures are without.
+/// Text that names the baseline of the figures.
 fn left_out(baseline: Option<&Path>) -> String {
     let name = baseline.map(|file| file.file_name().unwrap_or(file.as_os_str()).display());
     name.map(|name| printable(&format!("without what is in {name}")).into_owned()).unwrap_or_default()
 }
 
-/// Which colours the terminal shows, by what it says of itself; none if none are wanted (<https://no-color.org>).
+/// Colours that the terminal supports according to its environment variables; none if the user wants none
+/// (<https://no-color.org>).
 fn colors(variable: impl Fn(&str) -> String) -> Colors {
     if !variable("NO_COLOR").is_empty() || variable("TERM") == "dumb" {
         Colors::None

@@ -1,4 +1,4 @@
-//! The terminal while the view has it, and giving it back whatever happens.
+//! Ownership of the terminal by the view; restores the terminal whatever happens.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout};
 use std::os::fd::AsFd;
@@ -17,26 +17,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::cli::notices;
 use crate::top::Top;
 
-/// Whether the view has the terminal.
+/// True if the view has the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Shows the cursor, and what was on the screen before: what `Show` and `LeaveAlternateScreen` stand for.
+/// Restores the cursor and the previous screen: the sequences of `Show` and `LeaveAlternateScreen`.
 const GIVE_BACK: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// More than a screen's changes take: each is then one write, and shows at once.
+/// Larger than the changes of a screen, so that each is a single write and appears at once.
 const BUFFER: usize = 64 << 10;
 
-/// What cells are written through.
+/// Type of the screen, with a buffered backend.
 type Screen = ratatui::Terminal<CrosstermBackend<BufWriter<Stdout>>>;
 
-/// The terminal, taken over. Given back when dropped, and when a panic is reported.
+/// A terminal in use by the view. Restored when dropped, and before a panic is reported.
 pub(super) struct Terminal {
     screen: Screen,
     size: (u16, u16),
 }
 
 impl Terminal {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(super) fn take() -> io::Result<Self> {
         give_back_on_panic();
         let size = size()?;
@@ -45,7 +45,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Takes the terminal over after it was given back, or after something else has written to it.
+    /// Takes over the terminal again after it was restored, or after other output to it.
     pub(super) fn take_again(&mut self) -> io::Result<()> {
         TAKEN.store(true, Ordering::SeqCst);
         if io::stderr().is_terminal() {
@@ -56,8 +56,8 @@ impl Terminal {
         self.begin_anew()
     }
 
-    /// Begins with an empty screen of the size that the terminal has. Nothing is asked of the terminal for that: ratatui's own
-    /// clearing asks where the cursor is, and the answer would come between the keys.
+    /// Begins with an empty screen of the terminal's size, without querying the terminal: ratatui's own clearing queries the
+    /// cursor position, and the answer would be mixed with the keys.
     fn begin_anew(&mut self) -> io::Result<()> {
         self.size = size()?;
         execute!(io::stdout(), Clear(ClearType::All))?;
@@ -87,15 +87,15 @@ impl Drop for Terminal {
     }
 }
 
-/// Gives the terminal back if the view has it, and says what had to wait.
+/// Restores the terminal if the view has it, and prints the queued messages.
 pub(in crate::cli) fn restore() {
     if give_back() {
         notices::release();
     }
 }
 
-/// Gives the terminal back if the view has it, and waits for nobody, neither for the terminal nor for who reads stderr.
-/// Returns whether the view had it. For any thread: whoever draws may be stuck, and holds stdout then.
+/// Restores the terminal if the view has it. Never blocks, neither on the terminal nor on the reader of stderr. Returns true if
+/// the view had it. Can be called from any thread: the drawing thread may be stuck and hold the lock of stdout.
 pub(in crate::cli) fn give_back() -> bool {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return false;
@@ -104,14 +104,14 @@ pub(in crate::cli) fn give_back() -> bool {
     let _ = disable_raw_mode();
     let stdout = io::stdout();
     let mut ready = [PollFd::new(&stdout, PollFlags::OUT)];
-    // A terminal that takes nothing, such as one that Ctrl-S has stopped, must not hold up the end.
+    // A terminal that accepts no output, for example after Ctrl-S, must not delay the exit.
     if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|number| number > 0) {
         let _ = rustix::io::write(stdout.as_fd(), GIVE_BACK);
     }
     true
 }
 
-/// Has the terminal given back before a panic is told of.
+/// Installs a panic hook that restores the terminal first.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -145,7 +145,7 @@ mod tests {
         let terminal = Terminal::take().unwrap();
         (0..200).for_each(|_| notices::tell("waits"));
         let flow = |action| {
-            // SAFETY: it reads no memory.
+            // SAFETY: the call accesses no memory.
             let result = unsafe { libc::tcflow(libc::STDOUT_FILENO, action) };
             assert_eq!(result, 0);
         };
@@ -175,7 +175,7 @@ mod tests {
         let panics = format!("{}::panics", module_path!().split_once("::").unwrap().1);
         let program = program.to_str().unwrap();
         let run = format!("{program} --ignored --nocapture --exact {panics}; echo status=$?; stty -a");
-        // script(1) gives it a terminal, and its own stdout what is written there.
+        // script(1) provides a terminal, and copies its output to stdout.
         let mut script = Command::new("script");
         let shown = script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::null()).output().unwrap().stdout;
         let shown = String::from_utf8_lossy(&shown);

@@ -1,5 +1,5 @@
-//! The live view on a thread of its own: keys are answered whatever the session is busy with, such as a host on which many
-//! programs start at once.
+//! The live view on a separate thread: it responds to keys while the session is busy, for example when many programs start at
+//! once.
 
 use std::future::pending;
 use std::io;
@@ -18,33 +18,33 @@ use crate::cli::{Failure, notices};
 use crate::profile::Profile;
 use crate::top::About;
 
-/// Most that waits for a view that is held up: each can hold all profiles of a host.
+/// Queue length for a view that is delayed: each entry can hold all profiles of a host.
 const MAX_WAITING: usize = 16;
 
-/// What the view is told.
+/// Messages to the view.
 enum Told {
-    /// Profiles of an instant.
+    /// Profiles of a snapshot.
     Look(Look),
-    /// Last profiles of processes that have ended.
+    /// Last profiles of ended processes.
     Ended(Vec<Profile>),
     /// Nothing is left to profile.
     End,
 }
 
-/// The live view, as the session has it.
+/// The session's handle of the live view.
 pub(in crate::cli) struct Viewer {
-    /// None when the view was closed.
+    /// `None` if the view was closed.
     told: Option<Sender<Told>>,
-    /// Comes to its end with the view.
+    /// Completes when the view ends.
     left: Option<oneshot::Receiver<()>>,
-    /// How long the view wants the next look to wait.
+    /// Time until the next snapshot, as the view requests it.
     pause: Arc<Mutex<Option<Duration>>>,
     look_began: Option<f64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Viewer {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(in crate::cli) fn open(about: About, args: &Args) -> Result<Self, Failure> {
         let ways = Ways::of(args);
         let (told, to_show) = channel(MAX_WAITING);
@@ -55,10 +55,10 @@ impl Viewer {
         let run = move || {
             let outcome = run(about, ways, to_show, &paused, &opened);
             if let Err(failure) = outcome {
-                // Whoever opens the view waits for this.
+                // `open` waits for this.
                 let _ = opened.send(Err(failure));
             }
-            // The session may have ended first.
+            // The session may have ended before.
             let _ = leaves.send(());
         };
         let thread =
@@ -71,29 +71,29 @@ impl Viewer {
         }
     }
 
-    /// A look begins, of which the view is told the outcome.
+    /// Announces a snapshot, which is shown when it is complete.
     pub(in crate::cli) fn begin_look(&mut self) {
         self.look_began = cpu_seconds();
     }
 
-    /// Shows the profiles of an instant; whether anybody is there to see them.
+    /// Shows the profiles of a snapshot. Returns false if the view has ended.
     pub(in crate::cli) fn show(&mut self, profiles: Vec<Profile>) -> bool {
         let began = self.look_began.take();
         self.tell(Told::Look(Look { profiles, began, done: cpu_seconds() }))
     }
 
-    /// How long to wait until the next look, if that is longer than the interval.
+    /// Time until the next snapshot if that is longer than the interval.
     pub(in crate::cli) fn pause(&self) -> Option<Duration> {
         *self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the last profiles of processes that have ended.
+    /// Keeps the last profiles of ended processes.
     pub(in crate::cli) fn show_ended(&self, profiles: &[Profile]) {
-        // That nobody is there is found out when the next instant is to be shown.
+        // The end of the view is noticed when the next snapshot is shown.
         let _ = self.tell(Told::Ended(profiles.to_vec()));
     }
 
-    /// Nothing is left to profile; whether anybody is there to look at what there was.
+    /// Announces that there is nothing left to profile. Returns true if the view is open.
     pub(in crate::cli) fn end(&self) -> bool {
         self.tell(Told::End)
     }
@@ -102,7 +102,7 @@ impl Viewer {
     pub(in crate::cli) async fn leaving(&mut self) {
         match &mut self.left {
             Some(left) => {
-                // Nothing is sent when the thread has panicked.
+                // Nothing is sent if the thread has panicked.
                 let _ = left.await;
                 self.left = None;
             }
@@ -112,11 +112,11 @@ impl Viewer {
 
     fn tell(&self, what: Told) -> bool {
         let Some(told) = &self.told else { return false };
-        // A terminal that is stopped (Ctrl-S) does not get what it has no room for.
+        // A stopped terminal (Ctrl-S) misses the messages for which there is no room.
         !matches!(told.try_send(what), Err(TrySendError::Closed(_)))
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     pub(in crate::cli) fn close(&mut self) {
         self.told = None;
         if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
@@ -128,13 +128,13 @@ impl Viewer {
 }
 
 impl Drop for Viewer {
-    /// What is said of a failure must find the terminal as it was.
+    /// A failure must be reported on a restored terminal.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Has the view until the user or the session leaves.
+/// Runs the view until the user or the session leaves.
 fn run(
     about: About,
     ways: Ways,
@@ -146,7 +146,7 @@ fn run(
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
     runtime.block_on(async {
         let mut view = LiveView::open(about, ways)?;
-        // Whoever opens the view waits for this.
+        // `open` waits for this.
         let _ = opened.send(Ok(()));
         let why = loop {
             let shown = tokio::select! {
