@@ -1,4 +1,4 @@
-//! Installing Debian packages.
+//! Installation of Debian packages.
 
 use anyhow::{Context, Result, bail};
 
@@ -7,12 +7,12 @@ use crate::{
     sudo::Root,
 };
 
-/// `apt-get` never asks, and a service in a package is not started: `systemctl` is offline for the package's scripts,
-/// and those of sysvinit see the single-user run level, in which nothing starts.
+/// Makes `apt-get` non-interactive and keeps packages from starting services: `systemctl` is offline for their scripts, and
+/// those of sysvinit see the single-user run level, in which nothing starts.
 const ENVIRONMENT: &[(&str, &str)] =
     &[("DEBIAN_FRONTEND", "noninteractive"), ("SYSTEMD_OFFLINE", "1"), ("RUNLEVEL", "1")];
 
-/// Installs `packages`; `purpose` says what they are for.
+/// Installs `packages`; `purpose` names their use.
 pub(crate) fn install(packages: &[&str], purpose: &str) -> Result<()> {
     let wanted = packages.join(" ");
     if on_path("apt-get").is_none() {
@@ -23,7 +23,7 @@ pub(crate) fn install(packages: &[&str], purpose: &str) -> Result<()> {
     if install_once(root, packages).is_ok() {
         return Ok(());
     }
-    // Package lists that are missing or older than the archive are the usual reason.
+    // The usual cause is package lists that are missing or older than the archive.
     announce("that did not work; trying again with fresh package lists");
     refresh()?;
     install_once(root, packages).with_context(|| {
@@ -38,7 +38,7 @@ pub(crate) fn install(packages: &[&str], purpose: &str) -> Result<()> {
 pub(crate) fn refresh() -> Result<()> {
     let root = Root::obtain("refresh apt's package lists")?;
     if let Err(error) = run(root.command("apt-get", ENVIRONMENT).args(["update", "--quiet"])) {
-        // One dead archive among several need not matter: the next installation tells.
+        // One unreachable archive among several may not matter: the next installation shows it.
         announce(&format!("{error:#}; going on"));
     }
     Ok(())

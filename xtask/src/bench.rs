@@ -1,4 +1,4 @@
-//! Benchmarks on the running kernel, and the page that is made of them.
+//! Benchmarks on the running kernel, and the page of their results.
 
 use std::{fs, process::ExitCode};
 
@@ -13,9 +13,9 @@ use crate::{
     workspace,
 };
 
-/// Where pages of benchmarks are kept.
+/// Folder of benchmark pages.
 const KEPT: &str = "docs/benchmarks";
-/// What the benchmark writes.
+/// Output files of the benchmark.
 const FILES: [&str; 2] = ["cost.md", "cost.json"];
 
 /// `cargo xtask bench [--quick] [--only PART]...`
@@ -41,7 +41,7 @@ pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes what it has written into the repository.
+/// Copies the output into the repository.
 fn keep() -> Result<()> {
     let written = workspace::target()?.join("tmp/benchmarks");
     for name in FILES {

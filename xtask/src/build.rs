@@ -1,4 +1,4 @@
-//! Building the BPF object, and jjleak around it.
+//! Builds the BPF object, and jjleak with it.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use crate::{
     workspace,
 };
 
-/// Tells jjleak's build script which BPF object to embed.
+/// Environment variable with the path of the BPF object, for jjleak's build script.
 pub(crate) const OBJECT_VARIABLE: &str = "JJLEAK_BPF_OBJECT";
 
 const BPF_PACKAGE: &str = "jjleak-ebpf";
@@ -45,7 +45,7 @@ pub(crate) fn lint_bpf(clippy: Command) -> Result<()> {
     run(of_bpf_package(clippy, &bpf_target()?).args(["--", "-D", "warnings"]))
 }
 
-/// Builds jjleak with the BPF object inside.
+/// Builds jjleak with the embedded BPF object.
 pub(crate) fn program(object: &Path, debug: bool) -> Result<PathBuf> {
     let (profile, folder) = if debug { ("dev", "debug") } else { ("release", "release") };
     run(host_cargo()
@@ -56,7 +56,7 @@ pub(crate) fn program(object: &Path, debug: bool) -> Result<PathBuf> {
     Ok(workspace::target()?.join(folder).join("jjleak"))
 }
 
-/// The BPF side has a target folder of its own: another compiler with other flags would throw away the host's output.
+/// Separate target folder of the BPF side: sharing one would invalidate the host's output, because compiler and flags differ.
 fn bpf_target() -> Result<PathBuf> {
     Ok(workspace::target()?.join("bpf"))
 }

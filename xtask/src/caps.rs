@@ -1,4 +1,4 @@
-//! Which capabilities jjleak needs, found by taking each away.
+//! Finds the capabilities that jjleak needs, by removing each in turn.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use crate::{
     workspace,
 };
 
-/// Everything but the fuzz targets, with which libFuzzer would have to be compiled: `cargo xtask fuzz` says what the compiler warns of.
+/// Excludes the fuzz targets, which would require compiling libFuzzer; `cargo xtask fuzz` shows their compiler warnings.
 const WITHOUT_FUZZER: &[&str] = &["--workspace", "--exclude", "jjleak-fuzz"];
 
 /// `cargo xtask check`.
@@ -27,7 +27,7 @@ pub(crate) fn check() -> Result<ExitCode> {
         ),
         "repair what clippy names, or expect it with a reason",
     )?;
-    // Tests bring features of their dependencies with them, which may be missing without tests.
+    // Tests enable features of dependencies that may be missing without tests.
     step(
         "build without tests",
         &mut cargo(&["check", "--quiet", "--package", "jjleak"]),

@@ -1,4 +1,4 @@
-//! Running other programs, with errors that say which one and how it ended.
+//! Runs other programs, with errors that name the program and its exit status.
 
 use std::{
     env,
@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Says on stderr what xtask is doing, apart from what the programs it runs say.
+/// Announces a step of xtask on stderr, distinct from the output of the programs that it runs.
 pub(crate) fn announce(message: &str) {
     eprintln!("xtask: {message}");
 }
 
-/// Runs `command` on this terminal.
+/// Runs `command` with its output on this terminal.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", shown(command)))?;
     if !status.success() {
@@ -22,7 +22,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` without showing anything of it; true if it started and succeeded.
+/// Runs `command` without output. Returns true if it started and succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -32,7 +32,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// What `command` prints on stdout; its stderr shows on this terminal.
+/// Returns the stdout of `command`; its stderr goes to this terminal.
 pub(crate) fn stdout(command: &mut Command) -> Result<String> {
     let output = command
         .stderr(Stdio::inherit())
@@ -44,14 +44,14 @@ pub(crate) fn stdout(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` printed no UTF-8", shown(command)))
 }
 
-/// Where the shell would find `program`.
+/// Path of `program` according to PATH.
 pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|folder| folder.join(program))
         .find(|path| is_executable(path))
 }
 
-/// The cargo that runs this xtask, which is the one that builds everything but the BPF object.
+/// The cargo that runs this xtask; it builds everything except the BPF object.
 pub(crate) fn host_cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

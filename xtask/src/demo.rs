@@ -1,6 +1,6 @@
-//! The bundled leaking program under jjleak: what a newcomer sees first.
+//! Runs jjleak on the bundled leaking program, as a first demonstration.
 //!
-//! The program waits on stdin until jjleak's probes are armed, leaks, and prints how much; see `tests/fixtures/demo.c`.
+//! The program waits on stdin until jjleak's probes are armed, leaks, and prints its ledger; see `tests/fixtures/demo.c`.
 
 use std::{
     fs,
@@ -23,13 +23,13 @@ use crate::{
 
 const SOURCE: &str = "tests/fixtures/demo.c";
 
-/// How jjleak's line on stderr begins when its probes are armed.
+/// Prefix of jjleak's message that its probes are armed.
 const ATTACHED: &str = "jjleak: attached";
 
-/// A report every second, and one more than the seconds for which the program leaks.
+/// A report every second, for one second longer than the program leaks.
 const REPORTS: [&str; 2] = ["1", "11"];
 
-/// The program's requests take milliseconds: what is older than half a second can be judged.
+/// The program's requests take milliseconds, so that blocks older than half a second can be judged.
 const SETTLE: [&str; 2] = ["--settle", "0.5"];
 
 /// `cargo xtask run` without arguments.
@@ -56,7 +56,7 @@ fn compile(folder: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// An empty folder: what is in it afterwards is of this run.
+/// Creates an empty folder, so that all files in it are from this run.
 fn fresh_output_folder(folder: &Path) -> Result<PathBuf> {
     let output = folder.join("output");
     if output.exists() {
@@ -66,7 +66,7 @@ fn fresh_output_folder(folder: &Path) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Runs jjleak on `program` and lets the program go when the probes are armed.
+/// Runs jjleak on `program`, which continues once the probes are armed.
 fn profile(jjleak_program: &Path, program: &mut Leaking, output: &Path) -> Result<ExitStatus> {
     let mut command = jjleak(jjleak_program)?;
     command
@@ -80,7 +80,7 @@ fn profile(jjleak_program: &Path, program: &mut Leaking, output: &Path) -> Resul
     let messages = child.stderr.take().context("jjleak has no stderr")?;
     let (armed, wait_until_armed) = mpsc::sync_channel(1);
     let relay = thread::spawn(move || pass_on_messages(messages, &armed));
-    // If jjleak ends before it is armed, the sender is dropped; its exit status and messages say why.
+    // If jjleak ends before it is armed, the sender is dropped; its exit status and messages name the cause.
     if wait_until_armed.recv().is_ok() {
         program.go()?;
     }
@@ -91,13 +91,13 @@ fn profile(jjleak_program: &Path, program: &mut Leaking, output: &Path) -> Resul
     Ok(status)
 }
 
-/// Copies jjleak's stderr to this one, and tells `armed` when the probes are.
+/// Copies jjleak's stderr to that of xtask, and signals `armed` when the probes are armed.
 fn pass_on_messages(messages: impl Read, armed: &mpsc::SyncSender<()>) {
     for line in BufReader::new(messages).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         eprintln!("{line}");
         if line.starts_with(ATTACHED) {
-            // A second such line finds the channel full or closed, which is as good.
+            // For a second such line, the channel is full or closed, which does no harm.
             let _ = armed.try_send(());
         }
     }
@@ -117,7 +117,7 @@ fn report(leaked: &Ledger, files: &Files) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What jjleak has written.
+/// The files that jjleak has written.
 struct Files {
     folder: PathBuf,
     pid: u32,
@@ -133,7 +133,7 @@ impl Files {
     }
 }
 
-/// The leaking program; ends with this value.
+/// The leaking program; killed when dropped.
 struct Leaking {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -157,7 +157,7 @@ impl Leaking {
         }
     }
 
-    /// Lets it leak.
+    /// Tells it to leak.
     fn go(&mut self) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the leaking program has no stdin")?;
         stdin.write_all(b"go\n").context("cannot let the leaking program go")
@@ -190,7 +190,7 @@ impl Leaking {
 
 impl Drop for Leaking {
     fn drop(&mut self) {
-        // Both fail only if it has ended and been waited for already.
+        // Both fail only if it has already ended and been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

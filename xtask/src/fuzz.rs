@@ -1,7 +1,7 @@
-//! Fuzzing: random input for all that parses what a profiled process, or whoever may have written a file, can choose.
+//! Fuzzing: random input for all parsers of data that a profiled process, or the author of a file, controls.
 //!
-//! libFuzzer needs code that tells where it passes (`tests/fuzz/coverage`), which the stable compiler can make. Only sanitizers
-//! would need a nightly one, and there is hardly any `unsafe` in what is fuzzed.
+//! libFuzzer needs coverage instrumentation (`tests/fuzz/coverage`), which the stable compiler supports. Only sanitizers need a
+//! nightly one, and the fuzzed code contains hardly any `unsafe`.
 
 use std::{
     fs,
@@ -19,16 +19,16 @@ use crate::{
 /// The targets, as in `tests/fuzz/src/main.rs`.
 const TARGETS: [&str; 7] = ["elf", "call_frames", "row_cache", "maps", "perf_map", "pprof", "jvm"];
 
-/// How long each is run by `cargo xtask test --long`.
+/// Seconds per target in `cargo xtask test --long`.
 pub(crate) const SECONDS: u32 = 30;
 
-/// Inputs up to here: larger ones take longer, and are rarely of another kind.
+/// Maximum size of an input: larger ones take longer and rarely find anything new.
 const MAX_INPUT_BYTES: u32 = 64 << 10;
 
-/// An input that takes longer than this many seconds is a finding.
+/// Seconds after which an input counts as a finding.
 const MAX_SECONDS: u32 = 10;
 
-/// Small files of the host, for the first inputs.
+/// Small files of the host as first inputs.
 const LIBRARIES: [&str; 3] = ["libdl.so.2", "libthread_db.so.1", "libnss_compat.so.2"];
 const LIBRARY_FOLDER: &str = "/lib/x86_64-linux-gnu";
 
@@ -65,10 +65,10 @@ pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
     bail!("inputs that do harm were found for {}: they are in {}", found.join(", "), folder.display())
 }
 
-/// Builds the program that has all targets.
+/// Builds the program with all targets.
 fn build() -> Result<PathBuf> {
     let mut cargo = host_cargo();
-    // Only jjleak itself is compiled in another way: all else is there already.
+    // Only jjleak itself is compiled with other flags; all dependencies are reused.
     cargo.current_dir(workspace::root());
     cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("tests/fuzz/coverage"));
     run(cargo.args(["build", "--quiet", "--package", "jjleak-fuzz"]))
@@ -76,7 +76,7 @@ fn build() -> Result<PathBuf> {
     Ok(workspace::target()?.join("debug/jjleak-fuzz"))
 }
 
-/// The first inputs: real ones, of which others are made.
+/// Creates the corpus of real inputs from which others are derived.
 fn seed(target: &str, corpus: &Path) -> Result<()> {
     fs::create_dir_all(corpus)?;
     let seeds = workspace::root().join("tests/fuzz/seeds").join(target);
@@ -86,7 +86,7 @@ fn seed(target: &str, corpus: &Path) -> Result<()> {
     match target {
         "elf" => {
             for library in LIBRARIES {
-                // Which of them there are depends on the host.
+                // The host may have only some of them.
                 let _ = fs::copy(Path::new(LIBRARY_FOLDER).join(library), corpus.join(library));
             }
         }

@@ -1,7 +1,8 @@
 //! Direction of imports: data flows one way through the stages of `jjleak/src`, and imports follow it.
 //!
-//! The table in the documentation of `jjleak/src/lib.rs` lists the stages in the order in which data passes them. A stage may import
-//! stages above it in that table; a pure stage, pure ones only. Modules that are not in the table (`fast_map`) serve all stages and import none.
+//! The table in the documentation of `jjleak/src/lib.rs` lists the stages in the order of the data flow. A stage may import
+//! stages above it in that table; a pure stage, only pure ones. Modules that are not in the table (`fast_map`) serve all stages
+//! and import none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,32 +18,33 @@ use syn::{
 
 use crate::workspace;
 
-/// Stages that turn data into data: they run without root, kernel or clock, so they import neither BPF nor tokio and do not name `/proc`.
+/// Stages that transform data: they run without root, kernel or clock. They import neither BPF nor tokio and do not name
+/// `/proc`.
 const PURE: &[&str] =
     &["allocators", "analyze", "mappings", "pprof", "profile", "render", "sample_windows", "top", "unwind"];
 
-/// What a pure stage does not import, and the path that it does not name.
+/// Crates that a pure stage must not import, and a path that it must not name.
 const IMPURE_CRATES: &[&str] = &["aya", "aya_obj", "tokio"];
 const IMPURE_PATH: &str = "/proc";
 
-/// Imports against the rules that are still there. An entry that no longer applies fails the check: delete it.
+/// Known violations. An entry that no longer applies fails the check and must be deleted.
 const KNOWN: &[(&str, &str)] = &[
-    // Formats of bytes and durations belong to a module of their own below both.
+    // The formats of bytes and durations belong in a separate module below both.
     ("analyze", "render"),
     // The engine that runs profiles is a part of `cli`, and the daemon runs profiles.
     ("daemon", "cli"),
-    // The types of a snapshot and of mapping events belong to pure stages that `collect` and `attach` fill.
+    // The types of a snapshot and of mapping events belong in pure stages, filled by `collect` and `attach`.
     ("analyze", "collect"),
     ("mappings", "attach"),
     ("profile", "collect"),
     ("profile", "symbolize"),
 ];
 
-/// Imports of one stage from others, each with a file that has it.
+/// Imports between stages, each with a file that contains it.
 type Imports = BTreeMap<(String, String), PathBuf>;
 
-/// Fails on an import against the flow, on a pure stage that is not pure, and on an entry of [`KNOWN`] without its import.
-/// Returns the number of stages.
+/// Fails on an import against the data flow, on an impure import in a pure stage, and on an entry of [`KNOWN`] without its
+/// import. Returns the number of stages.
 pub(crate) fn check() -> Result<usize> {
     let source = workspace::root().join("jjleak/src");
     let library = source.join("lib.rs");
@@ -80,7 +82,7 @@ fn stages(documentation: &str) -> Vec<String> {
     documentation.lines().filter_map(first_link).collect()
 }
 
-/// Describes each import that leads to a later stage, from a pure stage to one that is not, or to a stage from a module that is none.
+/// Describes each import of a later stage, of an impure stage by a pure one, and of a stage by a module that is not a stage.
 fn against_flow(stages: &[String], pure: &[&str], imports: &Imports, known: &[(&str, &str)]) -> Vec<String> {
     let place = |name: &str| stages.iter().position(|stage| stage == name);
     let fault = |from: &str, to: &str| match (place(from), place(to)) {
@@ -108,7 +110,7 @@ fn against_flow(stages: &[String], pure: &[&str], imports: &Imports, known: &[(&
     problems
 }
 
-/// The stage that a file belongs to; none for the crate's own two files and for tests.
+/// Stage of a file; `None` for the two files of the crate root and for tests.
 fn stage_of(relative: &Path) -> Option<String> {
     let names: Vec<&str> = relative.iter().filter_map(|name| name.to_str()).collect();
     let is_test = |name: &&str| *name == "tests" || *name == "tests.rs" || name.starts_with("test_");
@@ -138,12 +140,12 @@ fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a file names outside of its tests.
+/// Paths that a file names outside its tests.
 #[derive(Default)]
 struct Paths {
     /// First segments after `crate::`.
     stages: BTreeSet<String>,
-    /// Crates and paths that a pure stage leaves alone.
+    /// Crates and paths that a pure stage must not use.
     impure: BTreeSet<String>,
 }
 
@@ -189,7 +191,7 @@ impl<'ast> Visit<'ast> for Paths {
         let mut segments = path.segments.iter().map(|segment| segment.ident.to_string());
         if let Some(first) = segments.next() {
             let second = segments.next();
-            // `aya` alone may be a variable's name.
+            // `aya` alone may be the name of a variable.
             if second.is_some() {
                 self.note(&first, second.as_deref());
             }
@@ -203,11 +205,11 @@ impl<'ast> Visit<'ast> for Paths {
         }
     }
 
-    /// Documentation is an attribute with a string, and may name any path.
+    /// Skipped: documentation is an attribute with a string, which may name any path.
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 }
 
-/// The names with which a tree of imports begins.
+/// First segments of all paths in a tree of imports.
 fn first_names(tree: &UseTree) -> Vec<String> {
     match tree {
         UseTree::Path(path) => vec![path.ident.to_string()],
@@ -228,7 +230,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Recognizes `#[cfg(test)]`.
+/// Returns true for `#[cfg(test)]`.
 fn is_test(attribute: &Attribute) -> bool {
     attribute.path().is_ident("cfg")
         && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))

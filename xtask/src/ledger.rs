@@ -1,30 +1,30 @@
-//! The bundled program's own account of what it leaked, and jjleak's, side by side.
+//! Compares the bundled program's ledger of its leaks with jjleak's report.
 
 use std::{collections::BTreeMap, fmt};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Memory that is held and will not be freed.
+/// Memory that is leaked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     bytes: u64,
     objects: u64,
 }
 
-/// What is held, by the function that leaks it.
+/// Leaked memory by the function that leaks it.
 pub(crate) type Ledger = BTreeMap<String, Held>;
 
-/// A line of the program's own ledger: `leaked <bytes> bytes in <n> allocations: <function>`.
+/// Parses a line of the program's ledger: `leaked <bytes> bytes in <n> allocations: <function>`.
 pub(crate) fn parse_line(line: &str) -> Option<(String, Held)> {
     let (bytes, rest) = line.strip_prefix("leaked ")?.split_once(" bytes in ")?;
     let (objects, function) = rest.split_once(" allocations: ")?;
     Some((function.trim().to_owned(), Held { bytes: bytes.parse().ok()?, objects: objects.parse().ok()? }))
 }
 
-/// What a JSON report of jjleak's says is live under each function of `ledger`.
+/// Live memory under each function of `ledger`, according to a JSON report of jjleak.
 ///
-/// `reports` holds one document a report; the last one counts.
+/// `reports` holds one document per report; the last one counts.
 pub(crate) fn reported(reports: &str, ledger: &Ledger) -> Result<Ledger> {
     let report = serde_json::Deserializer::from_str(reports)
         .into_iter::<Value>()
@@ -52,14 +52,14 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// The two accounts as a table.
+/// The two ledgers as a table.
 pub(crate) struct Comparison<'a> {
     pub(crate) program: &'a Ledger,
     pub(crate) jjleak: &'a Ledger,
 }
 
 impl Comparison<'_> {
-    /// True if they are equal to the byte and to the object.
+    /// Returns true if both agree to the byte and to the object.
     pub(crate) fn agrees(&self) -> bool {
         self.program == self.jjleak
     }

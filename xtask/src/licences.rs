@@ -1,4 +1,4 @@
-//! Licences: every dependency's must be one that a program under MIT or Apache-2.0 may be shipped with.
+//! Licences: those of all dependencies must permit shipping them in a program under MIT or Apache-2.0.
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand, Package};
@@ -6,7 +6,7 @@ use spdx::{Expression, ParseMode};
 
 use crate::workspace;
 
-/// Permissive licences: they ask for attribution at most.
+/// Permissive licences, which require attribution at most.
 const ALLOWED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -20,18 +20,18 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// Single packages with another licence, which has been looked at.
+/// Single packages with another licence, each reviewed.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // Draws the flame graphs. Its copyleft covers its own files, which jjleak uses as they are.
+    // Draws the flame graphs. Its copyleft covers its own files, which jjleak uses unmodified.
     ("inferno", "CDDL-1.0"),
-    // libFuzzer itself, which tests are linked with and nothing that is shipped: permissive, the University of Illinois's.
+    // libFuzzer itself, linked into tests only: permissive, from the University of Illinois.
     ("libfuzzer-sys", "NCSA"),
-    // Mozilla's list of certificate authorities: data, which may be passed on as it is.
+    // Mozilla's list of certificate authorities: data, which may be redistributed unmodified.
     ("webpki-root-certs", "CDLA-Permissive-2.0"),
     ("webpki-roots", "CDLA-Permissive-2.0"),
 ];
 
-/// Checks every package of the lock file, for all platforms; returns how many there are.
+/// Checks all packages of the lock file, for all platforms. Returns their number.
 pub(crate) fn check() -> Result<usize> {
     let metadata = MetadataCommand::new()
         .current_dir(workspace::root())
@@ -58,7 +58,7 @@ fn problem(metadata: &Metadata, package: &Package) -> Option<String> {
     verdict.err().map(|error| format!("{} {}: {error:#}", package.name, package.version))
 }
 
-/// Our own crates must declare a licence in SPDX's present form.
+/// The workspace's own crates must declare a licence in the current SPDX syntax.
 fn judge_own(licence: Option<&str>) -> Result<()> {
     let licence = licence.context("declares no licence")?;
     Expression::parse(licence)
@@ -66,7 +66,7 @@ fn judge_own(licence: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// A dependency's licence must leave a choice that is allowed. Old forms such as `MIT/Apache-2.0` are understood.
+/// A dependency's licence must offer an allowed choice. Old forms such as `MIT/Apache-2.0` are understood.
 fn judge(package: &str, licence: Option<&str>) -> Result<()> {
     let licence = licence.context("declares no licence")?;
     let expression = Expression::parse_mode(licence, ParseMode::LAX)

@@ -2,24 +2,24 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | [`toolchain`] | finds or installs a compiler and a linker that make BPF objects |
+//! | [`toolchain`] | finds or installs a compiler and a linker for BPF objects |
 //! | [`build`] | builds the BPF object, then the jjleak binary around it |
 //! | [`run`], [`demo`], [`ledger`] | run jjleak, by default on a bundled program that leaks |
 //! | [`mod@test`], [`tally`] | run every test and count the results |
-//! | [`mod@verifier`] | what the kernel's verifier has to follow |
-//! | [`caps`] | which capabilities jjleak needs |
-//! | [`mod@fuzz`] | random input for what parses input |
+//! | [`mod@verifier`] | instructions that the kernel's verifier processes for each BPF program |
+//! | [`caps`] | capabilities that jjleak needs |
+//! | [`mod@fuzz`] | random input for all parsers |
 //! | [`vm`] | jjleak on another kernel, and its service under systemd |
-//! | [`mod@soak`] | whether what the daemon takes stays what it was |
+//! | [`mod@soak`] | resource usage of a long-running daemon |
 //! | [`mod@jdks`] | Java stacks on every JDK |
 //! | [`check`], [`imports`], [`licences`] | formatting, direction of imports, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
-//! | [`mod@package`] | the Debian package, and whether everything in deploy/ is well-formed |
-//! | [`mod@world`] | programs that nobody here wrote, and their oracles |
-//! | [`mod@verdicts`] | precision and recall of verdicts on labelled pasts and programs |
+//! | [`mod@package`] | the Debian package, and validation of all files in deploy/ |
+//! | [`mod@world`] | third-party programs and their oracles |
+//! | [`mod@verdicts`] | precision and recall of verdicts on labelled histories and programs |
 //! | [`mod@bench`] | benchmarks on the running kernel |
-//! | [`apt`], [`prerequisites`], [`sudo`] | what has to be installed first, and the rights to do it |
-//! | [`command`], [`workspace`] | running programs; where things lie |
+//! | [`apt`], [`prerequisites`], [`sudo`] | installation of prerequisites, and the privileges for it |
+//! | [`command`], [`workspace`] | running programs; paths of the workspace |
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer tool talks on the terminal")]
 

@@ -1,4 +1,4 @@
-//! Man pages and shell completions under `deploy/`, which the command line is the source of.
+//! Man pages and shell completions under `deploy/`, generated from the command line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::{
     workspace,
 };
 
-/// What is generated, in folders of these names.
+/// Folders of generated files.
 const FOLDERS: [&str; 2] = ["man", "completions"];
 
 /// `cargo xtask manual`.
@@ -22,7 +22,7 @@ pub(crate) fn write() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails when what is in the repository is not what the command line says now.
+/// Fails if the files in the repository differ from those that the command line generates.
 pub(crate) fn check() -> Result<()> {
     let fresh = workspace::target()?.join("manual");
     if fresh.exists() {
@@ -50,7 +50,7 @@ fn generate(folder: &Path) -> Result<()> {
     run(cargo.args(["run", "--quiet", "--package", "jjleak", "--", "manual"]).arg(folder))
 }
 
-/// Contents by name.
+/// Contents of the files, by name.
 fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let read = |path: PathBuf| -> Result<_> {
         let content = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;

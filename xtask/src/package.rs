@@ -1,4 +1,4 @@
-//! The Debian package: built, and tried in a copy of this system that is thrown away.
+//! The Debian package: builds it and tests it in a temporary copy of this system.
 
 use std::{
     fs,
@@ -16,9 +16,9 @@ use crate::{
 };
 
 const CARGO_DEB: &str = "cargo-deb";
-/// The release that packages were tried with.
+/// Version that the packages were tested with.
 const CARGO_DEB_VERSION: &str = "3.8.0";
-/// What an upgrade leads to, beside the version of the workspace.
+/// Version to upgrade to, besides that of the workspace.
 const LATER: &str = "999.0.0";
 
 /// `cargo xtask package [--check]`.
@@ -40,12 +40,12 @@ pub(crate) fn package(check: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the package is.
+/// Path of the package.
 pub(crate) fn path() -> Result<PathBuf> {
     Ok(workspace::target()?.join("package/jjleak.deb"))
 }
 
-/// Packs what has been built, as another version if one is given.
+/// Packages the build output, under another version if one is given.
 fn pack(cargo_deb: &Path, package: &Path, version: Option<&str>) -> Result<()> {
     let mut command = Command::new(cargo_deb);
     command
@@ -58,7 +58,7 @@ fn pack(cargo_deb: &Path, package: &Path, version: Option<&str>) -> Result<()> {
     run(&mut command).context("cannot build the package")
 }
 
-/// cargo-deb, built where it is kept.
+/// Path of cargo-deb, which is built into xtask's cache if missing.
 fn cargo_deb() -> Result<PathBuf> {
     let root = workspace::cache()?.join(format!("{CARGO_DEB}-{CARGO_DEB_VERSION}"));
     let program = root.join("bin").join(CARGO_DEB);
@@ -87,7 +87,7 @@ fn try_out(package: &Path, later: &Path) -> Result<()> {
     .context("the package does not do what it should")
 }
 
-/// Has each kind of file in deploy/ looked at by the program that it is for.
+/// Checks each kind of file in deploy/ with the program that reads it.
 fn try_files(folder: &Path) -> Result<()> {
     if on_path("promtool").is_none() {
         apt::install(&["prometheus"], "promtool checks the alert rules")?;

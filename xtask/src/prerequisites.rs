@@ -10,20 +10,20 @@ use crate::{
     command::{announce, on_path},
 };
 
-/// A program or a shared library, and the Debian package that holds it.
+/// A program or a shared library, and the Debian package that contains it.
 struct Prerequisite {
     what: Needed,
     package: &'static str,
-    /// The service that comes with the package; only the program is wanted.
+    /// Service that the package installs, and that must stay off.
     service: Option<&'static str>,
 }
 
-/// What tests look for.
+/// Form of a prerequisite.
 enum Needed {
     Program(&'static str),
-    /// A library to link to, by the name of its file.
+    /// A library to link, by its file name.
     Archive(&'static str),
-    /// By the name under which it is loaded.
+    /// A shared library, by the name under which it is loaded.
     Library(&'static str),
 }
 
@@ -39,13 +39,13 @@ const fn library(library: &'static str, package: &'static str) -> Prerequisite {
     Prerequisite { what: Needed::Library(library), package, service: None }
 }
 
-/// Compilers for the leaking fixtures, allocators to run them with, the oracles of stacks and files, a browser, and real
-/// programs that are profiled.
+/// Compilers for the leaking fixtures, allocators to run them with, oracles for stacks and files, a browser, and real programs
+/// to profile.
 const FOR_TESTS: &[Prerequisite] = &[
     // Sets up a container without a daemon or a network.
     program("bwrap", "bubblewrap"),
     program("chromium", "chromium"),
-    // Its output has other debug information than GCC's.
+    // Its debug information differs from that of GCC.
     program("clang", "clang"),
     program("gcc", "gcc"),
     program("g++", "g++"),
@@ -59,11 +59,11 @@ const FOR_TESTS: &[Prerequisite] = &[
     Prerequisite { service: Some("postgresql.service"), ..program("pg_createcluster", "postgresql") },
     program("sqlite3", "sqlite3"),
     program("systemd-analyze", "systemd"),
-    // The terminal in which the live view is watched.
+    // Runs the live view in a terminal.
     program("tmux", "tmux"),
     program("xz", "xz-utils"),
     program("musl-gcc", "musl-tools"),
-    // Linkers, and what changes what they have linked.
+    // Linkers, and tools that modify linked files.
     program("ld.gold", "binutils"),
     program("ld.lld", "lld"),
     program("mold", "mold"),
@@ -78,10 +78,10 @@ const FOR_TESTS: &[Prerequisite] = &[
     program("redis-benchmark", "redis-tools"),
 ];
 
-/// What only tests that take minutes need: Node.js takes as much room as all of the above, and pip fetches JDKs.
+/// Prerequisites of the tests that take minutes only: Node.js is as large as all of the above, and pip downloads JDKs.
 const FOR_LONG_TESTS: &[Prerequisite] = &[program("node", "nodejs"), program("pip3", "python3-pip")];
 
-/// Programs that jjleak is timed on.
+/// Programs that the benchmark profiles.
 const FOR_BENCHMARKS: &[Prerequisite] = &[
     program("gcc", "gcc"),
     program("javac", "openjdk-17-jdk-headless"),
@@ -89,11 +89,11 @@ const FOR_BENCHMARKS: &[Prerequisite] = &[
     program("redis-benchmark", "redis-tools"),
     program("python3", "python3"),
     program("sqlite3", "sqlite3"),
-    // The terminal of the live view.
+    // Runs the live view in a terminal.
     program("tmux", "tmux"),
 ];
 
-/// What it is compared with: where one is not to be had, the table says so.
+/// Tools to compare with; the table says so if one is unavailable.
 const PEERS: &[Prerequisite] = &[
     program("bpftrace", "bpftrace"),
     program("heaptrack", "heaptrack"),
@@ -101,13 +101,13 @@ const PEERS: &[Prerequisite] = &[
     library("libjemalloc.so.2", "libjemalloc2"),
 ];
 
-/// Installs what the tests need and is missing.
+/// Installs the missing prerequisites of the tests.
 pub(crate) fn for_tests(long: bool) -> Result<()> {
     let needed = FOR_TESTS.iter().chain(FOR_LONG_TESTS.iter().filter(|_| long));
     install(needed, "compilers, allocators and programs for the tests")
 }
 
-/// Installs what the benchmark needs and is missing.
+/// Installs the missing prerequisites of the benchmark.
 pub(crate) fn for_benchmarks() -> Result<()> {
     install(FOR_BENCHMARKS.iter(), "programs that jjleak is timed on")?;
     for peer in PEERS {

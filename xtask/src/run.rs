@@ -1,4 +1,4 @@
-//! Running the jjleak that has just been built.
+//! Runs the jjleak that has just been built.
 
 use std::{os::unix::process::CommandExt, path::Path, process::Command, process::ExitCode};
 
@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 
 use crate::{build, sudo::Root};
 
-/// `cargo xtask run -- ARGS`: becomes jjleak, so that signals, terminal and exit code are its own.
+/// `cargo xtask run -- ARGS`: replaces itself with jjleak, which then has its own signals, terminal and exit code.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let program = build::program(&build::object()?, false)?;
     let error = jjleak(&program)?.args(args).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// The jjleak at `program` with the rights it needs.
+/// Command for the jjleak at `program`, with the privileges that it needs.
 pub(crate) fn jjleak(program: &Path) -> Result<Command> {
     Ok(Root::obtain("load jjleak's BPF programs")?.command(program, &[]))
 }

@@ -1,4 +1,4 @@
-//! Whether what the daemon takes of memory, descriptors, threads, BPF objects and disk stays what it was.
+//! Checks that a long-running daemon's use of memory, descriptors, threads, BPF objects and disk does not grow.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::{prerequisites, test};
 
-/// Tells the test for how long.
+/// Environment variable with the duration of the test.
 const MINUTES: &str = "JJLEAK_SOAK_MINUTES";
 
 /// `cargo xtask soak [--minutes N]`.

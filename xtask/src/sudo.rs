@@ -1,4 +1,4 @@
-//! The rights of root, which installing packages and loading BPF programs need.
+//! Root privileges, for installing packages and loading BPF programs.
 
 use std::{
     ffi::OsStr,
@@ -11,17 +11,17 @@ use nix::unistd::Uid;
 
 use crate::command::{announce, on_path, succeeds};
 
-/// How programs get to run as root.
+/// Way to run programs as root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
     /// xtask runs as root already.
     Already,
-    /// Through `sudo`, which has let this user in.
+    /// Through `sudo`, which has authenticated this user.
     Sudo,
 }
 
 impl Root {
-    /// Finds a way to root for `purpose`, which completes "root is needed to ...".
+    /// Finds a way to run as root for `purpose`, which completes "root is needed to ...".
     pub(crate) fn obtain(purpose: &str) -> Result<Self> {
         if Uid::effective().is_root() {
             return Ok(Self::Already);
@@ -33,7 +33,7 @@ impl Root {
         if succeeds(Command::new("sudo").args(["-n", "true"])) {
             return Ok(Self::Sudo);
         }
-        // Ask for the password once, here, where the reason has just been given.
+        // Ask for the password once, right after stating the reason.
         if stdin().is_terminal()
             && Command::new("sudo").arg("-v").status().is_ok_and(|status| status.success())
         {
@@ -45,7 +45,7 @@ impl Root {
         );
     }
 
-    /// `program` as root, with `variables` in its environment.
+    /// Command that runs `program` as root, with `variables` in its environment.
     pub(crate) fn command(self, program: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Command {
         match self {
             Self::Already => {
@@ -67,11 +67,11 @@ impl Root {
         }
     }
 
-    /// What cargo puts in front of a test or benchmark binary so that it runs as root.
+    /// Prefix with which cargo runs a test or benchmark binary as root.
     pub(crate) fn runner(self) -> Option<&'static str> {
         match self {
             Self::Already => None,
-            // Tests are told what to do by environment variables.
+            // Tests are configured by environment variables.
             Self::Sudo => Some("sudo -E"),
         }
     }

@@ -1,8 +1,8 @@
-//! Counting test results.
+//! Counts test results.
 
 use std::fmt;
 
-/// What ran, over all test binaries and documentation tests.
+/// Counts over all test binaries and documentation tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
@@ -11,7 +11,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds what `line` says if it is the closing line of a test binary.
+    /// Adds the counts in `line` if it is the summary line of a test binary.
     pub(crate) fn add_line(&mut self, line: &str) {
         let Some(counts) = line.trim().strip_prefix("test result: ") else { return };
         for count in counts.split(['.', ';']) {
@@ -28,14 +28,14 @@ impl Tally {
         }
     }
 
-    /// Moves `count` tests that ended well, but had found that they cannot run here, from passed to skipped.
+    /// Moves `count` tests from passed to skipped: they succeeded, but could not run here.
     pub(crate) fn skip(&mut self, count: usize) {
         let count = count.min(self.passed);
         self.passed -= count;
         self.skipped += count;
     }
 
-    /// A run that failed has at least one failure, even if a test binary died without a closing line.
+    /// Counts at least one failure for a failed run, even if a test binary died without a summary line.
     pub(crate) fn note_exit(&mut self, success: bool) {
         if !success {
             self.failed = self.failed.max(1);

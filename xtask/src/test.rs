@@ -1,4 +1,4 @@
-//! Running every test: units, documentation, and those on the running kernel.
+//! Runs all tests: unit tests, documentation tests, and those on the running kernel.
 
 use std::{
     env, fs,
@@ -19,19 +19,19 @@ use crate::{
     vm, workspace, world,
 };
 
-/// Makes a test that cannot run on this kernel fail instead of skipping itself.
+/// Environment variable that makes tests fail, instead of skipping them, if they cannot run on this kernel.
 pub(crate) const REQUIRE_BPF: &str = "JJLEAK_REQUIRE_BPF";
-/// The file in which a test that skips itself leaves a line with its name and reason.
+/// Environment variable with the file to which each skipped test appends a line with its name and reason.
 const SKIPPED: &str = "JJLEAK_SKIPPED";
-/// Turns on the tests that take minutes.
+/// Environment variable that enables the tests that take minutes.
 pub(crate) const LONG: &str = "JJLEAK_LONG";
-/// The number that property tests draw their cases by (proptest's `Config::rng_seed`).
+/// Environment variable with the random seed of property tests (proptest's `Config::rng_seed`).
 const SEED: &str = "PROPTEST_RNG_SEED";
-/// The same in each run: what passes, passes again. Whoever meets a rare case that nobody has tried before has changed
-/// something, or asked for it.
+/// The same seed in each run, so that results are reproducible: a new failure has its cause in a change, or in a seed set on
+/// purpose.
 const USUAL_SEED: &str = "1";
 
-/// Runs the tests on the kernel that have this in their names, and lets them talk.
+/// Runs the tests on the kernel whose names contain `filter`, with their output.
 pub(crate) fn on_kernel(filter: &str, variables: &[(&str, &str)], reason: &str) -> Result<()> {
     let object = build::object()?;
     let root = Root::obtain(reason)?;
@@ -109,8 +109,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// By which number property tests draw: the one that is asked for, the usual one, or, where there is time to look for new cases,
-/// another one each time.
+/// Seed of property tests: the requested one, the default, or, in long runs, a random one to find new cases.
 fn seed(asked_for: Option<String>, long: bool) -> String {
     let another = || RandomState::new().hash_one(std::process::id()).to_string();
     let seed = asked_for.unwrap_or_else(|| if long { another() } else { USUAL_SEED.to_owned() });
@@ -127,13 +126,13 @@ pub(crate) fn set_runner(cargo: &mut Command, root: Root) -> Result<()> {
     Ok(())
 }
 
-/// The variable that names the runner for the host that `cargo -vV` prints.
+/// Name of the variable for the runner of the host that `cargo -vV` prints.
 fn runner_variable(cargo_version: &str) -> Option<String> {
     let host = cargo_version.lines().find_map(|line| line.strip_prefix("host: "))?;
     Some(format!("CARGO_TARGET_{}_RUNNER", host.replace(['-', '.'], "_").to_uppercase()))
 }
 
-/// Runs `cargo test`, passing its output on as it comes.
+/// Runs `cargo test` and passes its output through as it arrives.
 fn run_counting(cargo: &mut Command) -> Result<Tally> {
     let mut child =
         cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start `{}`", shown(cargo)))?;
@@ -149,7 +148,7 @@ fn run_counting(cargo: &mut Command) -> Result<Tally> {
 fn pass_on(output: impl Read, terminal: &mut impl Write, tally: &mut Tally) -> Result<()> {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
-    // Tests may print what is not UTF-8.
+    // The output of tests may not be UTF-8.
     while output.read_until(b'\n', &mut line).context("cannot read the tests' output")? > 0 {
         terminal.write_all(&line).context("cannot write to stdout")?;
         tally.add_line(&String::from_utf8_lossy(&line));
@@ -158,12 +157,12 @@ fn pass_on(output: impl Read, terminal: &mut impl Write, tally: &mut Tally) -> R
     Ok(())
 }
 
-/// The file in which tests that skip themselves say so; removed when dropped.
+/// File that lists skipped tests; removed when dropped.
 struct SkippedFile(PathBuf);
 
 impl SkippedFile {
-    /// It lies in the target folder: in a world-writable one, Linux would not let tests that run as root append to a
-    /// file of this user's (`fs.protected_regular`).
+    /// In the target folder: in a world-writable one, Linux would not let tests running as root append to a file of this user
+    /// (`fs.protected_regular`).
     fn create() -> Result<Self> {
         let folder = workspace::target()?;
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! How often verdicts are right: on labelled pasts that are made up, and on programs of which it is known what they do.
+//! Accuracy of verdicts: on synthetic labelled histories, and on programs with known behaviour.
 
 use std::process::ExitCode;
 
@@ -10,16 +10,16 @@ use crate::{
     workspace,
 };
 
-/// The tests that judge them and print the tables: with ages, and without.
+/// The tests that measure it and print the tables: with ages, and without.
 const TESTS: [&str; 2] = [
     "analyze::labelled::verdicts_on_labelled_histories_are_precise_and_complete",
     "analyze::labelled::leaks_on_labelled_histories_are_leaks_without_ages_too",
 ];
 
-/// The test that judges programs.
+/// The test on programs.
 const PROGRAMS: &str = "verdicts::verdicts_on_labelled_programs_are_precise_and_complete";
 
-/// How many of each kind it judges.
+/// Environment variable with the number of histories of each kind.
 const SEEDS_VARIABLE: &str = "JJLEAK_VERDICT_SEEDS";
 
 /// `cargo xtask verdicts [SEEDS]`.

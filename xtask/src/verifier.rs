@@ -1,4 +1,4 @@
-//! What the kernel's verifier has to follow in each BPF program, kept in the repository.
+//! Number of instructions that the kernel's verifier processes for each BPF program, recorded in the repository.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::test;
 
-/// Makes the test that reads the numbers write them down.
+/// Environment variable that makes the test write the numbers to the repository.
 const KEEP: (&str, &str) = ("JJLEAK_KEEP_VERIFIED", "1");
 
 /// `cargo xtask verifier`.

@@ -1,4 +1,4 @@
-//! Where the workspace and its build output lie.
+//! Paths of the workspace and its build output.
 
 use std::{
     env,
@@ -8,13 +8,13 @@ use std::{
 use anyhow::{Context, Result};
 use cargo_metadata::MetadataCommand;
 
-/// The workspace's root folder.
+/// Root folder of the workspace.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
 }
 
-/// Cargo's target folder, wherever the developer's configuration puts it.
+/// Cargo's target folder, according to the developer's configuration.
 pub(crate) fn target() -> Result<PathBuf> {
     let metadata = MetadataCommand::new()
         .current_dir(root())
@@ -24,7 +24,7 @@ pub(crate) fn target() -> Result<PathBuf> {
     Ok(metadata.target_directory.into_std_path_buf())
 }
 
-/// Where what took long to build or to fetch is kept, for all workspaces of this user.
+/// Cache of downloads and long builds, shared by all workspaces of this user.
 pub(crate) fn cache() -> Result<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())

@@ -1,4 +1,4 @@
-//! The programs of the world: fetched, and counted by jjleak and by their oracles.
+//! Third-party programs ("the world"): downloads them, and compares jjleak's counts with those of their oracles.
 
 #[path = "../../tests/real/world/table/mod.rs"]
 #[expect(dead_code, reason = "the tests run what is installed here")]
@@ -19,12 +19,12 @@ use crate::{
     test, workspace,
 };
 
-/// Where what comes from registries lies.
+/// Environment variable with the folder of packages from registries.
 pub(crate) const CACHE: &str = "JJLEAK_WORLD_CACHE";
-/// Which programs are run: names, or all of them.
+/// Environment variable with the programs to run: names, or all.
 const WORLD: &str = "JJLEAK_WORLD";
 const ALL: &str = "all";
-/// The jjleak that is measured.
+/// Environment variable with the jjleak to test.
 const BINARY: &str = "JJLEAK_WORLD_BINARY";
 
 /// `cargo xtask world`.
@@ -46,12 +46,12 @@ pub(crate) fn world(only: &[String], list: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs what the programs need that `cargo xtask test` runs.
+/// Installs the prerequisites of the programs that `cargo xtask test` runs.
 pub(crate) fn install_for_tests() -> Result<PathBuf> {
     install(programs().filter(|program| program.is_in_tests))
 }
 
-/// Installs what programs need, and says where what comes from registries lies.
+/// Installs the prerequisites of programs. Returns the folder of packages from registries.
 fn install(programs: impl Iterator<Item = &'static Program>) -> Result<PathBuf> {
     let cache = workspace::cache()?.join("world");
     let mut packages: Vec<_> = programs.flat_map(|program| program.packages).copied().collect();
@@ -71,7 +71,7 @@ fn install(programs: impl Iterator<Item = &'static Program>) -> Result<PathBuf> 
     Ok(cache)
 }
 
-/// What fetches packages of registries.
+/// Programs that download packages from registries.
 fn fetchers(packages: &[Package]) -> Vec<Package> {
     let mut fetchers = Vec::new();
     if packages.iter().any(|package| matches!(package, Package::Wheel(_))) {
@@ -92,7 +92,7 @@ fn missing_from_debian(package: &Package) -> Option<&'static str> {
     }
 }
 
-/// Fetches a registry's package, unless it is there: into another folder first, so that the one that is used is whole.
+/// Downloads a registry's package if it is missing, into a temporary folder first, so that the final one is complete.
 fn fetch(package: &Package, cache: &Path) -> Result<()> {
     let (registry, name) = match package {
         Package::Debian { .. } | Package::Service { .. } => return Ok(()),
@@ -112,7 +112,7 @@ fn fetch(package: &Package, cache: &Path) -> Result<()> {
     fs::rename(&partial, &folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
-/// The command that puts a package into a folder.
+/// Command that downloads a package into a folder.
 fn fetcher(package: &Package, folder: &Path) -> Command {
     match package {
         Package::Npm(name) => {

@@ -1,4 +1,4 @@
-//! A compiler that can build `core` for BPF, and how to call its cargo without any other toolchain getting in.
+//! A compiler that can build `core` for BPF, and its cargo, isolated from all other toolchains.
 
 use std::{
     env,
@@ -12,20 +12,20 @@ use anyhow::Result;
 
 use super::release::Release;
 
-/// Where a sysroot keeps the source of `core`, which has to be built for BPF.
+/// Path of the source of `core` in a sysroot; it has to be built for BPF.
 const CORE_SOURCE: &str = "lib/rustlib/src/rust/library/core";
 
-/// True if the toolchain in `sysroot` has the source of `core`.
+/// Returns true if the toolchain in `sysroot` has the source of `core`.
 pub(super) fn has_core_source(sysroot: &Path) -> bool {
     sysroot.join(CORE_SOURCE).is_dir()
 }
 
-/// How the compiler gives access to the unstable features that building `core` needs.
+/// Access to the unstable features that building `core` needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Features {
-    /// It is a nightly.
+    /// A nightly compiler has them.
     Nightly,
-    /// It is a release build and must be told by `RUSTC_BOOTSTRAP`.
+    /// A release build needs `RUSTC_BOOTSTRAP`.
     Bootstrap,
 }
 
@@ -38,30 +38,30 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// The toolchain in `sysroot`, if its compiler runs.
+    /// The toolchain in `sysroot` if its compiler runs.
     pub(super) fn new(sysroot: &Path, features: Features) -> Result<Self> {
         let bin = sysroot.join("bin");
         let release = Release::of(&bin.join("rustc"))?;
         Ok(Self { bin, features, release })
     }
 
-    /// This toolchain's cargo, told to use this toolchain's compiler whatever else is installed or configured.
+    /// Command for this toolchain's cargo, set to use this toolchain's compiler whatever else is installed or configured.
     pub(super) fn cargo(&self) -> Command {
         self.command("cargo")
     }
 
-    /// The same for linting; none if no clippy is installed with this toolchain.
+    /// The same for its clippy; `None` if it is not installed.
     pub(super) fn clippy(&self) -> Option<Command> {
         if !["cargo-clippy", "clippy-driver"].iter().all(|program| self.bin.join(program).is_file()) {
             return None;
         }
-        // Not through cargo, which would look for its subcommand in CARGO_HOME first, where rustup's proxies lie.
+        // Not through cargo, which would look for its subcommand in CARGO_HOME first and find rustup's proxies.
         let mut command = self.command("cargo-clippy");
         command.env("CARGO", self.bin.join("cargo")).arg("clippy");
         Some(command)
     }
 
-    /// The search path with this toolchain in front, so that what looks for `rustc` by name finds this one.
+    /// PATH with this toolchain in front, so that programs that look for `rustc` by name find this one.
     fn path(&self) -> OsString {
         let mut path = self.bin.clone().into_os_string();
         if let Some(rest) = env::var_os("PATH") {
@@ -80,7 +80,7 @@ impl Compiler {
         }
         command.env("RUSTC", self.bin.join("rustc"));
         command.env("RUSTDOC", self.bin.join("rustdoc"));
-        // A wrapper from cargo's configuration is for the host's compiler; empty means none.
+        // A wrapper in cargo's configuration is for the host's compiler; an empty value disables it.
         command.env("RUSTC_WRAPPER", "");
         command.env("PATH", self.path());
         if self.features == Features::Bootstrap {
@@ -97,8 +97,8 @@ impl fmt::Display for Compiler {
     }
 }
 
-/// True for variables with which cargo, rustup or the developer steer the host's toolchain. What says where crates come
-/// from and how to reach them stays.
+/// Returns true for variables with which cargo, rustup or the developer control the host's toolchain. Variables on registries
+/// and network access are kept.
 fn belongs_to_another_toolchain(variable: &str) -> bool {
     const KEPT: &[&str] = &[
         "CARGO_HOME",

@@ -1,4 +1,4 @@
-//! bpf-linker: finding one that reads a compiler's bitcode, or building it.
+//! bpf-linker: finds one that reads a compiler's bitcode, or builds it.
 
 use std::{
     collections::BTreeSet,
@@ -17,23 +17,23 @@ use crate::{
     workspace,
 };
 
-/// The release that is known to build this workspace's BPF programs, and the LLVM majors that it builds against.
+/// Version that is known to build this workspace's BPF programs, and the LLVM majors that it supports.
 const VERSION: &str = "0.13.0";
 const VERSION_SUPPORTS: std::ops::RangeInclusive<u32> = 21..=23;
 
 const PROGRAM: &str = "bpf-linker";
 
-/// Buffer for reading a linker's executable, which may be over 100 MB.
+/// Buffer size for reading the executable of a linker, which may exceed 100 MB.
 const READ_BUFFER: usize = 1 << 20;
 
-/// A linker for bitcode of LLVM `major`: one on the PATH, or one that xtask has built before.
+/// A linker for bitcode of LLVM `major`: from the PATH, or built by xtask before.
 pub(super) fn find(major: u32) -> Option<PathBuf> {
     let on_path = on_path(PROGRAM).filter(|path| llvm_major(path) == Some(major));
     let built = || Some(folder(major).ok()?.join("bin").join(PROGRAM));
     on_path.filter(|path| runs(path)).or_else(|| built().filter(|path| runs(path)))
 }
 
-/// Builds a linker for bitcode of LLVM `major` into xtask's own folder, with LLVM from the distribution.
+/// Builds a linker for bitcode of LLVM `major` into xtask's own folder, with the distribution's LLVM.
 pub(super) fn install(major: u32) -> Result<PathBuf> {
     let llvm = PathBuf::from(format!("/usr/lib/llvm-{major}"));
     if !llvm.join("lib/libLLVM.so").exists() {
@@ -49,7 +49,7 @@ pub(super) fn install(major: u32) -> Result<PathBuf> {
         .arg(&root)
         .env("LLVM_PREFIX", &llvm)
         .env("LIBRARY_PATH", llvm.join("lib"))
-        // cargo builds in a folder of its own that it removes afterwards.
+        // cargo then builds in a temporary folder.
         .env_remove("CARGO_TARGET_DIR")
         .env_remove("RUSTFLAGS");
     if let Some(version) = pinned_version(major) {
@@ -63,12 +63,12 @@ pub(super) fn install(major: u32) -> Result<PathBuf> {
     Ok(linker)
 }
 
-/// The release to install for LLVM `major`; none means the newest, for an LLVM that came after the pinned one.
+/// Version to install for LLVM `major`; `None` means the newest, for an LLVM newer than the pinned version supports.
 fn pinned_version(major: u32) -> Option<&'static str> {
     VERSION_SUPPORTS.contains(&major).then_some(VERSION)
 }
 
-/// The folder of the linker that xtask builds for LLVM `major`.
+/// Folder of the linker that xtask builds for LLVM `major`.
 fn folder(major: u32) -> Result<PathBuf> {
     let version = pinned_version(major).unwrap_or("newest");
     Ok(workspace::cache()?.join(format!("{PROGRAM}-{version}-llvm{major}")))
@@ -79,12 +79,12 @@ fn runs(linker: &Path) -> bool {
     succeeds(Command::new(linker).arg("--version"))
 }
 
-/// The LLVM major that the linker at `path` reads; none if it cannot be told.
+/// LLVM major that the linker at `path` reads; `None` if unknown.
 ///
-/// `bpf-linker --version` does not say it, so the executable is searched for what names its LLVM: the shared library
-/// it needs, or the producer string of the bitcode writer.
+/// `bpf-linker --version` does not print it. Instead, the executable is searched for the name of the shared library that it
+/// needs, or for the producer string of the bitcode writer.
 fn llvm_major(path: &Path) -> Option<u32> {
-    // A rustup or cargo proxy would be a link; the file behind it counts.
+    // A rustup or cargo proxy is a link; the target file counts.
     let path = fs::canonicalize(path).ok()?;
     let majors = llvm_majors(BufReader::with_capacity(READ_BUFFER, File::open(path).ok()?)).ok()?;
     match majors.into_iter().collect::<Vec<_>>()[..] {
@@ -93,10 +93,10 @@ fn llvm_major(path: &Path) -> Option<u32> {
     }
 }
 
-/// Majors in all of `libLLVM.so.22.1`, `libLLVM-22.so` and `LLVM22.1.8` that occur in `executable`.
+/// Majors in all occurrences of forms such as `libLLVM.so.22.1`, `libLLVM-22.so` and `LLVM22.1.8` in `executable`.
 ///
-/// It reads up to each `M` rather than going byte by byte: xtask is built without optimization, the standard library's
-/// search is not.
+/// It reads up to each `M` instead of byte by byte: xtask is built without optimization, but the standard library's search is
+/// optimized.
 fn llvm_majors(mut executable: impl BufRead) -> io::Result<BTreeSet<u32>> {
     let mut majors = BTreeSet::new();
     let mut piece = Vec::new();
@@ -113,7 +113,7 @@ fn llvm_majors(mut executable: impl BufRead) -> io::Result<BTreeSet<u32>> {
     }
 }
 
-/// The number in front of `.` or `-`, behind what stands between `LLVM` and its version in a library's name.
+/// The number before `.` or `-`, after the separator between `LLVM` and its version in a library's name.
 fn leading_major(text: &[u8]) -> Option<u32> {
     let library = text.strip_prefix(b".so.").or_else(|| text.strip_prefix(b"-"));
     let (version, end): (_, &[u8]) = library.map_or((text, b"."), |version| (version, b".-"));

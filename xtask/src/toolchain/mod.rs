@@ -1,8 +1,8 @@
 //! The BPF toolchain: a compiler with the source of `core`, and a linker of the same LLVM major.
 //!
-//! What is there is taken, in this order: a nightly of rustup's, then the distribution's compiler, each only with a
-//! matching linker. If there is neither, the distribution's packages are installed and a linker is built. Toolchains
-//! are called by path and never by name, so that none gets in the way of another.
+//! Order of preference: a nightly of rustup, then the distribution's compiler, each only with a matching linker. If there is
+//! neither, the distribution's packages are installed and a linker is built. Toolchains are called by path, never by name, so
+//! that they do not interfere with each other.
 
 mod compiler;
 mod linker;
@@ -17,17 +17,17 @@ use anyhow::Result;
 use self::compiler::Compiler;
 use crate::command::announce;
 
-/// The target that BPF objects are built for: little endian, as every machine that jjleak supports.
+/// Target of BPF objects: little-endian, like all machines that jjleak supports.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
-/// A compiler and the linker that goes with it.
+/// A compiler and its matching linker.
 pub(crate) struct Toolchain {
     compiler: Compiler,
     linker: PathBuf,
 }
 
 impl Toolchain {
-    /// The best toolchain that is there.
+    /// The preferred installed toolchain.
     pub(crate) fn find() -> Option<Self> {
         rustup::compilers().into_iter().chain(system::compiler()).find_map(|compiler| {
             let linker = linker::find(compiler.release.llvm)?;
@@ -35,7 +35,7 @@ impl Toolchain {
         })
     }
 
-    /// The best toolchain that is there; if there is none, installs one and says so.
+    /// The preferred installed toolchain; if there is none, installs one and announces it.
     pub(crate) fn find_or_install() -> Result<Self> {
         if let Some(toolchain) = Self::find() {
             return Ok(toolchain);
@@ -48,15 +48,15 @@ impl Toolchain {
         Ok(Self { compiler, linker })
     }
 
-    /// `cargo build` for BPF; the caller adds what to build. The compiler's flags are those that the workspace's
-    /// `.cargo/config.toml` has for the target.
+    /// Command `cargo build` for BPF; the caller adds what to build. Compiler flags come from the workspace's
+    /// `.cargo/config.toml`.
     pub(crate) fn build(&self) -> Command {
         let mut command = self.compiler.cargo();
         command.arg("build");
         self.for_bpf(command)
     }
 
-    /// `cargo clippy` for BPF; none if this toolchain has no clippy.
+    /// Command `cargo clippy` for BPF; `None` if this toolchain has no clippy.
     pub(crate) fn clippy(&self) -> Option<Command> {
         Some(self.for_bpf(self.compiler.clippy()?))
     }

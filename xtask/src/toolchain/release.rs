@@ -1,4 +1,4 @@
-//! What a compiler says about itself.
+//! Version information of a compiler.
 
 use std::{path::Path, process::Command};
 
@@ -6,17 +6,17 @@ use anyhow::{Context, Result};
 
 use crate::command::stdout;
 
-/// The parts of `rustc -vV` that decide what fits together.
+/// The parts of `rustc -vV` that decide compatibility.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Release {
     /// As printed: `1.96.0`, `1.97.0-nightly`.
     pub(super) version: String,
-    /// Major version of the LLVM inside. A BPF linker must have the same: bitcode changes between majors.
+    /// Major version of its LLVM. A BPF linker must have the same: bitcode changes between majors.
     pub(super) llvm: u32,
 }
 
 impl Release {
-    /// Asks the compiler at `rustc`.
+    /// Reads it from the compiler at `rustc`.
     pub(super) fn of(rustc: &Path) -> Result<Self> {
         let text = stdout(Command::new(rustc).arg("-vV").env_remove("LD_LIBRARY_PATH"))?;
         Self::parse(&text).with_context(|| format!("cannot make sense of `{} -vV`:\n{text}", rustc.display()))
@@ -28,7 +28,7 @@ impl Release {
         Some(Self { version: field("release")?.to_owned(), llvm: llvm.split('.').next()?.parse().ok()? })
     }
 
-    /// Whether this is at least the `major.minor` release that the workspace declares as its minimum.
+    /// Returns true for at least the `major.minor` release that the workspace declares as its minimum.
     pub(super) fn is_at_least(&self, minimum: &str) -> bool {
         let numbers = |version: &str| -> Option<(u32, u32)> {
             let mut parts = version.split('.');

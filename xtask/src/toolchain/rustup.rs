@@ -1,4 +1,4 @@
-//! Nightly toolchains that rustup has installed.
+//! Nightly toolchains installed by rustup.
 
 use std::{
     env, fs,

@@ -1,6 +1,6 @@
 //! The distribution's own Rust in /usr: Debian's `rustc-web`, `cargo-web` and `rust-web-src`.
 //!
-//! It is a release build without nightly's features, which `RUSTC_BOOTSTRAP` turns on.
+//! It is a release build; `RUSTC_BOOTSTRAP` enables the unstable features.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use crate::{apt, command::announce};
 
 const SYSROOT: &str = "/usr";
 
-/// The workspace's minimum, as Cargo.toml declares it.
+/// The workspace's minimum version, from Cargo.toml.
 const MINIMUM: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Debian keeps these current in stable releases, since browsers are built with them. Its plain `rustc` is years old.
+/// Debian keeps these current in stable releases because browsers are built with them. Its plain `rustc` is years old.
 const PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
 
-/// The distribution's compiler, if it is there with its sources and new enough for this workspace.
+/// The distribution's compiler, if installed with its sources and new enough for this workspace.
 pub(super) fn compiler() -> Option<Compiler> {
     let sysroot = Path::new(SYSROOT);
     if !has_core_source(sysroot) {
@@ -36,7 +36,7 @@ pub(super) fn install() -> Result<Compiler> {
     if let Some(compiler) = compiler() {
         return Ok(compiler);
     }
-    // Package lists from before the last update of the packages offer one that was released with the distribution.
+    // Outdated package lists offer the version that was released with the distribution.
     announce(&format!("the Rust compiler in {SYSROOT} is older than {MINIMUM}; looking for a newer one"));
     apt::refresh()?;
     install_packages()?;

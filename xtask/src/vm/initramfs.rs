@@ -1,5 +1,5 @@
-//! An archive of files in the format that the kernel unpacks as its first root (Documentation/driver-api/early-userspace/
-//! buffer-format.rst: "newc").
+//! An archive of files in the format that the kernel unpacks as its first root ("newc",
+//! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::{fs, io, os::unix::fs::PermissionsExt, path::Path};
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Default)]
 pub(super) struct Initramfs {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ impl Initramfs {
         }
     }
 
-    /// Adds a copy of a file, with the folders that it is in.
+    /// Adds a copy of a file, and its parent folders.
     pub(super) fn copy(&mut self, from: &Path, to: &Path) -> Result<()> {
         let read = || io::Result::Ok((fs::read(from)?, fs::metadata(from)?.permissions().mode()));
         let (content, mode) = read().with_context(|| format!("cannot read {}", from.display()))?;
@@ -33,7 +33,7 @@ impl Initramfs {
         Ok(())
     }
 
-    /// Adds a file, with the folders that it is in.
+    /// Adds a file, and its parent folders.
     pub(super) fn write(&mut self, to: &Path, permissions: u32, content: &[u8]) {
         if let Some(folder) = to.parent() {
             self.add_folders(folder);
@@ -41,7 +41,7 @@ impl Initramfs {
         self.add(to, FILE | permissions & 0o777, content);
     }
 
-    /// The archive.
+    /// Returns the finished archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.add(Path::new("TRAILER!!!"), 0, &[]);
         self.bytes

@@ -1,4 +1,4 @@
-//! jjleak on another kernel: Debian's, in a virtual machine that needs no hardware support.
+//! Tests jjleak on another kernel: Debian's, in a virtual machine that needs no hardware support.
 
 mod initramfs;
 pub(crate) mod service;
@@ -19,20 +19,20 @@ use crate::{
 };
 use initramfs::Initramfs;
 
-/// The package that depends on Debian's kernel for virtual machines.
+/// Package that depends on Debian's kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// A machine of software emulation that hangs does not end by itself.
+/// The limit ends a hung machine, which would otherwise run forever; it allows for software emulation.
 const SMALL: Machine = Machine { memory_mib: "1024", limit_seconds: "300" };
-/// Before each report, on the machine's console.
+/// Prefix of each report on the machine's console.
 const REPORT: &str = "jjleak-vm-report:";
-/// What `leak.c` leaks and allocates: blocks and bytes.
+/// Blocks and bytes that `leak.c` leaks and allocates.
 const LEAKED: [u64; 2] = [1000, 123_000];
 const ALLOCATED: [u64; 2] = [2000, 200_000];
 
-/// Runs jjleak on a program that leaks, in each of these ways.
+/// Options of the runs of jjleak on a program that leaks.
 const RUNS: [&str; 3] = ["", "--follow", "--mmap"];
 
-/// What a machine may take.
+/// Limits of a machine.
 struct Machine {
     memory_mib: &'static str,
     limit_seconds: &'static str,
@@ -42,7 +42,7 @@ struct Machine {
 pub(crate) fn test() -> Result<ExitCode> {
     let folder = prepare()?;
     let built = build::program(&build::object()?, true)?;
-    // Its debug information would not fit the machine's memory.
+    // Its debug information would not fit into the machine's memory.
     let jjleak = folder.join("jjleak");
     run(Command::new("strip").args(["--strip-debug", "-o"]).args([&jjleak, &built]))?;
     let kernel = kernel(&folder)?;
@@ -62,7 +62,7 @@ pub(crate) fn test() -> Result<ExitCode> {
     }
 }
 
-/// Makes sure that there can be a virtual machine; where its files go.
+/// Installs the requirements of virtual machines. Returns the folder for their files.
 fn prepare() -> Result<PathBuf> {
     if on_path("qemu-system-x86_64").is_none() {
         apt::install(&["qemu-system-x86"], "another kernel is tested in a virtual machine")?;
@@ -72,7 +72,7 @@ fn prepare() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Debian's kernel, fetched once for each of its versions.
+/// Debian's kernel, downloaded once per version.
 fn kernel(folder: &Path) -> Result<PathBuf> {
     let depends = stdout(Command::new("apt-cache").args(["depends", "--no-recommends", KERNEL]))?;
     let image = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
@@ -96,7 +96,7 @@ fn kernel(folder: &Path) -> Result<PathBuf> {
     Ok(kernel)
 }
 
-/// The machine's files: jjleak, the program that leaks, one that runs both, and the libraries of all.
+/// The machine's files: jjleak, the program that leaks, a program that runs both, and the libraries of all.
 fn root(jjleak: &Path, folder: &Path) -> Result<Vec<u8>> {
     let sources = workspace::root().join("tests/fixtures/vm");
     let mut archive = Initramfs::default();
@@ -123,14 +123,14 @@ fn root(jjleak: &Path, folder: &Path) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// The shared libraries that a program needs, the loader among them.
+/// The shared libraries that a program needs, including the loader.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let needed = stdout(Command::new("ldd").arg(program))?;
     let paths = needed.split_ascii_whitespace().filter(|word| word.starts_with('/'));
     Ok(paths.map(|word| PathBuf::from(word.trim_end_matches(':'))).collect())
 }
 
-/// What the machine says on its console.
+/// Boots the machine and returns its console output.
 fn boot(kernel: &Path, archive: &Path, machine: &Machine) -> Result<String> {
     let output = Command::new("timeout")
         .args([machine.limit_seconds, "qemu-system-x86_64", "-m", machine.memory_mib])
@@ -153,7 +153,7 @@ fn release(console: &str) -> &str {
     console.lines().find_map(|line| line.trim_start().strip_prefix("jjleak-vm-kernel:")).unwrap_or("?").trim()
 }
 
-/// Every run's report has what the program knows that it leaked, to the byte.
+/// Checks that every run's report equals the known leaks of the program, to the byte.
 fn check(console: &str) -> Result<()> {
     let reports: Vec<_> = console.lines().filter_map(|line| line.split_once(REPORT)).collect();
     ensure!(reports.len() == RUNS.len(), "{} reports of {}", reports.len(), RUNS.len());
@@ -165,7 +165,7 @@ fn check(console: &str) -> Result<()> {
 
 fn check_report(report: &str) -> Result<()> {
     let report: Value = serde_json::from_str(report).context("no report in JSON")?;
-    // The C library allocates, too.
+    // Allocations of the C library are excluded.
     let own = |stack: &&Value| ["leak", "main"].iter().any(|caller| stack["frames"][1]["symbol"] == *caller);
     let stacks = report["stacks"].as_array().context("no stacks")?;
     let sum = |key: &str| {

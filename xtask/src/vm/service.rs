@@ -1,4 +1,4 @@
-//! The service under a real systemd, with the user, the capabilities and the filters that its unit gives it.
+//! Tests the service under a real systemd, with the user, the capabilities and the filters of its unit.
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +17,16 @@ use crate::{
     workspace,
 };
 
-/// Debian with systemd takes 200 MiB, twice while it is unpacked, and boots in half a minute.
+/// Debian with systemd takes 200 MiB, twice that while it is unpacked, and boots in half a minute.
 const MACHINE: Machine = Machine { memory_mib: "2048", limit_seconds: "900" };
-/// The release whose systemd it is, and whose kernel.
+/// Release of systemd and the kernel.
 const RELEASE: &str = "bookworm";
-/// Before what the machine says on its console.
+/// Prefix of results on the machine's console.
 const SAID: &str = "jjleak-vm:";
-/// The unit's capabilities by their numbers (include/uapi/linux/capability.h): `DAC_READ_SEARCH`, `SYS_PTRACE`, `PERFMON`, `BPF` and `CHECKPOINT_RESTORE`.
+/// The unit's capabilities by number (include/uapi/linux/capability.h): `DAC_READ_SEARCH`, `SYS_PTRACE`, `PERFMON`, `BPF` and
+/// `CHECKPOINT_RESTORE`.
 const CAPABILITIES: [u32; 5] = [2, 19, 38, 39, 40];
-/// What this old kernel needs beside: `SYS_ADMIN` for good, and `NET_ADMIN` to begin with.
+/// Further capabilities that this old kernel needs: `SYS_ADMIN` permanently, and `NET_ADMIN` at the start.
 const SYS_ADMIN: u32 = 21;
 const NET_ADMIN: u32 = 12;
 
@@ -58,7 +59,7 @@ pub(crate) fn test() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Debian with systemd, made once.
+/// A Debian with systemd, created once.
 fn system(folder: &Path, root: Root) -> Result<PathBuf> {
     let system = folder.join(RELEASE);
     if !system.exists() {
@@ -74,7 +75,7 @@ fn system(folder: &Path, root: Root) -> Result<PathBuf> {
     Ok(system)
 }
 
-/// The program that leaks. Debian's own C library is the machine's.
+/// The program that leaks. The machine has Debian's own C library.
 fn leaking(folder: &Path) -> Result<PathBuf> {
     let program = folder.join("leaking");
     let source = workspace::root().join("tests/fixtures/verdicts.c");
@@ -82,7 +83,7 @@ fn leaking(folder: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Whether the service is and does what its unit says.
+/// Checks that the service runs as its unit specifies.
 fn check(console: &str) -> Result<()> {
     let said: BTreeMap<&str, &str> = console
         .lines()
@@ -128,7 +129,7 @@ fn check(console: &str) -> Result<()> {
         ensure!(value(key)?.contains(part), "{key} is {}, without \"{part}\"", value(key)?);
     }
     ensure!(value("names")? != "0", "the profile does not name what leaks");
-    // How long it took is told and not judged: emulation is slow.
+    // The time is printed, but not checked: emulation is slow.
     let stopping: u64 = value("stopping_ms")?.parse()?;
     announce(&format!("the service ended within {stopping} ms, profiling"));
     Ok(())
