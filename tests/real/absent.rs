@@ -1,11 +1,11 @@
-//! Stacks around memory that is not there at first.
+//! Stacks around a page that is not present at first.
 
 use crate::support::books::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;
 
-/// Blocks that the fixture allocates with the page absent, and with the page there.
+/// Size and number of the blocks that the fixture allocates with the page absent, and with it present.
 const BLOCKS: [(u64, u64); 2] = [(2001, 1), (2002, 8)];
 
 #[test]

@@ -1,5 +1,5 @@
-//! `--refresh-perf-map`: JVMs are asked for the names of their code if that can do no harm, and nothing else that is put in
-//! the place of what jjleak looks for gets anything.
+//! `--refresh-perf-map`: JVMs are asked for the names of their code only if that is harmless. Anything else in the places that
+//! jjleak uses for the request is left untouched.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,22 +17,22 @@ use crate::support::java::{Java, classes, java_frames};
 use crate::support::jjleak::Jjleak;
 use crate::support::privilege::require_program;
 
-/// Attaches to a process that counts all blocks of at least a few pages, and asks.
+/// Attaches to a process with an option that asks it for a perf map; counts blocks of at least a few pages only.
 fn asking(pid: &str) -> Jjleak {
     Jjleak::attached(["-v", "--refresh-perf-map", "-p", pid, "3600", "--format", "json", "-z", "4000"])
 }
 
-/// What jjleak says of a request that failed.
+/// jjleak's message on a failed request.
 fn failure(jjleak: &mut Jjleak) -> String {
     jjleak.wait_for(" WARN process ")
 }
 
-/// Fails unless the program runs on and has printed nothing but what it was asked for.
+/// Fails unless the program continues to run and has printed only the requested output.
 fn assert_unharmed(java: &mut Java) {
     assert_eq!(java.ask("leak 1"), [""; 0]);
 }
 
-/// Where a JVM listens, and its perf map. Both go with this.
+/// Socket of a JVM, and its perf map. Both are removed when dropped.
 struct Places {
     socket: PathBuf,
     map: PathBuf,
@@ -47,13 +47,13 @@ impl Places {
 
 impl Drop for Places {
     fn drop(&mut self) {
-        // They may never have been there.
+        // They may not exist.
         let _ = fs::remove_file(&self.socket);
         let _ = fs::remove_file(&self.map);
     }
 }
 
-/// A copy of the installed JDK that describes its code as no version does.
+/// A copy of the installed JDK whose description of its code matches no known version.
 fn unknown_jdk() -> TempDir {
     let home = fs::canonicalize("/usr/bin/java").unwrap();
     let home = home.ancestors().nth(2).unwrap();
@@ -69,7 +69,7 @@ fn unknown_jdk() -> TempDir {
         }
     }
     symlink(home.join("conf"), copy.path().join("conf")).unwrap();
-    // By these the JVM finds the rest.
+    // The JVM locates its other files from these.
     for file in ["bin/java", "lib/libjli.so"] {
         assert!(
             Command::new("cp").arg(home.join(file)).arg(copy.path().join(file)).status().unwrap().success()
@@ -87,14 +87,14 @@ fn unknown_jdk() -> TempDir {
 fn a_jvm_that_jjleak_cannot_look_into_writes_down_its_names() {
     require_program!("javac");
     let jdk = unknown_jdk();
-    // So that there is code, and its frames can be found.
+    // For compiled code whose frames can be found.
     let options = ["-Xbatch", "-XX:TieredStopAtLevel=1", "-XX:+PreserveFramePointer"];
     let mut java = Java::start(&jdk.path().join("bin/java"), &options);
     let places = Places::of(&java);
     java.ask("warm 20000");
     java.ask("leak 20000");
     let mut jjleak = asking(&java.pid().to_string());
-    // Until the warning it could be a JVM that is just starting, whose code nobody can unwind through.
+    // Before the warning, it could be a JVM that is just starting, whose code cannot be unwound yet.
     let warning = format!(" WARN {}", jdk.path().join("lib/server/libjvm.so").display());
     jjleak.wait_for_all(&[" INFO process", &warning]);
     java.ask("leak 500");
@@ -111,7 +111,7 @@ fn a_jvm_that_jjleak_cannot_look_into_writes_down_its_names() {
 #[test]
 fn a_jvm_that_listens_already_is_asked_without_a_signal() {
     require_program!("javac");
-    // It listens from the start, since SIGQUIT would end it.
+    // It listens from the start, because SIGQUIT would end it.
     let mut java = Java::start(Path::new("java"), &["-Xrs"]);
     let places = Places::of(&java);
     let mut jjleak = asking(&java.pid().to_string());
@@ -131,7 +131,7 @@ fn a_jvm_that_must_not_get_the_signal_does_not_get_it() {
     ] {
         let mut java = Java::start(Path::new("java"), &[option]);
         let places = Places::of(&java);
-        // With -Xrs.
+        // Created because of -Xrs.
         let _ = fs::remove_file(&places.socket);
         let mut jjleak = asking(&java.pid().to_string());
         let said = failure(&mut jjleak);
@@ -160,7 +160,7 @@ fn what_is_no_socket_of_the_jvm_is_not_talked_to() {
             },
             "belongs to user 4711",
         ),
-        // A link to another file in the place of the map would have the JVM write to that one.
+        // A link to another file, which would make the JVM overwrite that file.
         (
             &|| symlink(other.path().join("file"), &places.map).unwrap(),
             "is in the way: it is a symbolic link",
@@ -214,7 +214,7 @@ fn a_jvm_that_is_stopped_does_not_get_the_signal() {
     assert!(!places.socket.exists());
 }
 
-/// A JVM that cannot create its socket, and the folder it runs in.
+/// A JVM that cannot create its socket, and its working directory.
 fn deaf() -> (Java, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let script = "mount --bind \"$0\" /mnt && cd \"$1\" && mount -t tmpfs -o ro tmpfs /tmp && \
@@ -269,7 +269,7 @@ fn a_jvm_in_a_container_is_asked_there_as_its_own_user() {
     let root = PathBuf::from(format!("/proc/{pid}/root/tmp"));
     let names = fs::read_to_string(root.join("perf-1.map")).unwrap();
     assert!(names.contains("Interpreter"), "{names}");
-    // The trigger could be in no other place, for / is not this user's.
+    // The trigger file can be nowhere else: this user cannot write to /.
     assert!(!root.join(".attach_pid1").exists());
     assert_unharmed(&mut java);
 }

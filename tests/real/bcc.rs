@@ -1,10 +1,10 @@
-//! A script that reads reports of bcc's memleak reads jjleak's.
+//! A script for reports of bcc's memleak can read those of jjleak.
 
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// One report, as a script for bcc takes it apart: the number in the header, then bytes, allocations and frames of each
-/// stack; blocks in between.
+/// One report, as a script for bcc parses it: the number in the header, then bytes, allocations and frames of each stack, with
+/// the blocks in between.
 #[derive(Debug, Default)]
 struct Report {
     top: usize,
@@ -13,7 +13,7 @@ struct Report {
 }
 
 /// Matches `[HH:MM:SS] Top N stacks with outstanding allocations:`, `\t<bytes> bytes in <n> allocations from stack`,
-/// `\t\t<frame>` and `\taddr = <hex> size = <bytes>`; like regular expressions that are not anchored at the end.
+/// `\t\t<frame>` and `\taddr = <hex> size = <bytes>`, like regular expressions without an anchor at the end.
 fn reports(text: &str) -> Vec<Report> {
     let mut reports = Vec::<Report>::new();
     for line in text.lines() {
@@ -46,7 +46,7 @@ fn header(line: &str) -> Option<usize> {
     (is_time && rest == "stacks with outstanding allocations:").then(|| top.parse().unwrap())
 }
 
-/// The last report of a run with these options, and what the program has booked as live.
+/// The last report of a run with these options, and the live bytes and objects according to the program.
 fn report(options: &[&str]) -> (Report, u64, u64) {
     let mut ledger = Ledger::start();
     let jjleak = ledger.attach(options);

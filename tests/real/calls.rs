@@ -1,4 +1,4 @@
-//! Every allocation function and the corners of its contract: reports equal the program's own books, by call site, to
+//! Every allocation function and the corner cases of its contract: reports equal the program's own accounting, by call site, to
 //! the byte and to the object.
 
 use std::fs;
@@ -8,7 +8,7 @@ use crate::support::jjleak::Ended;
 use crate::support::ledger::{assert_exact, assert_exact_with};
 use crate::support::privilege::require_bpf;
 
-/// Tests that play a scenario in which nothing may be lost.
+/// Tests that run a scenario in which nothing may be lost.
 macro_rules! exact {
     ($($name:ident: $scenario:literal;)+) => {
         $(
@@ -67,7 +67,7 @@ fn one_probe_sees_a_malloc_whose_code_allows_it() {
 
     let [malloc] = &sites(&["--entry-and-return"])[..] else { panic!("malloc has one site") };
     assert!(malloc.contains("(Allocate, "), "{malloc}");
-    // What the code of another C library allows is not known here.
+    // The result depends on the C library's code; it is known for that of Debian 12 only.
     let is_debian_12 = fs::read_to_string("/etc/os-release").is_ok_and(|it| it.contains("bookworm"));
     let inside = sites(&[]);
     assert!(!is_debian_12 || inside.iter().any(|site| site.contains("(Given, ")), "{inside:#?}");

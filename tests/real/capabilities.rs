@@ -1,4 +1,4 @@
-//! The smallest set of capabilities that does the whole job, and what is said without each of them.
+//! The smallest set of capabilities that suffices, and jjleak's messages if one of them is missing.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -18,14 +18,14 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_program;
 use crate::support::process::Process;
 
-/// What SECURITY.md and the service unit name.
+/// The capabilities in SECURITY.md and the service unit.
 const ENOUGH: [&str; 5] = ["bpf", "perfmon", "sys_ptrace", "dac_read_search", "checkpoint_restore"];
 
-/// Two users: neither is root, and neither may read what is the other's.
+/// Two users who are not root and may not read each other's files.
 const USER: &str = "65534";
 const TARGETS_USER: &str = "4711";
 
-/// jjleak, where other users can execute it, and a folder that its user may write to.
+/// A jjleak that other users can execute, and a folder that its user can write.
 struct Installed {
     folder: TempDir,
     program: PathBuf,
@@ -39,7 +39,7 @@ impl Installed {
         Self { folder, program }
     }
 
-    /// Runs jjleak as a user who is not root, with these capabilities and no others.
+    /// Runs jjleak as a user other than root, with exactly these capabilities.
     fn run(&self, capabilities: &[&str], arguments: &[&str]) -> Jjleak {
         let mut command = self.command(capabilities);
         command.args(arguments).stdout(Stdio::piped());
@@ -57,7 +57,7 @@ impl Installed {
     }
 }
 
-/// The ledger program, run by a user who is neither root nor jjleak's. It and a library of it have been deleted since.
+/// The ledger program, run by a user who is neither root nor jjleak's. Its file and that of one of its libraries are deleted.
 fn target(folder: &Path) -> Ledger {
     let program = compile::copy(compile::ledger(), folder);
     let library = compile::copy(compile::stacks_library(), folder);
@@ -69,7 +69,7 @@ fn target(folder: &Path) -> Ledger {
     ledger
 }
 
-/// The capabilities but this one.
+/// All capabilities except this one.
 fn without(one: &str) -> Vec<&'static str> {
     ENOUGH.into_iter().filter(|capability| *capability != one).collect()
 }
@@ -163,12 +163,12 @@ fn doctor_lists_what_is_missing() {
     assert!(!ended.stdout.contains("CAP_"), "{}", ended.stdout);
 }
 
-/// Beside [`ENOUGH`], what `older-kernels.conf` gives to hear of programs that start.
+/// The capability that `older-kernels.conf` adds to [`ENOUGH`], for receiving process events.
 const TO_LISTEN: &str = "net_admin";
 
 /// The effective capabilities of each thread of a process, by their names in `setpriv`.
 fn capabilities_of_threads(pid: u32) -> Vec<Vec<&'static str>> {
-    /// Their numbers (include/uapi/linux/capability.h).
+    /// Capabilities by number (include/uapi/linux/capability.h).
     const NUMBERS: [(&str, u32); 6] = [
         ("bpf", 39),
         ("perfmon", 38),
@@ -186,24 +186,24 @@ fn capabilities_of_threads(pid: u32) -> Vec<Vec<&'static str>> {
         Some(NUMBERS.iter().filter(|(_, number)| set >> number & 1 == 1).map(|(name, _)| *name).collect())
     };
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    // Threads end while they are looked at.
+    // Threads may end during the scan.
     threads.filter_map(|thread| of_thread(thread.ok()?)).collect()
 }
 
-/// Fails unless every thread has exactly what is enough.
+/// Fails unless every thread has exactly the capabilities in [`ENOUGH`].
 fn assert_enough(pid: u32) {
     let threads = capabilities_of_threads(pid);
     assert!(!threads.is_empty() && threads.iter().all(|capabilities| *capabilities == ENOUGH), "{threads:?}");
 }
 
-/// As the unit runs it: another user than root, and no `CAP_SYS_ADMIN`.
+/// As in its unit: a user other than root, and no `CAP_SYS_ADMIN`.
 #[test]
 fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profiling_takes() {
     require_program!("setpriv");
     let installed = Installed::new();
     let place = Place::new("unit");
     let changes = [
-        // As long again if there is no verdict by then: so much that no load of the machine takes all of it.
+        // Extended by the same time if there is no verdict by then; this suffices even on a loaded machine.
         ("duration = \"60s\"", "duration = \"30s\""),
         ("settle = \"1s\"", "settle = \"2s\"\nmax_overhead = \"1000%\""),
     ];
@@ -224,7 +224,7 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     };
     let (program, _said) = target();
 
-    // What it was given beyond that, it gives away.
+    // It drops the capabilities beyond that.
     let daemon = with(&[&ENOUGH[..], &[TO_LISTEN]].concat());
     assert_enough(daemon.pid());
     daemon.end();
@@ -232,7 +232,7 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     let mut daemon = with(&ENOUGH);
     let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", program.id()));
     assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
-    // What it cannot do is said, and what it does instead.
+    // It reports what it cannot do, and what it does instead.
     let unbounded = daemon.until("CAP_SYS_ADMIN", LONG);
     let told = unbounded["message"].as_str().unwrap();
     assert!(told.contains("everything is counted until a look shows that it costs too much"), "{told}");
@@ -243,7 +243,7 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     let report = Ended::of(["report".as_ref(), place.kept().last().unwrap().as_os_str()]).assert_done();
     assert!(report.stdout.contains("forget_message"), "{}", report.stdout);
 
-    // It hears of programs that start, or says that it does not.
+    // Either it receives events of process starts, or it says that it does not.
     if !daemon.has_said("process events are unavailable") {
         let (other, _said) = target();
         daemon.until(&format!("(pid {})", other.id()), SOON);

@@ -1,4 +1,4 @@
-//! Clients of the daemon that are many, slow, or talk nonsense.
+//! Clients of the daemon that are numerous, slow, or send malformed requests.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use crate::support::daemon::{Daemon, Place};
 use crate::support::privilege::require_bpf;
 use crate::support::random::Random;
 
-/// A daemon that watches nobody and listens.
+/// A daemon that listens and watches no process.
 fn listening(place: &Place, http: &str) -> Daemon {
     place.configure("", &format!("{}\n{http}", place.served_on_request()));
     place.start()
@@ -56,7 +56,7 @@ fn of_a_thousand_clients_at_the_same_time_each_is_answered_and_nothing_stays_beh
     assert!(said.iter().all(|line| line["level"] == "INFO"), "{said:#?}");
 }
 
-/// Asks, however long the others before it take.
+/// Sends a request and waits, however long earlier ones take.
 fn asked_patiently(socket: &Path, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
@@ -78,7 +78,7 @@ fn clients_that_send_a_byte_now_and_then_are_sent_away_and_others_get_their_plac
             thread::spawn(move || {
                 stream.write_all(b"GET / HTTP/1.1\r\nx: ").unwrap();
                 stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-                // Until it is hung up on.
+                // Until the daemon closes the connection.
                 while stream.write_all(b"x").is_ok() {
                     if stream.read(&mut [0; 64]).is_ok_and(|read| read == 0) {
                         break;
@@ -94,7 +94,7 @@ fn clients_that_send_a_byte_now_and_then_are_sent_away_and_others_get_their_plac
     daemon.end();
 }
 
-/// A request that nobody means: of the right form in part.
+/// A random malformed request, valid in part.
 fn nonsense(random: &mut Random) -> Vec<u8> {
     const METHODS: [&str; 8] = ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "CONNECT", "get", "\u{0}"];
     const PARTS: [&str; 16] = [
@@ -141,7 +141,7 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
         request.extend(b"\r\n");
     }
     if random.below(8) == 0 {
-        // More than any head may have.
+        // Exceeds the maximum size of a request head.
         request.extend(b"x: ");
         request.extend(vec![b'a'; 1 << 20]);
     }
@@ -162,7 +162,7 @@ fn whatever_comes_through_the_socket_is_answered_or_hung_up_on_and_shows_nothing
         let mut stream = UnixStream::connect(place.socket()).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         stream.set_write_timeout(Some(SOON)).unwrap();
-        // The daemon may have hung up before the end.
+        // The daemon may have closed the connection before the end.
         let _ = stream.write_all(&request).and_then(|()| stream.shutdown(Shutdown::Write));
         let mut answer = Vec::new();
         if let Err(error) = stream.read_to_end(&mut answer) {

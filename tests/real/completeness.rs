@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote, as Debian builds them: stacks are complete, and the rest is explained.
+//! Third-party programs as Debian builds them: stacks are complete, and all exceptions are explained.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::support::privilege::{is_long, require_program};
 use crate::support::process::Process;
 use crate::support::shares::Shares;
 
-/// Runs a command under jjleak. What is loaded while the command runs is not known for a moment (`no_mapping`): how much
-/// falls into that is told, and depends on the machine.
+/// Runs a command under jjleak. Mappings that are created while it runs are unknown for a moment (`no_mapping`); the number of
+/// affected stacks is reported, and depends on the machine.
 fn assert_complete(command: &[&str], at_least: u64) {
     Shares::of(&[report_of(command)]).assert_complete(command[0], at_least, &["no_mapping", "lost"]);
 }
@@ -31,13 +31,13 @@ fn report_of(command: &[&str]) -> Document {
     serde_json::from_str(reports.lines().last().unwrap()).unwrap()
 }
 
-/// How much work a program is given.
+/// Number of repetitions of a program's work.
 fn times(short: u32, long: u32) -> u32 {
     if is_long() { long } else { short }
 }
 
-/// A program that is short and loads one library after the other, whose code runs at once. In the first run much is new;
-/// from then on jjleak is prepared, and nothing is excused, however slowly it follows.
+/// Runs a short program that loads one library after the other and runs its code at once. In the first run, much is new; from
+/// then on jjleak has the data, and no exceptions are allowed, however late it follows.
 fn assert_complete_when_known(command: &[&str], at_least: u64) {
     report_of(command);
     Shares::of(&[report_of(command)]).assert_complete(command[0], at_least, &[]);
@@ -56,7 +56,7 @@ fn stacks_of_a_python_that_loads_libraries_are_complete_the_second_time() {
     assert_complete_when_known(&["/usr/bin/python3", "-c", "import ssl, sqlite3, decimal"], 5000);
 }
 
-/// The program that is started becomes another one.
+/// The started program executes another one.
 #[test]
 fn stacks_of_a_python_that_a_shell_becomes_are_complete_the_second_time() {
     require_program!("python3");
@@ -103,7 +103,7 @@ fn stacks_of_git_are_complete() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests");
     let no_repository = ["diff", "--no-index", "--stat", "/dev/null"];
     let file = format!("{folder}/real/support/books.rs");
-    // Git compares with a status of 1; what counts is its stacks.
+    // Git's exit status is 1 for a difference; only the stacks matter.
     let command: Vec<_> = ["/usr/bin/git"].iter().chain(&no_repository).copied().chain([&*file]).collect();
     assert_complete(&command, 100);
 }
@@ -111,7 +111,7 @@ fn stacks_of_git_are_complete() {
 #[test]
 fn stacks_of_the_cplusplus_compiler_are_complete() {
     require_program!("g++");
-    // The compiler itself: g++ only starts it.
+    // The compiler itself: g++ is only a driver.
     let output = Command::new("g++").arg("-print-prog-name=cc1plus").output().unwrap();
     let compiler = String::from_utf8(output.stdout).unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stacks/stacks.cpp");
@@ -126,7 +126,7 @@ fn stacks_of_gdb_are_complete() {
     assert_complete(&[&["/usr/bin/gdb"], &program[..]].concat(), 10_000);
 }
 
-/// Code that the program generates keeps frame pointers: stacks through it are whole, and are not called complete.
+/// Generated code keeps frame pointers: stacks through it are whole, but are not reported as complete.
 #[test]
 fn stacks_of_node_reach_the_root() {
     require_program!("node");
@@ -151,11 +151,11 @@ fn stacks_of_node_reach_the_root() {
     }
 }
 
-/// Where threads of glibc begin, however it has been stripped.
+/// Functions in which threads of glibc begin, in all forms of stripping.
 const ROOTS: [&str; 4] = ["_start", "__clone", "clone", "thread_start"];
 
-/// Allocations of libjvm and of the libraries that it uses. A stack that leads to code that has just been generated
-/// ends there (`generated_code`), or was taken while rows for it were written (`changed`).
+/// Allocations of libjvm and of its libraries. A stack through code that has just been generated ends there (`generated_code`),
+/// or was taken while its rows were written (`changed`).
 #[test]
 fn stacks_of_the_native_part_of_a_jvm_are_complete() {
     require_program!("javac");
@@ -170,8 +170,8 @@ fn stacks_of_the_native_part_of_a_jvm_are_complete() {
     Shares::of([&report]).assert_complete("a JVM", 1000, &excused);
 }
 
-/// Its own libraries are known also in the first run: they are in its run path. Its code is known before it runs Java; where
-/// jjleak is late, stacks end there (`generated_code`) and are not followed by frame pointers, which would invent frames.
+/// Its own libraries are known in the first run, too, because they are in its run path. Its code is known before it runs Java;
+/// if jjleak is late, stacks end there (`generated_code`) instead of following frame pointers, which would invent frames.
 #[test]
 fn stacks_of_a_jvm_from_its_start_are_complete() {
     require_program!("java");
@@ -186,7 +186,7 @@ fn stacks_of_a_jvm_from_its_start_are_complete() {
     }
 }
 
-/// A debugger that reads another program's symbols, asked for them when jjleak has come.
+/// A debugger that reads another program's symbols, on request once jjleak is attached.
 #[test]
 fn stacks_of_a_running_gdb_are_complete() {
     require_program!("gdb");

@@ -1,4 +1,4 @@
-//! Processes with PIDs and files of their own, as in a container: attached to from the host, where they have other PIDs.
+//! Processes with their own PIDs and files, as in a container, attached to from the host, where their PIDs differ.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,18 +13,18 @@ use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_program;
 
-/// A filter of system calls that allows them all (linux/filter.h: `BPF_RET | BPF_K`, `SECCOMP_RET_ALLOW`).
+/// A seccomp filter that allows all system calls (linux/filter.h: `BPF_RET | BPF_K`, `SECCOMP_RET_ALLOW`).
 const ALLOW_ALL: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
 
-/// A container: a root with all that the ledger program needs to run in it, and a command that runs it there.
+/// A container: a root with the files that the ledger program needs, and a command that runs it there.
 struct Container {
     root: TempDir,
     command: Command,
 }
 
 impl Container {
-    /// As a container runtime sets it up: every namespace new, the root pivoted to, a user without capabilities, no new privileges,
-    /// and a filter of system calls.
+    /// As a container runtime does it: all namespaces new, a pivoted root, a user without capabilities, no new privileges, and a
+    /// seccomp filter.
     fn sandboxed() -> Self {
         let root = root();
         let filter = root.path().join("filter");
@@ -45,7 +45,7 @@ impl Container {
         Self { root, command }
     }
 
-    /// Two PID and user namespaces, one within the other.
+    /// Two nested PID and user namespaces.
     fn nested() -> Self {
         let root = root();
         let mut command = Command::new("unshare");
@@ -56,7 +56,7 @@ impl Container {
         Self { root, command }
     }
 
-    /// Its files are layers, as an image's are: what is mapped is not what is found by its path.
+    /// Files on an overlay, as in an image: the mapped files differ from those found by path.
     fn layered() -> Self {
         let root = root();
         let script = "mount -t tmpfs layers \"$0/upper\" && mkdir \"$0/upper/new\" \"$0/upper/work\" && \
@@ -72,7 +72,7 @@ impl Container {
     }
 }
 
-/// A folder with all that the ledger program needs to run in it as its root.
+/// A folder with the files that the ledger program needs, for use as its root.
 fn root() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let needed = Command::new("ldd").arg(compile::ledger()).output().unwrap().stdout;
@@ -90,7 +90,7 @@ fn root() -> TempDir {
     root
 }
 
-/// `-p`, threads that end, and the PID inside.
+/// `-p`, threads that end, and the inner PID.
 fn is_exact(mut container: Container) {
     let mut ledger = container.start();
     ledger.set_up("ending_threads");
@@ -101,7 +101,7 @@ fn is_exact(mut container: Container) {
 
     assert_nothing_lost(&report);
     assert!(report.process.container_pid.is_some());
-    // What the C library frees of its own when a thread ends is in nobody's books.
+    // The program's accounting excludes the C library's own frees at the end of a thread.
     assert!(report.unknown_frees > 0);
     assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
     assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
@@ -118,14 +118,14 @@ fn is_exact_with_mappings(mut container: Container) {
     assert_nothing_lost(&report);
 }
 
-/// `--mmap`, after the process runs another program.
+/// `--mmap`, after the process executes another program.
 fn is_exact_with_mappings_after_exec(mut container: Container) {
     let mut ledger = container.start();
     let jjleak = ledger.attach(&["--mmap", "--format", "json"]);
     ledger.exec();
     ledger.run("map");
     let report = jjleak.interrupt().assert_done().report();
-    // The loader maps memory, too, before the new program's books are open.
+    // The loader also maps memory before the new program starts its accounting.
     let mut counted = Books::of(&report);
     counted.sites.retain(|site, _| site.starts_with("site_"));
     assert_eq!(counted, ledger.books());
@@ -133,7 +133,7 @@ fn is_exact_with_mappings_after_exec(mut container: Container) {
     assert_nothing_lost(&report);
 }
 
-/// `--follow`: a child, and the program that it runs. Its file is gone before the report.
+/// `--follow`: a child, and the program that it executes, whose file is removed before the report.
 fn children_are_followed(mut container: Container) {
     let mut ledger = container.start();
     let jjleak = ledger.attach(&["--follow", "--format", "json"]);
@@ -154,7 +154,7 @@ fn children_are_followed(mut container: Container) {
     assert_eq!(losses(&report), BTreeMap::new(), "{:#?}", ended.stderr);
 }
 
-/// `--name`: one that runs already, and one that begins later from the same files, which is counted from its first allocation on.
+/// `--name`: a running process, and a later one from the same files, which is accounted from its first allocation on.
 fn is_found_by_name(mut container: Container) {
     let mut ledger = container.start();
     let jjleak = Jjleak::attached(["--name", "^ledger$", "--format", "json"]);
@@ -171,7 +171,7 @@ fn is_found_by_name(mut container: Container) {
     }
 }
 
-/// Tests of what holds in each kind of container.
+/// Tests that run in each kind of container.
 macro_rules! in_containers {
     ($($kind:ident: $program:literal;)+) => {
         $(
@@ -244,7 +244,7 @@ fn system_wide_has_processes_of_containers() {
     }
 }
 
-/// Runs a command, in which "$0" is jjleak, in a PID namespace of its own.
+/// Runs a shell command, in which "$0" is jjleak, in a new PID namespace.
 fn contained(script: &str) -> Ended {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, PROGRAM]);
@@ -257,7 +257,7 @@ fn jjleak_in_a_container_says_whom_it_cannot_profile() {
     let refused = [
         ("exec \"$0\" --system-wide", "following processes needs the host's PIDs"),
         (
-            // The child of the inner unshare is the one in the inner namespace.
+            // The child of the inner unshare is the process in the inner namespace.
             "unshare --pid --fork --kill-child sleep 1000 & until pid=$(pgrep -x sleep); do :; done; exec \"$0\" -p $pid",
             "is in a PID namespace within the one of jjleak",
         ),

@@ -1,4 +1,4 @@
-//! What being profiled costs is told, before and while it is paid.
+//! The cost of profiling is reported, before and during a run.
 
 use std::process::{Command, Stdio};
 
@@ -39,21 +39,21 @@ fn an_estimate_counts_the_calls_of_a_process_and_profiles_nothing() {
     let estimate: Value = serde_json::from_str(ended.stdout.trim()).unwrap();
     let figure = |name: &str| estimate[name].as_f64().unwrap();
     let counted = |name: &str| figure(name) * figure("over_s");
-    // Its own are a few besides: what it reads and writes with.
+    // The program's own allocations are a few more, for its I/O.
     let allocations = counted("allocations_per_s");
     assert!((99_999.5..100_100.).contains(&allocations), "{allocations}");
     let frees = counted("frees_per_s");
     let breakpoints = (counted("breakpoints_per_s") - frees) / allocations;
     let each = breakpoints_of_new_block(&ended);
     assert!((breakpoints - each).abs() < 0.01, "{breakpoints} instead of {each}");
-    // Which is more is a matter of how warm caches are: a malloc that is probed inside has one breakpoint, as a free has.
+    // Either may be larger, depending on the caches: a malloc with an inner probe has one breakpoint, like a free.
     assert!(figure("ns_per_allocation") > 0. && figure("ns_per_free") > 0., "{estimate}");
     assert!(figure("of_core") > 0.);
     assert_eq!(ended.files(), [""; 0]);
 }
 
-/// How many breakpoints a `malloc` has that gets no block which was freed before, for those places of it that jjleak says are probed:
-/// one, unless some calls have a second one, where they end. These do, since no block comes from a cache.
+/// Number of breakpoints in a `malloc` that returns a block which was never freed, given the probed places in jjleak's messages:
+/// one, or two if some calls also have a probe where they end. These calls do, because no block comes from a cache.
 fn breakpoints_of_new_block(ended: &Ended) -> f64 {
     let is_malloc = |line: &str| {
         let Some((begin, _)) = line.split_once(" at file offset ") else { return false };

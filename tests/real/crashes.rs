@@ -1,5 +1,5 @@
-//! The daemon is killed at any moment: what it has kept can be read, and nothing of it is left in the kernel or in the process
-//! that it was profiling.
+//! The daemon is killed at random moments: its files remain readable, and nothing of it stays in the kernel or in the profiled
+//! process.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ use crate::support::privilege::{is_long, require_bpf};
 use crate::support::probes::{self, Code, Places, Text};
 use crate::support::random::Random;
 
-/// Where a random moment is looked for: a wrong one is as good as a right one, so this may sleep.
+/// Phase in which the daemon is killed. Any moment is a valid test case, so that sleeping is acceptable.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// While it reads its configuration and history.
+    /// It reads its configuration and history.
     Starting,
-    /// While it loads programs and attaches them.
+    /// It loads programs and attaches them.
     Attaching,
-    /// Some time while it profiles.
+    /// It profiles.
     Profiling,
-    /// While it writes a profile, its flame graph and the index.
+    /// It writes a profile, its flame graph and the index.
     Writing,
 }
 
@@ -89,7 +89,7 @@ fn killed_at_any_moment_it_leaves_a_history_that_can_be_read_and_no_probe() {
     assert_all_is_served(&place, read.len());
 }
 
-/// Fails unless a daemon that is started now lists so many profiles, and renders each.
+/// Fails unless a new daemon lists this number of profiles, and renders each.
 fn assert_all_is_served(place: &Place, count: usize) {
     let daemon = place.start();
     let said = format!("{:?}", daemon.said);
@@ -109,8 +109,8 @@ fn assert_all_is_served(place: &Place, count: usize) {
     daemon.end();
 }
 
-/// To take a breakpoint out, the kernel wants a thread that is not to die: of a jjleak that is killed while it attaches or detaches, some
-/// would stay.
+/// To remove a breakpoint, the kernel needs a thread that is not being killed: a jjleak that is killed while it attaches or
+/// detaches could leave some.
 #[test]
 fn killed_between_one_breakpoint_and_the_next_it_leaves_none() {
     require_bpf!();

@@ -1,4 +1,4 @@
-//! The daemon: watches real processes, profiles the one that grows, and keeps what it finds.
+//! The daemon: watches real processes, profiles the one that grows, and stores the result.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,12 +29,12 @@ fn a_signal_has_a_process_profiled_and_its_last_profile_is_kept_or_told_of_as_mi
     let before = daemon.profiles().len();
     let said = daemon.end();
     let kept = profiles(&place.state()).len();
-    // What does not come in that time is not waited for, on a machine that is busy enough, and that is said.
+    // On a busy machine, the last profile may not be ready in time, which the daemon reports.
     let is_late = said.iter().any(|line| line["message"].as_str().unwrap().contains("did not stop in time"));
     assert!(kept > before || is_late, "{kept} profiles, {before} before: {said:#?}");
 }
 
-/// Takes a request, and answers that all is well; what its body was.
+/// Accepts a request and answers with success. Returns its body.
 fn take_request(listener: &TcpListener) -> Vec<u8> {
     let (stream, _) = listener.accept().unwrap();
     let mut reader = BufReader::new(&stream);
@@ -141,7 +141,7 @@ fn a_configuration_that_is_wrong_is_refused_on_reload_and_one_that_is_right_hold
     daemon.signal(Signal::SIGHUP);
     let refused = daemon.until("cannot reload", SOON);
     assert!(refused["message"].as_str().unwrap().contains("jjleak.toml:8: "), "{refused}");
-    // It watches as before.
+    // It continues to watch.
     daemon.signal(Signal::SIGUSR1);
     daemon.until("profiling ", SOON);
     fs::write(&path, right.replace("interval = \"1s\"", "interval = \"2s\"")).unwrap();
@@ -170,7 +170,7 @@ fn whoever_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() 
     let metrics = String::from_utf8(ask(&socket, "GET /metrics").1).unwrap();
     assert!(metrics.contains("jjleak_processes{state=\"profiling\"} 1\n"), "{metrics}");
     assert!(metrics.contains(&format!("jjleak_process_resident_bytes{{pid=\"{pid}\"")), "{metrics}");
-    // Clients that say nothing are sent away, and those that come after them are served.
+    // Idle clients are disconnected, and later ones are served.
     let silent: Vec<_> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     assert!(ask(&socket, "GET /healthz").0.starts_with("HTTP/1.1 200 "));
     drop(silent);
@@ -178,7 +178,7 @@ fn whoever_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() 
     assert!(!socket.exists());
 }
 
-/// A small file system in memory, until it is dropped.
+/// A small tmpfs, mounted until dropped.
 struct Mounted<'a>(&'a Path);
 
 impl<'a> Mounted<'a> {
@@ -190,7 +190,7 @@ impl<'a> Mounted<'a> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        // It goes with its last user.
+        // A lazy unmount: it goes with its last user.
         let _ = umount2(self.0, MntFlags::MNT_DETACH);
     }
 }

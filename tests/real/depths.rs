@@ -1,4 +1,4 @@
-//! Many distinct stacks, and stacks with more frames than are kept.
+//! Many distinct stacks, and stacks with more frames than jjleak keeps.
 
 use jjleak_common::stack::MAX_FRAMES;
 

@@ -1,4 +1,4 @@
-//! Random calls from several threads, replayed by a model: what lives in the end must be the same, block by block.
+//! Random calls from several threads, replayed by a model: the live blocks at the end are the same.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ fn parse(line: &str) -> Event {
     }
 }
 
-/// What lives after these events, by the rules of malloc(3).
+/// Live blocks after these events, by the rules of malloc(3).
 fn replay(log: &Path) -> Live {
     let text = fs::read_to_string(log).unwrap();
     let mut events: Vec<_> = text.lines().map(parse).collect();

@@ -1,4 +1,4 @@
-//! `jjleak doctor`: says what can be told of a process, and leaves it alone.
+//! `jjleak doctor`: describes a process without touching it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -51,7 +51,7 @@ fn a_process_is_told_its_allocator_its_stacks_and_its_names() {
     assert!(ledger.trim_start().starts_with("whole ") && ledger.contains("all, lines"), "{text}");
     assert!(line("/libc.so.6").trim_start().starts_with("whole "), "{text}");
     assert!(text.contains("yes  glibc in libc.so.6: "), "{text}");
-    // What the code of another C library allows is not known here.
+    // The result depends on the C library's code; it is known for that of Debian 12 only.
     let is_debian_12 = fs::read_to_string("/etc/os-release").is_ok_and(|it| it.contains("bookworm"));
     assert!(!is_debian_12 || text.contains("malloc by one probe inside it"), "{text}");
 }
@@ -78,7 +78,7 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     let java = Java::start(Path::new("java"), &options);
 
     let text = text(&doctor(&["-p", &java.pid().to_string()]));
-    // With -Xrs it listens from its start, and would leave that behind when it is killed.
+    // With -Xrs it listens from its start; its socket stays when it is killed.
     fs::remove_file(format!("/tmp/.java_pid{}", java.pid())).unwrap();
 
     let said = |what: &str| assert!(text.contains(what), "no {what:?} in {text}");
@@ -91,7 +91,7 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     said("KiB of generated code: the JVM's, see below\n");
 }
 
-/// Some of them were made by `jlink`, and have no file that would tell their vendor.
+/// Runtimes created by `jlink` have no file that states the vendor.
 #[test]
 fn every_jdk_is_told_with_its_vendor_and_its_collector() {
     require_program!("javac");
@@ -111,13 +111,13 @@ fn every_jdk_is_told_with_its_vendor_and_its_collector() {
     }
 }
 
-/// All files of this host are there, below another root.
+/// All files of this host exist under another root.
 #[test]
 fn a_jvm_in_a_root_of_its_own_is_told_who_has_made_it() {
     require_program!("javac");
     require_program!("unshare");
     let root = tempfile::tempdir().unwrap();
-    // It tells nobody itself: what lies beside it does.
+    // With -UsePerfData, the JVM publishes no data itself; the file beside it has them.
     let script = "mount --rbind / \"$0\" && exec chroot \"$0\" java -XX:-UsePerfData -cp \"$1\" Leak";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(root.path()).arg(classes());
@@ -132,7 +132,7 @@ fn a_jvm_in_a_root_of_its_own_is_told_who_has_made_it() {
     assert!(inside.contains(&root.path().display().to_string()), "{inside}");
 }
 
-/// No JDK that is linked into its launcher was to be had: what can be tried is whether a program's own exports are looked at.
+/// No JDK that is linked into its launcher was available; the test covers the search in a program's own exports.
 #[test]
 fn a_launcher_that_a_jvm_is_linked_into_is_one() {
     require_bpf!();

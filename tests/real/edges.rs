@@ -1,4 +1,4 @@
-//! What surrounds jjleak misbehaves: its stdout and stderr, whoever sends it signals, and names that are meant to harm.
+//! Misbehaving surroundings: stdout and stderr, senders of signals, and names crafted to do harm.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
-/// A command that runs jjleak from a shell, which redirects as it is told.
+/// A command that runs jjleak from a shell with these redirections.
 fn redirected(redirections: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec \"$0\" \"$@\" {redirections}"), PROGRAM]).args(arguments);
@@ -110,12 +110,12 @@ fn exec_is_noticed_inside_a_pid_namespace() {
 
     let ended = Jjleak::start(command).end();
 
-    // The PIDs that the kernel side sees are other ones than jjleak's.
+    // The PIDs that the kernel side sees differ from those of jjleak.
     assert_eq!(ended.report().notes["exec"], 1, "{:#?}", ended.stderr);
 }
 
-/// Has a program's main thread end, and the other one allocate once jjleak has said this; what jjleak reports, and how many of
-/// the other thread's allocations it has.
+/// Ends a program's main thread and lets the other one allocate once jjleak has printed `said`. Returns jjleak's report, and the
+/// number of the other thread's allocations in it.
 fn without_its_main_thread(options: &[&str], said: &str) -> (Document, u64) {
     let mut program =
         Process::spawn(Command::new(compile::headless()).stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -129,7 +129,7 @@ fn without_its_main_thread(options: &[&str], said: &str) -> (Document, u64) {
     input.write_all(b"2").unwrap();
     output.skip_to("done", SOON);
     let report = jjleak.interrupt().assert_done().report();
-    // The main thread's end has allocations of its own, in the C library.
+    // The main thread's end causes allocations of the C library.
     let counted = report.stacks.iter().filter(|stack| call_site(stack) == "site_headless");
     let counted = counted.map(|stack| stack.live.objects).sum();
     (report, counted)

@@ -1,5 +1,5 @@
-//! How a run ends: by count, by signal, with its target. Each way but one gives a final report, and each leaves the
-//! target as it was.
+//! Ways to end a run: by count, by signal, with the target. All but one give a final report, and each leaves the target
+//! unchanged.
 
 use std::thread;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 use crate::support::probes::{self, Text};
 
-/// A report every hour: none comes before the final one.
+/// Reports once an hour: none comes before the final one.
 const NO_INTERVAL: &str = "3600";
 
-/// How long jjleak takes further signals for echoes of the first.
+/// Time during which jjleak takes further signals for echoes of the first.
 const ECHO: Duration = Duration::from_millis(500);
 
 #[test]
@@ -60,14 +60,14 @@ fn a_second_signal_makes_jjleak_leave_at_once() {
     require_bpf!();
     let mut ledger = Ledger::start();
     let before = Text::of(&mut ledger);
-    // The report on so many stacks is larger than a pipe: its writer waits for a reader that never comes.
+    // A report on this many stacks is larger than a pipe: its writer waits for a reader that never comes.
     let pid = ledger.pid().to_string();
     let mut jjleak = Jjleak::attached_unread(["-p", &pid, NO_INTERVAL, "--format", "json,svg"]);
     ledger.run("depths");
 
     jjleak.signal(Signal::SIGINT);
     jjleak.until_it_writes();
-    // Sooner it would be taken for the echo of the first: the time between the two is what is tested.
+    // Earlier, it would count as an echo of the first: the time between the two is under test.
     thread::sleep(ECHO);
     jjleak.signal(Signal::SIGINT);
     let ended = jjleak.end();
@@ -176,7 +176,7 @@ fn a_target_can_be_profiled_again() {
     let first = first.interrupt().assert_done().report();
     ledger.books().assert_reported(&first);
 
-    // What the first run has counted is unknown to the second.
+    // The second run does not know what the first has counted.
     let second = ledger.attach(&["--format", "json"]);
     ledger.run("free_earlier");
     let second = second.interrupt().assert_done().report();
@@ -207,7 +207,7 @@ fn strict_passes_when_nothing_is_lost_and_fails_when_something_is() {
         let mut ledger = Ledger::start();
         ledger.set_up(scenario);
 
-        // A single probe inside of malloc loses nothing by a longjmp.
+        // With a single probe inside malloc, a longjmp loses nothing.
         let jjleak = ledger.attach(&["--strict", "--format", "json", "--entry-and-return"]);
         ledger.run(scenario);
         let ended = jjleak.interrupt();

@@ -1,4 +1,4 @@
-//! Allocation calls that never return: a signal handler jumps out of them. What comes after them must be counted.
+//! Allocation calls that never return because a signal handler jumps out of them. Later calls must be counted.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use crate::support::books::{Books, losses};
 use crate::support::ledger::{assert_exact, assert_exact_with, reported_and_booked};
 use crate::support::privilege::require_bpf;
 
-/// Tests that play a scenario in which so many calls are abandoned. Of a malloc that is probed inside, little is known of one
-/// that never returns, and nothing is lost.
+/// Tests that run a scenario with this number of abandoned calls. With a probe inside malloc, little is known of a call that
+/// never returns, and nothing is lost.
 macro_rules! abandoned {
     ($($name:ident: $scenario:literal, $count:literal;)+) => {
         $(
@@ -37,7 +37,7 @@ fn a_block_lives_on_when_the_thread_that_was_resizing_it_is_gone() {
 
     let site = &books.sites["site_malloc"];
     let mut reported = Books::of(&report);
-    // What the C library allocates for the thread itself.
+    // Excludes the C library's allocations for the thread itself.
     reported.sites.retain(|name, _| name.starts_with("site_"));
     assert_eq!((site.live_objects, site.live_bytes), (1, 100));
     assert_eq!(reported, books);

@@ -1,5 +1,5 @@
-//! Allocators other than glibc's: exact where they are followed, and where they are not, no target is harmed and the
-//! report says so.
+//! Allocators other than glibc's: figures are exact if the allocator is supported; if not, the target is unharmed and the report
+//! says so.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ pub(crate) const JEMALLOC: &str = "libjemalloc.so.2";
 pub(crate) const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
 pub(crate) const MIMALLOC: &str = "libmimalloc.so.2";
 
-/// Every function and the corners of its contract.
+/// Every function and the corner cases of its contract.
 pub(crate) const SCENARIOS: &[&str] = &[
     "malloc",
     "malloc_zero",
@@ -45,7 +45,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "storm",
 ];
 
-/// Plays scenarios under one jjleak: its report must equal the program's books, and nothing may be lost.
+/// Runs scenarios under one jjleak: its report must equal the program's accounting, and nothing may be lost.
 pub(crate) fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: &[&str]) {
     ledger.set_up("realloc_earlier");
     let jjleak = ledger.attach(&["--format", "json"]);
@@ -124,7 +124,7 @@ fn an_allocator_linked_into_a_program_is_exact() {
     }
 }
 
-/// Plays what a program in Rust does: in total, its report must equal the program's books.
+/// Runs the workload of a Rust program: in total, its report must equal the program's accounting.
 fn assert_rust_exact(command: &mut Command, attached_to: &[&str]) {
     let mut ledger = Ledger::spawn(command);
     ledger.run("warm-up");
@@ -217,10 +217,10 @@ fn a_heap_that_is_destroyed_is_counted_as_not_followed() {
     assert_eq!(losses(&report), BTreeMap::from([("unseen_free", 1)]));
 }
 
-/// Some 32 MiB of values, beside which what redis needs for a connection is nothing.
+/// About 32 MiB of values, compared with which redis's needs for a connection are negligible.
 const KEYS: usize = 2_000;
 
-/// A redis-server that listens on a socket of its own, and a connection to it.
+/// A redis-server that listens on its own socket, and a connection to it.
 struct Redis {
     process: Process,
     connection: BufReader<UnixStream>,
@@ -228,8 +228,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// With its header of 5 bytes and a zero at the end, a string of this length is 16 KiB: as large for redis, which
-    /// counts what jemalloc gives, as for jjleak, which counts what redis asks for.
+    /// With its header of 5 bytes and a zero at the end, a string of this length takes 16 KiB both for redis, which counts the
+    /// sizes that jemalloc provides, and for jjleak, which counts the requested sizes.
     const VALUE: usize = 16384 - 6;
 
     fn start() -> Self {

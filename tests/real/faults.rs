@@ -1,4 +1,4 @@
-//! What happens around the daemon while it runs: its files are taken from it, and the clock is set.
+//! Faults in the daemon's environment while it runs: its files are removed, and the clock is set.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::support::daemon::{Daemon, ON_REQUEST, Place, working};
 use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;
 
-/// Longer than profiles are kept by default.
+/// Longer than the default retention of profiles.
 const JUMP: Duration = Duration::from_secs(40 * 86_400);
 
-/// When a profile was taken, as its name says: since 1970, by the clock of that moment.
+/// Time of a profile according to its name: since 1970, by the clock of that moment.
 fn taken(profile: &Path) -> Duration {
     let name = profile.file_name().unwrap().to_str().unwrap();
     Duration::from_millis(name.split('-').next().unwrap().parse().unwrap())
@@ -36,7 +36,7 @@ fn a_state_directory_that_is_removed_is_made_again_and_the_next_daemon_knows_wha
     daemon.signal(Signal::SIGUSR1);
     daemon.until("profiling ", SOON);
     until(LONG, "a profile", || !place.kept().is_empty());
-    // Files that are being written just now make it fail.
+    // Removal fails while files are being written.
     until(SOON, "the removal", || fs::remove_dir_all(place.state()).is_ok());
     until(LONG, "a profile in a new directory", || !place.kept().is_empty());
     assert!(place.ask("GET /healthz").0.starts_with("HTTP/1.1 200 "));
@@ -53,7 +53,7 @@ fn a_state_directory_that_is_removed_is_made_again_and_the_next_daemon_knows_wha
     }
 }
 
-/// A wall clock that is moved by so much.
+/// Starts a daemon whose wall clock has this offset.
 fn start_with_clock(place: &Place, offset: Duration) -> Daemon {
     set_clock(place, offset);
     let (library, file) = (compile::clock(), place.path("clock"));
@@ -82,7 +82,7 @@ fn a_clock_that_is_set_forward_and_back_again_costs_no_profile_and_profiles_are_
     daemon.end();
     let before = place.kept();
 
-    // By this clock, all of them are too old.
+    // By this clock, all profiles are too old.
     let daemon = start_with_clock(&place, JUMP);
     assert_eq!(place.kept(), before);
     daemon.signal(Signal::SIGUSR1);

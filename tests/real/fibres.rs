@@ -1,4 +1,4 @@
-//! Stacks that a program has made itself (ucontext): each begins where its fibre does.
+//! Stacks that a program creates itself (ucontext): each begins at the entry function of its fibre.
 
 use jjleak::render::json::Document;
 
@@ -6,7 +6,8 @@ use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;
 
-/// What each size is allocated by: from the allocation function's caller on, as far as the C library's names are its own affair.
+/// Callers of the allocation of each size, from the allocation function's caller on, except frames whose names depend on the C
+/// library.
 const CALLERS: [(u64, &[&str]); 3] =
     [(4001, &["first", "run"]), (4002, &["second", "run"]), (4003, &["at_exit"])];
 

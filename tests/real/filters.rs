@@ -1,10 +1,10 @@
-//! Size filters: what they leave out is counted neither when it is allocated nor when it is freed.
+//! Size filters: excluded blocks are counted neither when allocated nor when freed.
 
 use crate::support::books::assert_nothing_lost;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// Bytes and objects that are live after one allocation each of 1 to 100 bytes, under these options.
+/// Live bytes and objects after one allocation each of 1 to 100 bytes, under these options.
 fn live_of_sizes_to_100(options: &[&str]) -> (u64, u64) {
     let mut ledger = Ledger::start();
     let jjleak = ledger.attach(&[&["--format", "json"], options].concat());

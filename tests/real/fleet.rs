@@ -12,10 +12,11 @@ use crate::support::daemon::{Place, profiles};
 use crate::support::jjleak::Ended;
 use crate::support::privilege::{is_long, require_bpf, require_program};
 
-/// For how long the JVM that does not last is left alone.
+/// Time before the short-lived JVM is ended.
 const LIFE: Duration = Duration::from_secs(4);
 
-/// A process is suspected after half a minute of growth, profiled for 15 s with a look every other second, and no other reason counts.
+/// A process is suspected after half a minute of growth, and profiled for 15 s with a snapshot every other second; no other
+/// reasons count.
 const RULES: &str = "[profile]\nduration = \"15s\"\nsettle = \"2s\"\nsnapshot = \"2s\"\nat_once = 2\nmax_overhead = \"unlimited\"\n\
     [suspect]\ngrowth_bytes = \"2MiB\"\ngrowth_percent = 0.5\nlimit_within = \"0s\"\nlimit_percent = 100.0\n\
     pressure_percent = 100.0";
@@ -53,9 +54,9 @@ fn of_many_jvms_the_two_that_leak_are_reported_and_only_they_while_another_start
             assert!(leaking.contains(&pid), "{told}");
             reported.insert(pid);
         }
-        // The others are found to be well also when they are looked at as closely.
+        // The others are found healthy in a profile, too.
         for java in &healthy {
-            // One that is being profiled at the moment is asked for when it is not any more.
+            // A process that is being profiled is requested again afterwards.
             until(LONG, "a profile that is asked for", || {
                 let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", java.pid()));
                 assert!(head.starts_with("HTTP/1.1 202 ") || head.starts_with("HTTP/1.1 409 "), "{head}");

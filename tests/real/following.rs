@@ -1,5 +1,5 @@
-//! Several processes at once: those that were named, their children, and those that begin while jjleak runs. Each has
-//! books of its own.
+//! Several processes at once: the selected ones, their children, and those that start while jjleak runs. Each is accounted
+//! separately.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
-/// The report must equal what a forked child has booked: what it frees of its parent's is inherited.
+/// The report must equal the accounting of a forked child: its frees of the parent's blocks count as inherited.
 fn assert_reported_of_child(books: &Books, report: &Document) {
     let of_child = Books { unknown_frees: 0, ..books.clone() };
     of_child.assert_reported(report);
@@ -91,7 +91,7 @@ fn a_child_of_a_process_that_has_been_watched_for_long_is_looked_at_closely_from
         let reports = std::iter::repeat_with(|| serde_json::from_str::<Document>(&lines.next(SOON)).unwrap());
         reports.filter(|report| report.process.pid == pid).map(|report| report.looks).take(number).collect()
     };
-    // So many that instants have become rare.
+    // Enough for snapshots to have become rare.
     let of_parent = looks_at(parent, 60);
     assert!(of_parent[59] <= 48, "{of_parent:?}");
     let child = ledger.fork();
@@ -216,8 +216,8 @@ fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_
     assert!(ended.reports().iter().all(|report| report.process.pid != unwanted.pid()));
 }
 
-/// Processes that become a program that is wanted, each a little later than the one before: enough for some to do so in the very
-/// moment in which they are let go of for what they were before.
+/// Number of processes that execute a matching program, each a little later than the one before: enough for some to do so at the
+/// moment at which jjleak releases them as what they were before.
 const BECOMING: usize = 200;
 
 #[test]
@@ -245,7 +245,7 @@ fn a_process_that_becomes_a_wanted_program_is_never_missed_whatever_it_was_befor
     let reports = ended.reports();
     let is_missed = |pid: &u32| reports.iter().all(|report| report.process.pid != *pid);
     let missed: Vec<_> = processes.iter().map(|process| process.id()).filter(is_missed).collect();
-    // On a busy host, programs can begin faster than they are let go of: those that found no place are counted.
+    // On a busy host, programs can start faster than they are released; those without a slot are counted.
     let told = reports.iter().filter_map(|report| losses(report).get("process_table_full").copied()).max();
     let told = usize::try_from(told.unwrap_or_default()).unwrap();
     assert!(
@@ -253,7 +253,7 @@ fn a_process_that_becomes_a_wanted_program_is_never_missed_whatever_it_was_befor
         "{} of {BECOMING} were missed, and {told} told of: {missed:?}",
         missed.len()
     );
-    // They all do the same, and are counted from their first allocation on.
+    // All do the same, and are counted from their first allocation on.
     let counted: BTreeSet<_> = reports.iter().map(|report| report.allocated.objects).collect();
     assert_eq!(counted.len(), 1, "{counted:?}");
 }
@@ -274,7 +274,7 @@ fn the_first_process_that_matches_is_counted_from_its_first_allocation_and_no_ot
     let report = ended.report_on(first.pid());
     first.books().assert_reported(&report);
     let mut lost = losses(&report);
-    // Of processes of the host that nobody wanted: on a busy one they can come faster than they are let go of.
+    // For unrelated processes of the host: on a busy one, they can start faster than they are released.
     lost.remove("process_table_full");
     assert!(lost.is_empty(), "{lost:?}");
     assert!(ended.reports().iter().all(|report| report.process.pid == first.pid()));

@@ -1,4 +1,4 @@
-//! The files of a run: what they are called, and that each is whole, is what its format says, and tells the truth.
+//! Output files of a run: each has the right name, is complete, conforms to its format, and has the right figures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::jjleak::{Ended, names_in};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// Profiles a scenario with many sites; what is left of jjleak, what was booked, and the target's PID.
+/// Profiles a scenario with many call sites. Returns the ended jjleak, the program's accounting, and the target's PID.
 fn profile(options: &[&str]) -> (Ended, Books, u32) {
     let mut ledger = Ledger::start();
     let jjleak = ledger.attach(options);
@@ -79,7 +79,7 @@ fn assert_json(file: &Path, books: &Books) {
     books.assert_reported(&report);
 }
 
-/// The file holds the last report of stdout.
+/// The file contains the last report of stdout.
 fn assert_text(file: &Path, stdout: &str, books: &Books) {
     let text = fs::read_to_string(file).unwrap();
     assert!(stdout.ends_with(&text), "not at the end of stdout: {text}");
@@ -87,7 +87,7 @@ fn assert_text(file: &Path, stdout: &str, books: &Books) {
     assert!(books.sites.keys().all(|site| text.contains(site.as_str())), "{text}");
 }
 
-/// The file is well-formed, opens with its root, and names every site of which something lives.
+/// The file is well-formed, opens with its root, and names every site with live blocks.
 fn assert_svg(file: &Path, books: &Books, unit: &str) {
     let text = fs::read_to_string(file).unwrap();
     let mut titles = Vec::new();
@@ -105,7 +105,7 @@ fn assert_svg(file: &Path, books: &Books, unit: &str) {
     }
 }
 
-/// The lines, `root;..;site;leaf VALUE`, sum up to what lives of each site.
+/// The lines, `root;..;site;leaf VALUE`, sum up to the live values of each site.
 fn assert_collapsed(file: &Path, books: &Books, value: impl Fn(&crate::support::books::Account) -> u64) {
     let mut sums = BTreeMap::<String, u64>::new();
     for line in fs::read_to_string(file).unwrap().lines() {
@@ -117,7 +117,7 @@ fn assert_collapsed(file: &Path, books: &Books, value: impl Fn(&crate::support::
     assert_eq!(sums, live.map(|(site, account)| (site.clone(), value(account))).collect());
 }
 
-/// As much of a pprof profile (profile.proto) as is compared.
+/// The compared part of a pprof profile (profile.proto).
 #[derive(Message)]
 struct Pprof {
     #[prost(message, repeated, tag = "1")]
@@ -140,7 +140,7 @@ struct Sample {
     value: Vec<i64>,
 }
 
-/// The profile's totals are those of the books, and it names their sites.
+/// The profile has the program's totals and names its sites.
 fn assert_pprof(file: &Path, books: &Books) {
     let mut bytes = Vec::new();
     GzDecoder::new(fs::File::open(file).unwrap()).read_to_end(&mut bytes).unwrap();

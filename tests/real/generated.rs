@@ -1,5 +1,5 @@
-//! Code that a program generates while it runs, without call frame information: stacks lead through what keeps a frame
-//! pointer, and end where nothing does.
+//! Code that a program generates while it runs, without call frame information: stacks continue through code that keeps a frame
+//! pointer, and end elsewhere.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
-/// `generated.c`, and a jjleak that is attached to it and reports again and again.
+/// `generated.c`, and a jjleak that is attached to it and reports repeatedly.
 struct Generating {
     process: Process,
     stdin: ChildStdin,
@@ -43,12 +43,12 @@ impl Generating {
     }
 }
 
-/// The stacks that allocated blocks of a size.
+/// The stacks that allocated blocks of this size.
 fn of_size(report: &Document, size: u64) -> Vec<&StackDocument> {
     report.stacks.iter().filter(|it| it.allocated.bytes == it.allocated.objects * size).collect()
 }
 
-/// Names from the innermost on; of generated code, which has none, a `*`.
+/// Names from the innermost on; `*` for generated code, which has none.
 fn names(stack: &StackDocument) -> Vec<&str> {
     let symbols = stack.frames.iter().map(|frame| frame.symbol.as_str());
     symbols.map(|symbol| if symbol.is_empty() { "*" } else { symbol }).collect()
@@ -63,7 +63,7 @@ fn assert_whole(stack: &StackDocument, inner: &[&str]) {
     assert_eq!(names.last(), Some(&"_start"), "{names:?}");
 }
 
-/// Fails unless the stacks end in generated code, and say that they are not whole.
+/// Fails unless the stacks end in generated code and are not reported as whole.
 fn assert_ends_in_generated_code(stacks: &[&StackDocument]) {
     assert!(!stacks.is_empty());
     for stack in stacks {
@@ -107,7 +107,7 @@ fn stacks_end_in_generated_code_that_keeps_none_also_where_it_replaces_other() {
     assert_eq!(objects, 7);
 }
 
-/// What lies above a thread's stack can look like a frame.
+/// Data above a thread's stack can look like a frame.
 #[test]
 fn a_frame_pointer_that_leads_away_from_the_threads_stack_is_not_followed() {
     require_bpf!();
@@ -125,7 +125,7 @@ fn a_region_of_generated_code_that_grows_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("reports");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-    // Opened for writing, too, so that nobody waits for the other.
+    // Opened for writing, too, so that neither side waits for the other.
     let reports = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
     let mut reports = Lines::of("jjleak's reports", reports);
     let pid = program.process.id().to_string();
@@ -133,7 +133,7 @@ fn a_region_of_generated_code_that_grows_is_followed() {
     let jjleak = Jjleak::attached(arguments);
     program.ask("kept");
     program.ask("grow");
-    // Before jjleak has looked, stacks end at the new code; for every report it looks.
+    // Until jjleak has scanned the mappings, which it does for each report, stacks end at the new code.
     let report = loop {
         program.ask("grown");
         let report: Document = serde_json::from_str(&reports.next(SOON)).unwrap();

@@ -1,4 +1,4 @@
-//! Stacks of Go programs through C, on goroutines' stacks and on threads', are what Go's runtime says they are.
+//! Stacks of Go programs through C, on stacks of goroutines and of threads, match Go's runtime.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use crate::support::books::assert_nothing_lost;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::{is_long, require_bpf};
 
-/// The blocks of the fixture, by their sizes: called plainly, called back, called back with the goroutine's stack moved meanwhile, from
-/// a goroutine that keeps its thread, from a thread of C's, and called back twice.
+/// Sizes of the fixture's blocks: called directly, called back, called back after the goroutine's stack has moved, from a
+/// goroutine locked to its thread, from a C thread, and called back twice.
 const BLOCKS: [u64; 6] = [1501, 1502, 1503, 1504, 1505, 1507];
 
-/// Both kinds of executables, with everything and with nothing for debuggers.
+/// Both kinds of executables: with all debug information, and with none.
 const BUILDS: [(&str, &[&str]); 2] = [("go-plain", &[]), ("go-stripped", &["-ldflags", "-s -w"])];
 const LONG_BUILDS: [(&str, &[&str]); 2] =
     [("go-pie", &["-buildmode=pie"]), ("go-pie-stripped", &["-buildmode=pie", "-ldflags", "-s -w"])];
@@ -30,13 +30,13 @@ fn build(name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// What the program says of each block: its size, and Go's functions, innermost first.
+/// The program's own record of each block: its size, and Go's functions, innermost first.
 fn said(lines: &str) -> BTreeMap<u64, Vec<&str>> {
     let said = lines.lines().filter_map(|line| line.split_once(' '));
     said.filter_map(|(size, names)| Some((size.parse().ok()?, called(names)))).collect()
 }
 
-/// The runtime has its own names for where C is between two of its functions, and for where C's threads begin.
+/// Removes the runtime's own names for transitions to C and for the entry points of C threads.
 fn called(names: &str) -> Vec<&str> {
     let mut called: Vec<_> = names.split(' ').filter(|name| *name != "runtime.systemstack_switch").collect();
     if called.ends_with(&["runtime.cgocallback", "runtime.goexit"]) {
@@ -45,8 +45,8 @@ fn called(names: &str) -> Vec<&str> {
     called
 }
 
-/// Go's functions of a stack from the one that has said who called it on; not those by which C is called, and not that the runtime
-/// calls a function through a wrapper that it leaves out of its own tracebacks.
+/// Go functions of a stack, from the one that recorded its callers on. Excludes functions that call C, and wrappers that the
+/// runtime omits from its own tracebacks.
 fn reported(stack: &StackDocument) -> Vec<&str> {
     let is_of_go = |name: &&str| ["main.", "runtime.", "_cgoexp_"].iter().any(|it| name.starts_with(it));
     let names = stack.frames.iter().map(|frame| frame.symbol.trim_end_matches(".abi0"));

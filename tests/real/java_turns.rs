@@ -1,5 +1,5 @@
-//! Virtual threads that wait, compute and leave garbage in turns, each on a way of its own, while a collector is at work all the time: no
-//! stack is ever another thread's, or one of an earlier turn.
+//! Virtual threads that wait, compute and create garbage in turns, each on its own call path, while a collector runs constantly:
+//! a stack never belongs to another thread or to an earlier turn.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, TURNS, jdks_from};
 use crate::support::privilege::{is_long, require, require_program};
 
-/// A small heap, and collections as often as they can be.
+/// A small heap, and collections as often as possible.
 const OPTIONS: [&str; 2] = ["-Xmx96m", "-XX:ZFragmentationLimit=1"];
 
-/// Shenandoah, as it moves objects most, and collectors that stop all threads.
+/// Shenandoah with the most frequent moves of objects, and collectors that stop all threads.
 const OTHERS: [&[&str]; 4] = [
     &["-XX:+UseShenandoahGC", "-XX:+UnlockDiagnosticVMOptions", "-XX:ShenandoahGCHeuristics=aggressive"],
     &["-XX:+UseG1GC"],
@@ -22,7 +22,7 @@ const OTHERS: [&[&str]; 4] = [
     &["-XX:+UseParallelGC"],
 ];
 
-/// Lets them go on for so long.
+/// Runs the threads for this time and checks their stacks.
 fn assert_never_led_astray(java: &Path, options: &[&str], milliseconds: u32) {
     println!("{} {options:?}", java.display());
     let mut java = Java::start_turns(java, &[&OPTIONS, options].concat());
@@ -40,16 +40,16 @@ fn assert_never_led_astray(java: &Path, options: &[&str], milliseconds: u32) {
         all += stack.allocated.objects;
         bytes += stack.allocated.bytes;
         if !is_named(stack) {
-            // What was thrown away before jjleak got to run has no name, which is told.
+            // Code that was discarded before jjleak ran has no name, which the report says.
             assert_ne!(report.notes.get("unnamed_code").copied().unwrap_or_default(), 0, "{stack:#?}");
         } else if is_complete(stack) {
-            // Blocks of different sizes have different ways.
+            // Blocks on different call paths have different sizes.
             let bytes = stack.allocated.bytes / stack.allocated.objects;
             let site = sites.get(&bytes).unwrap_or_else(|| panic!("{stack:#?}"));
             assert_led(stack, &site.path);
         } else {
             in_heap += stack.allocated.objects;
-            // Many ways begin alike.
+            // Many call paths begin alike.
             let path = sites.values().map(|site| &site.path).max_by_key(|path| common_frames(stack, path));
             assert_led(stack, path.unwrap());
         }

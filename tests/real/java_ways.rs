@@ -1,5 +1,5 @@
-//! JVMs that are attached to before any of the code that is profiled has run: whatever is loaded, compiled and thrown away
-//! then, stacks are whole and have the names of the code that they were taken in.
+//! JVMs that are attached to before any of the profiled code has run: whatever code is loaded, compiled and discarded
+//! afterwards, stacks are whole and have the names of the code at that time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::support::shares::Shares;
 const MODES: [&[&str]; 4] =
     [&[], &["-Xint"], &["-XX:TieredStopAtLevel=1"], &["-XX:-TieredCompilation", "-Xbatch"]];
 
-/// The installed JDK as it is, and all of them in every mode if there is time.
+/// The installed JDK with default options; in long runs, all JDKs in every mode.
 fn ways_to_run() -> impl Iterator<Item = (PathBuf, &'static [&'static str])> {
     let modes = if is_long() { &MODES[..] } else { &MODES[..1] };
     javas().into_iter().flat_map(move |java| modes.iter().map(move |mode| (java.clone(), *mode)))
 }
 
-/// Fails unless every site has the bytes and objects that the program has booked.
+/// Fails unless every site has the bytes and objects of the program's accounting.
 fn assert_books(report: &Document, sites: &Sites) {
     assert_nothing_lost(report);
     let live = live_by_size(report, sites);
@@ -34,8 +34,8 @@ fn assert_books(report: &Document, sites: &Sites) {
     assert_eq!(of_sites(report, sites).map(|stack| stack.live.bytes).sum::<u64>(), bytes);
 }
 
-/// Stacks of live blocks of the sites' sizes. The JVM has a few of its own between them: in JDK 25, ZGC and Shenandoah keep one of
-/// 5,088 bytes for each thread whose stack they have looked at.
+/// Stacks of live blocks of the sites' sizes. The JVM has a few of its own in this range: in JDK 25, ZGC and Shenandoah keep one
+/// of 5,088 bytes for each thread whose stack they have scanned.
 fn of_sites<'a>(report: &'a Document, sites: &'a Sites) -> impl Iterator<Item = &'a StackDocument> {
     let is_site = |stack: &&StackDocument| size_of(stack).is_some_and(|size| sites.contains_key(&size));
     report.stacks.iter().filter(is_site)
@@ -51,7 +51,7 @@ fn assert_whole(report: &Document, sites: &Sites) {
     assert_eq!(report.notes.get("unnamed_code").copied().unwrap_or_default(), 0, "{:#?}", report.stacks);
 }
 
-/// Goes through all ways, and compares. The report.
+/// Runs all kinds of allocations and compares. Returns the report.
 pub(crate) fn assert_ways(java: &Path, options: &[&str]) -> Document {
     let mut java = Java::start_ways(java, options);
     let jjleak = java.attach_to(WAYS);
@@ -91,7 +91,7 @@ pub(crate) fn is_complete(stack: &StackDocument) -> bool {
     stack.status == "complete"
 }
 
-/// Whether it is a system call that maps memory, whichever of its names the C library has symbols for.
+/// Returns true if the innermost frame is a system call that maps memory, under any of the C library's names for it.
 fn maps(stack: &StackDocument) -> bool {
     stack.frames[0].symbol.contains("mmap")
 }
@@ -102,7 +102,7 @@ fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
     for (java, options) in ways_to_run() {
         println!("{} {options:?}", java.display());
         let mut java = Java::start_ways(&java, options);
-        // Libraries that the JVM loads when it needs them are another matter.
+        // Libraries that the JVM loads on demand are excluded.
         java.ask("deflate 1");
         let jjleak = java.attach_to_all();
         java.ask("deflate 100");
@@ -112,7 +112,7 @@ fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
             [("Deflater", "Ways.deflaters", "deflateInit2_"), ("Inflater", "Ways.inflaters", "inflateInit2_")]
         {
             let method = format!("java.util.zip.{class}.init");
-            // The JVM allocates there for itself, too, when it first gets there.
+            // The JVM also allocates there for itself on the first call.
             let made = || report.stacks.iter().filter(|stack| is_in(stack, &method) && is_in(stack, init));
             assert!(made().all(is_complete), "{:#?}", made().collect::<Vec<_>>());
             let live = |method: &str| -> u64 {
@@ -125,7 +125,8 @@ fn deflaters_and_inflaters_that_are_never_ended_stand_where_they_were_made() {
     }
 }
 
-/// Has files mapped from each of their sites 20 times, some of them dropped. The report, with this option, and the books.
+/// Maps files from each of the program's sites 20 times, some of which are dropped. Returns the report, with this option, and
+/// the program's accounting.
 fn with_mapped_files(java: &Path, options: &[&str], option: &str) -> (Document, Sites) {
     println!("{} {options:?}", java.display());
     let mut java = Java::start_ways(java, options);
@@ -146,7 +147,7 @@ fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_booked() {
         assert_books(&report, &sites);
         assert_whole(&report, &sites);
         assert!(of_sites(&report, &sites).all(maps));
-        // Those that were dropped and collected have been mapped, too.
+        // Those that were dropped and collected were mapped, too.
         let allocated = |size: u64| {
             let of_size = |stack: &&StackDocument| {
                 maps(stack) && stack.allocated.bytes == size * stack.allocated.objects
@@ -157,7 +158,7 @@ fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_booked() {
     }
 }
 
-/// Unless it is said otherwise, `--mmap` is for anonymous memory: a file's is the kernel's to give back.
+/// By default, `--mmap` covers anonymous memory only: the kernel can reclaim file mappings.
 #[test]
 fn mapped_files_are_not_counted_as_memory() {
     require_program!("javac");
@@ -169,7 +170,7 @@ fn mapped_files_are_not_counted_as_memory() {
     }
 }
 
-/// Besides its stack, a thread has what the JVM keeps of it.
+/// Besides its stack, a thread has data that the JVM keeps for it.
 #[test]
 fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
     require_program!("javac");
@@ -187,7 +188,7 @@ fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
         let [stack] = stacks[..] else { panic!("{stacks:#?}") };
         assert_eq!((stack.live.objects, &*stack.status), (20, "complete"));
         assert!((20 * (7 << 20)..20 * (8 << 20)).contains(&stack.allocated.bytes), "{:?}", stack.allocated);
-        // The JVM maps the pages anew that it guards a stack's end with.
+        // The JVM remaps the guard pages at a stack's end.
         assert!(stack.live.bytes > stack.allocated.bytes / 10 * 9, "{:?}", stack.live);
         let kept = started().filter(|stack| is_in(stack, "JVM_StartThread") && is_in(stack, "malloc"));
         assert!(kept.clone().all(is_complete), "{:#?}", kept.collect::<Vec<_>>());
@@ -195,8 +196,8 @@ fn threads_that_stay_keep_their_stacks_and_what_the_jvm_has_for_them() {
     }
 }
 
-/// Whether frames are those of a path, innermost first, from the outermost on. One without a name is whatever it stands for there: a
-/// method and what is inlined into it.
+/// Returns true if frames, innermost first, match a path, compared from the outermost on. A frame without a name matches any
+/// number of path elements: a method and the methods inlined into it.
 fn leads_along(frames: &[Option<String>], path: &[String]) -> bool {
     let Some((outermost, inner)) = path.split_last() else { return true };
     match frames.split_last() {
@@ -206,7 +207,7 @@ fn leads_along(frames: &[Option<String>], path: &[String]) -> bool {
     }
 }
 
-/// A stack's Java frames, and those that have no name.
+/// Java frames of a stack, and frames without a name.
 fn java_or_unnamed(stack: &StackDocument) -> Vec<Option<String>> {
     let frame = |frame: &FrameDocument| match &*frame.kind {
         "unknown" => Some(None),
@@ -215,8 +216,9 @@ fn java_or_unnamed(stack: &StackDocument) -> Vec<Option<String>> {
     stack.frames.iter().filter_map(frame).collect()
 }
 
-/// Hidden classes are defined, compiled and unloaded faster than a small code cache has room for them. Where jjleak does not get to run
-/// for so long that such code is gone before it has been seen, it has no name, which is told. It never has another's.
+/// Hidden classes are defined, compiled and unloaded faster than a small code cache has room for. If jjleak does not run for so
+/// long that such code is gone before it has been read, the code has no name, which the report says. It never has the name of
+/// other code.
 #[test]
 fn code_that_takes_the_place_of_other_code_all_the_time_has_its_own_name() {
     require_program!("javac");
@@ -244,14 +246,14 @@ fn code_that_takes_the_place_of_other_code_all_the_time_has_its_own_name() {
     }
 }
 
-/// How many frames a stack and a path have in common, from the innermost of the path on.
+/// Number of frames that a stack and a path have in common, from the innermost frame of the path on.
 pub(crate) fn common_frames(stack: &StackDocument, path: &[String]) -> usize {
     let frames = java_frames(stack);
     let first = frames.iter().position(|frame| *frame == path[0]).unwrap_or(frames.len());
     path.iter().zip(&frames[first..]).take_while(|(one, other)| one == other).count()
 }
 
-/// Fails unless a virtual thread's stack is whole, or ends in the heap and has no frames but this path's before.
+/// Fails unless a virtual thread's stack is whole, or ends in the heap with only frames of this path before.
 pub(crate) fn assert_led(stack: &StackDocument, path: &[String]) {
     let frames = java_frames(stack);
     let first =
@@ -264,7 +266,7 @@ pub(crate) fn assert_led(stack: &StackDocument, path: &[String]) {
     assert_eq!(common_frames(stack, path), expected, "{path:#?}\n{stack:#?}");
 }
 
-/// The methods that are inlined into such code stand in its frame's stead, with their lines.
+/// The methods inlined into such code replace its frame, with their lines.
 #[test]
 fn a_frame_whose_code_is_thrown_away_under_it_is_what_it_was() {
     require_program!("javac");
@@ -280,7 +282,7 @@ fn a_frame_whose_code_is_thrown_away_under_it_is_what_it_was() {
         assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [1]);
         assert_books(&report, &sites);
         assert_whole(&report, &sites);
-        // Where code is compiled, there was something inlined into it.
+        // Compiled code contains inlined methods.
         let is_inlined = |stack: &StackDocument| {
             stack
                 .frames
@@ -291,8 +293,8 @@ fn a_frame_whose_code_is_thrown_away_under_it_is_what_it_was() {
     }
 }
 
-/// Runs virtual threads that wait several times while garbage is collected, and compares how their stacks end, and with which
-/// frames, with what the program says. How many stacks there were, and how many of them are whole.
+/// Runs virtual threads that wait several times while garbage is collected, and compares the frames and the ends of their stacks
+/// with the program's own record. Returns the number of stacks, and of whole ones.
 pub(crate) fn assert_virtual(java: &Path, options: &[&str]) -> Counted {
     println!("{} {options:?}", java.display());
     let mut java = Java::start_ways(java, options);
@@ -321,10 +323,10 @@ pub(crate) fn assert_virtual(java: &Path, options: &[&str]) -> Counted {
     Counted { all, complete: all - in_heap }
 }
 
-/// Fails if more stacks end in the heap than can: half of them would, if frames in the heap were not followed.
+/// Fails if too many stacks end in the heap: half of them would if frames in the heap were not followed.
 fn assert_virtual_is_whole(jdk: &Jdk, options: &[&str]) {
     let Counted { all, complete } = assert_virtual(&jdk.java(), options);
-    // Older ones allocate native memory where a thread cannot be stopped, newer ones also while everything else is.
+    // Older versions allocate native memory where a thread cannot be stopped, newer ones also while all threads are stopped.
     let at_least = if jdk.version < 25 { 99 } else { 90 };
     assert!(100 * complete >= at_least * all, "{complete} of {all} are complete");
 }
@@ -348,8 +350,8 @@ fn a_stack_of_a_virtual_thread_is_whole_wherever_its_frames_are() {
     }
 }
 
-/// Shenandoah, which moves objects while the program runs on: with as many objects as it can, all the time; as it is; with generations;
-/// with references and headers that are not as usual.
+/// Shenandoah, which moves objects while the program runs: as many objects as possible, all the time; with default options; with
+/// generations; with other layouts of references and headers.
 const SHENANDOAH: [&[&str]; 5] = [
     &["-XX:+UseShenandoahGC", "-XX:+UnlockDiagnosticVMOptions", "-XX:ShenandoahGCHeuristics=aggressive"],
     &["-XX:+UseShenandoahGC"],
@@ -373,7 +375,7 @@ fn a_stack_of_a_virtual_thread_is_whole_while_shenandoah_moves_objects() {
     }
 }
 
-/// ZGC, which does so, too, without generations and with them.
+/// ZGC, which also moves objects concurrently, without generations and with them.
 pub(crate) const ZGC: [&[&str]; 2] = [&["-XX:+UseZGC"], &["-XX:+UseZGC", "-XX:+ZGenerational"]];
 
 #[test]
@@ -385,7 +387,7 @@ fn a_stack_of_a_virtual_thread_is_whole_while_zgc_moves_objects_or_ends_in_the_h
         for collector in ZGC.into_iter().filter(|collector| jdk.takes(collector)).take(collectors) {
             for mode in modes {
                 let Counted { all, complete } = assert_virtual(&jdk.java(), &[mode, collector].concat());
-                // How many chunks have references of an older phase depends on when objects are moved.
+                // The number of chunks with references of an older phase depends on the times of moves.
                 assert!(4 * (all - complete) < all, "{complete} of {all} are complete");
             }
         }

@@ -1,4 +1,4 @@
-//! Java's own compiler, on source files of the JDK: something large that nobody here wrote.
+//! Java's own compiler, on source files of the JDK: a large third-party program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,17 +11,17 @@ use crate::support::java::{Java, Jdk, classes, jdks};
 use crate::support::privilege::{is_long, record, require_program};
 use crate::support::shares::Shares;
 
-/// Bytes of the blocks that are counted: what the JVM's compilers work in. Smaller ones have ten thousands of different stacks,
-/// which a jjleak that was built without optimization names for minutes.
+/// Sizes of the counted blocks: the arenas of the JVM's compilers. Smaller blocks have tens of thousands of distinct stacks, for
+/// which an unoptimized jjleak needs minutes.
 const LARGE: [u64; 2] = [8000, 1 << 30];
 
-/// Where a JDK has its source files, if it has them and a compiler.
+/// Path of a JDK's source files, if it has them and a compiler.
 fn sources(jdk: &Jdk) -> Option<PathBuf> {
     let sources = jdk.home.join("lib/src.zip");
     (sources.exists() && jdk.home.join("bin/jar").exists()).then_some(sources)
 }
 
-/// Unpacks a folder of the sources, and lists the files below it.
+/// Unpacks a folder of the sources, and writes a list of its files.
 fn unpack(jdk: &Jdk, sources: &Path, folder: &str, into: &Path) -> PathBuf {
     let mut jar = Command::new(jdk.home.join("bin/jar"));
     jar.current_dir(into).arg("--extract").arg("--file").arg(sources).arg(folder);

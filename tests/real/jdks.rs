@@ -1,5 +1,5 @@
-//! Every JDK in every mode and with every collector: stacks are whole, methods are the ones that the JVM's own stack walker
-//! names, and bytes are the ones that the program has booked.
+//! Every JDK in every mode and with every collector: stacks are whole, methods match the JVM's own stack walker, and bytes match
+//! the program's accounting.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::jvm::assert_as_the_jvm_says;
 use crate::support::java::{Jdk, jdks};
 use crate::support::privilege::{is_long, require, require_program};
 
-/// The versions that are supported.
+/// Supported versions.
 const VERSIONS: [u32; 4] = [11, 17, 21, 25];
 
-/// How code is run: the interpreter, the first compiler alone, the second alone, and all of them.
+/// Execution modes: the interpreter, only the first compiler, only the second, and all of them.
 const MODES: [(&str, &[&str]); 4] = [
     ("`-Xint`", &["-Xint"]),
     ("`-XX:TieredStopAtLevel=1`", &["-XX:TieredStopAtLevel=1"]),
@@ -25,7 +25,7 @@ const MODES: [(&str, &[&str]); 4] = [
     ("no option", &[]),
 ];
 
-/// Collectors differ in the barriers that they have in compiled code, and in how they arm and throw away such code.
+/// Collectors differ in the barriers of compiled code, and in how they arm and discard such code.
 const COLLECTORS: [(&str, &[&str]); 6] = [
     ("G1", &["-XX:+UseG1GC"]),
     ("Serial", &["-XX:+UseSerialGC"]),
@@ -35,19 +35,19 @@ const COLLECTORS: [(&str, &[&str]); 6] = [
     ("Shenandoah", &["-XX:+UnlockExperimentalVMOptions", "-XX:+UseShenandoahGC"]),
 ];
 
-/// JVMs that are run at once: each takes more than a gigabyte, and waits for jjleak as long as jjleak waits for it.
+/// Number of JVMs at once: each takes more than a gigabyte, and each waits for jjleak as long as jjleak waits for it.
 const AT_ONCE: usize = 2;
 
-/// What is kept in the repository.
+/// The page in the repository.
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/jdks.md");
 
-/// The same of virtual threads.
+/// The page on virtual threads.
 const VIRTUAL_TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/virtual-threads.md");
 
 /// The oldest version that has them.
 const VIRTUAL: u32 = 21;
 
-/// Allocations, and those of them with a complete stack.
+/// Allocations, and those with a complete stack.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub(crate) all: u64,
@@ -64,7 +64,7 @@ impl Counted {
         }
     }
 
-    /// Rounded down: what is not all does not look as if it were.
+    /// Rounded down, so that only 100 % reads as 100 %.
     fn share(self) -> String {
         let hundredths = self.complete * 10_000 / self.all.max(1);
         match hundredths % 100 {
@@ -74,14 +74,14 @@ impl Counted {
     }
 }
 
-/// One way to run a JVM, and what came of it: a panic's message, if something was not as it should be.
+/// One way to run a JVM, and its result: figures, or a panic's message.
 struct Cell {
     mode: &'static str,
     collector: &'static str,
     outcome: Result<Counted, String>,
 }
 
-/// Runs both programs, and fails unless all is as it should be.
+/// Runs both programs, and fails on any deviation.
 fn measure(jdk: &Jdk, options: &[&str]) -> Counted {
     let reports = [assert_as_the_jvm_says(&jdk.java(), options), assert_ways(&jdk.java(), options)];
     let counted = Counted::of(&reports);
@@ -94,7 +94,7 @@ fn measure_virtual(jdk: &Jdk, options: &[&str]) -> Counted {
     assert_virtual(&jdk.java(), options)
 }
 
-/// How a JVM is measured.
+/// A measurement of a JVM.
 type Measure = fn(&Jdk, &[&str]) -> Counted;
 
 fn cell(
@@ -113,7 +113,7 @@ fn cell(
     Cell { mode: mode.0, collector: collector.0, outcome }
 }
 
-/// All of a JDK's cells, or one that stands for them.
+/// All cells of a JDK, or a single one that stands for them.
 fn cells(jdk: &Jdk, measure: Measure) -> Vec<Cell> {
     if !is_long() {
         return vec![cell(jdk, MODES[3], COLLECTORS[0], measure)];
@@ -123,7 +123,7 @@ fn cells(jdk: &Jdk, measure: Measure) -> Vec<Cell> {
     ways.map(|(mode, collector)| cell(jdk, mode, collector, measure)).collect()
 }
 
-/// The page that is kept, of what every cell counted.
+/// Text of the page, from the results of all cells.
 fn page(head: &str, measured: &[(Jdk, Vec<Cell>)]) -> String {
     let mut page = head.to_owned();
     let names = COLLECTORS.map(|(name, _)| name);
@@ -169,9 +169,9 @@ has no such collector.
 `cargo xtask jdks` fetches the JDKs, and writes this page anew.
 ";
 
-/// Measures all JDKs from this version on, and writes the page if it is asked for.
+/// Measures all JDKs from this version on, and writes the page if requested.
 fn measure_all(oldest: u32, measure: Measure, head: &str, table: &str) {
-    // One version takes minutes, too: they can be run one by one.
+    // A single version takes minutes, too, and can be selected.
     let only: Option<u32> = std::env::var("JJLEAK_JDK").ok().map(|version| version.parse().unwrap());
     let is_wanted = |version: u32| version >= oldest && only.is_none_or(|only| only == version);
     let jdks: Vec<_> = jdks().into_iter().filter(|jdk| is_wanted(jdk.version)).collect();

@@ -1,5 +1,5 @@
-//! JVMs: stacks lead through interpreted and compiled Java code, with no option and no agent, and say what the program's
-//! own stack walker says.
+//! JVMs: stacks through interpreted and compiled Java code are complete, with no option and no agent, and match the program's
+//! own stack walker.
 
 use std::fs;
 use std::path::Path;
@@ -16,17 +16,17 @@ fn installed() -> &'static Path {
     Path::new("java")
 }
 
-/// Profiles the program, and compares. The report.
+/// Profiles the program and compares. Returns the report.
 pub(crate) fn assert_as_the_jvm_says(java: &Path, options: &[&str]) -> Document {
     let rounds = if options.contains(&"-Xint") { 100 } else { ROUNDS };
     assert_as_it_says(Java::start(java, &[&["-Xbatch"], options].concat()), rounds)
 }
 
-/// So many that all is compiled that will be. Compilation in the foreground (`-Xbatch`) makes sure that no more code is
-/// compiled afterwards.
+/// Enough rounds for the JVM to compile everything that it will compile. Compilation in the foreground (`-Xbatch`) ensures that
+/// no code is compiled afterwards.
 pub(crate) const ROUNDS: u32 = 20_000;
 
-/// Profiles the program when it has done its work so many times before, and compares. The report.
+/// Profiles the program after this number of rounds, and compares. Returns the report.
 pub(crate) fn assert_as_it_says(mut java: Java, rounds: u32) -> Document {
     for what in ["warm", "leak", "warm", "leak"] {
         java.ask(&format!("{what} {rounds}"));
@@ -44,7 +44,7 @@ pub(crate) fn assert_as_it_says(mut java: Java, rounds: u32) -> Document {
     report
 }
 
-/// Fails unless the report says of each site what the program says.
+/// Fails unless the report matches the program's record of each site.
 pub(crate) fn assert_as_booked(report: &Document, sites: &Sites) {
     assert_nothing_lost(report);
     assert_eq!(report.process.kind, "jvm");
@@ -58,7 +58,7 @@ pub(crate) fn assert_as_booked(report: &Document, sites: &Sites) {
     }
 }
 
-/// Fails unless all sites together have the bytes and objects that the program has booked.
+/// Fails unless all sites together have the bytes and objects of the program's accounting.
 fn assert_sum(report: &Document, sites: &Sites) {
     let objects = sites.values().map(|site| site.objects).sum();
     let bytes = sites.iter().map(|(size, site)| size * site.objects).sum();
@@ -69,7 +69,8 @@ fn incomplete(report: &Document) -> Vec<&StackDocument> {
     report.stacks.iter().filter(|stack| stack.status != "complete").collect()
 }
 
-/// Fails unless every complete stack of a site has its call path, with lines. Blocks with a complete stack, and all.
+/// Fails unless every complete stack of a site has its call path, with lines. Returns the number of blocks with a complete
+/// stack, and of all blocks.
 fn assert_paths(report: &Document, sites: &Sites) -> (u64, u64) {
     let mut complete = 0;
     for stack in report.stacks.iter().filter(|stack| stack.status == "complete" && stack.live.objects > 0) {
@@ -119,7 +120,7 @@ fn frames_are_the_same_with_each_collector() {
     }
 }
 
-/// Options by which code, objects and frames are laid out otherwise than usual.
+/// Options that change the layout of code, objects and frames.
 const LAYOUTS: [&[&str]; 9] = [
     &["-XX:-SegmentedCodeCache"],
     &["-XX:+SegmentedCodeCache", "-XX:ReservedCodeCacheSize=20m"],
@@ -143,7 +144,7 @@ fn frames_are_the_same_however_code_and_objects_are_laid_out() {
     }
 }
 
-/// All JDKs if there is time, and else the newest one that is installed, which knows most of the options.
+/// All JDKs in long runs; otherwise the newest installed one, which knows most of the options.
 fn newest_or_all() -> Vec<Jdk> {
     let jdks = jdks();
     let first = if is_long() { 0 } else { jdks.len().saturating_sub(1) };

@@ -1,4 +1,4 @@
-//! Whatever is in a JVM's memory: what a real one has there is recorded, changed, and read again.
+//! Robustness against any content of a JVM's memory: the memory of a real one is recorded, modified, and read again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use crate::support::privilege::{is_long, require_program};
 
 const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = 4096;
-/// Code that is looked at: every 2 KiB of the heaps is an address in it, up to this many blobs.
+/// Selection of code: every 2 KiB of the heaps is an address to look up, up to this many blobs.
 const STRIDE: usize = 2048;
 const MAX_BLOBS: usize = 60;
-/// Most bytes that a single read may ask for: the table of lines of the longest method, and the table of flags.
+/// Maximum size of a single read: the line table of the longest method, and the table of flags.
 const MAX_READ: usize = 1 << 20;
-/// Most bytes and reads in all. Undisturbed, it takes about a tenth of that.
+/// Maximum bytes and reads in total. Without changes, about a tenth is needed.
 const MAX_BYTES: u64 = 256 << 20;
 const MAX_READS: u64 = 2_000_000;
 
-/// Reads a process's memory and keeps the pages, and where something was read.
+/// Reads a process's memory, and records the pages and the places of reads.
 struct Recorder<'a> {
     memory: ProcessMemory,
     record: &'a RefCell<Record>,
@@ -37,7 +37,7 @@ struct Recorder<'a> {
 #[derive(Default)]
 struct Record {
     pages: BTreeMap<u64, Vec<u8>>,
-    /// Where something was read, and how many bytes.
+    /// Addresses of reads, with the number of bytes.
     read: BTreeMap<u64, usize>,
 }
 
@@ -56,7 +56,7 @@ impl Memory for Recorder<'_> {
     }
 }
 
-/// What was recorded, with changes, and how much was read of it.
+/// A recording with changes, and the amount read of it.
 struct Replayed<'a> {
     pages: &'a BTreeMap<u64, Vec<u8>>,
     changed: BTreeMap<u64, Vec<u8>>,
@@ -84,7 +84,7 @@ impl Memory for &Replayed<'_> {
     }
 }
 
-/// Reads all that can be read of a JVM and of the code at these places; how many frames have names.
+/// Reads all data of a JVM and of the code at these places. Returns the number of frames with names.
 fn exhaust<M: Memory>(
     memory: impl Fn() -> M,
     symbol: impl Fn(&str) -> Option<u64>,
@@ -106,7 +106,7 @@ fn exhaust<M: Memory>(
     places.iter().filter(|place| names.frames(**place).is_some()).count()
 }
 
-/// Places in the code of a JVM: return addresses as they are in stacks, and methods as the interpreter has them.
+/// Places in the code of a JVM: return addresses as in stacks, and methods as in the interpreter.
 fn places(jvm: &Jvm<impl Memory>) -> Vec<StackFrame> {
     let heaps = jvm.heaps().unwrap();
     let addresses =
@@ -120,10 +120,10 @@ fn places(jvm: &Jvm<impl Memory>) -> Vec<StackFrame> {
     blobs.flat_map(|blob| in_blob(&blob)).collect()
 }
 
-/// Somewhere that something was read from: which of the reads, and which of its words of 4 bytes.
+/// A place that was read: index of the read, and of its 4-byte word.
 type Place = (Index, Index);
 
-/// Such a place, and what is put there.
+/// A changed place, and its new content.
 #[derive(Debug, Clone)]
 enum Change {
     Word(Place, u64),
@@ -184,7 +184,7 @@ fn assert_harmless(java: &Path) {
     let mut places = places(&Jvm::described(recorder(), &symbol).unwrap());
     let named = exhaust(recorder, &symbol, &places);
     assert!(named > MAX_BLOBS, "{named} of {} places have names", places.len());
-    // Whatever was read can be said to be a method.
+    // Any address that was read can be claimed to be a method.
     let methods: Vec<u64> =
         record.borrow().read.keys().copied().filter(|at| InterpretedFrame::can_be(*at)).collect();
     places.extend(methods.iter().step_by(methods.len() / 100 + 1).map(|at| InterpretedFrame::pack(*at, 5)));

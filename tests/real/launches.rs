@@ -1,4 +1,4 @@
-//! Commands that jjleak starts itself: everything counts, from the first allocation, which comes before `main`.
+//! Commands that jjleak starts itself: all allocations count, from the first one, which comes before `main`.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
 
-/// The report must equal the books that the program printed to the same stdout.
+/// The report must equal the accounting that the program printed to the same stdout.
 fn assert_exact(ended: &Ended) {
     let report = ended.report();
     let books = Books::parse(ended.stdout.lines());
@@ -65,7 +65,7 @@ fn a_command_that_becomes_another_program_is_counted_as_that() {
 #[test]
 fn a_command_that_becomes_another_program_again_and_again_keeps_the_books_of_the_last() {
     require_bpf!();
-    // More often than images can be told apart, in less time than jjleak looks at all processes once.
+    // More often than images can be distinguished, in less time than jjleak needs to scan all processes once.
     let script = "[ $0 -gt 0 ] && exec env sh -c \"$1\" $(($0 - 1)) \"$1\"; exec \"$EARLY\" 7";
     let early = compile::early().to_str().unwrap();
     let mut command = Command::new(PROGRAM);
@@ -144,7 +144,7 @@ fn a_command_without_an_allocator_is_refused_and_does_not_stay() {
     assert!(!runs(&bare), "{} still runs", bare.display());
 }
 
-/// Whether a process runs this program.
+/// Returns true if a process runs this program.
 fn runs(program: &Path) -> bool {
     let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
     processes.filter_map(|process| fs::read_link(process.join("exe")).ok()).any(|path| path == program)

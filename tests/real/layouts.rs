@@ -1,7 +1,7 @@
-//! Whatever a linker or `patchelf` has made of a file's layout, stacks are what gdb says they are.
+//! Stacks match gdb for all layouts of a file that linkers and `patchelf` create.
 //!
-//! LLD, mold, gold and bfd lay segments out in different ways: each on pages of its own, or several in one page of the file; code
-//! after data in one segment, or in several segments. `patchelf` moves them once more.
+//! LLD, mold, gold and bfd lay out segments in different ways: each on its own pages, or several in one page of the file; code
+//! after data in one segment, or in several segments. `patchelf` moves them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::support::jjleak::Ended;
 use crate::support::oracle::Stacks;
 use crate::support::privilege::{is_long, require_bpf, require_program};
 
-/// Programs at a time; a test run has other tests beside this one.
+/// Number of programs at a time; a test run has other tests beside this one.
 const WORKERS: usize = 2;
 
 const PIE: &[&str] = &["-pie", "-fPIE", "-Wl,-z,lazy"];
@@ -29,16 +29,16 @@ const GOLD: &str = "-fuse-ld=gold";
 const LLD: &str = "-fuse-ld=lld";
 const MOLD: &str = "-fuse-ld=mold";
 
-/// What is done to a linked file.
+/// Change of a linked file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// Nothing.
     Run,
     /// `patchelf` makes room for a long run path.
     RunPath,
-    /// `patchelf` makes room for another interpreter's path.
+    /// `patchelf` makes room for the path of another interpreter.
     Interpreter,
-    /// Names and lines go to a separate debug file, whose program headers have other offsets.
+    /// Names and lines move to a separate debug file, whose program headers have other offsets.
     Split,
 }
 
@@ -64,7 +64,7 @@ impl Way {
     }
 }
 
-/// Those that differ most.
+/// The most distinct ways.
 const WAYS: [Way; 21] = [
     way(BFD, FIXED),
     way(BFD, STATIC_PIE),
@@ -79,7 +79,7 @@ const WAYS: [Way; 21] = [
     way(LLD, STATIC_PIE),
     way(LLD, PIE).options(&["-Wl,-z,separate-loadable-segments"]),
     way(LLD, PIE).options(&["-Wl,--no-rosegment"]),
-    // `main` in a segment of its own, far away.
+    // `main` in a separate segment, far away.
     way(LLD, FIXED)
         .options(&["-Wl,-z,keep-text-section-prefix", "-Wl,--section-start=.text.startup=0x2000000"]),
     way(LLD, PIE).then(Then::RunPath),
@@ -91,12 +91,12 @@ const WAYS: [Way; 21] = [
     way(MOLD, FIXED).then(Then::Split),
 ];
 
-/// All others, for which only a long run has time.
+/// All other ways, for long runs only.
 fn further_ways() -> Vec<Way> {
     let mut ways = vec![way(GOLD, PIE).options(&["-Wl,-z,text-unlikely-segment"])];
     for linker in [BFD, GOLD, LLD, MOLD] {
         for kind in [PIE, FIXED, STATIC, STATIC_PIE] {
-            // Debian 12's gold does not know the option by which gcc asks for this.
+            // Debian 12's gold does not know the option that gcc uses for this.
             if linker == GOLD && kind == STATIC_PIE {
                 continue;
             }
@@ -128,7 +128,7 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 impl Way {
-    /// Builds the program as number `index`, in the folder if it is changed after it was linked.
+    /// Builds the program as number `index`; in the folder if it is changed after linking.
     fn build(&self, index: usize, folder: &Path) -> PathBuf {
         let flags = [&[self.linker], self.kind, self.options].concat();
         let linked = compile::stacks_linked(&format!("{index}"), &flags);
@@ -195,7 +195,7 @@ fn assert_named(name: &str, ended: &Ended) {
     assert!(caller.file.ends_with("stacks.c"), "{name}: {caller:?}");
 }
 
-/// Does it for each of `items`, some at a time.
+/// Calls `work` for each of `items`, several at a time.
 fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(usize, &T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
@@ -214,7 +214,7 @@ fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(usize, &T) -> R + Sync) -> 
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// All run under gdb first: where a probe is, the kernel takes gdb's breakpoint for its own, whichever process it is in.
+/// All programs run under gdb first: at the place of a probe, the kernel takes gdb's breakpoint for its own, in any process.
 fn assert_all_as_in_gdb(ways: &[Way]) {
     let folder = tempfile::tempdir().unwrap();
     let prepared = each(ways, |index, way| way.prepare(index, folder.path()));

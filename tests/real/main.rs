@@ -1,5 +1,4 @@
-//! jjleak against the real kernel: it is attached to real processes, and what it reports is compared with what they
-//! know of themselves.
+//! Tests of jjleak on the real kernel: it attaches to real processes, and its reports are compared with their own accounting.
 //!
 //! Fixtures are driven by a handshake, and all waits are bounded. Tests that need root and the BPF programs say so with
 //! `require_bpf!()`.

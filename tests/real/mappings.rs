@@ -1,5 +1,5 @@
-//! `--mmap`: mappings that no allocation call makes are counted as address space, equal to the program's own books, by call
-//! site, to the byte and to the range: those of no file, those of files, or both.
+//! `--mmap`: mappings created by other calls than allocation calls are accounted as address space and equal the program's own
+//! accounting, by call site, to the byte and to the range: anonymous ones, those of files, or both.
 
 use std::fs;
 
@@ -12,12 +12,12 @@ use crate::support::compile::{self, LedgerBuild};
 use crate::support::ledger::{Ledger, reported_and_booked};
 use crate::support::privilege::{require_bpf, require_library, require_program};
 
-/// The programs that see a call that maps: at the kernel's function for it, or at all system calls.
+/// The BPF programs that see a mapping call: at the kernel's function for it, or at all system calls.
 const PROGRAMS: &[&str] = &["mmap_enter", "mmap_leave", "syscall_enter", "syscall_leave"];
 
 const FOLLOWED: &[&str] = &["--mmap", "--format", "json"];
 
-/// Tests that play a scenario in which nothing may be lost.
+/// Tests that run a scenario in which nothing may be lost.
 macro_rules! exact {
     ($($name:ident: $scenario:literal;)+) => {
         $(
@@ -60,7 +60,7 @@ fn without_the_option_mappings_are_not_counted() {
 #[test]
 fn mapped_files_are_counted_where_they_are_asked_for() {
     require_bpf!();
-    // Whether memory of no file is counted, and whether files are.
+    // Each option, with two flags: anonymous memory is accounted, and files are.
     let options = [
         ("--mmap", [true, false]),
         ("--mmap=anonymous", [true, false]),
@@ -87,7 +87,7 @@ fn memory_is_counted_beside_files_as_without_them() {
     }
 }
 
-/// Bytes of the lines of a process's `/proc/PID/maps` that are of a file.
+/// Bytes mapped from a file, according to `/proc/PID/maps`.
 fn mapped_bytes(pid: u32, file: &str) -> u64 {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let length = |line: &str| {
@@ -158,7 +158,7 @@ fn mappings_of_a_program_that_was_replaced_are_gone() {
     ledger.run("calloc");
     let report = jjleak.interrupt().assert_done().report();
 
-    // The new program's loader has mapped, too; its books know nothing of that.
+    // The new program's loader has also mapped memory, which is not in the program's accounting.
     let reported = Books::of(&report);
     let booked = ledger.books();
     assert_eq!(reported.sites["site_calloc"], booked.sites["site_calloc"]);
@@ -166,7 +166,7 @@ fn mappings_of_a_program_that_was_replaced_are_gone() {
     assert_nothing_lost(&report);
 }
 
-/// Plays scenarios with another allocator in the place of the C library's.
+/// Runs scenarios with a preloaded allocator.
 fn assert_exact_preloading(library: &str) {
     let mut ledger = Ledger::start_preloading(library);
     ledger.set_up("map_heaps");
@@ -176,7 +176,7 @@ fn assert_exact_preloading(library: &str) {
     }
     let report = jjleak.interrupt().assert_done().report();
 
-    // Not by site: the functions by which a program maps can be the library's, which stand between it and the kernel.
+    // Not by site: the mapping functions may be the library's, between the program and the kernel.
     let booked = ledger.books();
     assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()));
     assert_nothing_lost(&report);
@@ -209,7 +209,7 @@ fn a_static_program_with_musl_inside_is_counted() {
         ledger.run(scenario);
         let report = jjleak.interrupt().assert_done().report();
 
-        // musl's functions have no call frame information: the frame that makes the system call is not walked through.
+        // musl's functions have no call frame information: stacks do not continue through the frame that makes the system call.
         let booked = ledger.books();
         assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()), "{scenario}");
         assert_nothing_lost(&report);

@@ -1,11 +1,11 @@
-//! Every function and the corners of its contract, in every mode whose figures are exact.
+//! Every function and the corner cases of its contract, in every mode with exact figures.
 
 use crate::families::SCENARIOS;
 use crate::support::books::assert_nothing_lost;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// Plays all scenarios under one jjleak with these options.
+/// Runs all scenarios under one jjleak with these options.
 fn assert_exact_in(mode: &[&str]) {
     let mut ledger = Ledger::start();
     ledger.set_up("realloc_earlier");
@@ -41,7 +41,7 @@ fn where_children_are_followed_every_function_is_exact() {
 #[test]
 fn below_a_bound_that_is_not_reached_every_function_is_exact() {
     require_bpf!();
-    // A program that does nothing but allocate stays below it.
+    // High enough for a program that only allocates.
     assert_exact_in(&["--max-overhead", "100000"]);
 }
 

@@ -1,4 +1,4 @@
-//! A process with as many threads as there may be: it costs nobody else's watching.
+//! A process with the maximum number of threads does not impair the watching of others.
 
 use std::fs;
 use std::io::Write;
@@ -19,24 +19,24 @@ use crate::support::process::Process;
 
 const SHORT: u64 = 2_000;
 const LONG_RUN: u64 = 100_000;
-/// With fewer threads, it is no multitude.
+/// Minimum number of threads for this test.
 const LEAST: u64 = 500;
-/// What the rest of the host is left of threads and mappings.
+/// Threads and mappings left to the rest of the host.
 const RESERVE: u64 = 4_000;
 
 fn number(file: &str) -> u64 {
     fs::read_to_string(file).unwrap().trim().parse().unwrap()
 }
 
-/// As many threads as are wanted, or as this host has for one process, and of how many stacks a guard can be told apart. The
-/// program finds other limits by itself.
+/// Number of threads, wanted or allowed by this host for one process, and number of stacks that can have a separate guard. The
+/// program detects other limits itself.
 fn most() -> (u64, u64) {
     let wanted = if is_long() { LONG_RUN } else { SHORT };
     let load = fs::read_to_string("/proc/loadavg").unwrap();
     let used: u64 = load.split(['/', ' ']).nth(4).unwrap().parse().unwrap();
     let of_host = number("/proc/sys/kernel/pid_max").min(number("/proc/sys/kernel/threads-max"));
     let threads = wanted.min(of_host.saturating_sub(used + RESERVE));
-    // A guard and the stack after it are a mapping each.
+    // A guard and the stack after it are one mapping each.
     (threads, threads.min(number("/proc/sys/vm/max_map_count").saturating_sub(RESERVE) / 2))
 }
 
@@ -61,7 +61,7 @@ impl Multitude {
         Self { process, said, threads }
     }
 
-    /// Has each of them allocate.
+    /// Makes each of them allocate.
     fn work(&mut self) {
         writeln!(self.process.stdin.as_mut().unwrap()).unwrap();
         assert_eq!(self.said.next(HOURLONG), "done");
@@ -72,10 +72,10 @@ impl Multitude {
     }
 }
 
-/// With a daemon that listens, and profiles two at a time for as long as a verdict takes.
+/// A daemon that listens, and profiles two processes at a time until there is a verdict.
 fn place() -> Place {
     let place = Place::new("many");
-    // As long again if there is no verdict by then: so much that all those threads do not take all of it.
+    // Extended by the same time if there is no verdict by then; this suffices despite the load of all those threads.
     let duration = if is_long() { "600s" } else { "60s" };
     let duration = format!("duration = \"{duration}\"\nat_once = 2\nmax_overhead = \"unlimited\"");
     let changes = [("duration = \"60s\"", duration.as_str()), ("settle = \"1s\"", "settle = \"2s\"")];
@@ -84,14 +84,14 @@ fn place() -> Place {
     place
 }
 
-/// A metric of the daemon's own.
+/// A metric of the daemon.
 fn metric(place: &Place, name: &str) -> f64 {
     let metrics = String::from_utf8(place.ask("GET /metrics").1).unwrap();
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
 }
 
-/// Waits for so many looks, and says what they have cost.
+/// Waits for this number of scans, and prints their cost.
 fn looks(place: &Place, count: f64, what: &str) {
     let now = || (metric(place, "jjleak_looks_total"), metric(place, "process_cpu_seconds_total"));
     let (begin, (looks, cpu)) = (Instant::now(), now());
@@ -104,7 +104,7 @@ fn looks(place: &Place, count: f64, what: &str) {
     );
 }
 
-/// What a profile says of the blocks that each thread has kept and freed, and what it has lost.
+/// The blocks that each thread has kept and freed, and the losses, according to a profile.
 fn counted(place: &Place, pid: u32) -> (u64, u64, Value) {
     let of_pid = format!("-{pid}.pb.gz");
     let last = place.kept().into_iter().rfind(|path| path.to_str().unwrap().ends_with(&of_pid)).unwrap();
@@ -127,7 +127,7 @@ fn one_process_with_as_many_threads_as_there_may_be_is_counted_and_costs_no_othe
     let place = place();
     let mut multitude = Multitude::start(&place);
     let pid = multitude.process.id();
-    // Who is not watched yet, or has its back-off before it, is asked for again.
+    // A process that is not watched yet, or is in back-off, has to be requested again.
     let request = |pid: u32| {
         until(LONG, "a profile that is asked for", || {
             place.ask(&format!("POST /api/v1/processes/{pid}/profile")).0.starts_with("HTTP/1.1 202 ")
@@ -152,7 +152,7 @@ fn one_process_with_as_many_threads_as_there_may_be_is_counted_and_costs_no_othe
     assert!(lost.as_object().unwrap().values().all(|count| *count == 0), "{lost}");
     assert_eq!((allocated, live), (2 * multitude.threads, multitude.threads));
 
-    // It is killed while it is profiled, and ends for long.
+    // Killed while it is profiled; it takes long to end.
     request(pid);
     until(LONG, "its profile", || metric(&place, "jjleak_processes{state=\"profiling\"}") > 0.);
     multitude.kill();
@@ -164,7 +164,7 @@ fn one_process_with_as_many_threads_as_there_may_be_is_counted_and_costs_no_othe
     });
     println!("seen to have ended after {:?}", begin.elapsed());
     assert!(place.ask("GET /healthz").0.starts_with("HTTP/1.1 200 "));
-    // So many threads may take longer to end than a profile is waited for.
+    // The end of so many threads may take longer than the time limit of a profile.
     until(HOURLONG, "an end of all profiles", || metric(&place, "jjleak_profiles_stuck") < 1.);
     daemon.end();
 }

@@ -1,4 +1,4 @@
-//! Allocators that the user names, and those whose symbols are elsewhere than in the file.
+//! Allocators that the user names, and those whose symbols are outside the file.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,7 @@ fn binutils(folder: &Path, command: &str) {
     assert!(status.success(), "{command}");
 }
 
-/// The call sites are not named: the program has no symbols. In total, its report must equal its books.
+/// The program has no symbols and so no named call sites. In total, its report must equal its accounting.
 fn assert_totals_exact(program: &Path) {
     let mut ledger = Ledger::start_as(program);
     let jjleak = ledger.attach(&["--format", "json"]);
@@ -78,7 +78,7 @@ fn a_stripped_executable_without_symbols_is_refused_with_what_to_do() {
     assert!(told.contains("install its debug symbols, or name its functions (--allocators)"), "{told}");
 }
 
-/// Plays one scenario under jjleak with these options: its report must equal the program's books.
+/// Runs one scenario under jjleak with these options: its report must equal the program's accounting.
 fn assert_exact_with(options: &[&str], scenario: &str) {
     let mut ledger = Ledger::start();
     let jjleak = ledger.attach(&[options, &["--format", "json"]].concat());

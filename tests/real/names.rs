@@ -1,4 +1,4 @@
-//! Names of frames: those that were mangled, those that were not, and frames that are nobody's function.
+//! Names of frames: mangled ones, unmangled ones, and frames that belong to no function.
 
 use std::path::Path;
 
@@ -35,8 +35,8 @@ fn only_mangled_names_are_demangled() {
     }
 }
 
-/// Runs the program, and fails unless the frame is named, whatever has a symbol. The stack on from there is complete where the C
-/// library has call frame information for it.
+/// Runs the program, and fails unless the signal frame is named, whichever symbols exist. The rest of the stack is complete if
+/// the C library has call frame information for the frame.
 fn assert_signal_frame_named(program: &Path, is_complete: bool) {
     let report = report(program);
 
@@ -46,7 +46,7 @@ fn assert_signal_frame_named(program: &Path, is_complete: bool) {
     assert_eq!(kinds[..3], ["native", "native", "signal"]);
     assert_eq!(kinds.iter().filter(|kind| **kind == "signal").count(), 1);
     if is_complete {
-        // What was interrupted had not begun: it is not taken for the function in front of it.
+        // The interrupted function had not begun; it must not be taken for the function before it.
         assert_eq!(symbols(stack)[3..5], ["interrupted", "main"]);
         assert_eq!(stack.status, "complete");
     }
@@ -65,7 +65,7 @@ fn the_frame_between_a_handler_and_what_it_interrupted_is_named_with_musl() {
     assert_signal_frame_named(&compile::names("musl-gcc", &["-g", "-static"]), false);
 }
 
-/// Sizes that `tail_calls.c` allocates, and the functions from the allocation function's caller on that gdb shows with GCC.
+/// Sizes that `tail_calls.c` allocates, and the functions from the allocation function's caller on, as gdb shows them with GCC.
 const TAIL_CALLS: [(u64, &[&str]); 6] = [
     (3001, &["leaf", "direct", "main"]),
     (3022, &["leaf", "last", "middle", "chained", "main"]),
@@ -75,7 +75,7 @@ const TAIL_CALLS: [(u64, &[&str]); 6] = [
     (3007, &["allocate", "main"]),
 ];
 
-/// Frames of the stack of a block, from the allocation function's caller on to main, and whether each was restored.
+/// Frames of the stack of a block, from the allocation function's caller to main; true for those that were restored.
 fn callers(report: &Document, bytes: u64) -> Vec<(&str, bool)> {
     let frames = &stack(report, bytes).frames[1..];
     let main = frames.iter().position(|frame| frame.symbol == "main").unwrap();
@@ -93,7 +93,7 @@ fn frames_that_tail_calls_took_are_restored_where_there_is_one_way() {
     ] {
         let report = report(&compile::tail_calls(compiler, flags));
 
-        // Of the static C library, it is not known where a function ends.
+        // In the static C library, the end of a function is unknown.
         let is_known = |bytes| bytes != 3007 || !flags.contains(&"-static");
         for (bytes, functions) in TAIL_CALLS.into_iter().filter(|(bytes, _)| is_known(*bytes)) {
             let on_the_stack = [functions[0], "main"];
@@ -118,7 +118,7 @@ fn restored_frames_are_those_that_gdb_restores() {
     let reported: Vec<Vec<&str>> = TAIL_CALLS
         .iter()
         .map(|(bytes, _)| callers(&report, *bytes).into_iter().map(|(name, _)| name))
-        // At a jump, gdb shows the innermost of the functions that were inlined.
+        // At a jump, gdb shows the innermost of the inlined functions.
         .map(|names| names.filter(|name| *name != "with_inlined").collect())
         .collect();
     assert_eq!(reported, by_gdb);

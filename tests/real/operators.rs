@@ -1,4 +1,4 @@
-//! C++'s operators of allocators that have their own: exact, and no target is harmed by what they throw.
+//! C++ operators of allocators that implement them: figures are exact, and exceptions do no harm.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,8 +13,8 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_library;
 use crate::support::process::Process;
 
-/// Plays scenarios of C++ under one jjleak. What throwing an exception allocates is accounted, too, under the C++
-/// library's function, and stands not in the program's books. Returns how many exceptions there were.
+/// Runs C++ scenarios under one jjleak. Allocations for throwing an exception are accounted under the C++ library's function,
+/// and are not in the program's accounting. Returns the number of exceptions.
 fn assert_operators_exact(library: &str, scenarios: &[&str]) -> u64 {
     let mut ledger = Ledger::start_as_preloading(compile::cplusplus_ledger(), library);
     let jjleak = ledger.attach(&["--format", "json"]);
@@ -39,7 +39,7 @@ fn operator_new_and_delete_are_exact_in_all_their_forms() {
     }
 }
 
-/// Debian's mimalloc, built as C, aborts instead of throwing, and knows no new handler.
+/// Debian's mimalloc, built as C, aborts instead of throwing, and has no new handler.
 #[test]
 fn operator_new_that_throws_or_calls_back_is_exact() {
     for library in [JEMALLOC, TCMALLOC] {
@@ -50,8 +50,8 @@ fn operator_new_that_throws_or_calls_back_is_exact() {
     }
 }
 
-/// A return probe on an `operator new` that throws would end the program: the unwinder does not know the kernel's
-/// trampoline that stands for the return address.
+/// A return probe on an `operator new` that throws would end the program: the unwinder does not know the kernel's trampoline
+/// that replaces the return address.
 #[test]
 fn bad_alloc_can_be_caught_while_jjleak_is_attached() {
     for library in [JEMALLOC, TCMALLOC] {

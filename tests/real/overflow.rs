@@ -1,4 +1,4 @@
-//! Tables that are too small: what does not fit is counted, so that what is there and what is lost are all there was.
+//! Full tables: everything that does not fit is counted, so that entries and losses add up to the total.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn frees_of_lost_blocks_are_counted_too() {
     ledger.run("halve");
     let (report, booked) = (jjleak.interrupt().assert_done().report(), ledger.books());
 
-    // No block is older than the profile: each unknown free is of one that was lost.
+    // No block is older than the profile, so that each unknown free is of a lost block.
     let still_lost = report.lost["live_table_full"] - report.unknown_frees;
     assert!(report.unknown_frees > 40_000);
     assert_eq!(report.live.objects + still_lost, booked.live().objects);
@@ -78,7 +78,7 @@ fn bytes_stay_exact_when_the_frames_of_new_stacks_do_not_find_room() {
     let mut ledger = Ledger::start();
 
     let jjleak = ledger.attach(&["--frame-buffer", "4096", "--format", "json"]);
-    // Nobody looks at the frames meanwhile.
+    // Nothing reads the frames meanwhile.
     jjleak.signal(Signal::SIGSTOP);
     ledger.run("many_stacks");
     jjleak.signal(Signal::SIGCONT);

@@ -1,4 +1,5 @@
-//! Below a bound: exact as long as nothing is left out, exact within windows, and estimates that know how far off they can be.
+//! `--max-overhead`: figures are exact as long as nothing is left out, exact within windows, and otherwise estimates with a
+//! correct error.
 
 use std::io::Write;
 use std::process::{ChildStdin, Command, Stdio};
@@ -19,9 +20,9 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
-/// Further off than this many standard errors is one estimate in five million.
+/// Standard errors that one estimate in five million exceeds.
 const FAR: f64 = 5.2;
-/// Further off than this is one in some 300.
+/// Standard errors that one estimate in about 300 exceeds.
 const THREE: f64 = 3.;
 
 /// Sizes of the blocks that the paced program leaks, and of those that it frees at once.
@@ -50,13 +51,13 @@ impl Paced {
         Jjleak::attached(["-p", &pid, "3600", "--format", "json"].iter().chain(options))
     }
 
-    /// Leaks for so long; how many bytes.
+    /// Leaks for this time. Returns the number of bytes.
     fn run(&mut self, milliseconds: u32) -> u64 {
         writeln!(self.stdin, "run {milliseconds}").unwrap();
         bytes_leaked(&self.said.next(LONG))
     }
 
-    /// How many blocks it has leaked between two instants: at least, and at most.
+    /// Bounds of the number of blocks that it has leaked between two instants.
     fn leaked_between(&mut self, window: &Window) -> (u64, u64) {
         writeln!(self.stdin, "between {} {}", window.begin_ns, window.end_ns).unwrap();
         let said = self.said.next(SOON);
@@ -70,7 +71,8 @@ fn bytes_leaked(said: &str) -> u64 {
     said.strip_prefix("leaked ").unwrap_or_else(|| panic!("it has leaked nothing: {said}")).parse().unwrap()
 }
 
-/// What jjleak reports with these options of a program that leaks at a steady pace, and how many bytes it has leaked.
+/// Runs a program that leaks at a steady pace under jjleak with these options. Returns the report and the number of leaked
+/// bytes.
 fn paced(options: &[&str], milliseconds: u32) -> (Document, u64) {
     let mut program = Paced::start();
     let jjleak = program.attach(options);
@@ -78,7 +80,7 @@ fn paced(options: &[&str], milliseconds: u32) -> (Document, u64) {
     (jjleak.interrupt().assert_done().report(), leaked)
 }
 
-/// How many standard errors an estimate of what lives is off.
+/// Deviation of an estimate of live bytes, in standard errors.
 #[expect(clippy::cast_precision_loss, reason = "statistics")]
 fn off(report: &Document, leaked: u64) -> f64 {
     let error = report.live_error.expect("an estimate says how sure it is");
@@ -89,10 +91,11 @@ fn off(report: &Document, leaked: u64) -> f64 {
     off
 }
 
-/// What the kernel has counted of calls, at their prices, is less than this share of what the process took itself.
+/// Fails unless the cost of the calls counted by the kernel is less than this share of the process's CPU time.
 fn assert_below(report: &Document, share: f64) {
-    /// Two thirds of the bound are planned for. A report can come when a window is over whose cost is not saved up, and on a busy
-    /// machine, probes are taken out late, which costs as much as another window: of some five, these two are beyond the plan.
+    /// Two thirds of the bound are planned. A report can come after a window whose cost is not yet saved up, and on a busy
+    /// machine, probes are removed late, which costs as much as another window: of about five windows, these two are beyond the
+    /// plan.
     const MARGIN: f64 = 1.25;
     let cost = report.cost.expect("a process that runs has a cost");
     let of_cpu = cost.of_cpu.expect("what calls take is known");
@@ -119,7 +122,7 @@ fn below_a_bound_figures_are_estimates_from_windows_that_know_their_error() {
 
 #[test]
 fn several_estimates_are_within_three_standard_errors() {
-    /// More at a time would be load, and no test.
+    /// More at a time would be a load test.
     const AT_A_TIME: usize = 4;
     require_bpf!();
 
@@ -134,12 +137,12 @@ fn several_estimates_are_within_three_standard_errors() {
     });
 
     assert!(off.iter().all(|off| off.abs() < FAR), "{off:?}");
-    // Two that are not would be bad luck of one in some ten thousand.
+    // The probability of two is about one in ten thousand.
     let far = off.iter().filter(|off| off.abs() > THREE).count();
     assert!(far <= 1, "{off:?}");
 }
 
-/// A window, and what was allocated in it and lives.
+/// A window, and its allocations that are live.
 #[derive(Debug)]
 struct Window {
     begin_ns: u64,
@@ -149,7 +152,7 @@ struct Window {
 }
 
 impl Window {
-    /// From what jjleak says of its last snapshot.
+    /// The windows in jjleak's message on its last snapshot.
     fn all_of(ended: &Ended) -> Vec<Self> {
         let words = |line: &String| {
             let (_, fields) = line.split_once("DEBUG window ")?;
@@ -165,13 +168,13 @@ impl Window {
             })
         };
         let all: Vec<_> = ended.stderr.iter().filter_map(words).collect();
-        // The last snapshot begins with the first window, once more.
+        // The last snapshot begins with the first window again.
         let first = all.first().map(|window| window.begin_ns);
         let last = all.iter().rposition(|window| Some(window.begin_ns) == first);
         all.into_iter().skip(last.unwrap_or_default()).collect()
     }
 
-    /// How many of its blocks were leaked; the others are those of which it was not seen that they were freed.
+    /// Number of leaked blocks in it; the frees of the others were not seen.
     fn leaked(&self) -> u64 {
         let beyond = self.bytes - CHURNED_SIZE * self.objects;
         assert_eq!(beyond % (LEAKED_SIZE - CHURNED_SIZE), 0, "blocks of other sizes: {self:?}");
@@ -190,7 +193,7 @@ fn what_was_allocated_in_a_window_is_counted_exactly() {
 
     let windows = Window::all_of(&ended);
     assert_eq!(u32::try_from(windows.len()).ok(), ended.report().windows, "{:#?}", ended.stderr);
-    // The first is what was counted before it was known that not everything can be.
+    // The first window is the one before counting had to be limited.
     assert!(windows.len() >= 2, "{windows:?}");
     for window in &windows {
         let (least, most) = program.leaked_between(window);
@@ -253,7 +256,7 @@ fn probes_that_are_put_back_in_at_once_count_no_block_twice() {
 
     (0..TURNS).for_each(|_| attached.rest_and_wake());
 
-    // All frees are seen: no block can take the place of another, unless it is booked by two probes.
+    // All frees are seen: no block can replace another, unless two probes account it.
     ledger.run("steady_stop");
     let snapshot = attached.snapshot(View::default());
     assert!(snapshot.stacks.iter().any(|(_, used)| used.allocated_objects > 0));

@@ -1,5 +1,5 @@
-//! Pages and pictures in a browser: they show what they should, answer to the pointer and the keyboard, ask for nothing,
-//! and complain of nothing.
+//! Pages and pictures in a browser: they show the right content, respond to the pointer and the keyboard, make no requests, and
+//! cause no errors.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn profiled(format: &str, folder: &Path) -> (PathBuf, Ended) {
     (file, jjleak.interrupt().assert_done())
 }
 
-/// The frame of the flame graph with this text.
+/// Expression for the frame of the flame graph with this text.
 fn frame(name: &str) -> String {
     format!("[...document.querySelectorAll('#flame div')].find(it => it.textContent === '{name}')")
 }
@@ -33,14 +33,14 @@ fn a_page_is_searched_zoomed_and_explained_by_its_tooltip() {
     assert!(browser.evaluate("document.querySelectorAll('#flame div').length").as_u64() > Some(5));
     assert_eq!(browser.evaluate("document.querySelectorAll('#sites details').length > 3"), json!(true));
 
-    // The pointer on a frame brings its tooltip.
+    // Hovering over a frame shows its tooltip.
     browser.point(&frame("main"), false);
     let tip = browser.evaluate("document.getElementById('tip').innerText");
     let tip = tip.as_str().unwrap();
     assert!(tip.starts_with("main\n") && tip.contains("% of all live bytes"), "{tip}");
     assert_eq!(browser.evaluate("document.getElementById('tip').hidden"), json!(false));
 
-    // A click zooms, Escape leads back.
+    // A click zooms, Escape zooms out.
     let width = format!("Math.round({}.getBoundingClientRect().width)", frame("malloc"));
     let before = browser.evaluate(&width).as_u64();
     browser.point(&frame("malloc"), true);
@@ -49,7 +49,7 @@ fn a_page_is_searched_zoomed_and_explained_by_its_tooltip() {
     browser.press("Escape");
     assert_eq!(browser.evaluate(&width).as_u64(), before);
 
-    // A search marks what it finds and says how much that is.
+    // A search highlights its matches and shows their share.
     browser.point("document.getElementById('search')", true);
     browser.type_text("^main$");
     let found = browser.evaluate("[...document.querySelectorAll('#flame .found')].map(it => it.textContent)");
@@ -57,7 +57,7 @@ fn a_page_is_searched_zoomed_and_explained_by_its_tooltip() {
     let matched = browser.evaluate("document.getElementById('matched').textContent");
     assert!(matched.as_str().unwrap().starts_with("matched: 100.00 %"), "{matched}");
 
-    // The other way round, the allocation function stands at the top.
+    // In the inverted view, the allocation function is at the top.
     browser.press("Escape");
     browser.point("document.getElementById('invert')", true);
     let top = "[...document.querySelectorAll('#flame div')].filter(it => it.style.top === '19px').map(it => it.textContent)";
@@ -88,8 +88,8 @@ fn a_function_called_like_a_script_stays_text() {
     browser.assert_quiet();
 }
 
-/// Points at frames of a flame graph, zooms, searches, and goes back, as a user does. `frame` is how titles begin of one that is
-/// narrower than the picture.
+/// Hovers over frames of a flame graph, zooms, searches, and goes back, as a user does. `frame` is the beginning of the title of
+/// a frame that is narrower than the picture.
 fn assert_picture_answers(picture: &Path, frame: &str) {
     let mut browser = Browser::open(picture);
     let element = |title: &str| {
@@ -102,12 +102,12 @@ fn assert_picture_answers(picture: &Path, frame: &str) {
         text.as_str().unwrap().to_owned()
     };
 
-    // The pointer on a frame brings its title, in a line of its own too.
+    // Hovering over a frame shows its title, also in a separate line.
     browser.point(&element(frame), false);
     let details = text(&mut browser, "details");
     assert!(details.contains(frame) && details.contains(" bytes"), "{details:?}");
 
-    // A click zooms, and another leads back.
+    // A click zooms, and another zooms out.
     let width = format!("Math.round({}.querySelector('rect').getBoundingClientRect().width)", element(frame));
     let before = browser.evaluate(&width).as_u64();
     browser.point(&element(frame), true);
@@ -115,7 +115,7 @@ fn assert_picture_answers(picture: &Path, frame: &str) {
     browser.point("document.getElementById('unzoom')", true);
     assert_eq!(browser.evaluate(&width).as_u64(), before);
 
-    // A search is asked for, marks what it finds, says how much that is, and is ended.
+    // A search prompts for a term, highlights its matches, shows their share, and can be ended.
     let name = frame.split(' ').next().unwrap();
     browser.click_and_answer("document.getElementById('search')", &format!("^{name}"));
     let matched = text(&mut browser, "matched");
@@ -211,7 +211,7 @@ mod hostile {
         file: i64,
     }
 
-    /// A stack whose only function, and its file, have this name.
+    /// A stack whose only function and file have this name.
     pub(super) fn profile(name: &str) -> Vec<u8> {
         let profile = Profile {
             sample_type: vec![ValueType { name: 1, unit: 2 }],

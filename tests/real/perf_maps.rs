@@ -1,5 +1,4 @@
-//! Code that is generated while a program runs has the names that the program writes down, and nothing else that is put in
-//! their place is read.
+//! Generated code has the names that the program writes to its perf map. Anything else in the place of the map is not read.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,7 +18,7 @@ fn jit() -> Jit {
     Jit::start(&mut Command::new(compile::jit()))
 }
 
-/// The program after it has generated a function and written down its name.
+/// The program after it has generated a function and written its name.
 fn with_function(mut jit: Jit) -> Jit {
     jit.ask("compile function 0");
     jit.ask("map function");
@@ -76,7 +75,7 @@ fn code_that_takes_the_place_of_other_code_does_not_take_its_stacks() {
     jit.ask("map first");
     let mut jjleak = jit.attach(0);
     jit.ask("call 100 1000");
-    // Once names have been taken, and nobody asks for the stack yet.
+    // After names were read, and before the stack is requested.
     jjleak.wait_for(" INFO code of process");
     jit.ask("compile second 3");
     jit.ask("map second");
@@ -112,7 +111,7 @@ fn what_a_program_has_written_down_names_its_stacks_when_it_is_over() {
     assert_eq!(symbols(stack(&report, 1000))[2..4], ["function inner", "function outer"]);
 }
 
-/// Profiles a program that finds something else where its perf map would be, and returns what jjleak says of it.
+/// Profiles a program with something else in the place of its perf map. Returns jjleak's message on it.
 fn with_hostile_map(put: impl FnOnce(&Path)) -> String {
     let mut jit = jit();
     jit.ask("compile function 0");
@@ -152,7 +151,7 @@ fn a_file_that_says_it_is_huge_is_not_read() {
 #[test]
 fn a_file_of_another_user_is_not_read() {
     require_bpf!();
-    // The fixture runs as another user than the one who has written the map, neither of them root.
+    // The fixture and the author of the map are different users, neither of them root.
     let mut command = Command::new("setpriv");
     command.args(["--reuid=4711", "--regid=4711", "--clear-groups"]).arg(compile::jit());
     let mut jit = Jit::start(&mut command);
@@ -214,7 +213,7 @@ fn node_has_names_for_javascript() {
     node.ask("leak 1000");
     let report = jjleak.interrupt().assert_done().report();
 
-    // What is inlined into it has no name in a perf map.
+    // Perf maps have no names of inlined methods.
     let named = report.stacks.iter().filter(|stack| {
         let symbols = symbols(stack);
         let is_work = |symbol: &&str| symbol.starts_with("JS:") && symbol.contains("work /");

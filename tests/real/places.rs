@@ -1,5 +1,5 @@
-//! Places that cannot be written to: known before anything is attached where that can be known, and in any case no
-//! half-written file stays.
+//! Destinations that cannot be written: the failure comes before anything is attached if possible, and in any case no partial
+//! file remains.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ fn a_folder_that_is_missing_or_closed_is_known_before_attaching() {
     let before = Text::of(&mut ledger);
     let pid = ledger.pid().to_string();
 
-    // Not even root creates files in /proc.
+    // Not even root can create files in /proc.
     for (place, folder) in
         [("/nonexistent/", "/nonexistent"), ("/nonexistent/a.svg", "/nonexistent"), ("/proc/", "/proc")]
     {
@@ -38,7 +38,7 @@ fn a_folder_that_is_missing_or_closed_is_known_before_attaching() {
 fn a_full_disk_leaves_no_file() {
     require_bpf!();
     let folder = tempfile::tempdir().unwrap();
-    // One page holds no flame graph. What is left in the folder is told before the mount goes.
+    // One page is too small for a flame graph. The remaining files are listed before the unmount.
     let script = "mount -t tmpfs -o size=4k none \"$0\" && \"$@\"; code=$?; ls -A \"$0\" >&2; exit $code";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script]).arg(folder.path()).arg(PROGRAM).arg("--out").arg(folder.path());

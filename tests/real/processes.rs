@@ -1,5 +1,5 @@
-//! Children of the profiled process, which have books of their own, programs that take the place of another, and
-//! programs whose file is gone.
+//! Children of the profiled process, which are accounted separately, programs that replace another by exec, and programs whose
+//! file is gone.
 
 use std::fs;
 use std::process::Command;
@@ -88,7 +88,7 @@ fn a_program_whose_file_was_replaced_is_still_named() {
 #[test]
 fn an_allocator_that_is_loaded_later_is_counted_from_when_its_probes_are_there_and_said_to_be_late() {
     require_library!("libjemalloc.so.2");
-    // The library has thread-local variables that want to be at a fixed place.
+    // The library has thread-local variables that require static TLS.
     let mut command = Command::new(compile::ledger());
     let mut ledger = Ledger::spawn(command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=1048576"));
 

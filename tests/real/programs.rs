@@ -1,5 +1,4 @@
-//! Programs of the real world: profiled, they run to their end, say what they say without jjleak, and nothing is
-//! lost.
+//! Real-world programs: profiled, they finish with the same output as without jjleak, and nothing is lost.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +14,7 @@ use crate::support::lines::Lines;
 use crate::support::privilege::require_program;
 use crate::support::process::Process;
 
-/// Builds, prints and parses nested documents; prints what only a correct run would.
+/// Builds, prints and parses nested documents; the output shows whether the run was correct.
 const JSON_WORK: &str = r#"
 import hashlib, json
 kept, digest = [], hashlib.sha256()
@@ -37,9 +36,9 @@ select count(*), sum(id), min(name), max(name), sum(length(name)) from t where n
 select group_concat(name) from (select name from t order by name desc limit 20);
 ";
 
-/// A Python whose every object comes from malloc.
+/// A Python that allocates every object with malloc.
 fn python() -> Command {
-    // Debian's own, for what comes before it in the path may be a script.
+    // Debian's own; an earlier one on the PATH may be a script.
     let debian = Path::new("/usr/bin/python3");
     let mut command = Command::new(if debian.exists() { debian } else { Path::new("python3") });
     command.env("PYTHONMALLOC", "malloc");
@@ -72,7 +71,7 @@ fn assert_unharmed_under_jjleak(mut command: Command, expected: &str) {
     assert_counted(&serde_json::from_str(reports.lines().last().unwrap()).unwrap());
 }
 
-/// Starts a command that waits for a line, attaches jjleak, lets it go on, and compares what it says with `expected`.
+/// Starts a command that waits for a line, attaches jjleak, lets it continue, and compares its output with `expected`.
 fn assert_unharmed_when_attached(mut command: Command, ready: &str, work: &str, expected: &str) {
     let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut stdin = process.stdin.take().unwrap();

@@ -1,4 +1,4 @@
-//! What takes a while is told on a terminal, and nowhere else.
+//! Progress of long steps is shown on a terminal, and nowhere else.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use crate::support::jjleak::{Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// The steps of a run that may take a while.
+/// Steps of a run that may take long.
 const STEPS: [&str; 2] = ["attaching (", "writing files, and taking the probes out ("];
 
 /// Options of a short run.
 const SHORT: [&str; 6] = ["--format", "json", "--out", "/dev/null", "0.2", "2"];
 
-/// What a command, in a shell, writes to a terminal.
+/// Terminal output of a shell command.
 fn on_a_terminal(command: &str) -> String {
     let mut script = Command::new("script");
     let output = script.args(["-qec", command, "/dev/null"]).stdin(Stdio::null()).output().unwrap();

@@ -1,5 +1,5 @@
-//! Hosts and targets that jjleak cannot work with: one line of what and why, one of what to do, the exit code, and
-//! nothing left behind.
+//! Hosts and targets that jjleak cannot work with: one line with the failure and its cause, one with the remedy, the exit code,
+//! and nothing left behind.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ fn jjleak_after(shell_command: &str, arguments: &[&str]) -> Ended {
 fn a_user_without_privileges_is_told_to_use_sudo() {
     let _quiet = probes::quiet();
     let mut ledger = Ledger::start();
-    // The build's folders may be closed to other users.
+    // Other users may not be able to enter the build's folders.
     let folder = TempDir::new().unwrap();
     let program = compile::copy(Path::new(PROGRAM), folder.path());
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -87,7 +87,7 @@ fn a_kernel_without_uprobes_is_refused() {
 fn a_process_that_does_not_exist_is_refused() {
     require_bpf!();
 
-    // Above the largest PID the kernel gives (PID_MAX_LIMIT is 2^22).
+    // Above the kernel's maximum PID (PID_MAX_LIMIT is 2^22).
     let ended = Ended::of(["-p", "4194305"]);
 
     ended.assert_failed(4, "no process has the PID 4194305", "check the PID");
@@ -96,7 +96,7 @@ fn a_process_that_does_not_exist_is_refused() {
 #[test]
 fn a_kernel_thread_is_refused() {
     require_bpf!();
-    // A container with PIDs of its own shows none.
+    // A container with its own PIDs shows none.
     if fs::read_to_string("/proc/2/comm").unwrap_or_default().trim_end() != "kthreadd" {
         return privilege::record("a_kernel_thread_is_refused", "PID 2 is no kernel thread here");
     }
@@ -176,10 +176,11 @@ fn a_32_bit_program_is_refused_and_named_as_such() {
     assert!(doctor.contains("NO   64-bit program: it runs a 32-bit program (i386)"), "{doctor}");
 }
 
-/// What has jjleak's filtered child make a call that its filter forbids, as a return probe does on a kernel without the fix.
+/// Environment variable that makes jjleak's filtered child perform a call that its filter forbids, as a return probe does on a
+/// kernel without the fix.
 const FORBIDDEN_CALL: &str = "JJLEAK_TEST_FORBIDDEN_CALL";
 
-/// jjleak, on a kernel that kills filtered processes for return probes or on this one.
+/// A jjleak that finds a kernel that kills filtered processes for return probes, or this kernel.
 fn jjleak(kills: bool, arguments: &[&str]) -> Ended {
     let mut command = Command::new(PROGRAM);
     command.args(arguments).stdout(Stdio::piped());

@@ -1,5 +1,5 @@
-//! One library takes another's place while jjleak looks elsewhere: no stack is unwound by the old one's rules, and no
-//! frame has the other one's name.
+//! One library replaces another while jjleak is busy: no stack is unwound with the old library's rows, and no frame has the old
+//! one's name.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -11,16 +11,16 @@ use crate::support::jjleak::{Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
 
 const TIMES: u64 = 500;
-/// Calls of each library each time, as in `replacing.c`.
+/// Calls of each library at a time, as in `replacing.c`.
 const CALLS: u64 = 3;
 const SIZES: [(u64, &str); 2] = [(2001, "in_first"), (2002, "in_second")];
 
-/// The way to `malloc` through a library, as the program knows it.
+/// The call path to `malloc` through a library, as the program calls it.
 fn path(function: &str) -> [&str; 5] {
     ["malloc", "inner", function, "use", "main"]
 }
 
-/// Fails when a stack has a frame that the program did not have, or under another name. Returns whether it has all.
+/// Fails if a stack has a frame that the program did not have, or a wrong name. Returns true if it has all frames.
 fn assert_as_called(stack: &StackDocument, function: &str) -> bool {
     let expected = path(function);
     let library = format!("lib{function}.so");

@@ -1,4 +1,4 @@
-//! Sampling: estimates are right within their own standard errors, and what was not taken is no loss.
+//! Sampling: estimates are right within their own standard errors, and blocks that were not sampled do not count as losses.
 
 use jjleak::render::json::{Document, SamplingDocument, TotalsDocument};
 
@@ -6,7 +6,7 @@ use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::ledger::{Ledger, reported_and_booked};
 use crate::support::privilege::require_bpf;
 
-/// Further off than this many standard errors is one estimate in five million.
+/// Standard errors that one estimate in five million exceeds.
 const FAR: f64 = 5.2;
 
 #[expect(clippy::cast_precision_loss, reason = "statistics")]
@@ -20,7 +20,7 @@ fn assert_estimates(report: &Document, booked: &Books) {
     assert_nothing_lost(report);
     assert_eq!(report.unknown_frees, 0, "a block that was not taken is no unknown one");
     let error = report.live_error.expect("an estimate says how sure it is");
-    // Sure enough to be of use.
+    // Precise enough to be useful.
     assert!(error.bytes > 0 && error.bytes < booked.live().bytes / 5, "{error:?}");
     assert_near(report.live.bytes, booked.live().bytes, error.bytes);
     assert_near(report.live.objects, booked.live().objects, error.objects);
@@ -72,7 +72,7 @@ fn every_function_at_random_is_estimated_and_nested_calls_are_not_counted_twice(
 
     let (report, booked) = reported_and_booked("storm", &["-s", "4", "--format", "json"]);
 
-    // Bytes are another matter: a handful of its blocks hold half of them, and may all be left out.
+    // Bytes are excluded: a handful of blocks hold half of them, and may all be missed.
     assert_near(report.live.objects, booked.live().objects, report.live_error.unwrap().objects);
     assert_nothing_lost(&report);
     let taken = report.allocated.objects / 4 + report.notes["unsampled"];

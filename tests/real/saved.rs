@@ -1,5 +1,5 @@
-//! Saved profiles: what was written is read back as it was, by jjleak and by tools that are not ours, and jjleak reads
-//! theirs; parts of profiles, and two of them side by side.
+//! Saved profiles: jjleak and third-party tools read them back unchanged, and jjleak reads those of other tools; parts of
+//! profiles, and comparisons of two.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::support::jjleak::Ended;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// A profile as it was saved and as it was reported, and what the program has booked.
+/// A profile as saved and as reported, and the program's accounting.
 struct Saved {
     folder: TempDir,
     report: Document,
@@ -42,7 +42,7 @@ impl Saved {
         self.folder.path().join(format!("jjleak-{}.pb.gz", self.pid))
     }
 
-    /// What `jjleak report` makes of it.
+    /// Output of `jjleak report` for it.
     fn read_back(&self, options: &[&str]) -> Ended {
         reported(&self.file(), options)
     }
@@ -57,7 +57,7 @@ fn differences(before: &Path, after: &Path, options: &[&str]) -> Ended {
     Ended::of([&files[..], options].concat()).assert_done()
 }
 
-/// What Go's own tool says of a profile.
+/// Output of Go's own tool for a profile.
 fn go_pprof(arguments: &[&str], file: &Path) -> String {
     let output = Command::new("go").args(["tool", "pprof"]).args(arguments).arg(file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -80,7 +80,7 @@ fn a_saved_profile_is_the_same_report_to_the_byte_verdicts_included() {
     require_bpf!();
     for options in [&[][..], &["--threads"]] {
         let mut ledger = Ledger::start();
-        // Enough looks to judge by, far enough apart.
+        // Enough snapshots for verdicts, at sufficient intervals.
         let formats = ["--settle", "0.1", "0.2", "8", "--format", "text,json,html,pprof", "--out", "."];
         let jjleak = ledger.attach(&[options, &formats].concat());
         ledger.run("storm");

@@ -1,5 +1,4 @@
-//! Servers that nobody here wrote, under load while they are profiled: their clients get the right answers, and nothing
-//! is lost.
+//! Third-party servers, profiled under load: their clients get correct answers, and nothing is lost.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -45,7 +44,7 @@ fn redis_serves_a_benchmark_while_it_is_profiled() {
     assert_nothing_lost(&report);
 }
 
-/// A `PostgreSQL` server in a folder of its own, which only listens to a socket there. It refuses to run as root.
+/// A `PostgreSQL` server in its own folder, which listens only on a socket there. It refuses to run as root.
 struct Postgres {
     process: Process,
     folder: TempDir,
@@ -75,7 +74,7 @@ impl Postgres {
     }
 }
 
-/// setpriv executes the program in its own place.
+/// setpriv replaces itself with the program.
 fn as_postgres(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=postgres", "--regid=postgres", "--init-groups"]).arg(program);
@@ -102,7 +101,7 @@ fn postgres_serves_pgbench_while_it_and_its_backends_are_profiled() {
     assert!(told.contains("number of transactions actually processed: 200/200"), "{told}");
     assert!(told.contains("number of failed transactions: 0"), "{told}");
     let reports = ended.reports();
-    // A backend can have begun, and ended, before anybody has looked at what it maps.
+    // A backend can start and end before its mappings are read.
     Shares::of(&reports).assert_complete("postgres", 1000, &["no_mapping"]);
     let backends: Vec<_> =
         reports.into_iter().filter(|report| report.process.forked_from.is_some()).collect();

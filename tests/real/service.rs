@@ -1,4 +1,4 @@
-//! The daemon as a service: through restarts, within its bound, beside hostile processes, told to systemd and shown to people.
+//! The daemon as a service: restarts, its bound, hostile processes, systemd notifications, and its web pages.
 
 use std::fs;
 use std::io::{self, Seek, Write};
@@ -19,7 +19,7 @@ use crate::support::lines::Lines;
 use crate::support::privilege::{require_bpf, require_program};
 use crate::support::process::Process;
 
-/// Answers on a Unix socket, and changes what else is to be.
+/// Configures a daemon that listens on a Unix socket, with these changes.
 fn configure(place: &Place, changes: &[(&str, &str)]) -> std::path::PathBuf {
     let socket = place.path("socket");
     let http = format!("listen = \"unix:{}\"", socket.display());
@@ -31,14 +31,14 @@ fn configure(place: &Place, changes: &[(&str, &str)]) -> std::path::PathBuf {
     socket
 }
 
-/// What a daemon knows of its only process.
+/// The daemon's data on its only process.
 fn process(socket: &Path) -> Value {
     let answer: Value = serde_json::from_slice(&ask(socket, "GET /api/v1/processes").1).unwrap();
     assert_eq!(answer["processes"].as_array().unwrap().len(), 1, "{answer}");
     answer["processes"][0].clone()
 }
 
-/// Has the only process profiled until a profile is kept.
+/// Requests a profile of the only process and waits until one is stored.
 fn profile(daemon: &mut Daemon) {
     let kept = daemon.profiles().len();
     daemon.signal(Signal::SIGUSR1);
@@ -54,7 +54,7 @@ fn neither_a_restart_nor_a_kill_forgets_what_was_found_and_whom_to_leave_in_peac
     let (program, _said) = working(&place);
     let mut daemon = place.start();
     profile(&mut daemon);
-    // Whether that is a verdict, or that there can be none.
+    // Either a verdict, or the statement that there is none.
     until(LONG, "an end of waiting for a verdict", || {
         let finding = &process(&socket)["finding"];
         finding["judged"] == true || finding["estimate"]["can_be_judged"] == false
@@ -70,7 +70,8 @@ fn neither_a_restart_nor_a_kill_forgets_what_was_found_and_whom_to_leave_in_peac
     );
     assert!(known["live_history"].as_array().unwrap().len() > 1, "{known}");
 
-    // Killed with its probes in a process that was not in peace before: that may be why it ended.
+    // The daemon is killed while it profiles a process that was not in back-off: profiling may be the cause, so that the next
+    // daemon backs off.
     drop(program);
     let (other, _said) = working(&place);
     until(SOON, "another process instead", || {
@@ -95,7 +96,8 @@ fn neither_a_restart_nor_a_kill_forgets_what_was_found_and_whom_to_leave_in_peac
 fn what_costs_more_than_is_allowed_is_counted_in_windows_and_not_judged_and_that_is_said() {
     require_bpf!();
     let place = Place::new("bounded");
-    // A verdict takes four times as long to settle: on a slow machine, all may be counted for some seconds, and could be judged.
+    // A verdict takes four times as long as `settle`: on a slow machine, everything may be counted for some seconds, and could
+    // be judged.
     let bound = "settle = \"6s\"\nmax_overhead = \"1%\"";
     let socket =
         configure(&place, &[("settle = \"1s\"", bound), ("duration = \"60s\"", "duration = \"30s\"")]);
@@ -157,7 +159,7 @@ fn the_journal_is_told_how_much_each_message_matters_and_others_are_not() {
     require_bpf!();
     let place = Place::new("journal");
     let path = place.configure("", &ON_REQUEST.replace("listen = \"off\"", "listen = \"unix:/dev/null\""));
-    // The journal says which file it is.
+    // The journal names the file.
     let said = |is_journal: bool| {
         let mut log = tempfile::tempfile().unwrap();
         let about = log.metadata().unwrap();
@@ -165,7 +167,7 @@ fn the_journal_is_told_how_much_each_message_matters_and_others_are_not() {
         let mut command = Command::new(PROGRAM);
         command.args(["daemon", "--set", "log.format=text", "--config"]).arg(&path);
         command.env("JOURNAL_STREAM", journal).stdin(Stdio::null()).stderr(log.try_clone().unwrap());
-        // What is there is no socket, which ends it, and an index that is not whole is warned of before.
+        // A folder instead of a socket, which ends it, and a damaged index, which it warns about before.
         fs::create_dir_all(place.state()).unwrap();
         fs::write(place.state().join("index"), "damaged\n").unwrap();
         assert_eq!(Process::spawn(&mut command).end(SOON).code(), Some(1));
@@ -226,12 +228,12 @@ fn the_page_shows_processes_and_leads_to_their_profiles() {
     daemon.end();
 }
 
-/// What these are called, and no other test's.
+/// A process name that no other test uses.
 fn python_name() -> String {
     format!("py{}", std::process::id())
 }
 
-/// A program of python's under the name of a test, once it has said that it is as it should be.
+/// Starts a Python program under the name of a test, and waits until it is ready.
 fn python(place: &Place, script: &str) -> Process {
     let python = place.path(&python_name());
     if !python.exists() {
@@ -245,7 +247,7 @@ fn python(place: &Place, script: &str) -> Process {
     process
 }
 
-/// Starts programs as fast as it can, until it is dropped.
+/// Starts programs as fast as possible until dropped.
 struct Storm(Child);
 
 impl Storm {
@@ -275,7 +277,7 @@ fn hostile_processes_cost_their_own_profiles_and_no_others() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("names = [", &format!("names = [\"^{}$\", ", python_name()))).unwrap();
 
-    // A library that is none, mapped to be run, and a perf map of nonsense.
+    // An invalid library, mapped as executable, and a malformed perf map.
     let mapped = "f = open('libjvm.so', 'r+b'); import mmap\n\
         m = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)\n";
     let nonsense: Vec<u8> =
@@ -289,7 +291,7 @@ fn hostile_processes_cost_their_own_profiles_and_no_others() {
     let threads = "import threading; threading.stack_size(32768); e = threading.Event()\n\
         [threading.Thread(target=e.wait, daemon=True).start() for _ in range(3000)]\n";
     let threads = python(&place, &format!("{threads}{end}"));
-    // One that maps and unmaps all the time, and one that ends while it is profiled.
+    // A process that constantly maps and unmaps, and one that ends while it is profiled.
     let mapping = "import mmap, threading\n\
         def work():\n  while True: mmap.mmap(-1, 1 << 20).close()\n\
         threading.Thread(target=work, daemon=True).start()\n";
@@ -313,7 +315,7 @@ fn hostile_processes_cost_their_own_profiles_and_no_others() {
     ending.stdin.as_mut().unwrap().flush().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(ending.id().try_into().unwrap()), Signal::SIGKILL)
         .unwrap();
-    // Beside all that, one profile may be too short for a verdict.
+    // Under this load, one profile may be too short for a verdict.
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < LONG, "{:#?}", daemon.said);

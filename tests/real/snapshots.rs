@@ -1,4 +1,4 @@
-//! What a snapshot is a picture of, and how long it takes.
+//! Consistency of a snapshot, and its duration.
 
 use std::time::Instant;
 
@@ -11,14 +11,14 @@ use crate::support::attached::Attached;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
-/// What the threads of the fixture's `steady` scenario hold.
+/// Number of threads of each kind in the fixture's `steady` scenario, and of their blocks.
 const SWAPPERS: usize = 2;
 const RESIZERS: usize = 2;
 const HELD: usize = 50;
 const SWAPPED_SIZE: u64 = 48;
 const RESIZED_SIZES: std::ops::Range<u64> = 1_000..1_000_000;
 
-/// Snapshots that are taken of the busy threads.
+/// Number of snapshots of the busy threads.
 const SNAPSHOTS: usize = 200;
 
 /// In nanoseconds.
@@ -51,7 +51,7 @@ fn a_snapshot_of_busy_threads_is_of_one_instant() {
         // A swapper has its blocks, or one more.
         let between = SWAPPERS * HELD..=SWAPPERS * (HELD + 1);
         assert!(between.contains(&swapped), "{swapped} blocks, not {between:?}");
-        // A resizer has its blocks, but for the moment in which the outcome of a call is booked.
+        // A resizer has its blocks, except at the moment at which the outcome of a call is accounted.
         assert!(resized.abs_diff(RESIZERS * HELD) <= RESIZERS, "{resized} resized blocks");
         exact += usize::from(resized == RESIZERS * HELD);
         assert_eq!(snapshot.counters[&Counter::SnapshotTorn], 0);
@@ -85,7 +85,7 @@ fn only_blocks_of_the_age_asked_for_are_in_a_snapshot() {
 
     ledger.run("sizes");
     let between = now_ns();
-    // Ages are about time: the second batch comes a second later, whatever the machine is busy with.
+    // Ages depend on time: the second batch comes a second later, whatever the load of the machine.
     while now_ns() < between + SECOND {
         std::thread::yield_now();
     }
@@ -108,7 +108,7 @@ fn only_instants_that_are_kept_divide_the_blocks_of_later_snapshots() {
     require_bpf!();
     let ledger = Ledger::start();
     let mut attached = Attached::to(ledger.pid(), settings());
-    // As of processes that end: however many, they drive out no instant that others are judged by.
+    // Like those for processes that end: however many there are, they must not evict snapshots that others are judged by.
     for _ in 0..3 {
         let snapshot = attached.snapshot(View::default());
         assert_eq!(*snapshot.instants_ns, [snapshot.taken_ns]);
@@ -128,7 +128,7 @@ fn a_million_blocks_of_ten_thousand_stacks_are_read() {
     let mut attached = Attached::to(ledger.pid(), settings());
     ledger.run("million");
 
-    // The first receives the frames of the stacks.
+    // The first snapshot receives the frames of the stacks.
     attached.snapshot(View::default());
     let mut times = Vec::new();
     for _ in 0..5 {

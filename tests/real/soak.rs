@@ -1,4 +1,4 @@
-//! The daemon for as long as there is time, with processes that come and go and clients that ask: what it takes stays what it was.
+//! Long run of the daemon, with processes that come and go and clients that send requests: its resource usage does not grow.
 
 use std::env;
 use std::fmt::Write;
@@ -15,29 +15,29 @@ use crate::support::lines::Lines;
 use crate::support::privilege::{is_long, require_bpf, require_program};
 use crate::support::process::Process;
 
-/// How long, in minutes (`cargo xtask soak --minutes N`).
+/// Environment variable with the duration in minutes (`cargo xtask soak --minutes N`).
 const MINUTES: &str = "JJLEAK_SOAK_MINUTES";
 const SHORT: Duration = Duration::from_secs(120);
 const LONG: Duration = Duration::from_secs(600);
-/// Between two looks. Before each, a process is asked to be profiled.
+/// Interval between measurements. Before each, a profile of a process is requested.
 const BEAT: Duration = Duration::from_secs(1);
-/// After so many beats, a native program and the JVM are others.
+/// Number of beats after which a native program and the JVM are replaced.
 const LIFE: u32 = 3;
 const LIFE_OF_JVM: u32 = 20;
-/// Most bytes of profiles with their index.
+/// Maximum size of profiles with their index.
 const STATE_BYTES: u64 = 1 << 20;
-/// What is left for the next daemon lies beside them: this much a process, of those that run and those that have just ended.
+/// State for the next daemon is stored beside them: this size for each process that runs or has just ended.
 const LEFT_BYTES: u64 = 10 << 10;
 const PROCESSES: u64 = 6;
 /// Two processes at a time, each for five to ten seconds.
 const RULES: &str = "[profile]\nduration = \"5s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nat_once = 2\nback_off = \"1s\"\n\
     [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"";
 
-/// Something that must not grow: the median of the last third of the time is compared with that of the first.
+/// A quantity that must not grow: its median in the last third of the time is compared with that in the first.
 struct Measure {
     name: &'static str,
-    /// It may grow by so many per cent and so much: which processes are profiled in a moment, and what the C library has
-    /// kept of freed memory, are matters of chance.
+    /// Allowed growth, in per cent and absolute: it varies with the processes that are profiled at the moment, and with freed
+    /// memory that the C library retains.
     percent: u64,
     more: u64,
 }
@@ -51,7 +51,7 @@ const MEASURES: [Measure; 6] = [
     Measure { name: "BPF links", percent: 20, more: 4 },
 ];
 
-/// What was seen at one look.
+/// One measurement.
 struct Sample {
     measures: [u64; MEASURES.len()],
     state_bytes: u64,
@@ -90,7 +90,7 @@ fn median(values: impl Iterator<Item = u64>) -> u64 {
     values[values.len() / 2]
 }
 
-/// What each measure was in the first third and in the last, and whether all are as they should be.
+/// Table of each quantity in the first and in the last third; true if all are within limits.
 fn judge(samples: &[Sample]) -> (String, bool) {
     let third = samples.len() / 3;
     let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
@@ -106,14 +106,14 @@ fn judge(samples: &[Sample]) -> (String, bool) {
             [first, last].map(|part| median(part.iter().map(|sample| sample.measures[index])));
         row(measure.name, [first, last, first + first * measure.percent / 100 + measure.more]);
     }
-    // It grows to its bound, and is never beyond.
+    // It grows up to its bound, and never beyond.
     let most = |samples: &[Sample]| samples.iter().map(|sample| sample.state_bytes).max().unwrap();
     row("state directory, bytes", [most(first), most(samples), STATE_BYTES + PROCESSES * LEFT_BYTES]);
     let title = format!("{:<24} {:>12} {:>12} {:>12}\n", "", "first third", "last third", "allowed");
     (title + &table, is_flat)
 }
 
-/// What is profiled: programs that stay, and others that do not.
+/// The profiled programs: some stay, others are replaced.
 struct Targets<'a> {
     place: &'a Place,
     lasting: [(Process, Lines); 2],
@@ -126,7 +126,7 @@ impl<'a> Targets<'a> {
         Self { place, lasting: [working(place), working(place)], passing: working(place), jvm: jvm(place) }
     }
 
-    /// Lets others take the places of those whose time is over.
+    /// Replaces the programs whose time is over.
     fn turn(&mut self, beat: u32) {
         if beat.is_multiple_of(LIFE) {
             self.passing = working(self.place);
@@ -163,14 +163,14 @@ fn after_any_time_the_daemon_takes_no_more_than_it_took_at_first() {
     let (begin, mut samples, mut objects) = (Instant::now(), Vec::new(), BpfObjects::default());
     for (beat, turn) in (1..).zip([0, 1, 2, 3].into_iter().cycle()) {
         targets.turn(beat);
-        // One that is not watched yet, or is being profiled, is asked for in vain.
+        // The request fails if the process is not watched yet, or is being profiled.
         place.ask(&format!("POST /api/v1/processes/{}/profile", targets.pids()[turn]));
         for path in ["/", "/metrics", "/api/v1/profiles"] {
             assert!(place.ask(&format!("GET {path}")).0.starts_with("HTTP/1.1 200 "), "{path}");
         }
         sleep(BEAT);
         let at = begin.elapsed();
-        // At first, it learns what there is to know of files and programs.
+        // At first, it reads files and programs that are new to it.
         if at > length / 6 {
             samples.push(Sample::of(&daemon, &mut objects, &place.state()));
         }

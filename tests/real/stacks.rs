@@ -1,7 +1,7 @@
-//! Stacks are what gdb says they are, to the frame and to the call.
+//! Stacks match gdb, to the frame and to the call.
 //!
-//! The same program runs twice at the same addresses: under gdb, which stops at every call of an allocation function
-//! and unwinds with an unwinder of its own, and under jjleak.
+//! The same program runs twice at the same addresses: under gdb, which stops at every call of an allocation function and unwinds
+//! with its own unwinder, and under jjleak.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -20,7 +20,7 @@ use crate::support::oracle::{self, Allocated, Place, Stack, Stacks, assert_equal
 use crate::support::privilege::{require, require_bpf, require_program};
 use crate::support::return_probes::{ReturnProbes, lack_of_return_probes};
 
-/// What `stacks.c` allocates, whatever the C library does: sizes, and how often.
+/// Allocations of `stacks.c`, whatever the C library does: sizes, and their number.
 pub(crate) const SHAPES: &[(u64, u64)] = &[
     // Frames of variable size, realigned ones, both, and arguments on the stack.
     (1003, 2),
@@ -34,22 +34,22 @@ pub(crate) const SHAPES: &[(u64, u64)] = &[
     // 200 frames deep, and in three threads.
     (1009, 4),
     (1010, 3),
-    // Jumps for calls, and calls that do not return.
+    // Jumps instead of calls, and calls that do not return.
     (1011, 1),
     (1012, 1),
     (1013, 1),
 ];
 
-/// What the library allocates that `stacks.c` loads.
-/// The last is allocated while the dynamic loader binds a call: its frame is found by `rbx` (sysdeps/x86_64/dl-trampoline.h
-/// in glibc).
+/// Allocations of the library that `stacks.c` loads. The last one happens while the dynamic loader binds a call: its frame is
+/// found by `rbx` (sysdeps/x86_64/dl-trampoline.h in glibc).
 pub(crate) const LIBRARY_SHAPES: &[(u64, u64)] = &[(1020, 1), (1021, 2), (1022, 1)];
 
-/// What `stacks.cpp` allocates: in destructors while an exception passes, and in the handlers.
+/// Allocations of `stacks.cpp`: in destructors while an exception propagates, and in the handlers.
 const EXCEPTION_SHAPES: &[(u64, u64)] = &[(1101, 15), (1103, 3), (1104, 3)];
 
-/// Functions of `stacks.c` that get return probes: around qsort, in signal handlers, through jumps. Not those of the deep
-/// recursion: beyond 64 pending ones (`MAX_URETPROBE_DEPTH` in kernel/events/uprobes.c) the kernel omits jjleak's too.
+/// Functions of `stacks.c` that get return probes: around qsort, in signal handlers, through jumps. Functions of the deep
+/// recursion are excluded: beyond 64 pending ones (`MAX_URETPROBE_DEPTH` in kernel/events/uprobes.c) the kernel omits jjleak's,
+/// too.
 const WITH_RETURN_PROBES: &[&str] = &[
     "compare",
     "callbacks",
@@ -92,7 +92,7 @@ impl Fixture {
         oracle::by_gdb(&self.program, &self.arguments(Path::new("/dev/null")))
     }
 
-    /// Runs it under jjleak, and opens the gate when jjleak has seen the library.
+    /// Runs it under jjleak, and opens the gate once jjleak has seen the library.
     pub(crate) fn under_jjleak(&self) -> Ended {
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
@@ -109,7 +109,7 @@ impl Fixture {
     }
 }
 
-/// Fails unless every stack and its count is what gdb says, and every stack is complete.
+/// Fails unless all stacks and their counts match gdb, and every stack is complete.
 pub(crate) fn assert_as_in_gdb(name: &str, by_gdb: &Stacks, ended: &Ended) {
     let report = ended.report();
     assert_nothing_lost(&report);
@@ -126,9 +126,9 @@ pub(crate) fn assert_shapes(stacks: &Stacks, shapes: &[(u64, u64)]) {
     }
 }
 
-/// A dynamic program with its library, with return probes of another tool on these functions.
+/// A dynamic program with its library, with another tool's return probes on these functions.
 fn assert_dynamic_as_in_gdb(build: Build, return_probes: &[&str]) {
-    // A copy of its own: probes are on the file.
+    // A separate copy, because probes are on the file.
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::with_library(compile::copy(&compile::stacks("stacks.c", build), folder.path()));
     let by_gdb = fixture.under_gdb();
@@ -187,7 +187,7 @@ fn stacks_of_exceptions_in_flight_are_as_in_gdb() {
     }
 }
 
-/// Of a stack with more frames than are kept, the innermost are.
+/// For a stack with more frames than the maximum, the innermost ones are kept.
 #[test]
 fn stacks_up_to_the_limit_are_as_in_gdb_and_deeper_ones_as_far_as_they_are_kept() {
     require_program!("gdb");
@@ -217,8 +217,9 @@ fn stacks_up_to_the_limit_are_as_in_gdb_and_deeper_ones_as_far_as_they_are_kept(
     assert_equal(&too_deep.into_iter().map(oracle::reduced).collect(), &expected);
 }
 
-/// Without what gdb makes of the words above the dynamic loader's first frame, which has no call frame information: the
-/// number of arguments and the first of their addresses (System V ABI, x86-64, "Initial Stack"), which are no code.
+/// Removes the frames that gdb invents from the words above the dynamic loader's first frame, which has no call frame
+/// information: the number of arguments and the first of their addresses (System V ABI, x86-64, "Initial Stack"), which are not
+/// code.
 fn without_invented_frames(by_gdb: Stacks) -> Stacks {
     const ARGUMENT_COUNT: Place = Place::Address(1);
     let cut = |mut stack: Stack| {
@@ -230,8 +231,8 @@ fn without_invented_frames(by_gdb: Stacks) -> Stacks {
     by_gdb.into_iter().map(|(stack, allocated)| (cut(stack), allocated)).collect()
 }
 
-/// The loader's trampoline finds its frame by `rbx`. While the function that it calls has not saved that register yet, only the
-/// registers that the signal has interrupted have it: stacks end there then, and say so.
+/// The loader's trampoline finds its frame by `rbx`. Until the called function has saved that register, only the interrupted
+/// registers of the signal frame hold it: stacks end there then, and say so.
 #[test]
 fn stacks_of_a_signal_in_the_prologue_of_what_binds_a_call_are_as_in_gdb_or_end_at_the_loader() {
     require_program!("gdb");
@@ -259,7 +260,7 @@ fn stacks_of_a_signal_in_the_prologue_of_what_binds_a_call_are_as_in_gdb_or_end_
     for (stack, allocated) in &complete {
         assert_eq!(by_gdb.get(stack), Some(allocated), "{stack:#x?}");
     }
-    // The handler, the signal's frame, the function, and the trampoline.
+    // The handler, the signal frame, the function, and the trampoline.
     for Stack { callers, .. } in ended.keys() {
         assert_eq!(callers.len(), 4, "{callers:#x?}");
         assert!(by_gdb.keys().any(|whole| whole.callers.starts_with(callers)), "{callers:#x?}");
@@ -287,8 +288,8 @@ fn what_cannot_be_unwound_ends_with_a_status_and_invents_no_frame() {
     }
 }
 
-/// A file whose code says nothing of its frames: a stack is followed through it by frame pointers if these lead on, and says
-/// so.
+/// A file without call frame information: a stack is followed through it by frame pointers if they are consistent, and is marked
+/// accordingly.
 #[test]
 fn code_without_call_frame_information_that_keeps_a_frame_pointer_is_followed_and_named() {
     require_bpf!();

@@ -1,4 +1,4 @@
-//! Processes that are stopped, traced, or whose PID was another's.
+//! Processes that are stopped or traced, or whose PID is reused.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn raw(pid: u32) -> Pid {
     Pid::from_raw(pid.try_into().unwrap())
 }
 
-/// The letter that proc(5) has for a process's state.
+/// The state of a process, as a letter (proc(5)).
 fn state(pid: u32) -> char {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
@@ -73,7 +73,7 @@ fn a_pid_that_is_given_again_is_another_process() {
     of_child.assert_reported(&report);
 }
 
-/// Starts the ledger program under a PID that is free. Other processes take PIDs meanwhile.
+/// Starts the ledger program under a given free PID, while other processes take PIDs, too.
 fn ledger_with_pid(pid: u32) -> Ledger {
     const ATTEMPTS: u32 = 1000;
     for _ in 0..ATTEMPTS {

@@ -1,4 +1,4 @@
-//! JVMs where they are not usually looked for: stacks and names are the same.
+//! JVMs in unusual places: stacks and names are the same.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,13 +12,13 @@ use crate::jvm::{ROUNDS, assert_as_booked, assert_as_it_says, assert_as_the_jvm_
 use crate::support::java::{Java, classes, java_frames, javas};
 use crate::support::privilege::{require_library, require_program};
 
-/// The folder of the installed JDK.
+/// Folder of the installed JDK.
 fn home() -> PathBuf {
     let java = fs::canonicalize("/usr/bin/java").unwrap();
     java.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// The JDK and the program are at places that lead elsewhere outside.
+/// The paths of the JDK and the program lead elsewhere outside.
 #[test]
 fn a_jvm_in_a_container_says_the_same() {
     require_program!("javac");
@@ -82,7 +82,7 @@ fn a_jvm_that_has_ended_keeps_the_names_of_its_stacks() {
     }
 }
 
-/// What it allocates is allocated for the first time, and it is gone at once.
+/// Its allocations come from new call sites, and it ends at once.
 #[test]
 fn a_jvm_that_ends_in_the_middle_is_named_or_says_how_much_of_it_is_not() {
     require_program!("javac");
@@ -102,7 +102,8 @@ fn a_jvm_that_ends_in_the_middle_is_named_or_says_how_much_of_it_is_not() {
     assert!(named == report.stacks.len() || unnamed > 0);
 }
 
-/// A folder laid out as a JDK, but for the name of the JVM's library: the library, and the program that loads it.
+/// A folder with the layout of a JDK, except for the name of the JVM's library. Returns it, the library, and the program that
+/// loads it.
 fn embedded() -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let home = home();
@@ -128,7 +129,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/java").join(name)
 }
 
-/// The library has neither its name nor a file any more.
+/// The library has another name, and its file is deleted.
 #[test]
 fn a_jvm_in_another_program_is_known_by_what_its_library_exports() {
     require_program!("javac");

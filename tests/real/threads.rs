@@ -1,4 +1,4 @@
-//! Threads that allocate at the same time, free each other's blocks, and end.
+//! Threads that allocate concurrently, free each other's blocks, and end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::support::privilege::require_bpf;
 fn ten_million_operations_of_four_threads_are_counted_to_the_byte() {
     require_bpf!();
 
-    // Reports are taken all the while.
+    // Reports are taken throughout.
     let (report, booked) = reported_and_booked("threads", &["0.2", "--format", "json"]);
 
     assert_nothing_lost(&report);
@@ -25,7 +25,7 @@ fn ten_million_operations_of_four_threads_are_counted_to_the_byte() {
 fn nothing_is_torn_when_jjleak_attaches_to_busy_threads() {
     require_bpf!();
 
-    // They free everything in the end, so what is still live then is a block whose free was missed.
+    // They free everything in the end, so that a block that is still live is one whose free was missed.
     let (report, _) = reported_and_booked("churn", &["--format", "json"]);
 
     assert_nothing_lost(&report);
@@ -40,13 +40,14 @@ fn blocks_of_threads_that_ended_are_still_counted() {
     let (report, booked) = reported_and_booked("ending_threads", &["--format", "json"]);
 
     assert_nothing_lost(&report);
-    // At a thread's end the C library passes its cache of free blocks to `free`: the only frees not in the books.
+    // At a thread's end the C library passes its cache of free blocks to `free`: the only frees that the program does not
+    // account.
     assert!(report.unknown_frees > 0);
     assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
     assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
 }
 
-/// What each thread has allocated in the scenario `ledgers`, by a report.
+/// Allocations of each thread in the scenario `ledgers`, according to a report.
 fn by_thread(report: &Document) -> BTreeMap<ThreadDocument, Account> {
     let mut threads = BTreeMap::<_, Account>::new();
     for stack in report.stacks.iter().filter(|stack| call_site(stack) == "site_thread") {
@@ -101,7 +102,7 @@ fn every_format_shows_the_threads_and_a_saved_profile_keeps_them() {
 
     for extension in ["txt", "svg", "html", "collapsed"] {
         for label in &labels {
-            // A text names the stacks that hold the most.
+            // A text lists the stacks with the most live bytes.
             assert!(
                 extension == "txt" && !label.starts_with("lasting") || text(extension).contains(label),
                 "{label}"

@@ -1,4 +1,4 @@
-//! The live view in a real terminal, on a real process: what a user sees, types, and finds when it is left.
+//! The live view in a real terminal, on a real process: its output, its keys, and the terminal afterwards.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn leaked(options: &str, environment: &[(&str, &str)]) -> (Ledger, Terminal) {
     (ledger, terminal)
 }
 
-/// `12,586,086`.
+/// Formats a number as `12,586,086`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string().into_bytes();
     let groups: Vec<_> = digits.rchunks(3).rev().map(|group| str::from_utf8(group).unwrap()).collect();
@@ -39,7 +39,7 @@ fn what_lives_shows_to_the_byte_and_keys_lead_to_the_stack() {
     let exact = format!("{} bytes", grouped(live.bytes));
     let screen = terminal.until(&exact);
     assert!(screen.contains(&format!("live in {} objects", live.objects)), "{screen}");
-    // What is called like an allocator is taken for a helper, and its caller named.
+    // A function named like an allocator counts as a helper, and its caller is shown.
     assert!(screen.contains("obey main.c:"), "{screen}");
 
     terminal.press(&["Enter"]);
@@ -76,7 +76,7 @@ fn a_filter_hides_what_it_does_not_match_and_a_frozen_view_stays() {
     terminal.until("FROZEN");
     ledger.run("malloc");
     let after = ledger.books().live();
-    // What is drawn anew by then is still what was frozen.
+    // The new frame still shows the frozen state.
     terminal.resize(100, 30);
     terminal
         .until_so("the larger screen", |screen| screen.lines().count() == 30 && screen.contains("FROZEN"));
@@ -196,7 +196,7 @@ fn a_view_whose_terminal_is_gone_ends_says_so_and_detaches_though_hangups_are_ig
     let terminal = Terminal::run_ignoring_hangups(&format!("top -p {} 30", ledger.pid()), &said);
     terminal.until("Accounting has started.");
     let program = terminal.program();
-    // A key that never ends.
+    // An incomplete escape sequence.
     terminal.press(&["Escape", "["]);
 
     drop(terminal);
@@ -232,7 +232,7 @@ fn processes_of_a_name_are_viewed_those_to_come_too_and_stay_for_a_while_when_th
     let screen = terminal.until_at_last(&format!("{ended} ended"));
     assert!(!screen.contains(&format!("{} ended", row(&before))), "{screen}");
 
-    // Its books can still be looked at.
+    // Its last profile can still be inspected.
     terminal.type_in(&format!("/{pid}"));
     terminal.press(&["Enter"]);
     terminal.until(" shows 1 row");
@@ -248,12 +248,12 @@ fn a_program_that_runs_already_is_found_by_a_filter_among_all_of_the_host() {
     let _everywhere = probes::everywhere();
     let folder = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::start_named(folder.path(), "jjleak-found");
-    // Of blocks as large as the program's own, tables have room for those of the whole host, however busy it is.
+    // Restricted to blocks as large as the program's own, of which the tables have room for all on the host, however busy it is.
     let terminal = Terminal::run("top --system-wide 0.5 --min-size 4294967296", &[]);
     terminal.resize(120, 30);
     terminal.until_at_last("PROCESS");
 
-    // Whatever the case: a filter is for whoever is in a hurry.
+    // Filters ignore case, for quick typing.
     terminal.type_in("/JJLEAK-FOUND");
     terminal.press(&["Enter"]);
     terminal.until_at_last("/JJLEAK-FOUND shows 1 row");

@@ -1,4 +1,4 @@
-//! Processes that come and go while jjleak runs: nothing of them stays.
+//! Processes that come and go while jjleak runs: none of their data stays.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,14 +12,14 @@ use crate::support::privilege::{is_long, require_bpf};
 use crate::support::process::Process;
 use crate::support::tables::InUse;
 
-/// Processes that come and go one after the other: some hundred a second.
+/// Number of successive processes, about a hundred per second.
 const CHILDREN: u32 = 300;
 const MANY_CHILDREN: u32 = 6000;
 
-/// What one reading of a full table takes, which the C library then keeps. Of a long run, it is 6 KiB a process.
+/// Memory for one reading of a full table, which the C library retains. In a long run, that is 6 KiB per process.
 const MAX_GROWTH_KIB: u64 = 40 << 10;
 
-/// Runs a program again and again, each time in a new process, until told to end.
+/// Runs a program repeatedly, each time in a new process, until stopped.
 struct Turnover {
     process: Process,
     stdout: Lines,
@@ -42,7 +42,7 @@ impl Turnover {
     }
 }
 
-/// Memory of a process in KiB.
+/// Resident memory of a process in KiB.
 fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -62,7 +62,7 @@ fn settle(jjleak: u32) -> InUse {
 fn turn_over(children: u32) -> Ended {
     let mut turnover = Turnover::start();
     let pid = turnover.process.id().to_string();
-    // A ring buffer counts twice as memory of jjleak once it has been through it.
+    // A ring buffer counts twice in jjleak's memory once it has wrapped.
     let small = ["--frame-buffer", "1048576"];
     let jjleak = Jjleak::attached(["-p", &pid, "--follow", "3600", "--format", "json"].iter().chain(&small));
     turnover.run(children / 3);
@@ -71,7 +71,7 @@ fn turn_over(children: u32) -> Ended {
     turnover.run(children);
     let after = settle(jjleak.pid());
 
-    // The shell's own blocks come and go; one child holds more than a thousand at its end.
+    // The shell's own blocks come and go; one child has more than a thousand at its end.
     assert!(after.blocks < before.blocks + 500, "blocks stay: {after:?} after {before:?}");
     assert!(after.stacks < before.stacks + 100, "stacks stay: {after:?} after {before:?}");
     let grown = resident(jjleak.pid()).saturating_sub(memory);

@@ -1,4 +1,4 @@
-//! The systemd unit, as systemd's own tools see it. What it does under systemd is seen by `cargo xtask vm-test --service`.
+//! The systemd unit, checked by systemd's own tools. Its behaviour under systemd is tested by `cargo xtask vm-test --service`.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::support::jjleak::PROGRAM;
 use crate::support::privilege::{lack_of_program, require};
 
-/// What `systemd-analyze security` may say at most, in tenths.
+/// Maximum exposure level in `systemd-analyze security`, in tenths.
 const EXPOSURE: &str = "30";
 
 fn analyze(arguments: &[&str], unit: &Path) -> Output {

@@ -1,4 +1,4 @@
-//! Allocators of no known family: those that a file exports as `malloc` and so on are exact, and those that cannot be
+//! Allocators of no known family: figures are exact for those that a file exports as `malloc` and so on; those that cannot be
 //! followed are named among the losses.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::support::privilege::{require_archive, require_bpf, require_library};
 
 const ADDRESS_SANITIZER: &str = "libasan.so.8";
 
-/// The ledger program with the sanitizer's allocator, which fails as others do.
+/// The ledger program with the sanitizer's allocator, set to return null on failure as others do.
 fn sanitized() -> Ledger {
     let options = "detect_leaks=0:allocator_may_return_null=1";
     Ledger::spawn(

@@ -1,4 +1,4 @@
-//! Programs that begin and end before anybody has looked at them: each is counted, or named as a loss.
+//! Programs that start and end before jjleak has scanned them: each is counted, or named as a loss.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,17 +12,17 @@ use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;
 
-/// What `--strict` ends with when something was lost.
+/// Exit code of `--strict` if something was lost.
 const LOSS: i32 = 5;
 
-/// A copy of a static program that allocates and ends, which no run has seen before.
+/// A copy of a static program that allocates and ends, and that no earlier run has seen.
 fn unknown_program() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let program = compile::copy(compile::static_early(), folder.path());
     (folder, program)
 }
 
-/// A script that runs a program, which its arguments do not name.
+/// A script that runs a program that is not among its arguments.
 fn script(folder: &Path, text: &str) -> String {
     let script = folder.join("script");
     fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -34,7 +34,7 @@ fn strictly(options: &[&str], command: &[&str]) -> Ended {
     Ended::of([&["--strict", "--format", "json"], options, &["--"], command].concat())
 }
 
-/// Fails unless the report says what the program has booked. The C library allocates, too, before `main`.
+/// Fails unless the report equals the program's accounting. The C library also allocates before `main`.
 fn assert_booked(ended: &Ended, report: &Document) {
     let mut counted = Books::of(report);
     counted.sites.retain(|site, _| site.starts_with("site_"));
@@ -88,7 +88,7 @@ fn a_static_program_behind_a_script_is_a_loss_with_its_name_and_is_counted_the_n
         assert_eq!(first.status.code(), Some(LOSS), "{:#?}", first.stderr);
         let report = of_program(&first);
         let named = losses(&report);
-        // It may have been met while it ran.
+        // It may have been found while it ran.
         assert!(named.contains_key("unseen_program") || named.contains_key("late_probes"), "{named:?}");
         assert!(report.process.exe.ends_with("static-early"), "{}", report.process.exe);
         assert_booked(&second, &of_program(&second));

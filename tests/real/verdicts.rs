@@ -1,4 +1,4 @@
-//! Verdicts on a program with three leaks, two caches and heavy churn, which knows by how much each leak grows.
+//! Verdicts on a program with three leaks, two caches and heavy churn, which records the growth of each leak.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,18 +18,18 @@ use crate::support::process::Process;
 /// Longer than any run takes.
 const WHOLE_RUN: Duration = Duration::from_secs(300);
 
-/// Rounds of the program, in milliseconds, and how old allocations have to be to be judged, in seconds.
+/// Settings of a run: rounds of the program, in milliseconds, and the minimum age of judged allocations, in seconds.
 struct Run {
     rounds: u32,
     every_ms: u32,
-    /// Threads that end in each round.
+    /// Number of threads that end in each round.
     threads: u32,
     settle: &'static str,
     interval: &'static str,
 }
 
 impl Run {
-    /// What jjleak says in text and JSON, and what the program has leaked, in bytes a second, by function.
+    /// Returns jjleak's text and JSON reports, and the leaks of the program in bytes per second, by function.
     fn watch(&self) -> (String, Document, BTreeMap<String, f64>) {
         let mut program =
             Process::spawn(Command::new(compile::verdicts()).stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -69,7 +69,7 @@ impl Run {
     }
 }
 
-/// The verdicts of a kind, by function.
+/// The verdicts of one kind, by function.
 fn of_kind<'a>(report: &'a Document, kind: &str) -> BTreeMap<&'a str, &'a VerdictDocument> {
     let of_kind = report.verdicts.iter().filter(|verdict| verdict.kind == kind);
     of_kind.map(|verdict| (verdict.call_site.split(' ').next().unwrap(), verdict)).collect()
@@ -93,7 +93,7 @@ fn three_leaks_beside_two_caches_and_churn_are_told_and_only_they() {
     let run = Run { rounds: 600, every_ms: 12, threads: 0, settle: "0.4", interval: "0.2" };
     let (text, report, leaked) = run.watch();
     assert_the_three_leak(&text, &report);
-    // However even time went by: what they leak is to each other as what has been leaked.
+    // Independent of the pace: the ratios of the leaks match the program's record.
     let leaking = of_kind(&report, "leaking");
     let pace = |function: &str| leaking[function].rate.unwrap().bytes_per_s / leaked[function];
     for function in leaked.keys() {
@@ -107,13 +107,13 @@ fn leaks_are_told_also_where_threads_end_all_the_time() {
     require_bpf!();
     let run = Run { rounds: 600, every_ms: 12, threads: 1, settle: "0.4", interval: "0.2" };
     let (text, report, _) = run.watch();
-    // Far more than the leaks keep: a full cache would be in the place of what leaks, for all that is known.
+    // Far more than the leaks keep: it cannot be excluded that a full cache replaces the leaking blocks.
     let by_library = report.notes["freed_by_c_library"];
     assert!(by_library > 20_000 && report.unknown_frees - by_library < 1000, "{text}");
     assert_the_three_leak(&text, &report);
 }
 
-/// What jjleak says of a program that does this with files, folders and addresses that the C library allocates.
+/// Reports on a program that executes `order` with files, folders and addresses that the C library allocates.
 fn of_what_the_library_allocates(order: &str) -> (String, Document) {
     let mut program =
         Process::spawn(Command::new(compile::kept_by_library()).stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -131,7 +131,7 @@ fn of_what_the_library_allocates(order: &str) -> (String, Document) {
     (text, serde_json::from_str(json.lines().last().unwrap()).unwrap())
 }
 
-/// The functions of the program that have the C library allocate.
+/// The functions of the program that make the C library allocate.
 const OF_LIBRARY: [&str; 3] = ["find_address", "open_file", "open_folder"];
 
 #[test]
@@ -145,7 +145,7 @@ fn what_takes_the_place_of_old_objects_of_the_c_librarys_is_not_called_a_leak() 
     let growing = of_kind(&report, "growing");
     assert!(OF_LIBRARY.iter().all(|function| growing.contains_key(function)), "{text}");
     assert!(text.contains("blocks from before jjleak attached are freed"), "{text}");
-    // What is freed for threads that end is told from what is closed: a file, a folder, and an address.
+    // Frees for threads that end are distinguished from closed files, folders, and addresses.
     let of_program = report.unknown_frees - report.notes["freed_by_c_library"];
     let freed = report.unknown_frees;
     assert!((3 * rounds..4 * rounds).contains(&of_program), "{of_program} of {freed}\n{text}");
@@ -159,10 +159,10 @@ fn what_the_c_library_allocates_and_nobody_closes_is_a_leak_of_whoever_calls_it(
     assert_eq!(leaking.into_keys().collect::<Vec<_>>(), OF_LIBRARY, "{text}");
 }
 
-/// What a program's call sites are: by function, one of these verdicts.
+/// Correct verdicts of a program's call sites, by function.
 type Labels = Vec<(&'static str, &'static [&'static str])>;
 
-/// What holds on to something and is no leak: any call site without a label.
+/// Verdicts on call sites that hold memory and do not leak: for any call site without a label.
 const HARMLESS: &[&str] = &["cache_like", "start_up", "steady_churn"];
 
 fn labels_of_leaks_and_caches() -> Labels {
@@ -180,13 +180,13 @@ fn judged(report: &Document, labels: &Labels) -> Vec<(String, &'static str, Stri
     let function = |verdict: &VerdictDocument| verdict.call_site.split(' ').next().unwrap().to_owned();
     let is_known = |site: &str| report.verdicts.iter().any(|verdict| function(verdict) == site);
     let found = report.verdicts.iter().map(|verdict| (function(verdict), verdict.kind.clone()));
-    // Of what has never held anything there is no verdict.
+    // There is no verdict on a site that has never held memory.
     let missing = labels.iter().filter(|(site, _)| !is_known(site));
     let missing = missing.map(|(site, _)| ((*site).to_owned(), "steady_churn".to_owned()));
     let label = |(site, verdict): (String, String)| {
         let may_be =
             labels.iter().find(|(labelled, _)| *labelled == site).map_or(HARMLESS, |(_, may_be)| may_be);
-        // Where several verdicts are right, any of them is.
+        // If several verdicts are correct, any of them is accepted.
         let is = may_be.iter().find(|kind| **kind == verdict).unwrap_or(&may_be[0]);
         (site, *is, verdict)
     };

@@ -1,5 +1,5 @@
-//! The kernel's verifier follows every path through a program, and gives up after a million instructions. Kernels
-//! differ in how many paths they see, so there must be room.
+//! The kernel's verifier follows every path through a program, and gives up after a million instructions. Kernels differ in the
+//! number of paths that they consider, so that a margin is needed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use jjleak_common::stage::Step;
 
 use crate::support::privilege::require_bpf;
 
-/// A tenth of what the kernel allows (`BPF_COMPLEXITY_LIMIT_INSNS` in include/linux/bpf.h).
+/// A tenth of the kernel's limit (`BPF_COMPLEXITY_LIMIT_INSNS` in include/linux/bpf.h).
 const CEILING: u32 = 100_000;
 
 #[test]
@@ -24,7 +24,7 @@ fn programs_stay_far_below_what_the_verifier_follows() {
         ..Settings::new(programs)
     };
     let mut table = BTreeMap::new();
-    // What is not wanted, the verifier leaves out.
+    // The verifier skips code that is disabled.
     let accounting = plain(Programs::Accounting);
     let all = Settings {
         sampling: Sampling::Bytes(4096),
@@ -57,8 +57,7 @@ fn programs_stay_far_below_what_the_verifier_follows() {
     keep(&table);
 }
 
-/// Writes the table that is kept in the repository, if `cargo xtask verifier` asks for it; otherwise every program must be
-/// in that table.
+/// Writes the table in the repository if `cargo xtask verifier` requests it; otherwise every program must be in that table.
 fn keep(table: &BTreeMap<String, u32>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks/verifier.md");
     let rows: Vec<_> = table.iter().map(|(name, count)| format!("| `{name}` | {count} |\n")).collect();

@@ -1,4 +1,4 @@
-//! Ways to look at the books: combined sums, single blocks, a trace.
+//! Forms of output: combined sums, single blocks, a trace.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,7 @@ fn a_trace_that_cannot_keep_up_says_how_much_it_lost_and_the_figures_stay_exact(
     let mut ledger = Ledger::start();
 
     let jjleak = ledger.attach(&["-t", "--format", "json"]);
-    // Nobody takes the lines meanwhile.
+    // Nothing reads the lines meanwhile.
     jjleak.signal(Signal::SIGSTOP);
     ledger.run("hundred_thousand");
     jjleak.signal(Signal::SIGCONT);

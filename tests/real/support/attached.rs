@@ -1,4 +1,4 @@
-//! The accounting of a running process, read without the command line in between.
+//! The accounting of a running process, read without the command line.
 
 use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
@@ -10,13 +10,13 @@ use jjleak_common::process::ImageId;
 pub(crate) struct Attached {
     attachment: Attachment,
     pub(crate) collector: Collector,
-    /// Keep the files open that the probes' paths lead to.
+    /// Keeps the files open that the probes' paths refer to.
     _modules: ModuleTable,
     pub(crate) image: ImageId,
 }
 
 impl Attached {
-    /// Attaches to the allocators of a process, and begins to count.
+    /// Attaches to the allocators of a process, and starts counting.
     pub(crate) fn to(pid: u32, settings: Settings) -> Self {
         let pid = Pid::new(pid).unwrap();
         let mut attachment = Attachment::load(settings).unwrap();
@@ -51,13 +51,13 @@ impl Attached {
         self.attachment.rebind(self.image.slot(), Pid::new(thread).unwrap()).unwrap();
     }
 
-    /// Takes the probes of allocations out, and puts them back in at once.
+    /// Detaches the probes of allocations, and attaches them again at once.
     pub(crate) fn rest_and_wake(&mut self) {
         self.attachment.rest(Part::Allocations);
         self.attachment.wake(Part::Allocations).unwrap();
     }
 
-    /// How many stacks the kernel side has sent frames of.
+    /// Number of stacks whose frames the kernel side has sent.
     pub(crate) fn new_stacks(&mut self) -> usize {
         self.collector.receive_frames();
         self.collector.take_new(self.image).len()

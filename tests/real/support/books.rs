@@ -1,5 +1,5 @@
-//! Books: what each call site allocated and what of it lives. A fixture prints its own, a report is reduced to the
-//! same form, and equality is then equality.
+//! Accounting of each call site: allocated and live memory. The figures of a fixture and of a report are reduced to the same
+//! form, to compare them for equality.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Reads what a fixture printed: `site NAME live BYTES OBJECTS allocated BYTES OBJECTS`, `unknown_frees NUMBER`.
-    /// Other lines are skipped.
+    /// Parses the output of a fixture: `site NAME live BYTES OBJECTS allocated BYTES OBJECTS`, `unknown_frees NUMBER`. Other
+    /// lines are skipped.
     pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
         let mut books = Self::default();
         for line in lines {
@@ -82,7 +82,7 @@ impl Books {
         }
     }
 
-    /// Fails unless the report says the same: by call site, in total, and to the byte.
+    /// Fails unless the report has the same figures: by call site, in total, and to the byte.
     pub(crate) fn assert_reported(&self, report: &Document) {
         assert_eq!(Self::of(report), *self, "the report (left) is not what the program booked (right)");
         assert_eq!(report.live, self.live());
@@ -96,12 +96,12 @@ pub(crate) fn call_site(stack: &StackDocument) -> &str {
     functions.nth(1).map_or("", |frame| &frame.symbol)
 }
 
-/// The losses a report tells of.
+/// Losses in a report.
 pub(crate) fn losses(report: &Document) -> BTreeMap<&str, u64> {
     report.lost.iter().filter(|(_, count)| **count > 0).map(|(name, count)| (name.as_str(), *count)).collect()
 }
 
-/// Fails when a report tells of any loss.
+/// Fails if a report has any loss.
 pub(crate) fn assert_nothing_lost(report: &Document) {
     assert_eq!(losses(report), BTreeMap::new(), "something was lost");
 }

@@ -1,4 +1,4 @@
-//! What the kernel holds of a process for BPF: maps, programs and links, told from those of others by their numbers.
+//! A process's BPF objects in the kernel: maps, programs and links, identified by their IDs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 
-/// Numbers of what a process had open when it was looked at; all that it had, if it was looked at often enough.
+/// IDs of the objects that a process had open at each scan; complete if the scans were frequent enough.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BpfObjects {
     maps: BTreeSet<u32>,
@@ -14,7 +14,7 @@ pub(crate) struct BpfObjects {
     links: BTreeSet<u32>,
 }
 
-/// How many there are.
+/// Number of objects of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) maps: usize,
@@ -23,10 +23,10 @@ pub(crate) struct Count {
 }
 
 impl BpfObjects {
-    /// Takes in what a process has open now: its descriptors say what they are (`proc_pid_fdinfo(5)`).
+    /// Adds the objects that a process has open now, from the information on its descriptors (`proc_pid_fdinfo(5)`).
     pub(crate) fn note(&mut self, pid: u32) {
         for file in fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten() {
-            // Descriptors are closed while they are looked at.
+            // Descriptors may be closed during the scan.
             let about = fs::read_to_string(file.path()).unwrap_or_default();
             for line in about.lines() {
                 let Some((key, value)) = line.split_once(':') else { continue };
@@ -41,7 +41,7 @@ impl BpfObjects {
         }
     }
 
-    /// How many of those that were taken in the kernel still has, whoever holds them.
+    /// Number of the recorded objects that still exist in the kernel, regardless of their holder.
     pub(crate) fn left(&self) -> Count {
         let maps = loaded_maps().flatten().filter(|it| self.maps.contains(&it.id()));
         let programs = loaded_programs().flatten().filter(|it| self.programs.contains(&it.id()));

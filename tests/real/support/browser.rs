@@ -1,4 +1,4 @@
-//! A headless Chromium, driven through the pipe of its debugging protocol.
+//! A headless Chromium, controlled through the pipe of its debugging protocol.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::bounded::LONG;
 use super::process::Process;
 
-/// Width and height of the window, a laptop's.
+/// Width and height of the window, as on a laptop.
 const WINDOW: (u32, u32) = (1280, 900);
 
 /// A browser with one page.
@@ -24,12 +24,12 @@ pub(crate) struct Browser {
     answers: Receiver<Value>,
     last_id: u64,
     session: String,
-    /// What went wrong on the page, and what it asked the network for.
+    /// Errors on the page, and its network requests.
     complaints: Vec<String>,
     loads: Vec<String>,
-    /// Whether the page is there that was gone to last.
+    /// True if the last requested page has loaded.
     has_loaded: bool,
-    /// What is typed into the next question that the page asks.
+    /// Text for the next prompt of the page.
     answer_to_prompt: String,
     _process: Process,
     _folder: TempDir,
@@ -90,11 +90,11 @@ impl Browser {
         self.go(url);
     }
 
-    /// Goes on to another page.
+    /// Navigates to another page.
     pub(crate) fn go(&mut self, url: &str) {
         self.loads.clear();
         self.has_loaded = false;
-        // Which comes first, the answer or the page, is not settled.
+        // The answer and the page may arrive in either order.
         self.ask("Page.navigate", &json!({ "url": url }));
         while !self.has_loaded {
             self.next("Page.navigate");
@@ -102,7 +102,7 @@ impl Browser {
         assert_eq!(self.loads, [url], "the page loads something from elsewhere");
     }
 
-    /// What an expression is on the page.
+    /// Evaluates an expression on the page.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let answer =
             self.ask("Runtime.evaluate", &json!({ "expression": expression, "returnByValue": true }));
@@ -110,7 +110,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Moves the pointer to the middle of what an expression finds, and clicks if asked to.
+    /// Moves the pointer to the middle of the element that an expression selects, and optionally clicks.
     pub(crate) fn point(&mut self, element: &str, click: bool) {
         let middle = format!(
             "(() => {{ const e = {element}; e.scrollIntoView({{ block: 'center' }}); \
@@ -128,14 +128,14 @@ impl Browser {
         }
     }
 
-    /// Clicks on what an expression finds, and types a text into the question that the page asks then.
+    /// Clicks on the element that an expression selects, and answers the prompt of the page.
     pub(crate) fn click_and_answer(&mut self, element: &str, answer: &str) {
         answer.clone_into(&mut self.answer_to_prompt);
         self.point(element, true);
         assert!(self.answer_to_prompt.is_empty(), "the page has asked nothing");
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub(crate) fn type_text(&mut self, text: &str) {
         self.ask("Input.insertText", &json!({ "text": text }));
     }
@@ -147,9 +147,9 @@ impl Browser {
         }
     }
 
-    /// Fails when the page has thrown, complained on the console, broken its policy, or asked for anything.
+    /// Fails if the page has thrown, logged an error, violated its policy, or made a request.
     pub(crate) fn assert_quiet(&mut self) {
-        // Whatever came before this answer has been read.
+        // All messages before this answer have been read.
         self.evaluate("0");
         assert!(self.complaints.is_empty(), "{:#?}", self.complaints);
         assert_eq!(self.loads.len(), 1, "{:#?}", self.loads);
@@ -184,7 +184,7 @@ impl Browser {
                 self.complaints.push(parameters.to_string());
             }
             Some("Page.loadEventFired") => self.has_loaded = true,
-            // The page stands still until it is answered.
+            // The page is blocked until the prompt is answered.
             Some("Page.javascriptDialogOpening") => {
                 let text = std::mem::take(&mut self.answer_to_prompt);
                 self.send("Page.handleJavaScriptDialog", &json!({ "accept": true, "promptText": text }));
@@ -199,13 +199,13 @@ impl Browser {
     }
 }
 
-/// Messages end with a zero byte.
+/// Reads messages, each terminated by a zero byte.
 fn read(pipe: File) -> Receiver<Value> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for message in BufReader::new(pipe).split(0).map_while(Result::ok) {
             let Ok(message) = serde_json::from_slice(&message) else { continue };
-            // Nobody receives when the test is over.
+            // Nobody receives once the test is over.
             if sender.send(message).is_err() {
                 break;
             }

@@ -1,17 +1,17 @@
-//! Compiles the fixtures, each once a run.
+//! Compiles the fixtures, each once per run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The program that keeps its own books and is driven by a test.
+/// The program that keeps its own accounting and is controlled by a test.
 pub(crate) fn ledger() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile("ledger", &LEDGER.map(|unit| format!("ledger/{unit}.c")), BOOKKEEPING))
 }
 
-/// The same program with C++'s operators, in a program of C++.
+/// The same program in C++, with its operators.
 pub(crate) fn cplusplus_ledger() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -23,33 +23,33 @@ pub(crate) fn cplusplus_ledger() -> &'static Path {
     })
 }
 
-/// How else the ledger program is built: with other C libraries and allocators, beside it and inside.
+/// Other builds of the ledger program: with various C libraries and allocators, dynamic and static.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LedgerBuild {
-    /// With glibc inside, at a fixed address.
+    /// Static glibc, at a fixed address.
     Static,
-    /// With glibc inside, at any address.
+    /// Static glibc, at any address.
     StaticPie,
-    /// With musl beside it.
+    /// Dynamic musl.
     Musl,
-    /// With musl inside.
+    /// Static musl.
     StaticMusl,
-    /// With jemalloc inside, in C++.
+    /// Static jemalloc, in C++.
     Jemalloc,
-    /// With tcmalloc inside, in C++.
+    /// Static tcmalloc, in C++.
     Tcmalloc,
 }
 
-/// The ledger program built in another way.
+/// The ledger program in another build.
 pub(crate) fn ledger_as(build: LedgerBuild) -> PathBuf {
     static BUILT: Mutex<BTreeMap<LedgerBuild, PathBuf>> = Mutex::new(BTreeMap::new());
-    // A test that could not build it leaves nothing behind that others could not use.
+    // A failed build leaves nothing behind that could affect other tests.
     let mut ledgers = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     ledgers.entry(build).or_insert_with(|| build_ledger(build)).clone()
 }
 
 fn build_ledger(build: LedgerBuild) -> PathBuf {
-    // The kernel's headers stand beside glibc's, and come after musl's.
+    // The kernel's headers are in the same folder as glibc's, and must come after musl's.
     const HEADERS: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
     let mut sources = LEDGER.map(|unit| format!("ledger/{unit}.c")).to_vec();
     let mut flags = BOOKKEEPING.to_vec();
@@ -77,11 +77,11 @@ fn build_ledger(build: LedgerBuild) -> PathBuf {
     compile_with(compiler, &format!("ledger-{build:?}"), &sources, &flags)
 }
 
-/// All of a library, although nothing has asked for it yet.
+/// Links all of a library, although nothing references it yet.
 const WHOLE_JEMALLOC: &str = "-Wl,--whole-archive,-l:libjemalloc_pic.a,--no-whole-archive";
 const WHOLE_TCMALLOC: &str = "-Wl,--whole-archive,-l:libtcmalloc_minimal.a,--no-whole-archive";
 
-/// The program in Rust that has jemalloc inside: under its default prefix, or in the place of malloc.
+/// The Rust program with static jemalloc: under its default prefix, or as a replacement of malloc.
 pub(crate) fn rust_ledger(unprefixed: bool) -> PathBuf {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(if unprefixed { "rust-unprefixed" } else { "rust" });
@@ -96,13 +96,13 @@ pub(crate) fn rust_ledger(unprefixed: bool) -> PathBuf {
     folder.join("release/rust-ledger")
 }
 
-/// The C++ program that asks for more than there is, and catches what is thrown.
+/// The C++ program that allocates more than is available, and catches the exception.
 pub(crate) fn exhaustion() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile_with("c++", "exhaustion", &["exhaustion.cpp".to_owned()], &["-g"]))
 }
 
-/// The program that allocates before `main`, prints its books, and ends.
+/// The program that allocates before `main`, prints its accounting, and ends.
 pub(crate) fn early() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
@@ -123,18 +123,18 @@ pub(crate) fn silent() -> &'static Path {
     PATH.get_or_init(|| compile("silent", &["silent.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
-/// A program that does not come to run, for its library is gone by then.
+/// A program that cannot start, because its library is gone.
 pub(crate) fn orphan() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        // A library that is found when linking by its path, and when loading by a name that nothing has.
+        // A library that the linker finds by path, and that the loader does not find by its soname.
         let named = "-Wl,-soname,libgone-for-ever.so";
         let library = compile("libgone.so", &[], &["-shared", named, "-x", "c", "/dev/null"]);
         compile("orphan", &["orphan.c".to_owned()], &["-Wl,--no-as-needed", library.to_str().unwrap()])
     })
 }
 
-/// The extension of Python that leaks, in a folder of its own.
+/// The leaking Python extension, in its own folder.
 pub(crate) fn leaky() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -145,20 +145,20 @@ pub(crate) fn leaky() -> &'static Path {
     })
 }
 
-/// The program that leaks and churns at a pace of its own.
+/// The program that leaks and churns at a given pace.
 pub(crate) fn paced() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile("paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
 }
 
-/// How the library passes calls on that wraps the C library's allocator.
+/// Mechanism by which the wrapping library forwards calls to the C library's allocator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wrapper {
-    /// By calls.
+    /// Calls.
     Calling,
-    /// By jumps.
+    /// Jumps.
     Jumping,
-    /// By jumps, and its `malloc` is chosen at start-up.
+    /// Jumps, with a `malloc` that is chosen at start-up.
     Indirect,
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn verdicts() -> &'static Path {
     PATH.get_or_init(|| compile("verdicts", &["verdicts.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
 }
 
-/// The program that keeps what the C library has allocated for it.
+/// The program that keeps memory which the C library has allocated for it.
 pub(crate) fn kept_by_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -193,7 +193,7 @@ pub(crate) fn kept_by_library() -> &'static Path {
     })
 }
 
-/// The program whose threads allocate at random and write down what they do.
+/// The program whose threads allocate at random and log their calls.
 pub(crate) fn differential() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile("differential", &["differential.c".to_owned()], BOOKKEEPING))
@@ -219,7 +219,7 @@ pub(crate) fn jit() -> &'static Path {
     })
 }
 
-/// The same program with the C library inside.
+/// The same program with a static C library.
 pub(crate) fn static_jit() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -237,24 +237,24 @@ pub(crate) fn bare() -> &'static Path {
     PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
 }
 
-/// A program with functions of names that are none to demanglers, and an interrupted one; not remembered.
+/// A program with functions whose names look mangled and are not, and an interrupted function; not cached.
 pub(crate) fn names(compiler: &str, flags: &[&str]) -> PathBuf {
     let name = format!("names-{compiler}{}", flags.concat());
     compile_with(compiler, &name, &["names.c".to_owned()], flags)
 }
 
-/// A program that allocates below tail calls; not remembered.
+/// A program that allocates below tail calls; not cached.
 pub(crate) fn tail_calls(compiler: &str, flags: &[&str]) -> PathBuf {
     let name = format!("tail_calls-{compiler}{}", flags.concat());
     compile_with(compiler, &name, &["tail_calls.c".to_owned()], flags)
 }
 
-/// A program that allocates in fibres; not remembered.
+/// A program that allocates in fibres; not cached.
 pub(crate) fn fibres(flags: &[&str]) -> PathBuf {
     compile_with("cc", &format!("fibres{}", flags.concat()), &["fibres.c".to_owned()], flags)
 }
 
-/// A program of 32 bits, which needs no C library.
+/// A 32-bit program, which needs no C library.
 pub(crate) fn narrow() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -263,26 +263,26 @@ pub(crate) fn narrow() -> &'static Path {
     })
 }
 
-/// Becomes another program, to which bpf(2) is forbidden.
+/// Executes another program under a filter that forbids bpf(2).
 pub(crate) fn filtered() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile("filtered", &["filtered.c".to_owned()], &["-O2"]))
 }
 
-/// A program that exports what HotSpot exports.
+/// A program with the same exports as HotSpot.
 pub(crate) fn launcher() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| compile("launcher", &["java/launcher.c".to_owned()], &["-g", "-rdynamic"]))
 }
 
-/// How a program that shows shapes of stacks is built.
+/// Builds of the programs for shapes of stacks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Build {
     /// Position-independent, as distributions build: without frame pointers.
     NoFramePointers,
     /// Position-independent, with frame pointers.
     FramePointers,
-    /// At a fixed address, with the C library inside.
+    /// At a fixed address, with a static C library.
     Static,
 }
 
@@ -296,7 +296,7 @@ impl Build {
     }
 }
 
-/// A program of `stacks/`, C or C++; not remembered, so each test builds its own.
+/// A program of `stacks/`, C or C++; not cached, so that each test builds its own.
 pub(crate) fn stacks(source: &str, build: Build) -> PathBuf {
     let shared = ["-g", "-D_GNU_SOURCE", "-pthread", "-Wl,--no-as-needed"];
     let cplusplus = source.ends_with("cpp").then_some("-lstdc++");
@@ -305,13 +305,13 @@ pub(crate) fn stacks(source: &str, build: Build) -> PathBuf {
     compile(&format!("{source}-{build:?}"), &[format!("stacks/{source}")], &flags)
 }
 
-/// The program of `stacks/` as a linker lays it out.
+/// The program of `stacks/`, linked with these options.
 pub(crate) fn stacks_linked(name: &str, flags: &[&str]) -> PathBuf {
     let shared = ["-g", "-D_GNU_SOURCE", "-pthread", "-Wl,--no-as-needed", "-fomit-frame-pointer"];
     compile(&format!("linked-{name}"), &["stacks/stacks.c".to_owned()], &[&shared, flags].concat())
 }
 
-/// A program in Rust, built as `cargo build` does it: with the linker that the toolchain chooses.
+/// A Rust program, built as `cargo build` does, with the toolchain's default linker.
 pub(crate) fn rust_hello() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -325,21 +325,21 @@ pub(crate) fn rust_hello() -> &'static Path {
     })
 }
 
-/// The program that is interrupted while the dynamic loader binds a call of it.
+/// The program that is interrupted while the dynamic loader binds one of its calls.
 pub(crate) fn binding() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let flags = ["-g", "-no-pie", "-fomit-frame-pointer", "-fplt", "-Wl,-z,lazy"];
     PATH.get_or_init(|| compile("binding", &["stacks/binding.c".to_owned()], &flags))
 }
 
-/// The program with stacks of as many frames as are kept, and of more.
+/// The program with stacks of exactly the maximum number of frames, and of more.
 pub(crate) fn deepest() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let flags = ["-g", "-fomit-frame-pointer"];
     PATH.get_or_init(|| compile("deepest", &["stacks/deepest.c".to_owned()], &flags))
 }
 
-/// The program that allocates around a page of its stack that comes later.
+/// The program that allocates around a page of its stack that is absent at first.
 pub(crate) fn absent() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let flags = ["-g", "-O1", "-fno-omit-frame-pointer"];
@@ -353,13 +353,12 @@ pub(crate) fn garbage() -> &'static Path {
     PATH.get_or_init(|| compile("garbage", &units, &["-g", "-fomit-frame-pointer"]))
 }
 
-/// The program of which some code has no call frame information, and keeps frame pointers: in the program, and all of a
-/// library.
+/// The program with code that has no call frame information and keeps frame pointers: some of its own, and all of a library.
 pub(crate) fn without_rows() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let source = ["stacks/without_rows.c".to_owned()];
-        // Not even debug information, which would have it.
+        // Debug information would contain call frame information, too.
         let without = ["-fno-asynchronous-unwind-tables", "-Wl,--no-ld-generated-unwind-info", "-nostdlib"];
         let flags = ["-DLIBRARY", "-shared", "-fPIC", "-fno-omit-frame-pointer"];
         let library = compile("libwithoutrows.so", &source, &[&flags[..], &without].concat());
@@ -374,14 +373,14 @@ pub(crate) fn generated() -> &'static Path {
     PATH.get_or_init(|| compile("generated", &["stacks/generated.c".to_owned()], &flags))
 }
 
-/// The library that the program of `stacks/` loads, whose calls are bound when they are first made.
+/// The library that the program of `stacks/` loads, with lazily bound calls.
 pub(crate) fn stacks_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let flags = ["-g", "-shared", "-fPIC", "-fomit-frame-pointer", "-Wl,-z,lazy"];
     PATH.get_or_init(|| compile("libstacks.so", &["stacks/library.c".to_owned()], &flags))
 }
 
-/// The program that puts one library into another's place, and the two.
+/// The program that replaces one library by another, and both libraries.
 pub(crate) fn replacing() -> &'static [PathBuf; 3] {
     static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
     PATHS.get_or_init(|| {
@@ -398,19 +397,19 @@ pub(crate) fn replacing() -> &'static [PathBuf; 3] {
     })
 }
 
-/// Copies a program into a folder. By cp, because a file that this process writes can be held open for a moment by a
-/// child that another test is just starting, and is then refused with `ETXTBSY`.
+/// Copies a program into a folder. Uses cp, because a file written by this process may be held open for a moment by a child that
+/// another test is just starting; executing it would then fail with `ETXTBSY`.
 pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {
     let status = Command::new("cp").args([program, folder]).status().unwrap();
     assert!(status.success(), "cannot copy {}", program.display());
     folder.join(program.file_name().unwrap())
 }
 
-/// As the fixtures' comments ask for: optimized, but with frame pointers and every call to the allocator as written.
+/// Flags that the fixtures' comments require: optimized, but with frame pointers and all calls to the allocator as written.
 const BOOKKEEPING: &[&str] =
     &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
 
-/// What tells the ledger program that it has the scenarios of C++.
+/// Flags that enable the C++ scenarios of the ledger program.
 const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
@@ -439,7 +438,7 @@ fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     compile_with("cc", name, sources, flags)
 }
 
-/// Compiles under a name of its own and renames, so that test runs at the same time do not see half a program.
+/// Compiles under a temporary name and renames, so that concurrent test runs never see a partial program.
 fn compile_with(compiler: &str, name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").canonicalize().unwrap();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));

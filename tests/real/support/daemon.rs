@@ -20,12 +20,12 @@ use super::jjleak::PROGRAM;
 use super::lines::Lines;
 use super::process::Process;
 
-/// Profiles briefly, and suspects nobody by itself.
+/// Configuration with short profiles, on request only.
 pub(crate) const ON_REQUEST: &str = "[profile]\nduration = \"60s\"\nsettle = \"1s\"\nsnapshot = \"1s\"\nback_off = \"1s\"\n\
     [suspect]\nlimit_within = \"0s\"\nlimit_percent = 100.0\npressure_percent = 100.0\ngrowth_bytes = \"1TiB\"\n\
     [http]\nlisten = \"off\"";
 
-/// The C program with leaks, under the name of a test, at work.
+/// The C program with leaks, running under the name of a test.
 pub(crate) fn working(place: &Place) -> (Process, Lines) {
     working_at(place, "pace 100000 10")
 }
@@ -35,7 +35,7 @@ pub(crate) fn working_at(place: &Place, orders: &str) -> (Process, Lines) {
     driven(Command::new(place.program(compile::verdicts())), orders)
 }
 
-/// The same, by a command that is or becomes it.
+/// The same, started by a command that is or becomes it.
 pub(crate) fn driven(mut command: Command, orders: &str) -> (Process, Lines) {
     let mut program = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut said = Lines::of("the leaking program", program.stdout.take().unwrap());
@@ -44,7 +44,7 @@ pub(crate) fn driven(mut command: Command, orders: &str) -> (Process, Lines) {
     (program, said)
 }
 
-/// Asks over a Unix socket, and returns the head and the body of the answer.
+/// Sends a request over a Unix socket. Returns the head and the body of the answer.
 pub(crate) fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -55,16 +55,16 @@ pub(crate) fn ask(socket: &Path, request: &str) -> (String, Vec<u8>) {
     (String::from_utf8(answer[..end].to_vec()).unwrap(), answer.split_off(end + 4))
 }
 
-/// A daemon with a folder of its own, which watches programs of this test only.
+/// A daemon in its own folder, which watches programs of this test only.
 pub(crate) struct Daemon {
     process: Process,
     log: Lines,
-    /// What it has said.
+    /// Its messages so far.
     pub(crate) said: Vec<Value>,
     folder: PathBuf,
 }
 
-/// A folder for a daemon, and a name that no other test's processes have.
+/// A folder for a daemon, and a process name that no other test uses.
 pub(crate) struct Place {
     folder: TempDir,
     name: String,
@@ -73,7 +73,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Names of processes have 15 bytes, the last of which tells programs from each other.
+        // Process names have 15 bytes; the last one distinguishes programs.
         let name = format!("{name}{}", std::process::id());
         assert!(name.len() <= 14, "{name}");
         Self { folder, name }
@@ -87,17 +87,17 @@ impl Place {
         self.path("state")
     }
 
-    /// Where its daemon listens, if it is told to.
+    /// Socket of its daemon, if configured.
     pub(crate) fn socket(&self) -> PathBuf {
         self.path("socket")
     }
 
-    /// [`ON_REQUEST`], for a daemon that listens.
+    /// [`ON_REQUEST`] for a daemon that listens.
     pub(crate) fn served_on_request(&self) -> String {
         ON_REQUEST.replace("\"off\"", &format!("\"unix:{}\"", self.socket().display()))
     }
 
-    /// The profiles that are kept, the oldest first.
+    /// The stored profiles, oldest first.
     pub(crate) fn kept(&self) -> Vec<PathBuf> {
         profiles(&self.state())
     }
@@ -107,7 +107,7 @@ impl Place {
         self.link(&self.name, program)
     }
 
-    /// Another program under another name that is watched, too.
+    /// A program under a second watched name.
     pub(crate) fn other_program(&self, program: &Path) -> PathBuf {
         self.link(&format!("{}j", self.name), program)
     }
@@ -126,7 +126,7 @@ impl Place {
         link
     }
 
-    /// Writes a configuration that watches programs of this name, with these sections beside it.
+    /// Writes a configuration that watches programs of this name, with these additional sections.
     pub(crate) fn configure(&self, watch: &str, sections: &str) -> PathBuf {
         let (state, name) = (self.state().display().to_string(), &self.name);
         let text = format!(
@@ -143,14 +143,14 @@ impl Place {
         self.spawn(|command| command).until_it_watches()
     }
 
-    /// Starts a daemon, with more arguments or another environment.
+    /// Starts a daemon with further arguments or another environment.
     pub(crate) fn spawn(&self, more: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
         let mut command = Command::new(PROGRAM);
         more(command.arg("daemon"));
         self.spawn_as(command)
     }
 
-    /// Starts a daemon by a command that is, or becomes, `jjleak daemon`.
+    /// Starts a daemon with a command that is, or becomes, `jjleak daemon`.
     pub(crate) fn spawn_as(&self, mut command: Command) -> Daemon {
         command.arg("--config").arg(self.path("jjleak.toml"));
         let mut process = Process::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
@@ -158,7 +158,7 @@ impl Place {
         Daemon { process, log, said: Vec::new(), folder: self.state() }
     }
 
-    /// Asks its daemon, and returns the head and the body of the answer.
+    /// Sends a request to its daemon. Returns the head and the body of the answer.
     pub(crate) fn ask(&self, request: &str) -> (String, Vec<u8>) {
         ask(&self.socket(), request)
     }
@@ -178,7 +178,7 @@ impl Daemon {
         self.process.id()
     }
 
-    /// Waits for a message with this in it, however much else is said meanwhile.
+    /// Waits for a message that contains `part`, and skips all others.
     pub(crate) fn until(&mut self, part: &str, limit: Duration) -> Value {
         let begin = Instant::now();
         loop {
@@ -193,7 +193,7 @@ impl Daemon {
         }
     }
 
-    /// Whether it has said this.
+    /// Returns true if it has printed a message that contains `part`.
     pub(crate) fn has_said(&self, part: &str) -> bool {
         self.said.iter().any(|line| line["message"].as_str().is_some_and(|message| message.contains(part)))
     }
@@ -202,7 +202,7 @@ impl Daemon {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Ends it as systemd does; everything that it has said.
+    /// Ends it as systemd does. Returns all of its messages.
     pub(crate) fn end(mut self) -> Vec<Value> {
         self.signal(Signal::SIGTERM);
         let status = self.process.end(LONG);
@@ -217,15 +217,15 @@ impl Daemon {
         self.process.end(SOON);
     }
 
-    /// The profiles that are kept.
+    /// The stored profiles.
     pub(crate) fn profiles(&self) -> Vec<PathBuf> {
         profiles(&self.folder)
     }
 }
 
-/// The profiles in a state directory, the oldest first.
+/// The profiles in a state directory, oldest first.
 pub(crate) fn profiles(state: &Path) -> Vec<PathBuf> {
-    // Before the first, there may be no folder.
+    // Before the first one, the folder may not exist.
     let files = fs::read_dir(state.join("profiles")).into_iter().flatten().map(|file| file.unwrap().path());
     let mut profiles: Vec<_> = files.filter(|path| path.to_str().unwrap().ends_with(".pb.gz")).collect();
     profiles.sort();

@@ -1,4 +1,4 @@
-//! The Java program that leaks on request, and what it says of itself.
+//! The Java program that leaks on request, and its own accounting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -23,39 +23,39 @@ pub(crate) struct Java {
     stdout: Lines,
 }
 
-/// What a site has allocated, and from where: `class.method:line`, the innermost first.
+/// Allocations of a site, and its call path as `class.method:line`, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) objects: u64,
     pub(crate) path: Vec<String>,
 }
 
-/// The smallest and the largest of the sites' sizes. The JVM allocates no blocks of them for itself.
+/// Smallest and largest size of the sites' blocks. The JVM itself allocates no blocks of these sizes.
 const SIZES: [u64; 2] = [4008, 4080];
 
-/// Those of the program that takes memory in many ways. The JVM has a few blocks between them for itself.
+/// Sizes of the program with many kinds of allocations. The JVM itself has a few blocks in this range.
 pub(crate) const WAYS: [u64; 2] = [5000, 5096];
 
-/// Those of the program whose virtual threads wait and compute in turns.
+/// Sizes of the program whose virtual threads wait and compute in turns.
 pub(crate) const TURNS: [u64; 2] = [20_000, 25_199];
 
 /// Sites by the size of their blocks.
 pub(crate) type Sites = BTreeMap<u64, Site>;
 
 impl Java {
-    /// Starts the program with these options for the JVM, and waits until it listens.
+    /// Starts the program with these JVM options, and waits until it listens.
     pub(crate) fn start(java: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(java);
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Leak"))
     }
 
-    /// Starts the program that takes native memory in many ways.
+    /// Starts the program with many kinds of native allocations.
     pub(crate) fn start_ways(java: &Path, options: &[&str]) -> Self {
         let mut command = Command::new(java);
         Self::spawn(command.args(options).arg("-cp").arg(classes()).arg("Ways").arg(natives()))
     }
 
-    /// Starts the program that takes so many bytes again and again, and frees them or does not (`leak`, `free`).
+    /// Starts the program that repeatedly allocates this number of bytes, and frees them or not (`leak`, `free`).
     pub(crate) fn start_pace(java: &Path, bytes: u64, pause_ms: u64, what: &str) -> Self {
         let options = ["-Xmx16m", "-Xint", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
         let mut command = Command::new(java);
@@ -68,7 +68,7 @@ impl Java {
         Self::spawn(Command::new(java).args(options).arg("-cp").arg(classes()).arg("Turns"))
     }
 
-    /// Starts a program by a command, and waits until it listens.
+    /// Starts a program with a command, and waits until it listens.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
@@ -84,52 +84,52 @@ impl Java {
         Self { pid: children.trim().parse().unwrap(), ..parent }
     }
 
-    /// The JVM's.
+    /// PID of the JVM.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Asks for something that it does not come back from, and waits for its end.
+    /// Sends a request that ends the program, and waits for its end.
     pub(crate) fn ask_at_last(mut self, what: &str) {
         writeln!(self.stdin, "{what}").unwrap();
         self.process.end(LONG);
     }
 
-    /// Attaches jjleak, which is to count blocks of all sizes.
+    /// Attaches jjleak for blocks of all sizes.
     pub(crate) fn attach_to_all(&self) -> Jjleak {
         Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json"])
     }
 
-    /// Attaches jjleak, which is to count mappings, too, those that this option says.
+    /// Attaches jjleak with this option for mappings.
     pub(crate) fn attach_to_mappings(&self, option: &str) -> Jjleak {
         Jjleak::attached(["-p", &self.pid.to_string(), "3600", "--format", "json", option])
     }
 
-    /// Attaches jjleak, which is to count blocks of the sites' sizes only.
+    /// Attaches jjleak for blocks of the sites' sizes only.
     pub(crate) fn attach(&self) -> Jjleak {
         self.attach_to(SIZES)
     }
 
-    /// Attaches jjleak, which is to count blocks of sizes from the first to the second only.
+    /// Attaches jjleak for blocks of sizes from the first to the second only.
     pub(crate) fn attach_to(&self, sizes: [u64; 2]) -> Jjleak {
         let pid = self.pid.to_string();
         let [smallest, largest] = sizes.map(|size| size.to_string());
         Jjleak::attached(["-p", &pid, "3600", "--format", "json", "-z", &smallest, "-Z", &largest])
     }
 
-    /// Asks for something, and returns what it printed until it was done.
+    /// Sends a request, and returns the output until it is done.
     pub(crate) fn ask(&mut self, what: &str) -> Vec<String> {
         self.ask_within(LONG, what)
     }
 
-    /// The same with this much patience for each line.
+    /// The same with this time limit for each line.
     pub(crate) fn ask_within(&mut self, limit: Duration, what: &str) -> Vec<String> {
         writeln!(self.stdin, "{what}").unwrap();
         let line = || Some(self.stdout.next(limit)).filter(|line| line != "done");
         std::iter::from_fn(line).collect()
     }
 
-    /// What it has leaked since it was started.
+    /// Its accounting of leaks since its start.
     pub(crate) fn books(&mut self) -> Sites {
         let lines = self.ask("books");
         let site = |line: &String| {
@@ -142,7 +142,7 @@ impl Java {
     }
 }
 
-/// A frame of a hidden class without what tells it from others of the same code.
+/// A frame of a hidden class without the part that distinguishes it from others with the same code.
 fn without_address(frame: &str) -> String {
     let Some((class, address)) = frame.split_once("/0x") else { return frame.to_owned() };
     let rest = address.trim_start_matches(|character: char| character.is_ascii_hexdigit());
@@ -151,7 +151,7 @@ fn without_address(frame: &str) -> String {
     format!("{class}{rest}")
 }
 
-/// Live objects of the sites that a report tells of, by the size of their blocks.
+/// Live objects of the sites in a report, by the size of their blocks.
 pub(crate) fn live_by_size(report: &Document, sites: &Sites) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     for stack in &report.stacks {
@@ -162,12 +162,12 @@ pub(crate) fn live_by_size(report: &Document, sites: &Sites) -> BTreeMap<u64, u6
     live
 }
 
-/// The size of a stack's live blocks, which is its site's.
+/// Size of a stack's live blocks, which identifies its site.
 pub(crate) fn size_of(stack: &StackDocument) -> Option<u64> {
     stack.live.bytes.checked_div(stack.live.objects)
 }
 
-/// The Java frames of a stack, as the program writes them.
+/// The Java frames of a stack, in the program's format.
 pub(crate) fn java_frames(stack: &StackDocument) -> Vec<String> {
     let frames = stack.frames.iter().filter(|frame| frame.kind.starts_with("java"));
     frames.map(|frame| format!("{}:{}", frame.symbol, frame.line)).collect()
@@ -179,12 +179,12 @@ pub(crate) struct Jdk {
     pub(crate) home: PathBuf,
     /// Its major version.
     pub(crate) version: u32,
-    /// Its full version, as it says it.
+    /// Its full version, as it reports it.
     pub(crate) release: String,
 }
 
 impl Jdk {
-    /// What a folder holds, as the file says that every JDK has.
+    /// Describes the JDK in a folder from its `release` file, which every JDK has.
     fn at(home: PathBuf) -> Option<Self> {
         let text = std::fs::read_to_string(home.join("release")).ok()?;
         let value = |key: &str| {
@@ -201,7 +201,7 @@ impl Jdk {
         self.home.join("bin/java")
     }
 
-    /// Whether it takes these options without a word.
+    /// Returns true if it accepts these options without a message.
     pub(crate) fn takes(&self, options: &[&str]) -> bool {
         let output = Command::new(self.java()).args(options).arg("-version").output().unwrap();
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -209,7 +209,7 @@ impl Jdk {
     }
 }
 
-/// The JDKs that `JJLEAK_JDKS` names, separated by colons, and those that are installed. Each once.
+/// The JDKs that `JJLEAK_JDKS` names, separated by colons, and the installed ones, without duplicates.
 pub(crate) fn jdks() -> Vec<Jdk> {
     let named = std::env::var("JJLEAK_JDKS").unwrap_or_default();
     let installed =
@@ -221,7 +221,7 @@ pub(crate) fn jdks() -> Vec<Jdk> {
     jdks
 }
 
-/// The installed one, and all others if there is time.
+/// The installed one, and in long runs all others.
 pub(crate) fn javas() -> Vec<PathBuf> {
     let others = if is_long() { jdks() } else { Vec::new() };
     [PathBuf::from("java")].into_iter().chain(others.iter().map(Jdk::java)).collect()
@@ -232,7 +232,7 @@ pub(crate) fn jdks_from(oldest: u32) -> Vec<Jdk> {
     jdks().into_iter().filter(|jdk| jdk.version >= oldest).collect()
 }
 
-/// The native methods, compiled without frame pointers but for the one that is to have one.
+/// The native methods, compiled without frame pointers, except one.
 fn natives() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -246,7 +246,7 @@ fn natives() -> &'static Path {
     })
 }
 
-/// Where the program's classes are, compiled for the oldest JDK that is supported.
+/// Folder of the program's classes, compiled for the oldest supported JDK.
 pub(crate) fn classes() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {

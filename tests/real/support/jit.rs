@@ -1,4 +1,4 @@
-//! Programs that generate code, and write its names into a perf map.
+//! Programs that generate code, and write its names to a perf map.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::jjleak::Jjleak;
 use super::lines::Lines;
 use super::process::Process;
 
-/// A running program that does what it is told, a line each.
+/// A running program that executes one command per line.
 pub(crate) struct Jit {
     process: Process,
     stdin: ChildStdin,
@@ -19,7 +19,7 @@ pub(crate) struct Jit {
 }
 
 impl Jit {
-    /// Starts a program that says when it is ready.
+    /// Starts a program and waits until it is ready.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
@@ -33,12 +33,12 @@ impl Jit {
         self.process.id()
     }
 
-    /// Where its perf map is.
+    /// Path of its perf map.
     pub(crate) fn perf_map(&self) -> &Path {
         &self.perf_map
     }
 
-    /// Has it do something, and waits until it is done.
+    /// Sends a command, and waits until it is done.
     pub(crate) fn ask(&mut self, what: &str) {
         writeln!(self.stdin, "{what}").unwrap();
         assert_eq!(self.stdout.next(LONG), "done");
@@ -49,7 +49,7 @@ impl Jit {
         self.process.kill().unwrap();
     }
 
-    /// Attaches jjleak, which is to count blocks of at least so many bytes.
+    /// Attaches jjleak for blocks of at least this size.
     pub(crate) fn attach(&self, smallest: u64) -> Jjleak {
         Self::attach_to(&self.pid().to_string(), smallest)
     }
@@ -62,7 +62,7 @@ impl Jit {
 
 impl Drop for Jit {
     fn drop(&mut self) {
-        // It may have been removed, or never been there, or be something else.
+        // It may be removed already, never have existed, or be something else.
         let _ = fs::remove_file(&self.perf_map).or_else(|_| fs::remove_dir(&self.perf_map));
     }
 }

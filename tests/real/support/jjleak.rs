@@ -1,4 +1,4 @@
-//! A running jjleak, and what is left of it when it has ended.
+//! A running jjleak, and its results after its end.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,10 +24,10 @@ use super::process::Process;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_jjleak");
 
-/// How jjleak begins the line by which it says that everything from now on counts.
+/// Prefix of jjleak's message that all allocations from now on count.
 const ATTACHED: &str = "jjleak: attached";
 
-/// A running jjleak in a folder of its own.
+/// A running jjleak in its own folder.
 pub(crate) struct Jjleak {
     process: Process,
     stderr: Lines,
@@ -37,15 +37,15 @@ pub(crate) struct Jjleak {
     everywhere: Option<RwLockWriteGuard<'static, ()>>,
 }
 
-/// Options by which jjleak puts probes into processes that are not named to it.
+/// Options with which jjleak probes processes that are not named explicitly.
 const WIDE: [&str; 4] = ["--follow", "--name", "-n", "--system-wide"];
 
 enum Output {
-    /// Being read; all of it comes when its last writer is gone.
+    /// Read by a thread; complete when the last writer has closed it.
     Read(Receiver<Vec<u8>>),
-    /// Held, so that a writer blocks when the pipe is full.
+    /// Held unread, so that a writer blocks when the pipe is full.
     Unread(ChildStdout),
-    /// Goes elsewhere.
+    /// Not a pipe of the test.
     Elsewhere,
 }
 
@@ -57,7 +57,7 @@ impl Jjleak {
         Self::start(command).until_attached()
     }
 
-    /// Starts jjleak, attached, with a stdout that nobody reads.
+    /// Starts jjleak, attached, with an unread stdout.
     pub(crate) fn attached_unread(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(arguments).stdout(Stdio::piped());
@@ -74,7 +74,7 @@ impl Jjleak {
         let is_wide = command.get_args().any(|argument| WIDE.iter().any(|wide| argument == *wide));
         let everywhere = is_wide.then(probes::everywhere);
         command.current_dir(folder.path()).stdin(Stdio::null()).stderr(Stdio::piped());
-        // SAFETY: the call between fork and exec is safe for signal handlers.
+        // SAFETY: the call between fork and exec is async-signal-safe.
         unsafe { command.pre_exec(unignore_hangups) };
         let mut process = Process::spawn(&mut command);
         let stderr = Lines::of("jjleak", process.stderr.take().unwrap());
@@ -82,7 +82,7 @@ impl Jjleak {
         Self { process, stderr, stdout, folder, everywhere }
     }
 
-    /// Waits until jjleak says that it has attached.
+    /// Waits for jjleak's message that it has attached.
     pub(crate) fn until_attached(mut self) -> Self {
         self.wait_for(ATTACHED);
         self
@@ -92,36 +92,37 @@ impl Jjleak {
         self.process.id()
     }
 
-    /// Waits for a line of stderr that starts like this.
+    /// Waits for a line of stderr with this prefix.
     pub(crate) fn wait_for(&mut self, start: &str) -> String {
         self.stderr.skip_to(start, SOON)
     }
 
-    /// Waits until lines of stderr that start like these have been said, in whichever order.
+    /// Waits for lines of stderr with these prefixes, in any order.
     pub(crate) fn wait_for_all(&mut self, starts: &[&str]) {
         for start in starts {
             self.stderr.until_said(start, SOON);
         }
     }
 
-    /// Waits until jjleak has begun to write to its stdout, which nobody reads.
+    /// Waits until jjleak has begun to write to its unread stdout.
     pub(crate) fn until_it_writes(&mut self) {
         let Output::Unread(pipe) = &self.stdout else { panic!("stdout is being read") };
         bounded::readable(pipe, SOON, "jjleak's stdout");
     }
 
-    /// Closes the reading end of its stdout, which nobody reads.
+    /// Closes the reading end of its unread stdout.
     pub(crate) fn without_stdout(mut self) -> Self {
         self.stdout = Output::Elsewhere;
         self
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        // The child has not been waited for, so the PID is still its own.
+        // The child has not been waited for, so that the PID is still its own.
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Waits for a moment that may be short: there is no pause between looks. It may come too late for jjleak, which has ended then.
+    /// Waits for a condition that may hold only briefly, by polling without a pause. It may come too late for jjleak, which has
+    /// then ended.
     pub(crate) fn spin_until(&self, mut is_so: impl FnMut() -> bool) {
         let begin = Instant::now();
         let stat = format!("/proc/{}/stat", self.pid());
@@ -136,18 +137,18 @@ impl Jjleak {
         self.process.end(SOON);
     }
 
-    /// Asks for the final report, as Ctrl-C does, and waits for the end.
+    /// Requests the final report, like Ctrl-C, and waits for the end.
     pub(crate) fn interrupt(self) -> Ended {
         self.signal(Signal::SIGINT);
         self.end()
     }
 
-    /// Waits for the end of jjleak, while its command may go on.
+    /// Waits for the end of jjleak; its command may continue.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.process.end(LONG)
     }
 
-    /// Waits for the end, also of whatever shares jjleak's stdout and stderr.
+    /// Waits for the end of jjleak and of all processes that share its stdout and stderr.
     pub(crate) fn end(mut self) -> Ended {
         let status = self.wait();
         let stdout = match self.stdout {
@@ -165,7 +166,7 @@ fn read(mut pipe: ChildStdout) -> Receiver<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         pipe.read_to_end(&mut bytes).unwrap();
-        // Nobody receives when the test has failed.
+        // Nobody receives if the test has failed.
         let _ = sender.send(bytes);
     });
     receiver
@@ -175,7 +176,7 @@ fn read(mut pipe: ChildStdout) -> Receiver<Vec<u8>> {
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
-    /// Lines.
+    /// Its lines.
     pub(crate) stderr: Vec<String>,
     folder: TempDir,
 }
@@ -188,13 +189,13 @@ impl Ended {
         Jjleak::start(command).end()
     }
 
-    /// Fails unless jjleak did what it was asked for.
+    /// Fails unless jjleak succeeded.
     pub(crate) fn assert_done(self) -> Self {
         assert_eq!(self.status.code(), Some(0), "{:#?}", self.stderr);
         self
     }
 
-    /// The JSON reports on stdout. Lines of a profiled command's own are skipped.
+    /// The JSON reports on stdout. Lines of a profiled command are skipped.
     pub(crate) fn reports(&self) -> Vec<Document> {
         let lines = self.stdout.lines().filter(|line| line.starts_with('{'));
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -211,17 +212,18 @@ impl Ended {
         reports.next_back().unwrap_or_else(|| panic!("no report on {pid}, but {:#?}", self.stderr))
     }
 
-    /// Names of the files in the folder it ran in, sorted.
+    /// Names of the files in its folder, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
         names_in(self.folder.path())
     }
 
-    /// A file in the folder it ran in.
+    /// Path of a file in its folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Fails unless jjleak failed with this code, one line of what and why, one line of what to do, and no file.
+    /// Fails unless jjleak failed with this exit code, one line with the failure and its cause, one line with the remedy, and no
+    /// file.
     pub(crate) fn assert_failed(&self, code: i32, what: &str, remedy: &str) {
         let lines: Vec<_> = self.stderr.iter().map(String::as_str).collect();
         assert_eq!(self.status.code(), Some(code), "{lines:#?}");
@@ -240,7 +242,7 @@ pub(crate) fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Tests may be run by nohup(1), and jjleak leaves a signal ignored that it finds ignored.
+/// Restores the default action of SIGHUP: tests may be run by nohup(1), and jjleak keeps ignored signals ignored.
 fn unignore_hangups() -> io::Result<()> {
     // SAFETY: the default action runs no code of this program.
     unsafe { signal(Signal::SIGHUP, SigHandler::SigDfl)? };

@@ -1,4 +1,4 @@
-//! The ledger program: a running process that plays scenarios on request and keeps books of its own.
+//! The ledger program: a running process that executes scenarios on request and keeps its own accounting.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ impl Ledger {
         Self::spawn(&mut Command::new(path))
     }
 
-    /// Starts the program from a copy in this folder with a name of its own.
+    /// Starts the program from a copy in this folder under the given name.
     pub(crate) fn start_named(folder: &Path, name: &str) -> Self {
         let path = folder.join(name);
         if !path.exists() {
@@ -44,12 +44,12 @@ impl Ledger {
         Self::start_as(&path)
     }
 
-    /// Starts the program with another allocator in the place of the C library's.
+    /// Starts the program with a preloaded allocator.
     pub(crate) fn start_preloading(library: &str) -> Self {
         Self::start_as_preloading(compile::ledger(), library)
     }
 
-    /// Starts the program from this path, with another allocator in the place of the C library's.
+    /// Starts the program from this path, with a preloaded allocator.
     pub(crate) fn start_as_preloading(path: &Path, library: &str) -> Self {
         let ledger = Self::spawn(Command::new(path).env("LD_PRELOAD", library));
         let maps = fs::read_to_string(format!("/proc/{}/maps", ledger.pid())).unwrap();
@@ -69,7 +69,7 @@ impl Ledger {
         ledger
     }
 
-    /// Starts the program by a command that has it as its only child, or that child has it, and so on.
+    /// Starts the program with a command that has it as its only child, directly or through a chain of only children.
     pub(crate) fn spawn_in(command: &mut Command) -> Self {
         let ledger = Self::spawn(command);
         let mut pid = ledger.pid;
@@ -83,13 +83,13 @@ impl Ledger {
         self.pid
     }
 
-    /// Prepares a scenario with what must be there before jjleak attaches.
+    /// Prepares the state that a scenario needs before jjleak attaches.
     pub(crate) fn set_up(&mut self, scenario: &str) {
         self.ask(&format!("set_up {scenario}"));
         self.expect_done();
     }
 
-    /// Attaches jjleak, and opens new books in the same silence.
+    /// Attaches jjleak, and resets the accounting while the program is idle.
     pub(crate) fn attach(&mut self, options: &[&str]) -> Jjleak {
         let pid = self.pid().to_string();
         let jjleak = Jjleak::attached(["-p", &pid].iter().chain(options));
@@ -97,19 +97,19 @@ impl Ledger {
         jjleak
     }
 
-    /// Plays a scenario.
+    /// Runs a scenario.
     pub(crate) fn run(&mut self, scenario: &str) {
         self.ask(&format!("run {scenario}"));
         self.expect_done();
     }
 
-    /// What the program has booked.
+    /// The program's accounting.
     pub(crate) fn books(&mut self) -> Books {
         let lines = self.table("ledger");
         Books::parse(lines.iter().map(String::as_str))
     }
 
-    /// What each thread of the scenario `ledgers` has booked.
+    /// The accounting of each thread of the scenario `ledgers`.
     pub(crate) fn thread_books(&mut self) -> BTreeMap<ThreadDocument, Account> {
         let lines = self.table("ledgers");
         let parse = |line: &String| {
@@ -126,7 +126,7 @@ impl Ledger {
         lines.iter().map(parse).collect()
     }
 
-    /// Where the program's allocation functions are.
+    /// Addresses of the program's allocation functions.
     pub(crate) fn allocation_functions(&mut self) -> Vec<(String, u64)> {
         let lines = self.table("addresses");
         let parse = |line: &String| {
@@ -136,44 +136,44 @@ impl Ledger {
         lines.iter().map(|line| parse(line).expect("a name and an address")).collect()
     }
 
-    /// Opens new books.
+    /// Resets the accounting.
     pub(crate) fn open_books(&mut self) {
         self.ask("open");
         self.expect_done();
     }
 
-    /// Has the process load a library with an allocator of its own.
+    /// Makes the process load a library with its own allocator.
     pub(crate) fn load(&mut self, library: &str) {
         self.ask(&format!("load {library}"));
         self.expect_done();
     }
 
-    /// Has the process fork: from now on its child, whose PID this is, does what is asked for.
+    /// Makes the process fork. From now on, the child executes requests. Returns its PID.
     pub(crate) fn fork(&mut self) -> u32 {
         self.ask("fork");
         let said = self.stdout.next(SOON);
         said.strip_prefix("child ").unwrap_or_else(|| panic!("no child, but {said}")).parse().unwrap()
     }
 
-    /// Ends the child: from now on its parent does what is asked for.
+    /// Ends the child. From now on, its parent executes requests.
     pub(crate) fn end_child(&mut self) {
         self.ask("exit 0");
         assert_eq!(self.stdout.next(SOON), "parent");
     }
 
-    /// Has the process execute the program anew.
+    /// Makes the process execute the program again.
     pub(crate) fn exec(&mut self) {
         self.ask("exec");
         assert_eq!(self.stdout.next(SOON), "ready");
     }
 
-    /// Lets the program end with this status.
+    /// Ends the program with this status.
     pub(crate) fn exit(mut self, status: i32) {
         self.ask(&format!("exit {status}"));
         assert_eq!(self.process.end(SOON).code(), Some(status));
     }
 
-    /// Kills the program, as a user or the kernel short of memory would.
+    /// Kills the program, like a user or the OOM killer.
     pub(crate) fn kill(mut self) {
         self.process.kill().unwrap();
         let status = self.process.end(SOON);
@@ -194,25 +194,25 @@ impl Ledger {
     }
 }
 
-/// The child of a process that has one.
+/// The only child of a process, if there is exactly one.
 fn only_child(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     (!children.trim().is_empty()).then(|| children.trim().parse().unwrap())
 }
 
-/// Plays a scenario under jjleak; the report must equal the program's books.
+/// Runs a scenario under jjleak; the report must equal the program's accounting.
 pub(crate) fn assert_exact(scenario: &str) -> Document {
     assert_exact_with(scenario, &[])
 }
 
-/// The same with more options.
+/// The same with further options.
 pub(crate) fn assert_exact_with(scenario: &str, options: &[&str]) -> Document {
     let (report, books) = reported_and_booked(scenario, &[&["--format", "json"], options].concat());
     books.assert_reported(&report);
     report
 }
 
-/// Plays a scenario under jjleak with these options: the last JSON report, and what the program has booked.
+/// Runs a scenario under jjleak with these options. Returns the last JSON report and the program's accounting.
 pub(crate) fn reported_and_booked(scenario: &str, options: &[&str]) -> (Document, Books) {
     let mut ledger = Ledger::start();
     ledger.set_up(scenario);

@@ -1,25 +1,25 @@
-//! Lines of a process, as they come.
+//! Output lines of a process, as they arrive.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Reads in a thread of its own, so that waiting for a line can end, and so that the process never waits for us.
+/// Reads in a separate thread, so that waiting for a line is bounded and the process never blocks on its output.
 pub(crate) struct Lines {
     who: String,
     coming: Receiver<String>,
-    /// What came so far.
+    /// Lines so far.
     said: Vec<String>,
 }
 
 impl Lines {
-    /// Reads from a pipe until its last writer is gone.
+    /// Reads from a pipe until its last writer has closed it.
     pub(crate) fn of(who: impl Into<String>, pipe: impl Read + Send + 'static) -> Self {
         let (sender, coming) = channel();
         thread::spawn(move || {
             let lines = BufReader::new(pipe).split(b'\n').map_while(Result::ok);
-            // The receiver goes when the test has failed: then nobody wants the rest.
+            // The receiver is gone if the test has failed; the rest is not needed then.
             let _ = lines
                 .map(|line| sender.send(String::from_utf8_lossy(&line).into_owned()))
                 .find(Result::is_err);
@@ -41,7 +41,7 @@ impl Lines {
         }
     }
 
-    /// Skips to the line that starts like this.
+    /// Skips to the next line with this prefix.
     pub(crate) fn skip_to(&mut self, start: &str, limit: Duration) -> String {
         loop {
             let line = self.next(limit);
@@ -51,14 +51,14 @@ impl Lines {
         }
     }
 
-    /// Waits until a line that starts like this has been said, be it before those that were waited for.
+    /// Waits until a line with this prefix has been printed, possibly before lines that were waited for earlier.
     pub(crate) fn until_said(&mut self, start: &str, limit: Duration) {
         while !self.said.iter().any(|line| line.starts_with(start)) {
             self.next(limit);
         }
     }
 
-    /// Every line, from the first to the last; waits until the last writer is gone.
+    /// All lines, from the first to the last; waits until the last writer has closed the pipe.
     pub(crate) fn all(mut self, limit: Duration) -> Vec<String> {
         loop {
             match self.coming.recv_timeout(limit) {

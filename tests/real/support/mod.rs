@@ -1,5 +1,5 @@
-//! What tests on the real kernel are made of: fixtures, a running jjleak, and bounded waits. Every process and folder
-//! goes with the guard that stands for it.
+//! Building blocks of the tests on the real kernel: fixtures, a running jjleak, and bounded waits. Every process and folder is
+//! removed with its guard.
 
 pub(crate) mod attached;
 pub(crate) mod books;

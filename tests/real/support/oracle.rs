@@ -1,4 +1,4 @@
-//! Stacks as gdb unwinds them, and as a report has them: reduced to the same form, so that equality is equality.
+//! Stacks as gdb unwinds them, and as a report has them, reduced to the same form, to compare them for equality.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,10 +16,10 @@ use super::process::Process;
 /// The script that gdb runs.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stacks/oracle.py");
 
-/// More than the fixture's library takes in memory.
+/// Larger than the fixture's library in memory.
 const LIBRARY_BYTES: u64 = 1 << 16;
 
-/// Where the callers' code is, innermost first.
+/// A stack: locations of the callers' code, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stack {
     /// The allocation function.
@@ -27,8 +27,8 @@ pub(crate) struct Stack {
     pub(crate) callers: Vec<Place>,
 }
 
-/// Programs run without randomization of addresses. What is mapped while one runs comes to lie a page lower when probes
-/// have a page of their own.
+/// Location of code. Address randomization is off, but mappings created at run time may lie a page lower if probes have a page
+/// of their own, so that locations in the library are relative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Address(u64),
@@ -36,7 +36,7 @@ pub(crate) enum Place {
     InLibrary(u64),
 }
 
-/// What was allocated.
+/// Allocations of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Allocated {
     pub(crate) objects: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Allocated {
 /// Stacks, and what each allocated.
 pub(crate) type Stacks = BTreeMap<Stack, Allocated>;
 
-/// Runs a program under gdb. The kernel takes a breakpoint of gdb's for its own where there is a probe.
+/// Runs a program under gdb. At the place of a probe, the kernel would take gdb's breakpoint for its own.
 pub(crate) fn by_gdb(program: &Path, arguments: &[&OsStr]) -> Stacks {
     let _quiet = probes::quiet();
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn by_gdb(program: &Path, arguments: &[&OsStr]) -> Stacks {
     fs::read_to_string(record).unwrap().lines().map(|line| parse(line, library)).collect()
 }
 
-/// The functions that gdb shows at each of so many calls of `malloc` for which a condition holds, from the caller on to main.
+/// The functions that gdb shows, from the caller to main, at each of the first `calls` calls of `malloc` that match a condition.
 pub(crate) fn backtraces(program: &Path, condition: &str, calls: usize) -> Vec<Vec<String>> {
     let _quiet = probes::quiet();
     let mut gdb = Command::new("gdb");
@@ -85,7 +85,7 @@ pub(crate) fn backtraces(program: &Path, condition: &str, calls: usize) -> Vec<V
     stacks
 }
 
-/// Reduces a report. `output` is what the program wrote.
+/// Reduces a report. `output` is the program's output.
 pub(crate) fn reported(report: &Document, output: &str) -> Stacks {
     let library = library(output.lines());
     let mut stacks = Stacks::new();
@@ -108,7 +108,7 @@ pub(crate) fn objects_of_size(stacks: &Stacks, size: u64) -> u64 {
     stacks.values().filter(|it| it.bytes == it.objects * size).map(|it| it.objects).sum()
 }
 
-/// Fails unless both are equal, and says where they are not.
+/// Fails unless both are equal, and prints the differences.
 pub(crate) fn assert_equal(reported: &Stacks, by_gdb: &Stacks) {
     let differ: Vec<_> =
         by_gdb.iter().filter(|(stack, allocated)| reported.get(stack) != Some(allocated)).collect();
@@ -123,7 +123,7 @@ fn reduce(stack: &StackDocument, library: Option<u64>) -> Stack {
     Stack { function, callers: frames.map(|frame| place(&frame.address, library)).collect() }
 }
 
-/// Reads a line of the script: `COUNT BYTES FUNCTION ADDRESS ...`.
+/// Parses a line of the script: `COUNT BYTES FUNCTION ADDRESS ...`.
 fn parse(line: &str, library: Option<u64>) -> (Stack, Allocated) {
     let words: Vec<_> = line.split(' ').collect();
     let [objects, bytes, function, addresses @ ..] = &words[..] else { panic!("no stack: {line}") };
@@ -132,7 +132,7 @@ fn parse(line: &str, library: Option<u64>) -> (Stack, Allocated) {
     (Stack { function: (*function).to_owned(), callers }, allocated)
 }
 
-/// Where the program says that it has loaded its library.
+/// Address of the library, from the program's output.
 fn library<'a>(mut output: impl Iterator<Item = &'a str>) -> Option<u64> {
     output.find_map(|line| line.strip_prefix("library ")).map(number)
 }

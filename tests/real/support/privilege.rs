@@ -1,6 +1,6 @@
 //! The one place that decides whether a test that needs BPF can run.
 //!
-//! When it cannot, the test leaves a line in the file that `JJLEAK_SKIPPED` names, or on stderr where nobody has named one; with
+//! A test that cannot run writes a line to the file named by `JJLEAK_SKIPPED`, or to stderr if there is none. With
 //! `JJLEAK_REQUIRE_BPF=1`, as in CI, it fails instead.
 
 use std::env;
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
-/// Set, and not empty, when the jjleak under test was built with its BPF programs inside.
+/// Set, and not empty, if the jjleak under test was built with embedded BPF programs.
 const BPF_OBJECT: Option<&str> = option_env!("JJLEAK_BPF_OBJECT");
 
 /// Ends the test here, as skipped, unless BPF programs can be loaded and attached.
@@ -35,7 +35,7 @@ macro_rules! require_library {
     };
 }
 
-/// Ends the test here, as skipped, unless BPF can be used and this library is there to be linked to.
+/// Ends the test here, as skipped, unless BPF can be used and this library is available for linking.
 macro_rules! require_archive {
     ($archive:expr) => {
         $crate::support::privilege::require_bpf!();
@@ -43,7 +43,7 @@ macro_rules! require_archive {
     };
 }
 
-/// Ends the test here, as skipped, when something lacks.
+/// Ends the test here, as skipped, if a requirement is missing.
 macro_rules! require {
     ($lack:expr) => {
         if let Some(lack) = $lack {
@@ -54,7 +54,7 @@ macro_rules! require {
     };
 }
 
-/// Ends the test here, as skipped, unless the run has time for it.
+/// Ends the test here, as skipped, except in long runs.
 macro_rules! require_time {
     ($why:literal) => {
         if !$crate::support::privilege::is_long() {
@@ -65,14 +65,14 @@ macro_rules! require_time {
     };
 }
 
-/// Whether the run has time for what takes minutes (`cargo xtask test --long`).
+/// Returns true in long runs, which include tests that take minutes (`cargo xtask test --long`).
 pub(crate) fn is_long() -> bool {
     env::var("JJLEAK_LONG").is_ok_and(|value| value == "1")
 }
 
 pub(crate) use {require, require_archive, require_bpf, require_library, require_program, require_time};
 
-/// Why BPF cannot be used, if so.
+/// Reason why BPF cannot be used, if any.
 pub(crate) fn lack_of_bpf() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("not root".to_owned());
@@ -81,21 +81,21 @@ pub(crate) fn lack_of_bpf() -> Option<String> {
     (!built_with_bpf).then(|| "built without the BPF programs".to_owned())
 }
 
-/// Why a program cannot be used, if so.
+/// Reason why a program cannot be used, if any.
 pub(crate) fn lack_of_program(name: &str) -> Option<String> {
     let folders = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&folders).any(|folder| folder.join(name).is_file());
     (!found).then(|| format!("{name} is not installed"))
 }
 
-/// Why a shared library cannot be used, if so.
+/// Reason why a shared library cannot be used, if any.
 pub(crate) fn lack_of_library(name: &str) -> Option<String> {
     let known = Command::new("/sbin/ldconfig").arg("-p").output().unwrap().stdout;
     let found = String::from_utf8_lossy(&known).lines().any(|line| line.trim_start().starts_with(name));
     (!found).then(|| format!("{name} is not installed"))
 }
 
-/// Skips a test, unless it must run. `inside` is the path of a function in the test's body.
+/// Skips a test, unless it is required to run. `inside` is the path of a function in the test's body.
 pub(crate) fn skip(inside: &str, why: &str) {
     let required = env::var("JJLEAK_REQUIRE_BPF").is_ok_and(|value| value == "1");
     assert!(!required, "{} must run (JJLEAK_REQUIRE_BPF=1) and cannot: {why}", test(inside));
@@ -105,26 +105,26 @@ pub(crate) fn skip(inside: &str, why: &str) {
 /// Records that a test is skipped.
 pub(crate) fn record(inside: &str, why: &str) {
     let line = format!("{}: {why}\n", test(inside));
-    // One write, so that lines of tests that run at the same time do not mix.
+    // A single write, so that lines of concurrent tests do not mix.
     match env::var_os("JJLEAK_SKIPPED") {
         Some(record) => {
             let mut file = OpenOptions::new().append(true).create(true).open(Path::new(&record)).unwrap();
             file.write_all(line.as_bytes()).unwrap();
         }
-        // What a test prints is not shown while it passes.
+        // The test harness hides print output of tests that pass.
         None => io::stderr().write_all(format!("skipped: {line}").as_bytes()).unwrap(),
     }
 }
 
-/// The name of a test, by that of a function in its body.
+/// Name of a test, from that of a function in its body.
 fn test(inside: &str) -> &str {
     inside.strip_suffix("::here").unwrap_or(inside)
 }
 
-/// Why this library cannot be linked to, if so.
+/// Reason why this library cannot be linked, if any.
 pub(crate) fn lack_of_archive(archive: &str) -> Option<String> {
     let asked = Command::new("cc").arg(format!("-print-file-name={archive}")).output();
-    // The compiler says the name again if it finds nothing.
+    // If the compiler finds nothing, it repeats the name.
     let found = asked.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim() != archive);
     (!found).then(|| format!("{archive} is not installed"))
 }

@@ -1,4 +1,4 @@
-//! Whether probes are in a process: a probe is a breakpoint instruction in the text of a function.
+//! Detects probes in a process: a probe is a breakpoint instruction in the text of a function.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,23 +8,23 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::bounded::{self, LONG};
 use super::ledger::Ledger;
 
-/// Some runs of jjleak put probes into every process of the host. Tests that look for probes wait for them.
+/// Some runs of jjleak probe every process of the host. Tests that check for probes must not run at the same time.
 static EVERYWHERE: RwLock<()> = RwLock::new(());
 
-/// While this is held, no test puts probes into processes that are not its own.
+/// While this is held, no test probes processes other than its own.
 pub(crate) fn quiet() -> RwLockReadGuard<'static, ()> {
     EVERYWHERE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While this is held, no test looks for probes.
+/// While this is held, no test checks for probes.
 pub(crate) fn everywhere() -> RwLockWriteGuard<'static, ()> {
     EVERYWHERE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes that are compared of each function: more than the largest has.
+/// Number of bytes to compare of each function: more than the largest has.
 const LENGTH: usize = 1024;
 
-/// The first bytes of each allocation function, as they are in a process's memory.
+/// The first bytes of each allocation function in a process's memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Text(Vec<(String, [u8; LENGTH])>);
 
@@ -33,7 +33,7 @@ impl Text {
         Self::in_process(ledger.pid(), ledger.allocation_functions())
     }
 
-    /// Those of a process whose functions are there.
+    /// Reads those of a process with these functions.
     pub(crate) fn in_process(pid: u32, functions: Vec<(String, u64)>) -> Self {
         let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
         let read = |(name, address)| {
@@ -44,7 +44,7 @@ impl Text {
         Self(functions.into_iter().map(read).collect())
     }
 
-    /// Fails unless the process's functions are what they were.
+    /// Fails unless the process's functions are unchanged.
     pub(crate) fn assert_unchanged(&self, ledger: &mut Ledger) {
         assert_eq!(self.changed(&Self::of(ledger)), [""; 0], "probes are left in the target");
     }
@@ -56,15 +56,15 @@ impl Text {
     }
 }
 
-/// Where a process's functions are others with probes than without.
+/// Places in a process's functions that probes change.
 pub(crate) struct Places {
     memory: File,
-    /// Addresses, and the bytes that are there without probes.
+    /// Addresses, and their bytes without probes.
     places: Vec<(u64, u8)>,
 }
 
 impl Places {
-    /// What differs between a process's functions without probes and with them.
+    /// Differences between a process's functions without probes and with them.
     pub(crate) fn of(ledger: &mut Ledger, without: &Text, with: &Text) -> Self {
         let functions = ledger.allocation_functions();
         let texts = functions.iter().zip(without.0.iter().zip(&with.0));
@@ -74,17 +74,17 @@ impl Places {
                 .filter(|(_, (without, with))| without != with)
                 .map(|(address, (without, _))| (address, *without))
         });
-        // Functions overlap in what is compared of them.
+        // The compared ranges of functions overlap.
         let places = places.collect::<BTreeSet<_>>().into_iter().collect();
         Self { memory: File::open(format!("/proc/{}/mem", ledger.pid())).unwrap(), places }
     }
 
-    /// How many there are.
+    /// Number of places.
     pub(crate) fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// How many of them have a probe now.
+    /// Number of places that have a probe now.
     pub(crate) fn probed(&self) -> usize {
         let is_probed = |(address, without): &&(u64, u8)| {
             let mut byte = [0];
@@ -95,11 +95,11 @@ impl Places {
     }
 }
 
-/// The code of a process's files: what it maps of each to execute.
+/// The code of a process's files: the executable mappings of each.
 pub(crate) struct Code(Vec<(String, Vec<u8>)>);
 
 impl Code {
-    /// As it is in the files themselves: that of a process which nobody has put anything into.
+    /// Reads the code from the files themselves, as it is in a process without probes.
     pub(crate) fn in_files(pid: u32) -> Self {
         let read = |file: &str, _, offset, bytes: &mut [u8]| {
             File::open(file).unwrap().read_exact_at(bytes, offset).unwrap();
@@ -107,13 +107,13 @@ impl Code {
         Self::read(pid, |_| true, read)
     }
 
-    /// As it is in a running process's memory, of those files that are wanted.
+    /// Reads the code of the selected files from the memory of a running process.
     fn in_memory(pid: u32, is_wanted: impl Fn(&str) -> bool) -> Self {
         let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
         Self::read(pid, is_wanted, |_, start, _, bytes| memory.read_exact_at(bytes, start).unwrap())
     }
 
-    /// By what reads the mapping of a file at this address, which begins at this offset of it.
+    /// Reads with a function that takes the mapped file, the address and the file offset of the mapping.
     fn read(pid: u32, is_wanted: impl Fn(&str) -> bool, read: impl Fn(&str, u64, u64, &mut [u8])) -> Self {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let number = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
@@ -126,7 +126,7 @@ impl Code {
             let (start, end) = range.split_once('-').unwrap();
             let [start, end, offset] = [start, end, offset].map(number);
             let mut bytes = vec![0; usize::try_from(end - start).unwrap()];
-            // The last page can go beyond the end of the file, and is zero there.
+            // The last page can extend beyond the end of the file, and is zero there.
             let in_file = std::fs::metadata(file).unwrap().len().saturating_sub(offset);
             let length = bytes.len().min(usize::try_from(in_file).unwrap());
             read(file, start, offset, &mut bytes[..length]);
@@ -135,12 +135,12 @@ impl Code {
         Self(maps.lines().filter_map(mapping).collect())
     }
 
-    /// Whether there are probes in a process, whoever has put them in.
+    /// Returns true if there are probes in a process, regardless of who placed them.
     pub(crate) fn is_probed(&self, pid: u32) -> bool {
         !self.changes_in(pid).is_empty()
     }
 
-    /// Waits until nothing is in a process that is not in its files, nor in all processes.
+    /// Waits until a process has no changes against its files, except those that are in all processes.
     pub(crate) fn await_again(&self, pid: u32) {
         let mut left = BTreeSet::new();
         let is_as_before = bounded::comes(LONG, || {
@@ -150,18 +150,18 @@ impl Code {
         assert!(is_as_before, "left in the program after {LONG:?}: {left:?}");
     }
 
-    /// What is in a process for itself: what this process has there, too, somebody has put into every one.
+    /// Changes that are specific to a process: those that this test process also has are in every process.
     fn left(&self, pid: u32) -> BTreeSet<(&str, usize)> {
         let in_process = self.changes_in(pid);
         if in_process.is_empty() { in_process } else { &in_process - &self.changes_in(std::process::id()) }
     }
 
-    /// Where a process has something else than its files have.
+    /// Places where the memory of a process differs from its files.
     fn changes_in(&self, pid: u32) -> BTreeSet<(&str, usize)> {
         self.differences(&Self::in_memory(pid, |file| self.0.iter().any(|(own, _)| own == file)))
     }
 
-    /// Where the same files are not the same.
+    /// Places where the same files differ.
     fn differences(&self, other: &Self) -> BTreeSet<(&str, usize)> {
         let of_file = |(file, own): &'_ (String, Vec<u8>)| {
             let other = other.0.iter().find(|(other, _)| other == file);

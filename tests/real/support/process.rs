@@ -19,7 +19,7 @@ impl Process {
         Self { child, name }
     }
 
-    /// Waits for the end; panics when it does not come.
+    /// Waits for the end; panics at the time limit.
     pub(crate) fn end(&mut self, limit: Duration) -> ExitStatus {
         bounded::exit(&mut self.child, limit, &self.name)
     }

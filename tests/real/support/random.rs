@@ -1,4 +1,4 @@
-//! Numbers that look random, and are the same for the same seed.
+//! Pseudorandom numbers, reproducible from a seed.
 
 use std::time::Duration;
 

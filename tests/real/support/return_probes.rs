@@ -1,4 +1,4 @@
-//! Return probes that do not belong to jjleak, made through tracefs (Documentation/trace/uprobetracer.rst).
+//! Return probes of another tool, created through tracefs (Documentation/trace/uprobetracer.rst).
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount, umount};
 use object::{Object, ObjectSymbol};
 
-/// Why return probes cannot be made, if so.
+/// Reason why return probes cannot be created, if any.
 pub(crate) fn lack_of_return_probes() -> Option<String> {
     let known = fs::read_to_string("/proc/filesystems").unwrap();
     (!known.split_whitespace().any(|word| word == "tracefs")).then(|| "the kernel has no tracefs".to_owned())
 }
 
-/// Return probes on functions; gone when dropped.
+/// Return probes on functions; removed when dropped.
 pub(crate) struct ReturnProbes {
     tracefs: Tracefs,
     group: String,
@@ -21,7 +21,7 @@ pub(crate) struct ReturnProbes {
 }
 
 impl ReturnProbes {
-    /// Puts them on functions of a file. `group` is a name that no other test uses.
+    /// Places them on functions of a file. `group` is a name that no other test uses.
     pub(crate) fn on(group: &str, file: &Path, functions: &[&str]) -> Self {
         let group = format!("{group}_{}", std::process::id());
         let mut probes = Self { tracefs: Tracefs::mounted(), group, names: Vec::new() };
@@ -36,9 +36,9 @@ impl ReturnProbes {
         probes
     }
 
-    /// Whether each has been hit.
+    /// Returns true if each has been hit.
     pub(crate) fn all_were_hit(&self) -> bool {
-        // Lines of `FILE NAME HITS`.
+        // Lines of the form `FILE NAME HITS`.
         let profile = fs::read_to_string(self.tracefs.path("uprobe_profile")).unwrap_or_default();
         let was_hit = |name: &String| {
             profile.lines().any(|line| {
@@ -65,7 +65,7 @@ impl Drop for ReturnProbes {
     }
 }
 
-/// The kernel's files for tracing, in a folder of their own: they are not mounted on every machine.
+/// A private mount of tracefs: not every machine has it mounted.
 struct Tracefs(tempfile::TempDir);
 
 impl Tracefs {
@@ -91,7 +91,7 @@ impl Drop for Tracefs {
     }
 }
 
-/// Offsets in the file of functions that are all there.
+/// File offsets of functions, all of which exist.
 fn offsets(file: &Path, functions: &[&str]) -> Vec<(String, u64)> {
     let data = fs::read(file).unwrap();
     let elf = object::File::parse(&*data).unwrap();

@@ -1,13 +1,13 @@
-//! How many stacks are complete.
+//! Share of complete stacks.
 
 use std::collections::BTreeMap;
 
 use jjleak::render::json::{Document, StackDocument};
 
-/// Of all allocations whose code jjleak knows, those whose stack may be incomplete.
+/// Allowed share of incomplete stacks among the allocations whose code jjleak knows.
 const INCOMPLETE_PER_MILLION: u64 = 1000;
 
-/// Objects by how their stack ended.
+/// Objects by the way in which their stacks end.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(BTreeMap<String, u64>);
 
@@ -16,7 +16,7 @@ impl Shares {
         Self::of_those(reports, |_| true)
     }
 
-    /// Of the stacks that `choose` wants.
+    /// Counts the stacks that `choose` selects.
     pub(crate) fn of_those<'a>(
         reports: impl IntoIterator<Item = &'a Document>,
         choose: impl Fn(&StackDocument) -> bool,
@@ -37,8 +37,8 @@ impl Shares {
         self.0.get(status).copied().unwrap_or_default()
     }
 
-    /// Fails unless there are so many, and nearly all are complete: of those that ended in none of the ways that are
-    /// `excused`. All are told.
+    /// Fails unless there are at least this number, and nearly all are complete, except those that end in one of the `excused`
+    /// ways. Prints all counts.
     pub(crate) fn assert_complete(&self, program: &str, at_least: u64, excused: &[&str]) {
         for (status, objects) in &self.0 {
             let millionths = objects * 1_000_000 / self.all();

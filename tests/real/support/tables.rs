@@ -1,4 +1,4 @@
-//! What a running jjleak holds in its BPF maps, looked at from outside.
+//! Contents of the BPF maps of a running jjleak, read from outside.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,15 +9,15 @@ use jjleak_common::live::{Key, LiveSet, WAYS};
 use jjleak_common::process::{ProcessRow, ProcessState};
 use jjleak_common::stack::StackRow;
 
-/// A value of a map, as bytes mean it.
+/// A value of a map, reinterpreted from its bytes.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Value<T>(T);
 
-// SAFETY: only used for the ABI's types: integers without padding, of which every bit pattern is valid.
+// SAFETY: only used for the ABI's types: integers without padding, for which every bit pattern is valid.
 unsafe impl<T: Copy + 'static> aya::Pod for Value<T> {}
 
-/// How much is in use.
+/// Number of entries in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InUse {
     pub(crate) processes: usize,
@@ -26,7 +26,7 @@ pub(crate) struct InUse {
 }
 
 impl InUse {
-    /// Of the jjleak with this PID.
+    /// Reads those of the jjleak with this PID.
     pub(crate) fn by(pid: u32) -> Self {
         let rows = values::<ProcessRow>(pid, "PROCESSES");
         let sets = values::<LiveSet>(pid, "LIVE");
@@ -39,7 +39,7 @@ impl InUse {
     }
 }
 
-/// Address and size of every live block in the table of the jjleak with this PID; of those in the spill, nothing.
+/// Address and size of every live block in the table of the jjleak with this PID, except those in the spill.
 pub(crate) fn blocks(pid: u32) -> Vec<(u64, u64)> {
     let in_set = |set: LiveSet| {
         (0..WAYS)
@@ -58,7 +58,7 @@ fn values<T: Copy + 'static>(pid: u32, name: &str) -> Vec<T> {
     array.iter().map(|value| value.unwrap().0).collect()
 }
 
-/// The maps that the programs of a process use.
+/// IDs of the maps that the programs of a process use.
 fn maps(pid: u32) -> BTreeSet<u32> {
     let programs: BTreeSet<u32> = fs::read_dir(format!("/proc/{pid}/fdinfo"))
         .unwrap()

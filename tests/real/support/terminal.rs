@@ -1,4 +1,4 @@
-//! A terminal that a test looks at and types into: tmux.
+//! A terminal that a test reads and types into: tmux.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use tempfile::TempDir;
 use super::bounded::{self, LONG, SOON};
 use super::jjleak::{PROGRAM, names_in};
 
-/// No line of tmux's own.
+/// Without tmux's own status line.
 const CONFIGURATION: &str = "set -g status off\n";
 
-/// A terminal in which a program runs. It ends with this value.
+/// A terminal in which a program runs. Ends when dropped.
 pub(crate) struct Terminal {
-    /// Where the program runs; the server's socket is in a folder of its own.
+    /// Folder in which the program runs; the server's socket is in a separate folder.
     folder: TempDir,
     server: TempDir,
 }
 
 impl Terminal {
-    /// Runs jjleak with these arguments, and then says how it has ended and in which state the terminal is.
+    /// Runs jjleak with these arguments, and then prints its exit status and the state of the terminal.
     pub(crate) fn run(arguments: &str, environment: &[(&str, &str)]) -> Self {
         let variables: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let command =
@@ -29,12 +29,12 @@ impl Terminal {
         Self::open(&command)
     }
 
-    /// Runs jjleak with these arguments where nobody is told that the terminal is gone. What it has to say goes to a file.
+    /// Runs jjleak with these arguments so that it is not notified when the terminal is gone. Its messages go to a file.
     pub(crate) fn run_ignoring_hangups(arguments: &str, said: &Path) -> Self {
         Self::open(&format!("trap '' HUP; {PROGRAM} {arguments} 2> {}; read keep", said.display()))
     }
 
-    /// Runs jjleak with these arguments in a shell that has jobs, and then says the same.
+    /// Runs jjleak with these arguments in a shell with job control, and then prints the same.
     pub(crate) fn run_as_job(arguments: &str) -> Self {
         let terminal = Self::open("env ENV= PS1='$ ' sh -i");
         terminal.type_in(&format!("{PROGRAM} {arguments}"));
@@ -50,7 +50,7 @@ impl Terminal {
         terminal
     }
 
-    /// Types keys, by the names that tmux has for them.
+    /// Presses keys, by tmux's names for them.
     pub(crate) fn press(&self, keys: &[&str]) {
         self.tmux(&[&["send-keys"], keys].concat());
     }
@@ -60,27 +60,27 @@ impl Terminal {
         self.tmux(&["send-keys", "-l", text]);
     }
 
-    /// What is on the screen.
+    /// The text on the screen.
     pub(crate) fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// What is on the screen, with its colours.
+    /// The text on the screen, with its colours.
     pub(crate) fn colored_screen(&self) -> String {
         self.tmux(&["capture-pane", "-p", "-e"])
     }
 
-    /// Waits until the screen shows this.
+    /// Waits until the screen shows this text.
     pub(crate) fn until(&self, what: &str) -> String {
         self.until_so(what, |screen| screen.contains(what))
     }
 
-    /// The same of what takes work that grows with everything else that runs on the machine.
+    /// The same with a longer limit, for work that grows with the load of the machine.
     pub(crate) fn until_at_last(&self, what: &str) -> String {
         self.until_within(LONG, what, |screen| screen.contains(what))
     }
 
-    /// Waits until the screen is as it should be.
+    /// Waits until the screen meets a condition.
     pub(crate) fn until_so(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         self.until_within(SOON, what, is_so)
     }
@@ -95,15 +95,15 @@ impl Terminal {
         screen
     }
 
-    /// Gives the terminal another size.
+    /// Resizes the terminal.
     pub(crate) fn resize(&self, width: u32, height: u32) {
         let (width, height) = (width.to_string(), height.to_string());
         self.tmux(&["resize-window", "-x", &width, "-y", &height]);
     }
 
-    /// Waits until jjleak has ended with this status, and fails unless the terminal is as it was before.
+    /// Waits until jjleak has ended with this status, and fails unless the terminal is restored.
     pub(crate) fn assert_ended(&self, status: i32) -> String {
-        // The last word of stty: before it, the screen shows a part of the state only.
+        // The last word that stty prints: before it, the screen shows only a part of the state.
         let screen = self.until("extproc");
         assert!(screen.contains(&format!("status={status}\n")), "{screen}");
         let has = |mode: &str| screen.split_whitespace().any(|word| word == mode);
@@ -121,12 +121,12 @@ impl Terminal {
         children.trim().parse().unwrap_or_else(|_| panic!("not one child of {shell}: {children:?}"))
     }
 
-    /// Names of the files in the folder it runs in.
+    /// Names of the files in the program's folder.
     pub(crate) fn files(&self) -> Vec<String> {
         names_in(self.folder.path())
     }
 
-    /// A file in the folder it runs in.
+    /// Path of a file in the program's folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -143,7 +143,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Asks the server that has its socket in this folder.
+/// Runs a command of the server that has its socket in this folder.
 fn tmux(server: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new("tmux");
     command.arg("-u").arg("-S").arg(server.join("socket")).arg("-f").arg(server.join("tmux.conf"));

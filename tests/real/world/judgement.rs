@@ -1,4 +1,4 @@
-//! What of a program's runs is not as it should be.
+//! Judges the runs of a program: finds deviations from the targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,15 @@ use super::profile::{Amount, Profile, Stacks};
 use super::runs::{Measured, Profiled, tail};
 use super::table::{Oracle, Program, Target};
 
-/// The share of complete stacks, in millionths.
+/// Minimum share of complete stacks, in millionths.
 const COMPLETE: u64 = 999_000;
 
-/// How much more or less two runs of a program may allocate, one with the counter and one without: threads and times differ.
+/// Allowed difference between the allocations of a run with the counter and one without, as a share: threads and times differ.
 const DIFFERENT_RUNS: f64 = 0.1;
-/// So many allocations more or less say nothing.
+/// Difference in allocations that is always allowed.
 const FEW: u64 = 50;
 
-/// Losses for lack of room, which options give.
+/// Losses for lack of room, which options can increase.
 const ROOM: [&str; 6] = [
     "live_table_full",
     "live_table_full_bytes",
@@ -25,29 +25,29 @@ const ROOM: [&str; 6] = [
     "process_table_full",
 ];
 
-/// At most so many processes are named that differ.
+/// Maximum number of deviating processes to name.
 const SHOWN: usize = 3;
 
-/// A program's figures, and what is wrong with them.
+/// A program's figures and deviations.
 pub(super) struct Judgement {
     pub(super) program: &'static Program,
-    /// None where the program could not be run.
+    /// `None` if the program could not be run.
     pub(super) figures: Option<Figures>,
-    /// Each deviation, and what was seen.
+    /// Deviations, each with the observed values.
     pub(super) deviations: Vec<(Target, String)>,
 }
 
 /// A row of the table.
 pub(super) struct Figures {
-    /// What jjleak has counted of what the oracle can see, in the run with the oracle.
+    /// jjleak's count of the allocations visible to the oracle, in the run with the oracle.
     pub(super) counted: Amount,
     pub(super) counted_live: Amount,
-    /// What jjleak has counted beside.
+    /// jjleak's count of other allocations.
     pub(super) beside: Amount,
     pub(super) oracle: Option<OracleFigures>,
     pub(super) first: Stacks,
     pub(super) second: Stacks,
-    /// Of all runs under jjleak together.
+    /// Sum of all runs under jjleak.
     pub(super) lost: BTreeMap<String, u64>,
     pub(super) processes: usize,
     pub(super) peak_mib: u64,
@@ -55,7 +55,7 @@ pub(super) struct Figures {
     pub(super) profiled_s: f64,
 }
 
-/// What an oracle can tell.
+/// Figures of an oracle.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OracleFigures {
     Whole(Counted),
@@ -100,7 +100,7 @@ impl Judgement {
         Self { program, figures: Some(figures), deviations }
     }
 
-    /// Deviations that are known.
+    /// Reason of a known deviation.
     pub(super) fn excused(&self, target: Target) -> Option<&'static str> {
         self.program.exceptions.iter().find(|exception| exception.of == target).map(|exception| exception.why)
     }
@@ -109,7 +109,7 @@ impl Judgement {
         self.deviations.iter().any(|(target, _)| self.excused(*target).is_none())
     }
 
-    /// All of it in a line, for the terminal.
+    /// Summary in a line, for the terminal.
     pub(super) fn line(&self) -> String {
         let name = self.program.name;
         let verdict = if self.has_failed() { "FAILED" } else { "ok" };
@@ -206,7 +206,7 @@ fn minus(all: Amount, some: Amount) -> Amount {
     Amount { objects: all.objects - some.objects, bytes: all.bytes - some.bytes }
 }
 
-/// What jjleak has counted of a process by allocators that the counter comes before: allocated and live.
+/// jjleak's count for the allocators that the counter wraps: allocated and live.
 fn visible(program: &Program, profile: &Profile) -> (Amount, Amount) {
     let Oracle::CounterBeside(hidden) = program.oracle else {
         return (profile.allocated, profile.live);
@@ -221,7 +221,7 @@ fn visible(program: &Program, profile: &Profile) -> (Amount, Amount) {
     (allocated, live)
 }
 
-/// What the oracle says otherwise.
+/// Differences to the oracle.
 fn accounted(program: &Program, measured: &Measured) -> Vec<(Target, String)> {
     match program.oracle {
         Oracle::Nobody(_) => Vec::new(),
@@ -238,7 +238,7 @@ fn accounted(program: &Program, measured: &Measured) -> Vec<(Target, String)> {
     }
 }
 
-/// Process by process: sums can be equal by chance.
+/// Compares each process separately: sums may be equal by chance.
 fn as_counted(program: &Program, measured: &Measured) -> Vec<(Target, String)> {
     let profiles = &measured.observed.profiles;
     let pids: BTreeSet<_> = profiles.keys().chain(measured.oracle.keys()).collect();
@@ -263,7 +263,7 @@ fn as_counted(program: &Program, measured: &Measured) -> Vec<(Target, String)> {
     [said(Target::Allocated, allocated), said(Target::Live, live)].into_iter().flatten().collect()
 }
 
-/// Whether the counter changes what is counted: with it, its own functions can be the outermost.
+/// Checks that the counter does not affect the figures: its own functions could be taken for the outermost allocation functions.
 fn unobserved(program: &Program, measured: &Measured) -> Option<(Target, String)> {
     if matches!(program.oracle, Oracle::Nobody(_) | Oracle::AddressSanitizer) {
         return None;
@@ -277,7 +277,7 @@ fn unobserved(program: &Program, measured: &Measured) -> Option<(Target, String)
         .then(|| (Target::Unobserved, format!("{without} allocations without the counter, {with} with it")))
 }
 
-/// What the program does otherwise than alone.
+/// Differences to the program's behaviour without jjleak.
 fn output(measured: &Measured, run: &Profiled) -> Option<String> {
     if run.jjleak_code != Some(0) {
         return Some(format!("jjleak ended with {:?}: {}", run.jjleak_code, tail(&run.stderr)));

@@ -1,8 +1,8 @@
-//! The world: programs that nobody here wrote, compared with oracles that share no code with jjleak.
+//! The world: third-party programs, compared with oracles that share no code with jjleak.
 //!
-//! Each program of [`table`] runs alone; under jjleak for a first time, when jjleak has kept nothing of it; a second time; and once
-//! more with a preloaded counter ([`oracle`]), so that jjleak and the counter see the same processes. [`judgement`] says what is
-//! not as it should be, and [`page`] writes the table that is kept. `cargo xtask world` runs all of them, `cargo xtask test` a few.
+//! Each program of [`table`] runs alone; under jjleak for a first time, with empty caches; a second time; and once more with a
+//! preloaded counter ([`oracle`]), so that jjleak and the counter see the same processes. [`judgement`] finds deviations, and
+//! [`page`] writes the table in the repository. `cargo xtask world` runs all of them, `cargo xtask test` a few.
 
 mod judgement;
 mod oracle;
@@ -25,16 +25,17 @@ use crate::support::jjleak::PROGRAM;
 use crate::support::privilege::{record, require_bpf, skip};
 use crate::support::probes;
 
-/// Set by `cargo xtask world`: run all programs, and write the page. With names, a line each: only these, and no page.
+/// Environment variable set by `cargo xtask world`: runs all programs, and writes the page. With names, one per line, runs only
+/// these, and writes no page.
 const WORLD: &str = "JJLEAK_WORLD";
-/// The jjleak to measure, where it is not the one that cargo has built for tests.
+/// Environment variable with the jjleak to measure, if it is not the one that cargo has built for tests.
 const BINARY: &str = "JJLEAK_WORLD_BINARY";
-/// What stands for all programs in [`WORLD`].
+/// Value of [`WORLD`] for all programs.
 const ALL: &str = "all";
 
-/// Runs a program in all ways. A panic's message stands for figures where it cannot be run.
+/// Runs a program in all ways. Returns a panic's message if it cannot be run.
 fn measured(program: &Program, jjleak: &std::path::Path) -> Result<Measured, String> {
-    // Its probes are in the files that all processes map.
+    // Its probes are in files that all processes map.
     let _everywhere = probes::everywhere();
     catch_unwind(AssertUnwindSafe(|| runs::measure(&Surroundings::of(program), jjleak))).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

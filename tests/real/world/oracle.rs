@@ -1,4 +1,4 @@
-//! Oracles: the preloaded counter's files, and what allocators say of themselves.
+//! Oracles: the output files of the preloaded counter, and statistics of allocators.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::profile::Amount;
 
-/// What the counter says of one process.
+/// The counter's figures for one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) allocated: Amount,
@@ -31,7 +31,7 @@ pub(super) fn counter() -> &'static Path {
     })
 }
 
-/// What each process has counted for the last program that it ran, from a folder of `PID.N`.
+/// Figures of each process for the last program that it ran, from a folder of `PID.N` files.
 pub(super) fn read(folder: &Path) -> BTreeMap<u32, Counted> {
     let mut last = BTreeMap::<u32, (u32, Counted)>::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -60,7 +60,7 @@ fn parse(file: &[u8]) -> Counted {
     }
 }
 
-/// Calls that `AddressSanitizer` has counted: `Stats: 0M malloced (0M for red zones) by 2025 calls` and
+/// Calls counted by `AddressSanitizer`: `Stats: 0M malloced (0M for red zones) by 2025 calls` and
 /// `Stats: 0M realloced by 3 calls`.
 pub(super) fn address_sanitizer_calls(stderr: &str) -> Option<u64> {
     let calls = |of: &str| {

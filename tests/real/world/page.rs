@@ -1,4 +1,4 @@
-//! The page that is kept: what was measured, and what deviates for which reason.
+//! The page in the repository: results, and deviations with their reasons.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,7 +7,7 @@ use super::judgement::{Figures, Judgement, OracleFigures};
 use super::profile::{Amount, Stacks};
 use super::table::{Oracle, Target};
 
-/// What is kept in the repository.
+/// Path of the page in the repository.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks/world.md");
 
 const HEAD: &str = "\
@@ -116,7 +116,7 @@ fn compared(counted: u64, oracle: Option<u64>) -> String {
     }
 }
 
-/// Rounded down: what is not all does not look as if it were.
+/// Rounded down, so that only 100 % reads as 100 %.
 fn percent(millionths: u64) -> String {
     match millionths / 100 {
         10_000 => "100 %".to_owned(),

@@ -1,4 +1,4 @@
-//! What of jjleak's JSON is compared: read without the rest, for documents can be hundreds of megabytes.
+//! The compared part of jjleak's JSON. The rest is skipped, because documents can be hundreds of megabytes large.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -54,24 +54,24 @@ struct Frame {
     by_frame_pointer: bool,
 }
 
-/// What jjleak says of one process.
+/// jjleak's figures for one process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Profile {
     pub(super) comm: String,
     pub(super) ended: String,
     pub(super) allocated: Amount,
     pub(super) live: Amount,
-    /// By the file of the allocation function.
+    /// Allocated and live amounts by the file of the allocation function.
     pub(super) by_allocator: BTreeMap<String, (Amount, Amount)>,
     pub(super) lost: BTreeMap<String, u64>,
     pub(super) stacks: Stacks,
 }
 
-/// Allocations by how their stacks end.
+/// Allocations by the way in which their stacks end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stacks {
     pub(super) complete: u64,
-    /// Through code that a runtime has generated, which has no call frame information.
+    /// Stacks through code that a runtime has generated, which has no call frame information.
     pub(super) generated: u64,
     /// All others, by status.
     pub(super) others: BTreeMap<String, u64>,
@@ -86,7 +86,7 @@ impl Stacks {
         }
     }
 
-    /// The complete ones' share of those that do not go through generated code, in millionths, rounded down.
+    /// Share of complete stacks among those that do not pass through generated code, in millionths, rounded down.
     pub(super) fn complete_millionths(&self) -> u64 {
         let judged = self.complete + self.others.values().sum::<u64>();
         (self.complete * 1_000_000).checked_div(judged).unwrap_or(1_000_000)
@@ -105,8 +105,8 @@ impl Stacks {
 }
 
 impl Stack {
-    /// The first frame without call frame information is in no file that has a name on disk, or is one of the functions that V8 generates
-    /// when node is built. What lies beyond is not known.
+    /// Returns true if the first frame without call frame information is in no named file on disk, or is one of the functions
+    /// that V8 generates when node is built. The rest of the stack is unknown.
     fn is_through_generated_code(&self) -> bool {
         let is_generated = |frame: &Frame| {
             frame.module.is_empty()

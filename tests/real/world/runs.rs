@@ -16,16 +16,16 @@ use super::oracle::{self, Counted};
 use super::profile::{self, Profile};
 use super::surroundings::Surroundings;
 
-/// A program of the table takes at most some seconds alone.
+/// Time limit of a program alone; those in the table take a few seconds at most.
 const LONGEST_ALONE: Duration = Duration::from_secs(60);
-/// Ten times as long as the slowest one takes: a hang is a failure, not the end of all.
+/// Time limit under jjleak: ten times the duration of the slowest program. It turns a hang into a failure.
 const LONGEST_PROFILED: Duration = Duration::from_secs(300);
-/// A machine for CI has a little more; jjleak itself should take a hundredth.
+/// Memory limit: a CI machine has a little more; jjleak itself should use a hundredth.
 const MOST_MEMORY_KIB: u64 = 12 << 20;
-/// Short enough for jjleak's peak to be seen before it ends.
+/// Interval of memory readings, short enough to observe jjleak's peak before it ends.
 const BETWEEN_SCANS: Duration = Duration::from_millis(10);
 
-/// What a program does without jjleak.
+/// Results of a program without jjleak.
 #[derive(Debug)]
 pub(super) struct Alone {
     pub(super) code: Option<i32>,
@@ -34,14 +34,14 @@ pub(super) struct Alone {
     pub(super) time: Duration,
 }
 
-/// What it does under jjleak, and what jjleak says.
+/// Results under jjleak, and jjleak's own output.
 #[derive(Debug)]
 pub(super) struct Profiled {
     pub(super) stdout: Vec<u8>,
     pub(super) jjleak_code: Option<i32>,
     pub(super) stderr: String,
     pub(super) time: Duration,
-    /// jjleak's own resident memory at its peak, in KiB.
+    /// Peak resident memory of jjleak itself, in KiB.
     pub(super) peak_kib: u64,
     pub(super) profiles: BTreeMap<u32, Profile>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Measured {
     pub(super) alone: Alone,
     pub(super) first: Profiled,
     pub(super) second: Profiled,
-    /// With the counter.
+    /// The run with the counter.
     pub(super) observed: Profiled,
     pub(super) oracle: BTreeMap<u32, Counted>,
 }
@@ -64,7 +64,7 @@ pub(super) fn measure(surroundings: &Surroundings, jjleak: &Path) -> Measured {
     let counts = output.path().join("counts");
     fs::create_dir(&kept).unwrap();
     fs::create_dir(&counts).unwrap();
-    // Servers that are no longer root write theirs there, too.
+    // Servers that have dropped root write their files there, too.
     fs::set_permissions(output.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&counts, fs::Permissions::from_mode(0o777)).unwrap();
     let profiled = |name: &str, before: &[String]| {
@@ -102,7 +102,7 @@ fn run_profiled(
     surroundings.renew();
     fs::create_dir(output).unwrap();
     let report = output.join("report.json");
-    // A mount namespace of its own, in which what jjleak keeps of programs it has seen is this program's alone.
+    // A separate mount namespace, so that jjleak's caches contain this program only.
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--mount", "/bin/sh", "-c"]);
     command
@@ -121,7 +121,7 @@ fn run_profiled(
     }
 }
 
-/// Runs a command to its end: how it ended, and the most memory that it had itself, in KiB.
+/// Runs a command to its end. Returns its status and its own peak memory in KiB.
 fn end(
     surroundings: &Surroundings,
     mut command: Command,
@@ -136,7 +136,7 @@ fn end(
     let mut peak = 0;
     loop {
         let status = fs::read_to_string(format!("/proc/{}/status", group.0.id())).unwrap_or_default();
-        // A process that has ended has none.
+        // A process that has ended has no memory figures.
         peak = kib(&status, "VmHWM:").unwrap_or(peak);
         if let Some(status) = group.0.try_wait().unwrap() {
             return (status, peak);
@@ -148,12 +148,12 @@ fn end(
     }
 }
 
-/// A process, and those of its group that outlive it.
+/// A process, and the processes of its group that outlive it.
 struct Group(Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nobody is left, as a rule.
+        // Usually, none is left.
         let _ = killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL);
         let _ = self.0.wait();
     }
@@ -172,7 +172,7 @@ fn stderr(output: &Path) -> String {
     String::from_utf8_lossy(&fs::read(output.join("stderr")).unwrap()).into_owned()
 }
 
-/// The last lines of what was said.
+/// The last lines of an output.
 pub(super) fn tail(said: &str) -> String {
     let lines: Vec<_> = said.lines().rev().take(4).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join(" / ")

@@ -1,4 +1,4 @@
-//! Where a program runs: its folder, its environment, and the packages that it needs.
+//! Surroundings of a program: its folder, its environment, and the packages that it needs.
 
 use std::env;
 use std::fs;
@@ -10,23 +10,23 @@ use tempfile::TempDir;
 
 use super::table::{Package, Program};
 
-/// Where `cargo xtask` has put what comes from registries.
+/// Environment variable with the folder in which `cargo xtask` has stored packages from registries.
 const CACHE: &str = "JJLEAK_WORLD_CACHE";
 
-/// Debian's folders only: what a developer has put before them may be a script.
+/// Debian's folders only: a developer's additions may contain scripts of the same names.
 const FOLDERS: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A program's folder, prepared, and how it is called there.
+/// The prepared folder and the command of a program.
 pub(crate) struct Surroundings {
-    /// As it was prepared; each run has a copy.
+    /// The prepared state, copied for each run.
     prepared: TempDir,
-    /// Where each run finds itself.
+    /// Working directory of the runs.
     folder: TempDir,
     words: Vec<String>,
     environment: Vec<(String, String)>,
 }
 
-/// Why a program cannot run, if so.
+/// Reason why a program cannot run, if any.
 pub(super) fn lack(program: &Program) -> Option<String> {
     program.packages.iter().find_map(|package| {
         let (there, name) = match package {
@@ -94,7 +94,7 @@ impl Surroundings {
         copy(self.folder.path(), self.prepared.path());
     }
 
-    /// Makes the folder what it was before the first run.
+    /// Restores the prepared state of the folder.
     pub(super) fn renew(&self) {
         for entry in fs::read_dir(self.folder.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -112,25 +112,25 @@ impl Surroundings {
         self.folder.path()
     }
 
-    /// The command's words.
+    /// Words of the command.
     pub(super) fn words(&self) -> &[String] {
         &self.words
     }
 
-    /// Gives a command the program's environment, and no more.
+    /// Sets the environment of a command to exactly the program's.
     pub(super) fn surround<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)))
     }
 }
 
-/// A folder that servers' own users can enter.
+/// A folder that other users, such as those of servers, can enter.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     folder
 }
 
-/// Copies all that is in a folder, with owners and times.
+/// Copies the content of a folder, with owners and times.
 fn copy(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status().unwrap();
     assert!(status.success(), "cannot copy {} to {}", from.display(), to.display());
@@ -140,12 +140,12 @@ fn cache() -> PathBuf {
     env::var_os(CACHE).map(PathBuf::from).unwrap_or_default()
 }
 
-/// Where a registry's package lies.
+/// Path of a package from a registry.
 fn fetched(registry: &str, name: &str) -> PathBuf {
     cache().join(registry).join(name)
 }
 
-/// The toolchain itself: what rustup puts on the PATH starts it.
+/// Path of the toolchain itself: rustup's programs on the PATH are only proxies.
 fn toolchain() -> PathBuf {
     let output = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())

@@ -1,4 +1,4 @@
-//! Programs that are built here, by compilers and linkers of others.
+//! Programs that are built here with third-party compilers and linkers.
 
 use super::{Exception, Oracle, Package, Program, Target, debian};
 
@@ -9,7 +9,7 @@ const SANITIZER: &[Package] = &[
     debian("/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.asan-x86_64.a", "libclang-rt-14-dev"),
 ];
 
-/// Allocates by the C library's functions and by its own sizes, at three depths.
+/// A C++ program that allocates map nodes, strings, and vectors of many sizes.
 const SOURCE: &str = "cat > a.cpp <<'E'\n\
     #include <cstdio>\n#include <map>\n#include <string>\n#include <vector>\n\
     int main() { std::map<std::string, std::vector<int>> m; for (int i = 0; i < 500; i++) m[std::to_string(i * 7919)].resize(i); \

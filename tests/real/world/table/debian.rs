@@ -1,4 +1,4 @@
-//! Debian's programs, as they are.
+//! Debian's programs, unmodified.
 
 use super::{Exception, Oracle, Package, Program, Target, debian};
 

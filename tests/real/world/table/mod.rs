@@ -1,6 +1,6 @@
-//! Programs of the world: what each needs, how it is run, and what its figures are compared with.
+//! Table of the programs: their packages, their commands, and their oracles.
 //!
-//! Data alone: `cargo xtask world` installs what it names, and the tests run it.
+//! Data only: `cargo xtask world` installs the packages, and the tests run the programs.
 
 mod built;
 mod debian;
@@ -8,76 +8,77 @@ mod languages;
 mod registries;
 mod servers;
 
-/// A program that nobody here wrote, or that a toolchain of others has built.
+/// A third-party program, or one built by a third-party toolchain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) packages: &'static [Package],
-    /// Lines for the shell, run in the program's folder before all runs.
+    /// Shell commands, run in the program's folder before all runs.
     pub(crate) prepare: &'static [&'static str],
-    /// In every word `{folder}` is the folder, and `{wheels}`, `{npm}` and `{crates}` are where packages of registries lie.
+    /// In every word, `{folder}` stands for the folder, and `{wheels}`, `{npm}` and `{crates}` for the folders of packages from
+    /// registries.
     pub(crate) command: &'static [&'static str],
     pub(crate) environment: &'static [(&'static str, &'static str)],
     pub(crate) oracle: Oracle,
     pub(crate) exceptions: &'static [Exception],
-    /// Whether `cargo xtask test` runs it.
+    /// True if `cargo xtask test` runs it.
     pub(crate) is_in_tests: bool,
 }
 
-/// What has to be installed.
+/// A required package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Package {
-    /// A file, and the Debian package that holds it.
+    /// A file, and the Debian package that contains it.
     Debian { file: &'static str, package: &'static str },
-    /// The same, of a package that comes with a service, which stays off.
+    /// The same for a package that comes with a service, which must stay off.
     Service { file: &'static str, package: &'static str, service: &'static str },
     /// `NAME==VERSION` of `PyPI`.
     Wheel(&'static str),
     /// `NAME@VERSION` of npm.
     Npm(&'static str),
-    /// `NAME@VERSION` of crates.io: built by cargo with its default linker.
+    /// `NAME@VERSION` of crates.io, built by cargo with its default linker.
     Crate(&'static str),
 }
 
-/// Who else knows what a program allocates.
+/// Independent source of a program's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Oracle {
     /// The preloaded counter, in the same run as jjleak.
     Counter,
-    /// The same, which does not see calls of the allocators in these modules.
+    /// The same, except that it does not see calls of the allocators in these modules.
     CounterBeside(&'static [&'static str]),
-    /// What `AddressSanitizer` prints of itself at the end.
+    /// Statistics that `AddressSanitizer` prints at the end.
     AddressSanitizer,
-    /// Nobody, for this reason: only losses, stacks and output are judged.
+    /// None, for this reason: only losses, stacks and output are judged.
     Nobody(&'static str),
 }
 
-/// A known deviation from what should be.
+/// A known deviation from a target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exception {
     pub(crate) of: Target,
     pub(crate) why: &'static str,
 }
 
-/// What should be so of every program.
+/// Requirement on every program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    /// Allocations and bytes are the oracle's.
+    /// Allocations and bytes match the oracle.
     Allocated,
-    /// What lives at the end is the oracle's.
+    /// Live blocks and bytes at the end match the oracle.
     Live,
-    /// Without the counter as much is counted as with it.
+    /// Figures without the counter match those with it.
     Unobserved,
     /// Stacks of the second run are complete.
     Complete,
     /// Nothing is lost.
     Losses,
-    /// Output and exit code are as without jjleak.
+    /// Output and exit code are the same as without jjleak.
     Output,
 }
 
 impl Program {
-    /// A program that the counter sees all of.
+    /// A program whose allocations are all visible to the counter.
     const fn new(name: &'static str, packages: &'static [Package], command: &'static [&'static str]) -> Self {
         Self {
             name,

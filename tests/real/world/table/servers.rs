@@ -1,4 +1,4 @@
-//! Servers, each with a client that ends it: both are followed.
+//! Servers, each with a client that ends it; both are followed.
 
 use super::{Package, Program, debian};
 
