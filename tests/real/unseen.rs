@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
 use tempfile::TempDir;
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
 use crate::support::compile;
-use crate::support::jjleak::Ended;
+use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
 
 /// Exit code of `--strict` if something was lost.
@@ -106,4 +107,41 @@ fn programs_without_an_allocator_and_those_that_never_allocate_are_no_loss() {
 
     assert_eq!(ended.reports().iter().filter(|report| report.process.comm == "silent").count(), 3);
     ended.reports().iter().for_each(assert_nothing_lost);
+}
+
+/// Blocks that the library of `loaded_late.c` allocates, and the bytes of each.
+const OF_LIBRARY: (u64, u64) = (10, 5000);
+
+#[test]
+fn a_library_with_an_allocator_that_is_loaded_late_is_a_loss_and_is_counted_the_next_time() {
+    require_bpf!();
+    let (program, library) = compile::loading_late();
+    let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let program = compile::copy(&program, here.path());
+    let library = compile::copy(&library, elsewhere.path());
+    let run = || {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["--strict", "--format", "json", "--"])
+            .arg(&program)
+            .env("LATE_LIBRARY", &library)
+            .stdout(Stdio::piped());
+        Jjleak::start(command).end()
+    };
+    let counted = |report: &Document| {
+        let of_library =
+            report.stacks.iter().filter(|stack| stack.frames[0].module.ends_with("libloaded-late.so"));
+        let sizes = of_library.map(|stack| (stack.allocated.objects, stack.allocated.bytes));
+        sizes.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    };
+
+    let (first, second) = (run(), run().assert_done());
+
+    assert_eq!(first.status.code(), Some(LOSS), "{:#?}", first.stderr);
+    let report = first.report();
+    let named = losses(&report);
+    assert!(named.contains_key("late_probes") || named.contains_key("unseen_file"), "{named:?}");
+    let (blocks, bytes) = OF_LIBRARY;
+    assert_eq!(counted(&second.report()), (blocks, blocks * bytes));
+    assert_nothing_lost(&second.report());
 }

@@ -249,6 +249,16 @@ pub(crate) fn tail_calls(compiler: &str, flags: &[&str]) -> PathBuf {
     compile_with(compiler, &name, &["tail_calls.c".to_owned()], flags)
 }
 
+/// A program that loads a library with an allocator of its own and ends at once, and the library; not remembered.
+pub(crate) fn loading_late() -> (PathBuf, PathBuf) {
+    let source = ["loaded_late.c".to_owned()];
+    let library = ["-DLIBRARY", "-O1", "-shared", "-fPIC", "-fno-builtin", "-Wl,-Bsymbolic"];
+    (
+        compile_with("cc", "loading-late", &source, &["-O1"]),
+        compile_with("cc", "libloaded-late.so", &source, &library),
+    )
+}
+
 /// A program that allocates in fibres; not cached.
 pub(crate) fn fibres(flags: &[&str]) -> PathBuf {
     compile_with("cc", &format!("fibres{}", flags.concat()), &["fibres.c".to_owned()], flags)
