@@ -122,7 +122,7 @@ mod tests {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
             if let Some(headers) = parse(bytes.as_slice()) {
                 let code = Part::of_code(&(value..value.saturating_add(1)), value);
-                headers.layout.addend(&code, &std::iter::once(code.clone()));
+                headers.layout.addend(&code, &std::iter::once(code.clone()).collect());
             }
         }
     }

@@ -5,12 +5,19 @@
 //! page of one segment is the first page of the next, and is mapped twice, at two addresses. An offset in such a page is
 //! ambiguous, so no function here takes a bare offset.
 
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::Mapping;
 
 /// Size of a memory page.
 pub(super) const PAGE_BYTES: u64 = 4096;
+/// Maximum number of loaded segments of a file; linkers create up to ten. Each mapping is compared with each segment.
+const MAX_SEGMENTS: usize = 64;
+/// Maximum number of mapped parts of a file that are compared to resolve ambiguity. A file has a part per segment, and some more
+/// where a process has changed the protection of pages.
+const MAX_VOTERS: usize = 1024;
 
 /// A loaded segment of a file (`PT_LOAD`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +34,26 @@ pub(super) struct Layout {
     segments: Vec<Segment>,
     /// True if the file is loaded at the addresses that it states (`ET_EXEC`).
     is_fixed: bool,
+}
+
+/// The mapped parts of one file.
+#[derive(Debug, Default)]
+pub(super) struct FileParts {
+    parts: Vec<Part>,
+    /// Number of parts that agree with a load bias, by load bias. Few files need it; it is the same for all parts of a file.
+    votes: OnceCell<HashMap<u64, usize>>,
+}
+
+impl FileParts {
+    pub(super) fn push(&mut self, part: Part) {
+        self.parts.push(part);
+    }
+}
+
+impl FromIterator<Part> for FileParts {
+    fn from_iter<T: IntoIterator<Item = Part>>(parts: T) -> Self {
+        Self { parts: parts.into_iter().collect(), votes: OnceCell::new() }
+    }
 }
 
 /// A mapped part of a file.
@@ -88,7 +115,11 @@ impl Layout {
         // Loaders map no other segments: an address and its file offset must be congruent modulo the page size.
         let is_possible =
             |segment: &Segment| segment.file_size > 0 && segment.addend().is_multiple_of(PAGE_BYTES);
-        Self { segments: segments.filter(is_possible).collect(), is_fixed }
+        let segments: Vec<_> = segments.filter(is_possible).take(MAX_SEGMENTS + 1).collect();
+        if segments.len() > MAX_SEGMENTS {
+            return Self::default();
+        }
+        Self { segments, is_fixed }
     }
 
     #[cfg(test)]
@@ -96,10 +127,10 @@ impl Layout {
         &self.segments
     }
 
-    /// Difference between addresses and file offsets of mapped code, wrapping. `mapped` are all mappings of the same file: all
-    /// segments share one load bias, so that the other mappings resolve ambiguity. `None` if the part is not code of the file, or
+    /// Difference between addresses and file offsets of mapped code, wrapping. `mapped` are all parts of the same file: all
+    /// segments share one load bias, so that the other parts resolve ambiguity. `None` if the part is not code of the file, or
     /// the result is not certain.
-    pub(super) fn addend(&self, code: &Part, mapped: &(impl Iterator<Item = Part> + Clone)) -> Option<u64> {
+    pub(super) fn addend(&self, code: &Part, mapped: &FileParts) -> Option<u64> {
         // A mapping belongs to the segment that it shares most bytes with; with others, it shares only the common page.
         let most = self.segments.iter().map(|segment| segment.shares(code)).max()?;
         let possible = |segment: &&Segment| {
@@ -112,17 +143,30 @@ impl Layout {
         if let [only] = candidates[..] {
             return Some(only.addend());
         }
-        let agreeing = |candidate: &Segment| {
-            let bias = candidate.bias(code);
-            let agrees = |part: &Part| {
-                self.segments.iter().any(|segment| segment.can_be(part) && segment.bias(part) == bias)
-            };
-            mapped.clone().filter(agrees).count()
-        };
-        let votes: Vec<_> = candidates.iter().map(|segment| agreeing(segment)).collect();
+        let agreeing = mapped.votes.get_or_init(|| self.votes(&mapped.parts));
+        let votes = candidates.iter().map(|segment| agreeing.get(&segment.bias(code)).copied());
+        let votes: Vec<_> = votes.map(Option::unwrap_or_default).collect();
         let best = votes.iter().max()?;
         let mut elected = candidates.iter().zip(&votes).filter(|(_, votes)| *votes == best);
         elected.next().filter(|_| elected.next().is_none()).map(|(segment, _)| segment.addend())
+    }
+
+    /// Number of mapped parts that agree with a load bias, by load bias; empty if there are too many parts.
+    fn votes(&self, mapped: &[Part]) -> HashMap<u64, usize> {
+        let mut votes = HashMap::new();
+        if mapped.len() > MAX_VOTERS {
+            return votes;
+        }
+        for part in mapped {
+            let possible = self.segments.iter().filter(|segment| segment.can_be(part));
+            let mut biases: Vec<_> = possible.map(|segment| segment.bias(part)).collect();
+            biases.sort_unstable();
+            biases.dedup();
+            for bias in biases {
+                *votes.entry(bias).or_default() += 1;
+            }
+        }
+        votes
     }
 
     /// File offset of the code at an address.
@@ -179,7 +223,7 @@ mod tests {
         let segments = by_lld();
         let code = part(&segments[1], 0x5555_5555_4000);
         assert_eq!(code.offsets.start, 0x15000);
-        let addend = layout(&segments).addend(&code, &std::iter::empty());
+        let addend = layout(&segments).addend(&code, &FileParts::default());
         assert_eq!(addend, Some(0x1000));
         assert_eq!(layout(&segments).common_addend(), Some(0x1000));
     }
@@ -188,7 +232,7 @@ mod tests {
     fn a_part_that_the_text_was_split_into_is_of_the_same_segment() {
         let segments = by_lld();
         let rest = Part { begin: 0x9000, offsets: 0x20000..0x21000, executable: true };
-        assert_eq!(layout(&segments).addend(&rest, &std::iter::empty()), Some(0x1000));
+        assert_eq!(layout(&segments).addend(&rest, &FileParts::default()), Some(0x1000));
     }
 
     #[test]
@@ -196,7 +240,7 @@ mod tests {
         let segments = by_lld();
         for offsets in [0x1000..0x2000, 0x51000..0x54000, 0x100_0000..0x100_1000] {
             let code = Part { begin: 0x7000, offsets, executable: true };
-            assert_eq!(layout(&segments).addend(&code, &std::iter::empty()), None);
+            assert_eq!(layout(&segments).addend(&code, &FileParts::default()), None);
         }
     }
 
@@ -212,16 +256,19 @@ mod tests {
         ];
         let layout = layout(&segments);
         let mapped: Vec<_> = segments.iter().map(|segment| part(segment, 0x7f00_0000_0000)).collect();
+        let parts: FileParts = mapped.iter().cloned().collect();
         for (segment, code) in segments.iter().zip(&mapped).skip(1) {
-            assert_eq!(layout.addend(code, &mapped.iter().cloned()), Some(segment.addend()), "{segment:x?}");
+            assert_eq!(layout.addend(code, &parts), Some(segment.addend()), "{segment:x?}");
         }
+        let repeated: FileParts = mapped.iter().cycle().take(MAX_VOTERS + 1).cloned().collect();
+        assert_eq!(layout.addend(&mapped[1], &repeated), None, "too many to compare");
         // By itself, a large mapping belongs to the large segment, and a small one is ambiguous.
-        assert_eq!(layout.addend(&mapped[3], &std::iter::empty()), Some(0x3000));
-        assert_eq!(layout.addend(&mapped[1], &std::iter::empty()), None);
+        assert_eq!(layout.addend(&mapped[3], &FileParts::default()), Some(0x3000));
+        assert_eq!(layout.addend(&mapped[1], &FileParts::default()), None);
         assert_eq!(layout.common_addend(), None);
         let fixed = Layout { is_fixed: true, ..layout };
         let at_its_address = part(&segments[1], 0);
-        assert_eq!(fixed.addend(&at_its_address, &std::iter::empty()), Some(0x1000));
+        assert_eq!(fixed.addend(&at_its_address, &FileParts::default()), Some(0x1000));
     }
 
     /// With an executable stack, old kernels make all mappings executable (`READ_IMPLIES_EXEC`) and merge adjacent ones.
@@ -229,7 +276,16 @@ mod tests {
     fn code_within_a_mapping_that_begins_before_it_is_found() {
         let segments = [segment(0, 0, 0x600, false), segment(0x1000, 0x1000, 0x5000, true)];
         let joined = Part { begin: 0x40_0000, offsets: 0..0x6000, executable: true };
-        assert_eq!(layout(&segments).addend(&joined, &std::iter::empty()), Some(0));
+        assert_eq!(layout(&segments).addend(&joined, &FileParts::default()), Some(0));
+    }
+
+    #[test]
+    fn a_file_with_more_segments_than_any_linker_creates_has_no_layout() {
+        let segments: Vec<_> =
+            (0..=MAX_SEGMENTS as u64).map(|index| segment(index << 12, index << 12, 0x1000, true)).collect();
+        assert_eq!(layout(&segments[1..]).segments().len(), MAX_SEGMENTS);
+        assert_eq!(layout(&segments).segments(), []);
+        assert_eq!(layout(&segments).addend(&part(&segments[0], 0), &FileParts::default()), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use object::ReadCache;
 
 use super::headers::Headers;
-use super::layout::Part;
+use super::layout::{FileParts, Part};
 use super::{FileId, FileVersion, Mapping, Pid, Root, debug_file, exports, mapped_file};
 
 /// Maximum size of a file that is read into memory. Builds of browsers and compilers with full debug information come close; a
@@ -67,10 +67,9 @@ impl Module {
     }
 
     /// Difference between the addresses in the program headers and the file offsets of mapped code, wrapping. `mapped` are all
-    /// mappings of the process, of any file. `None` if the part is not code of the file, or the result is not certain.
-    pub(super) fn addend(&self, code: &Part, mapped: &[Mapping]) -> Option<u64> {
-        let of_file = mapped.iter().filter(|mapping| mapping.file == Some(self.version.file));
-        self.headers.layout.addend(code, &of_file.map(Part::of))
+    /// parts of the file that the process maps. `None` if the part is not code of the file, or the result is not certain.
+    pub(super) fn addend(&self, code: &Part, mapped: &FileParts) -> Option<u64> {
+        self.headers.layout.addend(code, mapped)
     }
 
     /// Build ID in hex; empty if there is none.

@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use jjleak_common::unwind::{MAX_FOUND, code_identity};
 
-use super::layout::Part;
+use super::layout::{FileParts, Part};
 use super::module::{Module, ModuleFiles};
 use super::regions::{FilePlace, Regions};
 use super::{FileId, FileVersion, Mapping, Pid, is_alive};
+use crate::fast_map::{FastMap, fast_map};
 
 /// Index of a module in its [`ModuleTable`]; stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +65,7 @@ impl ModuleTable {
         self.regions.begin_look();
         let mut new = Vec::new();
         let mut tried = std::mem::take(&mut self.unopened);
+        let parts = parts_by_file(mappings);
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
             let Some(file_id) = mapping.file else { continue };
             let known = self.by_file.get(&file_id).copied();
@@ -71,7 +73,7 @@ impl ModuleTable {
                 if known.is_none() {
                     new.push(module);
                 }
-                let addend = self.get(module).addend(&Part::of(mapping), mappings);
+                let addend = self.get(module).addend(&Part::of(mapping), &parts[&file_id]);
                 let place = FilePlace { module, offset: mapping.file_offset, addend };
                 self.regions.map(&mapping.addresses, mapping.identity(), place);
             }
@@ -85,7 +87,7 @@ impl ModuleTable {
         let identity = code_identity(device, inode, addresses.start.wrapping_sub(file_offset));
         let known = self.by_file.get(&module.version.file).copied();
         let module = known.unwrap_or_else(|| self.add(module));
-        let addend = self.get(module).addend(&Part::of_code(addresses, file_offset), &[]);
+        let addend = self.get(module).addend(&Part::of_code(addresses, file_offset), &FileParts::default());
         self.regions.map(addresses, identity, FilePlace { module, offset: file_offset, addend });
     }
 
@@ -181,6 +183,17 @@ impl ModuleTable {
         self.modules.push(module);
         id
     }
+}
+
+/// The mapped parts of each file.
+fn parts_by_file(mappings: &[Mapping]) -> FastMap<FileId, FileParts> {
+    let mut parts = fast_map::<_, FileParts>(0);
+    for mapping in mappings {
+        if let Some(file) = mapping.file {
+            parts.entry(file).or_default().push(Part::of(mapping));
+        }
+    }
+    parts
 }
 
 #[cfg(test)]
