@@ -45,14 +45,20 @@ impl Regions {
     }
 
     /// Adds a mapping, to the first layer where nothing else overlaps. If a process maps more files at one place than there are
-    /// layers, the rest get no symbols.
+    /// layers, the rest get no symbols. An addend that is unknown now may be known from another scan, which saw more of the file's
+    /// mappings; it is the same, because the file and its place are.
     pub(super) fn map(&mut self, range: &Range<u64>, identity: u64, place: FilePlace) {
-        let is_same = |region: &Region| {
-            let known = region.place;
-            region.identity == identity && (known.module, known.addend) == (place.module, place.addend)
+        let addend_in = |regions: &BTreeMap<u64, Region>| {
+            place.addend.or_else(|| overlapping(regions, range).find_map(|(_, region)| region.place.addend))
         };
-        let fits =
-            |regions: &BTreeMap<u64, Region>| overlapping(regions, range).all(|(_, region)| is_same(region));
+        let fits = |regions: &BTreeMap<u64, Region>| {
+            let addend = addend_in(regions);
+            overlapping(regions, range).all(|(_, region)| {
+                let known = region.place;
+                let agrees = known.addend.is_none() || known.addend == addend;
+                region.identity == identity && known.module == place.module && agrees
+            })
+        };
         let index = match self.layers.iter().position(fits) {
             Some(index) => index,
             None if self.layers.len() < usize::from(layer::MAX) => {
@@ -62,6 +68,7 @@ impl Regions {
             None => return,
         };
         let regions = &mut self.layers[index];
+        let addend = addend_in(regions);
         // Merge adjacent parts of the same file.
         let (mut start, mut end) = (range.start, range.end);
         let parts: Vec<u64> = overlapping(regions, range).map(|(start, _)| start).collect();
@@ -69,7 +76,7 @@ impl Regions {
             start = start.min(part);
             end = end.max(regions.remove(&part).map_or(end, |region| region.end));
         }
-        let place = FilePlace { offset: place.offset.wrapping_sub(range.start - start), ..place };
+        let place = FilePlace { offset: place.offset.wrapping_sub(range.start - start), addend, ..place };
         regions.insert(start, Region { end, place, identity, seen: self.looks });
     }
 
@@ -222,6 +229,21 @@ mod tests {
         for (address, offset) in [(0x7010, 0x1010), (0x8010, 0x2010), (0xa010, 0x4010)] {
             assert_eq!(regions.of_frame(address, 0, &NOTHING), Some(located_at(FIRST, offset)));
         }
+    }
+
+    #[test]
+    fn an_addend_that_becomes_known_stays_known() {
+        let mut regions = Regions::default();
+        let first = mapping(0x7000..0x9000, FIRST);
+        let addresses = [None, Some(ADDEND), None].map(|addend| {
+            regions.begin_look();
+            let place = FilePlace { module: FIRST, offset: first.file_offset, addend };
+            regions.map(&first.addresses, first.identity(), place);
+            let found = regions.of_frame(0x7010, 0, &NOTHING);
+            assert_eq!(found, regions.newest(0x7010));
+            found.unwrap().address
+        });
+        assert_eq!(addresses, [None, Some(0x1010 + ADDEND), Some(0x1010 + ADDEND)]);
     }
 
     #[test]
