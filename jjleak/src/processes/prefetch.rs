@@ -21,8 +21,8 @@ use super::{Module, ModuleFiles, ModuleTable, Pid};
 pub const MAX_EXPECTED: usize = 256;
 /// Maximum number of entries read of a folder of libraries.
 const MAX_ENTRIES: usize = 256;
-/// Maximum number of folders to read.
-const MAX_FOLDERS: usize = 64;
+/// Maximum number of folders to read, and of folders in a run path.
+pub(super) const MAX_FOLDERS: usize = 64;
 /// Time limit of the search. The program waits meanwhile, and the loader reads the same folders afterwards.
 const MAX_TIME: Duration = Duration::from_millis(200);
 /// Mode bit of world-writable folders: any user may have placed files there.
@@ -145,6 +145,9 @@ impl Search {
     /// Adds the dependencies of a library, which are loaded right after it.
     fn add_needed(&mut self, path: &Path, dynamic: &Dynamic) {
         for name in dynamic.needed.iter().filter(|name| !name.contains('/')) {
+            if self.is_over() {
+                return;
+            }
             let own = dynamic.run_path.iter().map(PathBuf::as_path).chain(path.parent());
             let found = own.chain(self.folders.iter().map(PathBuf::as_path)).map(|folder| folder.join(name));
             let found = found.into_iter().find(|path| path.exists());
@@ -210,7 +213,8 @@ fn read_dynamic<'data>(elf: impl ReadRef<'data>, origin: &Path) -> Option<Dynami
                 let folders = path.split(':').map(|folder| {
                     PathBuf::from(folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
                 });
-                dynamic.run_path.extend(folders.filter(|folder| folder.is_absolute()));
+                let room = MAX_FOLDERS - dynamic.run_path.len();
+                dynamic.run_path.extend(folders.filter(|folder| folder.is_absolute()).take(room));
             }
             _ => {}
         }

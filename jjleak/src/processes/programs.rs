@@ -10,14 +10,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use object::elf::ELFMAG;
 
-use super::prefetch::{SYSTEM, dynamic_of};
+use super::prefetch::{MAX_FOLDERS, SYSTEM, dynamic_of};
 use super::{FileVersion, Module, ModuleFiles, Pid};
 
 /// Maximum number of libraries of a program to look up. Large programs need about a hundred.
 const MAX_NEEDED: usize = 256;
+/// Maximum number of names of libraries to look for, found or not; the names are the program's.
+const MAX_NAMES: usize = 2 * MAX_NEEDED;
+/// Time limit of the search: each name is looked for in each folder. From the disk, a hundred libraries take some 100 ms.
+const MAX_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of words of a command to inspect.
 const MAX_WORDS: usize = 256;
 /// Maximum number of programs of a command to prepare for.
@@ -61,16 +66,24 @@ impl ModuleFiles {
     /// Finds the libraries of a program by name, in the root of a process. Searches like the loader, without its environment
     /// variables and cache.
     pub fn needed_by(&mut self, pid: Pid, program: &Rc<Module>) -> ProgramFiles {
+        self.needed_until(Instant::now() + MAX_TIME, pid, program)
+    }
+
+    fn needed_until(&mut self, end: Instant, pid: Pid, program: &Rc<Module>) -> ProgramFiles {
         let (mut modules, mut lacks) = (vec![Rc::clone(program)], false);
         let (mut known, mut next) = (HashSet::new(), 0);
-        let mut run_path = Vec::new();
+        let (mut run_path, mut looked_for) = (Vec::new(), 0);
         while let Some(module) = modules.get(next).cloned()
             && modules.len() < MAX_NEEDED
         {
             next += 1;
             let dynamic = dynamic_of(&module);
-            run_path.extend(dynamic.run_path);
+            add_folders(&mut run_path, dynamic.run_path);
             for name in dynamic.needed.into_iter().filter(|name| known.insert(name.clone())) {
+                if looked_for == MAX_NAMES || Instant::now() >= end {
+                    return ProgramFiles { modules, lacks: true };
+                }
+                looked_for += 1;
                 let beside = module.path.parent().map(Path::to_path_buf);
                 let system = SYSTEM.iter().map(PathBuf::from);
                 let folders = run_path.iter().cloned().chain(beside).chain(system);
@@ -90,6 +103,15 @@ impl ModuleFiles {
         let folders: Vec<_> = env::split_paths(&path).collect();
         let paths = programs_in(words, &folders);
         paths.iter().filter_map(|path| self.open_path(pid, path).ok()).collect()
+    }
+}
+
+/// Adds folders to a run path, each once, up to a limit: they are the program's.
+fn add_folders(run_path: &mut Vec<PathBuf>, folders: Vec<PathBuf>) {
+    for folder in folders {
+        if run_path.len() < MAX_FOLDERS && !run_path.contains(&folder) {
+            run_path.push(folder);
+        }
     }
 }
 
@@ -152,7 +174,20 @@ mod tests {
         let ProgramFiles { modules, lacks } = files.needed_by(pid, &program);
         let has = |name: &str| modules.iter().any(|module| module.path.to_string_lossy().contains(name));
         assert!(has("libc.so") && !lacks, "{modules:?}");
+        let ProgramFiles { modules, lacks } = files.needed_until(Instant::now(), pid, &program);
+        assert!(modules.len() == 1 && lacks, "the time is over");
         let other = FileVersion { changed: (1, 1), ..program.version };
         assert!(ModuleFiles::default().open_program(&[pid], Path::new("/bin/sh"), Some(other)).is_none());
+    }
+
+    #[test]
+    fn a_run_path_has_each_folder_once_and_no_more_than_any_program_needs() {
+        let mut run_path = Vec::new();
+        for _ in 0..2 {
+            add_folders(&mut run_path, vec!["/a".into(), "/b".into(), "/a".into()]);
+        }
+        assert_eq!(run_path, ["/a", "/b"].map(PathBuf::from));
+        add_folders(&mut run_path, (0..1000).map(|number| format!("/{number}").into()).collect());
+        assert_eq!(run_path.len(), MAX_FOLDERS);
     }
 }
