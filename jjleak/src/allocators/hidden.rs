@@ -41,6 +41,7 @@ fn begins_string(constants: &[u8], first: u8, finder: &Finder<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocators::test_elf;
 
     #[test]
     fn a_message_is_one_where_a_string_begins_with_it() {
@@ -48,5 +49,20 @@ mod tests {
         assert!(begins(b"<message>: out of memory"));
         assert!(begins(b"other\0<message>: "));
         assert!(!begins(b"look for \"<message>: \"\0") && !begins(b"message>: "));
+    }
+
+    #[test]
+    fn overlapping_sections_are_not_all_searched() {
+        let mut file = test_elf::elf(&[0xc3], &[]);
+        let length = file.len() as u64;
+        for _ in 0..9 {
+            // SHT_PROGBITS, SHF_ALLOC; the whole file.
+            file.extend([0, 0, 0, 0, 1, 0, 0, 0]);
+            file.extend([2, 0, 0, length, 0, 0, 0].map(u64::to_le_bytes).concat());
+        }
+        file[60] = 3 + 9; // e_shnum
+        let image = Image::parse(&file, None, "", &[], |_| Vec::new()).unwrap();
+        let bytes: usize = image.constants().map(<[u8]>::len).sum();
+        assert!((1..=file.len()).contains(&bytes), "{bytes} of {}", file.len());
     }
 }

@@ -284,12 +284,16 @@ impl<'data> Image<'data> {
         })
     }
 
-    /// Read-only data, which includes the strings.
+    /// Read-only data, which includes the strings. Ends early where sections overlap, so that they hold more bytes than the file.
     pub(super) fn constants(&self) -> impl Iterator<Item = &'data [u8]> {
         let sections = self.file.sections().filter(|section| {
             section.kind() == SectionKind::ReadOnlyString || section.kind() == SectionKind::ReadOnlyData
         });
-        sections.filter_map(|section| section.data().ok())
+        let mut room = self.file.data().len();
+        sections.filter_map(|section| section.data().ok()).map_while(move |bytes| {
+            room = room.checked_sub(bytes.len())?;
+            Some(bytes)
+        })
     }
 
     /// Returns true if the file is always loaded at the addresses in its headers.
