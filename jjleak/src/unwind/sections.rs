@@ -92,7 +92,7 @@ pub(super) fn go_code<'data>(elf: impl ReadRef<'data>) -> Option<GoCode<'data>> 
     if tables.is_empty() {
         return None;
     }
-    GoCode::locate(Image::new(segments, elf), &tables)
+    GoCode::locate(Image::new(segments, elf)?, &tables)
 }
 
 impl<'data> CallFrames<'data> {
@@ -199,17 +199,19 @@ impl<'data> Section<'data> {
     /// The call frame information that `.eh_frame_hdr` points to. Its length is unknown: it ends with an entry of length zero, at
     /// the latest with its segment.
     fn behind_header(segments: &[ProgramHeader64<LittleEndian>], elf: impl ReadRef<'data>) -> Option<Self> {
-        let mut segments = segments.iter();
-        let header = segments.clone().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
+        let header = segments.iter().find(|header| header.p_type(LittleEndian) == elf::PT_GNU_EH_FRAME)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(LittleEndian));
         let bytes = header.data(LittleEndian, elf).ok()?;
         let parsed = EhFrameHdr::new(bytes, gimli::LittleEndian).parse(&bases, ADDRESS_BYTES).ok()?;
         let address = parsed.eh_frame_ptr().direct().ok()?;
-        segments.find_map(|segment| {
+        // Reads one segment only: any number of them can overlap.
+        let mut loaded = segments.iter().filter(|segment| segment.p_type(LittleEndian) == elf::PT_LOAD);
+        loaded.find_map(|segment| {
             let distance = address.checked_sub(segment.p_vaddr(LittleEndian))?;
-            let bytes = segment.data(LittleEndian, elf).ok()?.get(usize::try_from(distance).ok()?..)?;
-            let loaded = segment.p_type(LittleEndian) == elf::PT_LOAD && !bytes.is_empty();
-            loaded.then_some(Self { address, bytes: Cow::Borrowed(bytes) })
+            let left = segment.p_filesz(LittleEndian).checked_sub(distance).filter(|left| *left > 0)?;
+            let bytes =
+                elf.read_bytes_at(segment.p_offset(LittleEndian).checked_add(distance)?, left).ok()?;
+            Some(Self { address, bytes: Cow::Borrowed(bytes) })
         })
     }
 }

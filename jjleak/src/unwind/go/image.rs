@@ -13,6 +13,9 @@ use object::{
 const WORD_BYTES: usize = 8;
 const WORD: u64 = WORD_BYTES as u64;
 
+/// Maximum number of loaded segments of a Go program: Go's linker creates three, others up to ten. Each word is looked up in each.
+const MAX_SEGMENTS: usize = 64;
+
 /// Maximum number of relocations read: position-independent Go programs have one for each pointer in their data, about 100,000.
 const MAX_RELOCATIONS: usize = 1 << 22;
 
@@ -30,12 +33,18 @@ struct Segment<'data> {
 }
 
 impl<'data> Image<'data> {
+    /// Reads the segments; `None` if they are too many, or hold more bytes than the file: each would be read by itself.
     pub(in crate::unwind) fn new(
         segments: &[ProgramHeader64<LittleEndian>],
         elf: impl ReadRef<'data>,
-    ) -> Self {
-        let loaded = segments.iter().filter(|it| it.p_type(LittleEndian) == elf::PT_LOAD);
-        let loaded = loaded.filter_map(|segment| {
+    ) -> Option<Self> {
+        let loaded = || segments.iter().filter(|it| it.p_type(LittleEndian) == elf::PT_LOAD);
+        let room = elf.len().ok()?;
+        loaded().try_fold(room, |room, segment| room.checked_sub(segment.p_filesz(LittleEndian)))?;
+        if loaded().count() > MAX_SEGMENTS {
+            return None;
+        }
+        let loaded = loaded().filter_map(|segment| {
             let bytes = segment.data(LittleEndian, elf).ok()?;
             let start = segment.p_vaddr(LittleEndian);
             Some(Segment {
@@ -49,7 +58,7 @@ impl<'data> Image<'data> {
         if let Some(dynamic) = dynamic.and_then(|it| it.data(LittleEndian, elf).ok()) {
             image.relocated = image.relocations(dynamic).unwrap_or_default();
         }
-        image
+        Some(image)
     }
 
     /// Addends of relative relocations, by address.
@@ -103,5 +112,31 @@ impl<'data> Image<'data> {
             words.map(move |(index, _)| start + index as u64 * WORD)
         });
         relocated.chain(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(length: usize, segments: usize, size: u64) -> Option<usize> {
+        let header = [1 | 4 << 32, 0, 0x1000, 0x1000, size, size, 0x1000].map(u64::to_le_bytes).concat();
+        let headers = header.repeat(segments);
+        let (headers, _) =
+            pod::slice_from_bytes::<ProgramHeader64<LittleEndian>>(&headers, segments).unwrap();
+        Image::new(headers, &*vec![0; length]).map(|image| image.segments.len())
+    }
+
+    #[test]
+    fn segments_that_overlap_are_not_read() {
+        assert_eq!(read(4096, 4, 1024), Some(4));
+        assert_eq!(read(4096, 5, 1024), None);
+        assert_eq!(read(4096, 2, u64::MAX), None);
+    }
+
+    #[test]
+    fn more_segments_than_any_linker_creates_are_not_read() {
+        assert_eq!(read(4096, MAX_SEGMENTS, 1), Some(MAX_SEGMENTS));
+        assert_eq!(read(4096, MAX_SEGMENTS + 1, 1), None);
     }
 }

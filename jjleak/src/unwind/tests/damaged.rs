@@ -1,10 +1,12 @@
 //! Tests with damaged and hostile files: each must give a result or an error within bounded time.
 
+use std::cell::Cell;
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use jjleak_common::unwind::{PAGE_BYTES, RowKind};
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ReadCache};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{
@@ -221,6 +223,31 @@ fn a_long_common_part_is_not_evaluated_for_each_entry() {
     }
     let elf = TestElf::new(10_000, frames).build();
     assert!(matches!(compile(&*elf), Err(Error::NoCallFrames)));
+}
+
+/// A file that counts the bytes read of it.
+struct Counted<'a>(Cursor<Vec<u8>>, &'a Cell<usize>);
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.0.read(buffer)?;
+        self.1.set(self.1.get() + bytes);
+        Ok(bytes)
+    }
+}
+
+impl Seek for Counted<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+#[test]
+fn code_is_not_read_to_find_call_frame_information_without_section_headers() {
+    let elf = TestElf { section_headers: false, ..TestElf::new(1 << 20, sound_frames()) }.build();
+    let read = Cell::new(0);
+    let rows = compile(&ReadCache::new(Counted(Cursor::new(elf), &read))).unwrap();
+    assert!(rows.statistics().entries > 0 && read.get() < 1 << 16, "{} bytes", read.get());
 }
 
 #[test]
