@@ -67,6 +67,7 @@ impl<'data> GoCode<'data> {
 impl Entries<'_> {
     /// Adds the functions of Go.
     pub(super) fn read_go(&mut self, go: &GoCode<'_>) -> Result<(), Error> {
+        let mut special_left = switch::MAX_SPECIAL;
         for function in go.table.functions() {
             let size = function.addresses.end - function.addresses.start;
             let Some(addresses) = self.text.relative(function.addresses.start, size) else {
@@ -77,7 +78,7 @@ impl Entries<'_> {
                 continue;
             }
             let first = self.rows.len();
-            self.add_function(go, &function, addresses.start);
+            self.add_function(go, &function, addresses.start, &mut special_left);
             if self.rows.len() == first {
                 continue;
             }
@@ -91,26 +92,38 @@ impl Entries<'_> {
     }
 
     /// Adds the rows of a function at `begin`; none for C code, which Go's linker lists without a table.
-    fn add_function(&mut self, go: &GoCode<'_>, function: &Function<'_>, begin: u32) {
+    fn add_function(
+        &mut self,
+        go: &GoCode<'_>,
+        function: &Function<'_>,
+        begin: u32,
+        special_left: &mut usize,
+    ) {
         let first = self.rows.len();
         if function.is_top_frame() && ROOTS.contains(&function.name) {
             self.rows.push(Row::plain(begin, RowKind::End));
             return;
         }
         let relative = |address: u64| begin + u32::try_from(address - function.addresses.start).unwrap_or(0);
-        if switch::is_special(function.name) {
+        if switch::is_special(function.name) && *special_left > 0 {
+            *special_left -= 1;
             for (address, row) in switch::rows(go.code(function), function, &go.table) {
                 push(&mut self.rows, first, row.at(relative(address)));
             }
             return;
         }
         let is_unknown_root = function.is_top_frame() && !CALLED.contains(&function.name);
-        if function.writes_stack_pointer() || is_unknown_root {
+        let is_insufficient = function.writes_stack_pointer() || switch::is_special(function.name);
+        if is_insufficient || is_unknown_root {
             self.rows.push(Row::plain(begin, RowKind::Unsupported));
             return;
         }
         for (address, depth) in go.table.depths(function) {
             push(&mut self.rows, first, sp_row(depth).at(relative(address)));
+            // The caller refuses the module.
+            if self.rows.len() > MAX_ROWS {
+                return;
+            }
         }
     }
 }

@@ -12,7 +12,11 @@ use super::{
 };
 
 /// Maximum size of a function that is disassembled; `runtime.cgocallback` has about 300 bytes.
-const MAX_CODE_BYTES: usize = 1024;
+const MAX_CODE_BYTES: u64 = 1024;
+
+/// Maximum number of functions that are disassembled. Each of the four names can have two: a function, and a wrapper for callers
+/// with other calling conventions.
+pub(super) const MAX_SPECIAL: usize = 16;
 
 /// Offset of the stack's upper end in a goroutine (`g.stack.hi`).
 const STACK_END_IN_G: u64 = 8;
@@ -24,21 +28,21 @@ pub(super) fn is_special(name: &[u8]) -> bool {
 
 /// The rows of a [special](is_special) function, with their addresses. Code of unknown form is unsupported.
 pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> Vec<(u64, Row)> {
-    if code.len() > MAX_CODE_BYTES {
+    if function.addresses.end - function.addresses.start > MAX_CODE_BYTES {
         return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
     }
     let decoder = Decoder::with_ip(u64::BITS, code, function.addresses.start, DecoderOptions::NONE);
     let instructions: Vec<_> = decoder.into_iter().collect();
-    let depth = |address| table.depth_at(function, address);
+    let depths: Vec<_> = table.depths(function).collect();
+    let depth = |address| depth_at(&depths, address);
     if function.name == b"crosscall2" {
-        return crosscall(&instructions, &table.depths(function));
+        return crosscall(&instructions, &depths);
     }
     let Some(written) = instructions.iter().position(writes_stack_pointer) else {
         return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
     };
     // Calls before the switch are on the caller's stack.
-    let mut rows: Vec<_> =
-        table.depths(function).into_iter().map(|(from, depth)| (from, sp_row(depth))).collect();
+    let mut rows: Vec<_> = depths.iter().map(|(from, depth)| (*from, sp_row(*depth))).collect();
     rows.retain(|(from, _)| *from < instructions[written].ip());
     rows.push((instructions[written].ip(), Row::plain(0, RowKind::Unsupported)));
     let calls = (written..instructions.len()).filter(|index| is_call(&instructions[*index]));
@@ -61,6 +65,11 @@ pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> V
         }
     }
     rows
+}
+
+/// The distance from the stack pointer to the return address at one address.
+fn depth_at(depths: &[(u64, i64)], address: u64) -> Option<i64> {
+    depths.iter().take_while(|(from, _)| *from <= address).last().map(|(_, depth)| *depth)
 }
 
 /// Content of a register while `runtime.asmcgocall` switches back.
@@ -159,7 +168,7 @@ fn cgocallback(
 
 /// Rows of a function that saves the frame pointer of the C code that calls it.
 fn crosscall(instructions: &[Instruction], depths: &[(u64, i64)]) -> Vec<(u64, Row)> {
-    let depth = |at: u64| depths.iter().take_while(|(from, _)| *from <= at).last().map(|(_, depth)| *depth);
+    let depth = |at| depth_at(depths, at);
     let saved = saved_frame_pointer(instructions, depth);
     let Some((range, saved_at)) = saved else {
         return depths

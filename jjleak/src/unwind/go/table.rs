@@ -1,7 +1,7 @@
 //! `.gopclntab`: the header, the functions, and tables of values by address (src/runtime/symtab.go and
 //! src/cmd/link/internal/ld/pcln.go in Go).
 
-use std::ops::Range;
+use std::{iter, ops::Range};
 
 use super::{WORD, image::Image};
 
@@ -134,9 +134,15 @@ impl<'data> Table<'data> {
         self.bytes
     }
 
-    /// The functions, by address, up to the first that breaks the order.
+    /// The functions, by address, up to the first that breaks the order, and as long as their names have fewer bytes than the
+    /// table: in a damaged one, all functions can share a long name.
     pub(super) fn functions(&self) -> impl Iterator<Item = Function<'data>> {
-        (0..self.functions).map_while(|index| self.function(index))
+        let mut room = self.bytes.len();
+        (0..self.functions).map_while(move |index| {
+            let function = self.function(index)?;
+            room = room.checked_sub(function.name.len())?;
+            Some(function)
+        })
     }
 
     fn function(&self, index: usize) -> Option<Function<'data>> {
@@ -163,31 +169,22 @@ impl<'data> Table<'data> {
 
     /// Distances in bytes from the stack pointer up to the return address, each with the first address at which it applies. Empty
     /// for a function without such a table.
-    pub(super) fn depths(&self, function: &Function<'_>) -> Vec<(u64, i64)> {
-        let mut depths = Vec::new();
-        let mut at = function.depths as usize;
-        if at == 0 {
-            return depths;
-        }
-        let (mut address, mut depth) = (function.addresses.start, -1_i64);
-        while address < function.addresses.end {
-            let Some(change) = varint(self.values, &mut at) else { break };
-            if change == 0 && !depths.is_empty() {
-                break;
+    pub(super) fn depths(&self, function: &Function<'_>) -> impl Iterator<Item = (u64, i64)> {
+        let (values, Range { start, end }) = (self.values, function.addresses.clone());
+        let (mut at, mut depth) = (function.depths as usize, -1_i64);
+        let mut next = Some(start).filter(|_| at != 0);
+        iter::from_fn(move || {
+            let address = next.take().filter(|address| *address < end)?;
+            let change = varint(values, &mut at)?;
+            if change == 0 && address != start {
+                return None;
             }
             // The lowest bit is the sign.
             depth += i64::from(change >> 1) ^ -i64::from(change & 1);
-            depths.push((address, depth));
-            let Some(bytes) = varint(self.values, &mut at).filter(|bytes| *bytes > 0) else { break };
-            address += u64::from(bytes);
-        }
-        depths
-    }
-
-    /// The distance at one address.
-    pub(super) fn depth_at(&self, function: &Function<'_>, address: u64) -> Option<i64> {
-        let depths = self.depths(function);
-        depths.into_iter().take_while(|(from, _)| *from <= address).last().map(|(_, depth)| depth)
+            let bytes = varint(values, &mut at).filter(|bytes| *bytes > 0);
+            next = bytes.map(|bytes| address + u64::from(bytes));
+            Some((address, depth))
+        })
     }
 }
 
@@ -211,4 +208,54 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a function's description in these tests.
+    const DESCRIPTION: usize = 48;
+
+    /// The list of functions of one byte each, all with the name at the beginning of the names, and their descriptions.
+    fn lines(functions: usize) -> Vec<u8> {
+        let list = (functions + 1) * 8;
+        let mut lines = vec![0; list + functions * DESCRIPTION];
+        for index in 0..functions {
+            let (start, at) = (u32::try_from(index).unwrap().to_le_bytes(), list + index * DESCRIPTION);
+            lines[index * 8..][..4].copy_from_slice(&start);
+            lines[index * 8 + 4..][..4].copy_from_slice(&u32::try_from(at).unwrap().to_le_bytes());
+            lines[at..][..4].copy_from_slice(&start);
+        }
+        lines[functions * 8..][..4].copy_from_slice(&u32::try_from(functions).unwrap().to_le_bytes());
+        lines
+    }
+
+    fn table<'data>(functions: usize, [names, values, lines]: [&'data [u8]; 3]) -> Table<'data> {
+        let flags_at = function::FLAGS;
+        Table { bytes: lines, address: 0, text: 0, functions, names, values, lines, flags_at }
+    }
+
+    #[test]
+    fn names_have_no_more_bytes_than_the_table() {
+        let lines = lines(1000);
+        let shared = [&[b'x'; MAX_NAME_BYTES - 1][..], &[0]].concat();
+        assert_eq!(table(1000, [b"f\0", &[], &lines]).functions().count(), 1000);
+        let count = table(1000, [&shared, &[], &lines]).functions().count();
+        assert_eq!(count, lines.len() / (MAX_NAME_BYTES - 1));
+    }
+
+    #[test]
+    fn depths_end_with_their_table_and_with_their_function() {
+        // 8 deeper for four bytes of code, 8 less for two, and 16 deeper.
+        let values = [0, 18, 4, 15, 2, 32, 100, 0];
+        let depths = |addresses: Range<u64>, depths| {
+            let function = Function { addresses, name: b"f", depths, flags: 0 };
+            table(0, [&[], &values, &[]]).depths(&function).collect::<Vec<_>>()
+        };
+        assert_eq!(depths(0x10..0x80, 1), [(0x10, 8), (0x14, 0), (0x16, 16)]);
+        assert_eq!(depths(0x10..0x16, 1), [(0x10, 8), (0x14, 0)]);
+        assert_eq!(depths(0x10..0x80, 0), []);
+        assert_eq!(depths(0x10..0x80, 100), []);
+    }
 }
