@@ -20,14 +20,20 @@ pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     known: HashMap<Place, Known>,
     tail_calls: TailCalls,
-    /// Addresses after the tail calls between a call and the executing function, outermost first, in the call's file.
+    /// Addresses after the tail calls between a call and the function that runs, outermost first, in the call's file.
     jumps: HashMap<(Place, Place), Rc<[u64]>>,
     /// Go functions of files without symbols; `None` for files without Go.
     go: HashMap<FileVersion, Option<GoNames>>,
 }
 
-/// A code location: a file and an offset.
-type Place = (FileVersion, u64);
+/// A code location. What executes at an offset and the call that ends there are looked up in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    file: FileVersion,
+    offset: u64,
+    /// True for an executing instruction, false for the last byte of a call.
+    is_executing: bool,
+}
 
 /// Symbols of a location.
 #[derive(Default)]
@@ -59,7 +65,9 @@ impl NativeSymbols {
     /// information, which has internal names for them.
     pub(super) fn set_function(&mut self, module: &Module, offset: u64, name: &str) {
         let frame = Frame { symbol: name.to_owned(), ..frame_in(module) };
-        self.known.insert((module.version, offset), Known { frames: vec![frame], ..Known::default() });
+        // Stacks begin at the probed instruction.
+        let place = Place { file: module.version, offset, is_executing: true };
+        self.known.insert(place, Known { frames: vec![frame], ..Known::default() });
     }
 
     /// Frames of a stack. The first address, and any interrupted by a signal, is an executing instruction; the others are return
@@ -72,8 +80,8 @@ impl NativeSymbols {
     ) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
         let mut is_interrupted = true;
-        // The previous frame: the function that was executing.
-        let mut callee: Option<Located> = None;
+        // The previous frame: the function that runs, and whether the frame is an executing instruction.
+        let mut callee: Option<(Located, bool)> = None;
         for frame in &stack.frames {
             let (address, by_frame_pointer) = (frame.address(), frame.is_by_frame_pointer());
             let looked_up = address.saturating_sub(u64::from(!is_interrupted));
@@ -86,9 +94,10 @@ impl NativeSymbols {
                 if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
                     frames.extend(self.restored(modules, place, address, callee));
                 }
-                let located = &self.locate(modules.get(place.module), place, is_interrupted).frames;
+                let is_executing = is_interrupted;
+                let located = &self.locate(modules.get(place.module), place, is_executing).frames;
                 is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
-                callee = Some(place).filter(|_| !is_interrupted);
+                callee = Some((place, is_executing)).filter(|_| !is_interrupted);
                 frames.extend(located.iter().map(|frame| Frame {
                     address,
                     by_frame_pointer,
@@ -103,25 +112,26 @@ impl NativeSymbols {
         frames
     }
 
-    /// Frames removed by tail calls between a call, which ends after `place` and returns to `address`, and the executing
-    /// function; innermost first.
+    /// Frames removed by tail calls between a call, which ends after `place` and returns to `address`, and the function that
+    /// runs; innermost first.
     fn restored(
         &mut self,
         modules: &ModuleTable,
         place: Located,
         address: u64,
-        callee: Located,
+        (callee, is_executing): (Located, bool),
     ) -> Vec<Frame> {
         let (module, running_in) = (modules.get(place.module), modules.get(callee.module));
         let Some(call) = self.locate(module, place, false).call else { return Vec::new() };
         let Some(running_at) = callee.address else { return Vec::new() };
-        let callee = (running_in.version, callee.offset);
+        let callee = Place { file: running_in.version, offset: callee.offset, is_executing };
         let running = self.known.get(&callee).and_then(|callee| callee.function);
         if running_in.version == module.version && running == Some(call.function) {
             return Vec::new();
         }
         let find = || self.tail_calls.between(module, call, running_in, running_at).into();
-        let jumps = self.jumps.entry(((module.version, place.offset), callee)).or_insert_with(find);
+        let caller = Place { file: module.version, offset: place.offset, is_executing: false };
+        let jumps = self.jumps.entry((caller, callee)).or_insert_with(find);
         let mut frames = Vec::new();
         for end in Rc::clone(jumps).iter().rev() {
             // Like any return address, it is looked up one byte before.
@@ -141,7 +151,8 @@ impl NativeSymbols {
     /// Symbols of a place in a file: an executing instruction, or the last byte of a call.
     fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &Known {
         let (symbolizer, go) = (&self.symbolizer, &mut self.go);
-        self.known.entry((module.version, place.offset)).or_insert_with(|| {
+        let key = Place { file: module.version, offset: place.offset, is_executing };
+        self.known.entry(key).or_insert_with(|| {
             let base = frame_in(module);
             if !is_executing && signal::is_return(module, place.offset + 1) {
                 let frame = Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base };
@@ -226,4 +237,22 @@ fn frames_of(symbol: &Sym<'_>, base: &Frame) -> Vec<Frame> {
     let inlined =
         symbol.inlined.iter().rev().map(|function| frame(&function.name, function.code_info.as_ref(), true));
     inlined.chain([frame(&symbol.name, symbol.code_info.as_deref(), false)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::{Mapping, ModuleFiles, Pid};
+
+    #[test]
+    fn what_executes_at_an_offset_is_not_the_call_that_ends_there() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        let id = modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap())[0];
+        let place = Located { module: id, offset: 0x40, address: None };
+        let mut symbols = NativeSymbols::default();
+        symbols.set_function(modules.get(id), place.offset, "malloc");
+        assert_eq!(symbols.locate(modules.get(id), place, true).frames[0].symbol, "malloc");
+        assert_eq!(symbols.locate(modules.get(id), place, false).frames[0].symbol, "");
+    }
 }
