@@ -28,9 +28,10 @@ pub(super) fn read(pid: Pid, path: &Path, build_id: &str, elf: &[u8]) -> Option<
     })
 }
 
-/// Opens the debug file of a build ID, at the path that debuggers use.
+/// Opens the debug file of a build ID, at the path that debuggers use, if it is not too large to read.
 pub(super) fn open(pid: Pid, build_id: &str) -> Option<File> {
     let file = Root::of(pid).ok()?.open(&by_build_id(build_id)?).ok()?;
+    file.metadata().ok().filter(|about| about.len() <= MAX_FILE_BYTES)?;
     (Headers::read(&file).build_id == build_id).then_some(file)
 }
 

@@ -113,12 +113,6 @@ impl Module {
         self.file.read_exact_at(buffer, offset).is_ok()
     }
 
-    /// The open file; the target controls its content.
-    #[must_use]
-    pub const fn file(&self) -> &File {
-        &self.file
-    }
-
     /// Opens the separate debug file with its build ID, if there is one.
     #[must_use]
     pub fn open_debug_file(&self) -> Option<File> {
@@ -130,8 +124,8 @@ impl Module {
         Ok(ReadCache::new(self.bounded()?))
     }
 
-    /// The open file, if it is not too large to read.
-    fn bounded(&self) -> io::Result<&File> {
+    /// The open file, if it is not too large to read; the target controls its content.
+    pub fn bounded(&self) -> io::Result<&File> {
         let length = self.file.metadata()?.len();
         if length > MAX_FILE_BYTES {
             let gibibytes = MAX_FILE_BYTES >> 30;

@@ -28,6 +28,12 @@ const MAX_FUNCTIONS: usize = 1 << 17;
 /// Maximum number of units per file: browsers have some 30,000.
 const MAX_UNITS: usize = 1 << 17;
 
+/// Maximum number of address ranges of a function: compilers split one into two or three parts.
+const MAX_RANGES: usize = 64;
+/// Maximum number of entries read of range lists, for the units of a file or for the functions of a unit; a single range and a
+/// unit are an entry, too. Lists can overlap, so the size of their section is no bound. A large unit has some 100,000 functions.
+const MAX_RANGE_ENTRIES: usize = 1 << 18;
+
 /// Maximum number of units checked for an address.
 const MAX_OVERLAPPING: usize = 4;
 
@@ -149,18 +155,19 @@ fn sections(file: &[u8]) -> Option<[Section; SECTIONS.len()]> {
 fn units(dwarf: &Dwarf<Bytes<'_>>) -> Vec<(Range<u64>, usize)> {
     let mut units = Vec::new();
     let mut headers = dwarf.units();
+    let mut room = MAX_RANGE_ENTRIES;
     while units.len() < MAX_UNITS
+        && room > 0
         && let Ok(Some(header)) = headers.next()
     {
+        room -= 1;
         let Some(gimli::DebugInfoOffset(offset)) = header.debug_info_offset() else { continue };
         let Some(unit) = open(dwarf, header) else { continue };
-        let Ok(mut ranges) = dwarf.unit_ranges(&unit) else { continue };
-        while let Ok(Some(range)) = ranges.next() {
-            // Discarded code starts at 0, or ends before its start.
-            if range.begin != 0 && range.begin < range.end {
-                units.push((range.begin..range.end, offset));
-            }
-        }
+        let most = room;
+        let code = Place::of_unit(dwarf, &unit).and_then(|place| place.code(dwarf, &unit, most, &mut room));
+        // Discarded code starts at 0, or ends before its start.
+        let code = code.into_iter().flatten().filter(|code| code.start != 0 && code.start < code.end);
+        units.extend(code.map(|code| (code, offset)));
     }
     units.sort_unstable_by_key(|(code, _)| code.start);
     units
@@ -201,7 +208,7 @@ fn open<'data>(dwarf: &Dwarf<Bytes<'data>>, header: UnitHeader<Bytes<'data>>) ->
     Some(unit)
 }
 
-/// Functions of a unit, sorted.
+/// Functions of a unit, sorted; `None` if it is damaged, or has too many.
 fn functions<'data>(
     dwarf: &Dwarf<Bytes<'data>>,
     header: UnitHeader<Bytes<'data>>,
@@ -209,11 +216,15 @@ fn functions<'data>(
     let unit = open(dwarf, header)?;
     let mut entries = unit.entries_raw(None).ok()?;
     let mut found: Vec<Rc<Function>> = Vec::new();
+    let mut room = MAX_RANGE_ENTRIES;
     while !entries.is_empty() {
         let Some(abbreviation) = entries.read_abbreviation().ok()? else { continue };
         if abbreviation.tag() == dw::DW_TAG_subprogram {
             let place = Place::read(dwarf, &unit, &mut entries, abbreviation.attributes()).ok()?;
-            found.extend(place.function(dwarf, &unit).map(Rc::new));
+            found.extend(place.function(dwarf, &unit, &mut room).map(Rc::new));
+            if room == 0 {
+                return None;
+            }
         } else {
             entries.skip_attributes(abbreviation.attributes()).ok()?;
         }
@@ -232,6 +243,12 @@ struct Place<'data> {
 }
 
 impl<'data> Place<'data> {
+    fn of_unit(dwarf: &Dwarf<Bytes<'data>>, unit: &Unit<Bytes<'data>>) -> Option<Self> {
+        let mut entries = unit.entries_raw(None).ok()?;
+        let abbreviation = entries.read_abbreviation().ok()??;
+        Self::read(dwarf, unit, &mut entries, abbreviation.attributes()).ok()
+    }
+
     fn read(
         dwarf: &Dwarf<Bytes<'data>>,
         unit: &Unit<Bytes<'data>>,
@@ -253,31 +270,93 @@ impl<'data> Place<'data> {
         Ok(place)
     }
 
-    /// The function, if it has code.
-    fn function(self, dwarf: &Dwarf<Bytes<'data>>, unit: &Unit<Bytes<'data>>) -> Option<Function> {
-        let code = match self {
-            Self { ranges: Some(ranges), .. } => {
-                let offset = dwarf.attr_ranges_offset(unit, ranges).ok()??;
-                let mut ranges = dwarf.ranges(unit, offset).ok()?;
-                let mut code = Vec::new();
-                while let Some(range) = ranges.next().ok()? {
-                    code.push(range.begin..range.end);
-                }
-                code
-            }
-            Self { low_pc: Some(low), high_pc: Some(AttributeValue::Udata(size)), .. } => {
-                let code = low..low.checked_add(size)?;
-                vec![code]
-            }
-            Self { low_pc: Some(low), high_pc: Some(high), .. } => {
-                let code = low..dwarf.attr_address(unit, high).ok()??;
-                vec![code]
-            }
-            _ => return None,
-        };
+    /// The function, if it has code. Takes the entries read of range lists from `room`.
+    fn function(
+        self,
+        dwarf: &Dwarf<Bytes<'data>>,
+        unit: &Unit<Bytes<'data>>,
+        room: &mut usize,
+    ) -> Option<Function> {
+        let entry_pc = self.entry_pc;
+        let code = self.code(dwarf, unit, MAX_RANGES, room)?;
         // The first range contains the entry point.
-        let start = self.entry_pc.or(code.first().map(|code| code.start))?;
+        let start = entry_pc.or(code.first().map(|code| code.start))?;
         // Discarded code is at 0.
         (start != 0).then_some(Function { start, code })
+    }
+
+    /// Ranges of the code, `most` at most. Takes the entries read of range lists from `room`; a single range is one entry.
+    fn code(
+        self,
+        dwarf: &Dwarf<Bytes<'data>>,
+        unit: &Unit<Bytes<'data>>,
+        most: usize,
+        room: &mut usize,
+    ) -> Option<Vec<Range<u64>>> {
+        if let Some(ranges) = self.ranges {
+            let offset = dwarf.attr_ranges_offset(unit, ranges).ok()??;
+            // Includes entries that are no ranges.
+            let entries = dwarf.raw_ranges(unit, offset).ok()?.take(most + 1).count();
+            *room = room.saturating_sub(entries.max(1));
+            if entries > most {
+                return None;
+            }
+            let ranges = dwarf.ranges(unit, offset).ok()?;
+            return ranges.map(|range| range.map(|range| range.begin..range.end).ok()).collect();
+        }
+        let low = self.low_pc?;
+        let end = match self.high_pc? {
+            AttributeValue::Udata(size) => low.checked_add(size)?,
+            high => dwarf.attr_address(unit, high).ok()??,
+        };
+        *room = room.saturating_sub(1);
+        let code = low..end;
+        Some(vec![code])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A unit with a root that has code at 0x1000..0x2000, and functions that share a range list.
+    fn unit_of(functions: usize) -> Vec<u8> {
+        let mut unit = vec![4, 0, 0, 0, 0, 0, 8]; // version, abbreviations at 0, bytes of an address
+        unit.push(1);
+        unit.extend(0x1000_u64.to_le_bytes());
+        unit.extend(0x1000_u64.to_le_bytes());
+        unit.extend([2, 0, 0, 0, 0].repeat(functions));
+        unit.push(0);
+        [&u32::try_from(unit.len()).unwrap().to_le_bytes(), &*unit].concat()
+    }
+
+    /// A unit's tag, address and size; a function's tag and offset of a range list.
+    const ABBREVIATIONS: &[u8] = &[1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0, 0, 2, 0x2e, 0, 0x55, 0x17, 0, 0, 0];
+
+    /// Number of functions read, and number of ranges of the first.
+    fn read(functions: usize, ranges: usize) -> Option<(usize, usize)> {
+        let info = unit_of(functions);
+        let mut list = [0_u64, 0x10].map(u64::to_le_bytes).concat().repeat(ranges);
+        list.extend([0; 16]);
+        let mut dwarf = Dwarf {
+            debug_info: Units::new(&info, LittleEndian),
+            debug_abbrev: DebugAbbrev::new(ABBREVIATIONS, LittleEndian),
+            ..Dwarf::default()
+        };
+        dwarf.ranges =
+            RangeLists::new(DebugRanges::new(&list, LittleEndian), DebugRngLists::new(&[], LittleEndian));
+        assert_eq!(units(&dwarf), [(0x1000..0x2000, 0)]);
+        let header = dwarf.units().next().unwrap().unwrap();
+        let functions = super::functions(&dwarf, header)?;
+        Some((functions.len(), functions.first().map_or(0, |function| function.code.len())))
+    }
+
+    #[test]
+    fn range_lists_longer_than_any_compilers_are_not_read() {
+        assert_eq!(read(1, MAX_RANGES), Some((1, MAX_RANGES)));
+        assert_eq!(read(1, MAX_RANGES + 1), Some((0, 0)));
+        let many = MAX_RANGE_ENTRIES / MAX_RANGES;
+        assert_eq!(read(many - 1, MAX_RANGES), Some((many - 1, MAX_RANGES)));
+        assert_eq!(read(many, MAX_RANGES), None);
     }
 }

@@ -84,7 +84,7 @@ impl KnownFile {
     fn debug_info(&mut self, module: &Module) -> Option<&mut DebugInfo> {
         let open = || {
             let separate = || DebugInfo::open(&module.open_debug_file()?);
-            DebugInfo::open(module.file()).or_else(separate)
+            module.bounded().ok().and_then(DebugInfo::open).or_else(separate)
         };
         self.debug_info.get_or_init(open);
         self.debug_info.get_mut()?.as_mut()
