@@ -6,7 +6,7 @@ use std::rc::Rc;
 /// Maximum length of a chain: chains in compiled code have a few tail calls.
 const MAX_CHAIN: usize = 16;
 /// Maximum number of visited functions per chain, to bound the cost of hostile files.
-const MAX_VISITED: usize = 64;
+pub(super) const MAX_VISITED: usize = 64;
 
 /// A function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,8 +53,9 @@ pub(super) enum Callee {
 pub(super) trait Functions {
     /// The function with this entry address.
     fn at(&mut self, address: u64) -> Option<Rc<Function>>;
-    /// All tail calls of a function with their targets, if all are known.
-    fn tail_calls(&mut self, function: &Function) -> Option<Vec<TailCall>>;
+    /// All tail calls of a function with their targets, if all are known. `None` also for more than [`MAX_VISITED`], which
+    /// [`find`] does not follow.
+    fn tail_calls(&mut self, function: &Function) -> Option<Rc<[TailCall]>>;
 }
 
 /// Addresses after the tail calls that lead from the function at `start` to the callee, outermost first; `None` unless there is
@@ -90,7 +91,7 @@ impl<F: Functions> Search<'_, F> {
             return None;
         }
         self.entered.push(address);
-        for call in self.functions.tail_calls(&function)? {
+        for call in self.functions.tail_calls(&function)?.iter() {
             self.path.push(call.end);
             match (&call.target, self.callee) {
                 (Target::Code(next), _) => self.visit(*next)?,
@@ -131,7 +132,7 @@ mod tests {
             })
         }
 
-        fn tail_calls(&mut self, function: &Function) -> Option<Vec<TailCall>> {
+        fn tail_calls(&mut self, function: &Function) -> Option<Rc<[TailCall]>> {
             let targets = self.0[&function.start].clone()?;
             let call = |(index, target)| TailCall { end: function.start + 10 + index, target };
             Some((0..).zip(targets).map(call).collect())

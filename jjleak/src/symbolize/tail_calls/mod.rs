@@ -22,6 +22,11 @@ use linkage::Linkage;
 
 /// Maximum number of cached files; beyond, the cache is cleared. A host maps fewer at a time.
 const MAX_FILES: usize = 512;
+/// Maximum number of code bytes read of a file; beyond, nothing more is restored. Hot stacks of a large program lead through a few
+/// thousand functions of a few hundred bytes.
+const MAX_READ_BYTES: u64 = 64 << 20;
+/// Number of bytes that a function counts for besides its code: what its cached result takes.
+const FUNCTION_BYTES: u64 = 256;
 
 /// A call in a file.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +58,9 @@ pub(super) struct TailCalls {
 struct KnownFile {
     debug_info: OnceCell<Option<DebugInfo>>,
     linkage: Option<Linkage>,
+    /// Results of [`Functions::tail_calls`] by entry address.
+    tail_calls: HashMap<u64, Option<Rc<[TailCall]>>>,
+    read_bytes: u64,
 }
 
 impl TailCalls {
@@ -114,26 +122,25 @@ impl Program<'_> {
         if self.read(address, &mut code) { code::stub(&code, address) } else { None }
     }
 
-    fn import(&mut self, word: u64) -> Option<Target> {
-        self.known.linkage(self.module).import(word).map(|name| Target::Import(name.to_owned()))
-    }
-}
-
-impl Functions for Program<'_> {
-    fn at(&mut self, address: u64) -> Option<Rc<Function>> {
-        self.known.debug_info(self.module)?.at(address)
-    }
-
-    fn tail_calls(&mut self, function: &Function) -> Option<Vec<TailCall>> {
+    /// Follows the jumps in a function's code.
+    fn follow(&mut self, function: &Function) -> Option<Rc<[TailCall]>> {
         let mut calls = Vec::new();
         for part in &function.code {
             let length =
                 part.end.checked_sub(part.start).filter(|bytes| *bytes <= code::MAX_FUNCTION_BYTES)?;
+            self.known.read_bytes += length;
+            if self.known.read_bytes > MAX_READ_BYTES {
+                return None;
+            }
             let mut code = vec![0; usize::try_from(length).ok()?];
             if !self.read(part.start, &mut code) {
                 return None;
             }
-            for (end, jump) in code::exits(&code, part, function)? {
+            let exits = code::exits(&code, part, function)?;
+            if calls.len() + exits.len() > chain::MAX_VISITED {
+                return None;
+            }
+            for (end, jump) in exits {
                 let target = match jump {
                     Jump::Through(word) => self.import(word)?,
                     Jump::To(address) => match self.stub(address) {
@@ -144,6 +151,61 @@ impl Functions for Program<'_> {
                 calls.push(TailCall { end, target });
             }
         }
-        Some(calls)
+        Some(calls.into())
     }
+
+    fn import(&mut self, word: u64) -> Option<Target> {
+        self.known.linkage(self.module).import(word).map(|name| Target::Import(name.to_owned()))
+    }
+}
+
+impl Functions for Program<'_> {
+    fn at(&mut self, address: u64) -> Option<Rc<Function>> {
+        self.known.debug_info(self.module)?.at(address)
+    }
+
+    fn tail_calls(&mut self, function: &Function) -> Option<Rc<[TailCall]>> {
+        if let Some(known) = self.known.tail_calls.get(&function.start) {
+            return known.clone();
+        }
+        if self.known.read_bytes > MAX_READ_BYTES {
+            return None;
+        }
+        self.known.read_bytes += FUNCTION_BYTES;
+        let calls = self.follow(function);
+        self.known.tail_calls.insert(function.start, calls.clone());
+        calls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
+
+    #[test]
+    fn a_functions_code_is_read_once_and_a_files_up_to_a_limit() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let code = modules.find(own_code as fn() as usize as u64).unwrap();
+        let start = code.address.unwrap();
+        let function = |start: u64| Function { start, code: vec![start..start + 1] };
+        let mut known = KnownFile::default();
+        let mut program = Program { module: modules.get(code.module), known: &mut known };
+
+        let first = program.tail_calls(&function(start));
+        assert_eq!(program.known.read_bytes, FUNCTION_BYTES + 1);
+        assert_eq!(program.tail_calls(&function(start)), first);
+        assert_eq!(program.known.read_bytes, FUNCTION_BYTES + 1, "it was read again");
+
+        program.known.read_bytes = MAX_READ_BYTES;
+        assert_eq!(program.tail_calls(&function(start + 1)), None);
+        let over = program.known.read_bytes;
+        assert_eq!(program.tail_calls(&function(start + 2)), None);
+        assert!(over > MAX_READ_BYTES && program.known.read_bytes == over);
+        assert_eq!(program.known.tail_calls.len(), 2);
+    }
+
+    fn own_code() {}
 }
