@@ -130,8 +130,8 @@ impl NativeSymbols {
             return Vec::new();
         }
         let find = || self.tail_calls.between(module, call, running_in, running_at).into();
-        let caller = Place { file: module.version, offset: place.offset, is_executing: false };
-        let jumps = self.jumps.entry((caller, callee)).or_insert_with(find);
+        let call_place = Place { file: module.version, offset: place.offset, is_executing: false };
+        let jumps = self.jumps.entry((call_place, callee)).or_insert_with(find);
         let mut frames = Vec::new();
         for end in Rc::clone(jumps).iter().rev() {
             // Like any return address, it is looked up one byte before.

@@ -89,7 +89,7 @@ pub(super) const ESSENTIAL: &[&str] = &[
     "free",
 ];
 
-/// The `strdup` of AddressSanitizer allocates internally, and no argument contains the size.
+/// The `strdup` of `AddressSanitizer` allocates internally, and no argument contains the size.
 static ADDRESS_SANITIZER: Family = standard("AddressSanitizer", &[STRDUP]);
 
 /// Names of allocators outside the families, by a symbol that only they define.

@@ -31,7 +31,9 @@ impl Watch {
             self.search(watched, &reported);
         }
         let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
-        modules.iter().for_each(|module| self.note_missed(watched, module));
+        for module in &modules {
+            self.note_missed(watched, module);
+        }
     }
 
     /// Adds reported mappings of files that are open, and returns the others.

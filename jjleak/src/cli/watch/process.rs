@@ -159,9 +159,9 @@ impl Watched {
     /// Forgets the counted files of an image that is over.
     pub(super) fn forget_files(&mut self, image: ImageId) {
         if image != self.image {
-            [&mut self.late, &mut self.unfollowed, &mut self.unseen_files]
-                .into_iter()
-                .for_each(|files| files.forget(image));
+            for files in [&mut self.late, &mut self.unfollowed, &mut self.unseen_files] {
+                files.forget(image);
+            }
         }
     }
 

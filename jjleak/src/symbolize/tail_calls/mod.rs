@@ -190,7 +190,7 @@ mod tests {
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
         let code = modules.find(own_code as fn() as usize as u64).unwrap();
         let start = code.address.unwrap();
-        let function = |start: u64| Function { start, code: vec![start..start + 1] };
+        let function = |start: u64| Function { start, code: std::iter::once(start..start + 1).collect() };
         let mut known = KnownFile::default();
         let mut program = Program { module: modules.get(code.module), known: &mut known };
 

@@ -231,7 +231,7 @@ mod tests {
         lines
     }
 
-    fn table<'data>(functions: usize, [names, values, lines]: [&'data [u8]; 3]) -> Table<'data> {
+    fn table(functions: usize, [names, values, lines]: [&[u8]; 3]) -> Table<'_> {
         let flags_at = function::FLAGS;
         Table { bytes: lines, address: 0, text: 0, functions, names, values, lines, flags_at }
     }

@@ -9,7 +9,7 @@ use gimli::{
 use object::{Object, ObjectSection};
 
 use super::oracle::{Frame, Machine, is_plain};
-use crate::unwind::{ModuleRows, start};
+use crate::unwind::{ModuleRows, sections::CallFrames, start};
 
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;
 
@@ -21,6 +21,8 @@ pub(super) struct Evaluated<'data> {
     entries: Vec<FrameDescriptionEntry<Bytes<'data>>>,
     /// The start-up code, which may have no entry.
     start: Range<u64>,
+    /// The code in which fibres begin, which has an entry that does not say so.
+    fibres: Vec<Range<u64>>,
 }
 
 impl<'data> Evaluated<'data> {
@@ -38,7 +40,8 @@ impl<'data> Evaluated<'data> {
         }
         entries.sort_by_key(FrameDescriptionEntry::initial_address);
         let start = file.entry()..file.entry() + start::MAX_BYTES as u64;
-        Self { eh_frame, bases, entries, start }
+        let fibres = CallFrames::locate(elf).unwrap().fibres;
+        Self { eh_frame, bases, entries, start, fibres }
     }
 
     /// Asserts that every row agrees with gimli. Checks the first and last `edge` bytes of each range of code with the same
@@ -50,8 +53,11 @@ impl<'data> Evaluated<'data> {
             assert!(entry.initial_address() >= covered, "entries overlap at {covered:#x}");
             for address in edges(covered, entry.initial_address(), edge) {
                 let found = frame(rows, address);
-                let is_start = found == Frame::Outermost && self.start.contains(&address);
-                assert!(is_start || found == Frame::Unknown, "{found:?} in the gap at {address:#x}");
+                let is_start = self.start.contains(&address) || self.begins_fibre(address);
+                assert!(
+                    is_start && found == Frame::Outermost || found == Frame::Unknown,
+                    "{found:?} in the gap at {address:#x}"
+                );
             }
             covered = entry.end_address();
             let (looked_at, unsupported) = self.assert_entry_equal(entry, rows, edge);
@@ -61,6 +67,10 @@ impl<'data> Evaluated<'data> {
             assert_eq!(frame(rows, address), Frame::Unknown, "behind the last entry at {address:#x}");
         }
         counts
+    }
+
+    fn begins_fibre(&self, address: u64) -> bool {
+        self.fibres.iter().any(|fibre| fibre.contains(&address))
     }
 
     fn assert_entry_equal(
@@ -83,6 +93,7 @@ impl<'data> Evaluated<'data> {
             for address in edges(rules.start_address(), end, edge) {
                 let machine = Machine { instruction_pointer: address };
                 let expected = match machine.evaluate(&self.eh_frame, entry.cie().encoding(), rules) {
+                    _ if self.begins_fibre(address) => Some(Frame::Outermost),
                     _ if entry.is_signal_trampoline() => Some(Frame::Signal),
                     expected => expected,
                 };
