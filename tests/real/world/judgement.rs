@@ -137,7 +137,7 @@ impl Figures {
             beside += minus(profile.allocated, seen);
         }
         let oracle = match program.oracle {
-            Oracle::Counter | Oracle::CounterBeside(_) => {
+            Oracle::Counter | Oracle::CounterOfAll | Oracle::CounterBeside(_) => {
                 let mut all = Counted::default();
                 for process in measured.oracle.values() {
                     all.allocated += process.allocated;
@@ -225,7 +225,7 @@ fn visible(program: &Program, profile: &Profile) -> (Amount, Amount) {
 fn accounted(program: &Program, measured: &Measured) -> Vec<(Target, String)> {
     match program.oracle {
         Oracle::Nobody(_) => Vec::new(),
-        Oracle::Counter | Oracle::CounterBeside(_) => as_counted(program, measured),
+        Oracle::Counter | Oracle::CounterOfAll | Oracle::CounterBeside(_) => as_counted(program, measured),
         Oracle::AddressSanitizer => {
             let counted = allocated(&measured.second.profiles).objects;
             let calls = oracle::address_sanitizer_calls(&measured.alone.stderr);

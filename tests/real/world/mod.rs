@@ -37,10 +37,12 @@ const ALL: &str = "all";
 fn measured(program: &Program, jjleak: &std::path::Path) -> Result<Measured, String> {
     // Its probes are in files that all processes map.
     let _everywhere = probes::everywhere();
-    catch_unwind(AssertUnwindSafe(|| runs::measure(&Surroundings::of(program), jjleak))).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
-    })
+    catch_unwind(AssertUnwindSafe(|| runs::measure(program, &Surroundings::of(program), jjleak))).map_err(
+        |panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
+        },
+    )
 }
 
 #[test]

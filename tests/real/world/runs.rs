@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use super::oracle::{self, Counted};
 use super::profile::{self, Profile};
 use super::surroundings::Surroundings;
+use super::table::{Oracle, Program};
 
 /// Time limit of a program alone; those in the table take a few seconds at most.
 const LONGEST_ALONE: Duration = Duration::from_secs(60);
@@ -24,6 +25,9 @@ const LONGEST_PROFILED: Duration = Duration::from_secs(300);
 const MOST_MEMORY_KIB: u64 = 12 << 20;
 /// Interval of memory readings, short enough to observe jjleak's peak before it ends.
 const BETWEEN_SCANS: Duration = Duration::from_millis(10);
+
+/// The library that the counter passes calls on to.
+const C_LIBRARY: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 
 /// Results of a program without jjleak.
 #[derive(Debug)]
@@ -58,7 +62,7 @@ pub(super) struct Measured {
 }
 
 /// Runs a program in all ways.
-pub(super) fn measure(surroundings: &Surroundings, jjleak: &Path) -> Measured {
+pub(super) fn measure(program: &Program, surroundings: &Surroundings, jjleak: &Path) -> Measured {
     let output = tempfile::tempdir().unwrap();
     let kept = output.path().join("kept");
     let counts = output.path().join("counts");
@@ -67,16 +71,19 @@ pub(super) fn measure(surroundings: &Surroundings, jjleak: &Path) -> Measured {
     // Servers that have dropped root write their files there, too.
     fs::set_permissions(output.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&counts, fs::Permissions::from_mode(0o777)).unwrap();
-    let profiled = |name: &str, before: &[String]| {
-        run_profiled(surroundings, jjleak, &output.path().join(name), &kept, before)
+    let profiled = |name: &str, options: &[&str], before: &[String]| {
+        let mut command = jjleak_of(jjleak, &kept);
+        command.args(options);
+        run_profiled(surroundings, command, &output.path().join(name), before)
     };
 
     let alone = run_alone(surroundings, &output.path().join("alone"));
-    let first = profiled("first", &[]);
-    let second = profiled("second", &[]);
+    let first = profiled("first", &[], &[]);
+    let second = profiled("second", &[], &[]);
     let preload = format!("LD_PRELOAD={}", oracle::counter().display());
     let folder = format!("JJLEAK_COUNTER={}", counts.display());
-    let observed = profiled("observed", &["/usr/bin/env".to_owned(), preload, folder]);
+    let options: &[&str] = if program.oracle == Oracle::Counter { &["--obj", C_LIBRARY] } else { &[] };
+    let observed = profiled("observed", options, &["/usr/bin/env".to_owned(), preload, folder]);
     Measured { alone, first, second, observed, oracle: oracle::read(&counts) }
 }
 
@@ -92,22 +99,26 @@ fn run_alone(surroundings: &Surroundings, output: &Path) -> Alone {
     Alone { code: status.code(), stdout: stdout(output), stderr: stderr(output), time }
 }
 
+/// jjleak in a separate mount namespace, so that its caches contain this program only.
+fn jjleak_of(jjleak: &Path, kept: &Path) -> Command {
+    let mut command = Command::new("/usr/bin/unshare");
+    command.args(["--mount", "/bin/sh", "-c"]);
+    command
+        .arg("mkdir -p /var/cache/jjleak && mount --bind \"$1\" /var/cache/jjleak && shift && exec \"$@\"");
+    command.arg("sh").arg(kept).arg(jjleak);
+    command
+}
+
 fn run_profiled(
     surroundings: &Surroundings,
-    jjleak: &Path,
+    mut command: Command,
     output: &Path,
-    kept: &Path,
     before: &[String],
 ) -> Profiled {
     surroundings.renew();
     fs::create_dir(output).unwrap();
     let report = output.join("report.json");
-    // A separate mount namespace, so that jjleak's caches contain this program only.
-    let mut command = Command::new("/usr/bin/unshare");
-    command.args(["--mount", "/bin/sh", "-c"]);
-    command
-        .arg("mkdir -p /var/cache/jjleak && mount --bind \"$1\" /var/cache/jjleak && shift && exec \"$@\"");
-    command.arg("sh").arg(kept).arg(jjleak).args(["--follow", "--format", "json", "--out"]).arg(&report);
+    command.args(["--follow", "--format", "json", "--out"]).arg(&report);
     command.args(["3600", "--"]).args(before).args(surroundings.words());
     let begin = Instant::now();
     let (status, peak_kib) = end(surroundings, command, output, LONGEST_PROFILED);

@@ -43,9 +43,12 @@ pub(crate) enum Package {
 /// Independent source of a program's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Oracle {
-    /// The preloaded counter, in the same run as jjleak.
+    /// The preloaded counter, in the same run as jjleak, which searches the C library only: it counts the calls that the counter
+    /// passes on, not the counter's own functions.
     Counter,
-    /// The same, except that it does not see calls of the allocators in these modules.
+    /// The same for a program with another allocator that is loaded as a library, so that jjleak searches all files.
+    CounterOfAll,
+    /// The same, except that the counter does not see calls of the allocators in these modules.
     CounterBeside(&'static [&'static str]),
     /// Statistics that `AddressSanitizer` prints at the end.
     AddressSanitizer,

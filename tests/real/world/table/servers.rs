@@ -1,6 +1,6 @@
 //! Servers, each with a client that ends it; both are followed.
 
-use super::{Package, Program, debian};
+use super::{Oracle, Package, Program, debian};
 
 const POSTGRES: &[Package] = &[Package::Service {
     file: "/usr/lib/postgresql/15/bin/postgres",
@@ -67,6 +67,7 @@ pub(super) const PROGRAMS: &[Program] = &[
            seq 200 | sed 's/.*/set k& v&/' | redis-cli -s redis.sock >/dev/null; redis-cli -s redis.sock dbsize; \
            redis-cli -s redis.sock shutdown nosave; wait $!"],
     )
+    .compared_with(Oracle::CounterOfAll)
     .in_tests(),
     Program::new(
         "memcached",
