@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::stacks::{Fixture, LIBRARY_SHAPES, SHAPES, assert_as_in_gdb, assert_shapes};
+use crate::stacks::against_gdb::{Fixture, LIBRARY_SHAPES, SHAPES, assert_as_in_gdb, assert_shapes};
 use crate::support::books::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jjleak::Ended;
@@ -184,7 +184,7 @@ impl Way {
 
 /// Fails unless the allocation in `compare` has its name and its line.
 fn assert_named(name: &str, ended: &Ended) {
-    let source = include_str!("../fixtures/stacks/stacks.c");
+    let source = include_str!("../../fixtures/stacks/stacks.c");
     let line =
         source.lines().zip(1..).find_map(|(line, number)| line.contains("ALLOCATE(1001)").then_some(number));
     let report = ended.report();
@@ -247,7 +247,7 @@ fn a_program_in_rust_is_complete_and_has_its_lines() {
     assert!(incomplete.is_empty(), "{incomplete:#?}");
     let values = report.stacks.iter().filter(|stack| stack.live.objects == 100).collect::<Vec<_>>();
     let [values] = values[..] else { panic!("{:#?}", report.stacks) };
-    let source = include_str!("../fixtures/hello.rs");
+    let source = include_str!("../../fixtures/hello.rs");
     for (function, text) in [("fill", "map.insert"), ("main", "    fill(")] {
         let line = source.lines().zip(1..).find_map(|(line, number)| line.contains(text).then_some(number));
         let is_there = values.frames.iter().any(|frame| {

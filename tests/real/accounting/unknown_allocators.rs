@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::families::{SCENARIOS, assert_attached_to, assert_exact};
+use crate::accounting::families::{SCENARIOS, assert_attached_to, assert_exact};
 use crate::support::books::{assert_nothing_lost, losses};
 use crate::support::compile::{self, LedgerBuild, Wrapper};
 use crate::support::ledger::Ledger;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jjleak::render::json::{Document, FrameDocument, StackDocument};
 
-use crate::jdks::Counted;
+use crate::jvm::jdks::Counted;
 use crate::support::books::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, Jdk, Sites, WAYS, java_frames, javas, jdks_from, live_by_size, size_of};

@@ -1,6 +1,6 @@
 //! Every function and the corner cases of its contract, in every mode with exact figures.
 
-use crate::families::SCENARIOS;
+use crate::accounting::families::SCENARIOS;
 use crate::support::books::assert_nothing_lost;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;

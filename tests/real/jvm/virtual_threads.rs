@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jjleak::render::json::StackDocument;
 
-use crate::java_ways::{ZGC, assert_led, common_frames, is_complete};
+use crate::jvm::code_changes::{ZGC, assert_led, common_frames, is_complete};
 use crate::support::books::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, TURNS, jdks_from};

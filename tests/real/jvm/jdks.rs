@@ -9,8 +9,8 @@ use std::thread;
 
 use jjleak::render::json::Document;
 
-use crate::java_ways::{assert_virtual, assert_ways};
-use crate::jvm::assert_as_the_jvm_says;
+use crate::jvm::code_changes::{assert_virtual, assert_ways};
+use crate::jvm::methods::assert_as_the_jvm_says;
 use crate::support::java::{Jdk, jdks};
 use crate::support::privilege::{is_long, require, require_program};
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::families::{JEMALLOC, MIMALLOC, TCMALLOC};
+use crate::accounting::families::{JEMALLOC, MIMALLOC, TCMALLOC};
 use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;

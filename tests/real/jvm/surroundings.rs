@@ -8,7 +8,7 @@ use std::process::Command;
 use jjleak::render::json::Document;
 use tempfile::TempDir;
 
-use crate::jvm::{ROUNDS, assert_as_booked, assert_as_it_says, assert_as_the_jvm_says};
+use crate::jvm::methods::{ROUNDS, assert_as_booked, assert_as_it_says, assert_as_the_jvm_says};
 use crate::support::java::{Java, classes, java_frames, javas};
 use crate::support::privilege::{require_library, require_program};
 

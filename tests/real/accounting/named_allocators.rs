@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::families::{JEMALLOC, SCENARIOS, assert_attached_to};
+use crate::accounting::families::{JEMALLOC, SCENARIOS, assert_attached_to};
 use crate::support::books::assert_nothing_lost;
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile::{self, LedgerBuild};

@@ -1,0 +1,16 @@
+//! Figures: of each allocation function, in each mode, and when tables are full.
+
+mod calls;
+mod differential;
+mod escapes;
+mod families;
+mod filters;
+mod mappings;
+mod modes;
+mod named_allocators;
+mod operators;
+mod overflow;
+mod sampling;
+mod snapshots;
+mod threads;
+mod unknown_allocators;

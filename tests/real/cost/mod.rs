@@ -1,0 +1,4 @@
+//! The cost of profiling.
+
+mod max_overhead;
+mod reported_cost;

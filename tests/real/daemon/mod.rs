@@ -1,0 +1,10 @@
+//! The daemon.
+
+mod clients;
+mod crashes;
+mod faults;
+mod fleet;
+mod profiles;
+mod service;
+mod soak;
+mod systemd_unit;

@@ -1,0 +1,10 @@
+//! Java virtual machines.
+
+mod code_changes;
+mod damaged_memory;
+mod javac;
+mod jdks;
+mod methods;
+mod name_requests;
+mod surroundings;
+mod virtual_threads;

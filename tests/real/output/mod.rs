@@ -1,0 +1,13 @@
+//! What users see: reports, files, pages, the live view.
+
+mod bcc;
+mod destinations;
+mod doctor;
+mod formats;
+mod hostile_output;
+mod pages;
+mod progress;
+mod saved_profiles;
+mod top;
+mod verdicts;
+mod views;

@@ -1,0 +1,13 @@
+//! Call stacks and the names of their frames.
+
+mod absent_pages;
+mod against_gdb;
+mod completeness;
+mod depths;
+mod fibres;
+mod generated_code;
+mod go;
+mod layouts;
+mod names;
+mod perf_maps;
+mod replaced_libraries;
