@@ -1,0 +1,54 @@
+//! Compiles the fixtures, each once per run.
+
+mod ledgers;
+mod programs;
+mod stacks;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(crate) use self::ledgers::{LedgerBuild, cplusplus_ledger, ledger, ledger_as, rust_ledger};
+pub(crate) use self::programs::{
+    Wrapper, bare, clock, differential, early, exhaustion, fibres, filtered, headless, jit, kept_by_library,
+    leaky, loading_late, multitude, names, narrow, orphan, paced, silent, static_early, static_jit,
+    tail_calls, verdicts, wrapper,
+};
+pub(crate) use self::stacks::{
+    Build, absent, binding, deepest, garbage, generated, launcher, replacing, rust_hello, stacks,
+    stacks_library, stacks_linked, without_rows,
+};
+
+/// Copies a program into a folder. Uses cp, because a file written by this process may be held open for a moment by a child that
+/// another test is just starting; executing it would then fail with `ETXTBSY`.
+pub(crate) fn copy(program: &Path, folder: &Path) -> PathBuf {
+    let status = Command::new("cp").args([program, folder]).status().unwrap();
+    assert!(status.success(), "cannot copy {}", program.display());
+    folder.join(program.file_name().unwrap())
+}
+
+/// Flags that the fixtures' comments require: optimized, but with frame pointers and all calls to the allocator as written.
+const BOOKKEEPING: &[&str] =
+    &["-std=c11", "-D_GNU_SOURCE", "-g", "-fno-omit-frame-pointer", "-fno-builtin", "-pthread"];
+
+fn compile(name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
+    compile_with("cc", name, sources, flags)
+}
+
+/// Compiles under a temporary name and renames, so that concurrent test runs never see a partial program.
+fn compile_with(compiler: &str, name: &str, sources: &[String], flags: &[&str]) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").canonicalize().unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join(name);
+    let unfinished = folder.join(format!("{name}-{}", std::process::id()));
+    let output = Command::new(compiler)
+        .args(["-O2", "-Wall", "-Wextra"])
+        .args(flags)
+        .args(sources.iter().map(|source| fixtures.join(source)))
+        .arg("-o")
+        .arg(&unfinished)
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
+    assert!(output.status.success(), "cannot compile {name}:\n{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(unfinished, &program).unwrap();
+    program
+}

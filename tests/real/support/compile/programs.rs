@@ -1,0 +1,190 @@
+//! Programs and libraries with one purpose each.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::{BOOKKEEPING, compile, compile_with};
+
+/// The C++ program that allocates more than is available, and catches the exception.
+pub(crate) fn exhaustion() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile_with("c++", "exhaustion", &["exhaustion.cpp".to_owned()], &["-g"]))
+}
+
+/// The program that allocates before `main`, prints its accounting, and ends.
+pub(crate) fn early() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
+    PATH.get_or_init(|| compile("early", &units, BOOKKEEPING))
+}
+
+/// The same without shared libraries.
+pub(crate) fn static_early() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
+    let flags = [BOOKKEEPING, &["-static"]].concat();
+    PATH.get_or_init(|| compile("static-early", &units, &flags))
+}
+
+/// The program that has no allocator, and ends at once.
+pub(crate) fn silent() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("silent", &["silent.c".to_owned()], &["-nostdlib", "-static"]))
+}
+
+/// A program that cannot start, because its library is gone.
+pub(crate) fn orphan() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        // A library that the linker finds by path, and that the loader does not find by its soname.
+        let named = "-Wl,-soname,libgone-for-ever.so";
+        let library = compile("libgone.so", &[], &["-shared", named, "-x", "c", "/dev/null"]);
+        compile("orphan", &["orphan.c".to_owned()], &["-Wl,--no-as-needed", library.to_str().unwrap()])
+    })
+}
+
+/// The leaking Python extension, in its own folder.
+pub(crate) fn leaky() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let includes = Command::new("/usr/bin/python3-config").arg("--includes").output().unwrap().stdout;
+        let includes = String::from_utf8(includes).unwrap();
+        let flags: Vec<_> = includes.split_whitespace().chain(["-g", "-shared", "-fPIC"]).collect();
+        compile("leaky.so", &["leaky.c".to_owned()], &flags)
+    })
+}
+
+/// The program that leaks and churns at a given pace.
+pub(crate) fn paced() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("paced", &["paced.c".to_owned()], &["-std=gnu11", "-g", "-O1"]))
+}
+
+/// Mechanism by which the wrapping library forwards calls to the C library's allocator.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wrapper {
+    /// Calls.
+    Calling,
+    /// Jumps.
+    Jumping,
+    /// Jumps, with a `malloc` that is chosen at start-up.
+    Indirect,
+}
+
+/// The library that wraps the C library's allocator.
+pub(crate) fn wrapper(wrapper: Wrapper) -> PathBuf {
+    let how = match wrapper {
+        Wrapper::Calling => "-DRETURNING",
+        Wrapper::Jumping => "-DJUMPING",
+        Wrapper::Indirect => "-DINDIRECT",
+    };
+    let flags = ["-shared", "-fPIC", "-fno-builtin", how];
+    compile(&format!("libwrapper{wrapper:?}.so"), &["wrapper.c".to_owned()], &flags)
+}
+
+/// The library that moves a program's wall clock.
+pub(crate) fn clock() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("libclock.so", &["clock.c".to_owned()], &["-shared", "-fPIC"]))
+}
+
+/// The program with leaks, caches and churn.
+pub(crate) fn verdicts() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("verdicts", &["verdicts.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
+}
+
+/// The program that keeps memory which the C library has allocated for it.
+pub(crate) fn kept_by_library() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile("kept_by_library", &["kept_by_library.c".to_owned()], &["-std=c11", "-g", "-pthread"])
+    })
+}
+
+/// The program whose threads allocate at random and log their calls.
+pub(crate) fn differential() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("differential", &["differential.c".to_owned()], BOOKKEEPING))
+}
+
+/// The program with very many threads.
+pub(crate) fn multitude() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("multitude", &["multitude.c".to_owned()], &["-std=c11", "-g", "-pthread"]))
+}
+
+/// The program whose main thread ends before the others.
+pub(crate) fn headless() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("headless", &["headless.c".to_owned()], &["-O2", "-g", "-pthread"]))
+}
+
+/// The program that generates code and names it.
+pub(crate) fn jit() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile("jit", &["jit.c".to_owned()], &["-D_GNU_SOURCE", "-g", "-fomit-frame-pointer"])
+    })
+}
+
+/// The same program with a static C library.
+pub(crate) fn static_jit() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        compile(
+            "static-jit",
+            &["jit.c".to_owned()],
+            &["-D_GNU_SOURCE", "-g", "-fomit-frame-pointer", "-static"],
+        )
+    })
+}
+
+/// The program without a C library.
+pub(crate) fn bare() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("bare", &["bare.c".to_owned()], &["-nostdlib", "-static"]))
+}
+
+/// A program with functions whose names look mangled and are not, and an interrupted function; not cached.
+pub(crate) fn names(compiler: &str, flags: &[&str]) -> PathBuf {
+    let name = format!("names-{compiler}{}", flags.concat());
+    compile_with(compiler, &name, &["names.c".to_owned()], flags)
+}
+
+/// A program that allocates below tail calls; not cached.
+pub(crate) fn tail_calls(compiler: &str, flags: &[&str]) -> PathBuf {
+    let name = format!("tail_calls-{compiler}{}", flags.concat());
+    compile_with(compiler, &name, &["tail_calls.c".to_owned()], flags)
+}
+
+/// A program that loads a library with an allocator of its own and ends at once, and the library; not remembered.
+pub(crate) fn loading_late() -> (PathBuf, PathBuf) {
+    let source = ["loaded_late.c".to_owned()];
+    let library = ["-DLIBRARY", "-O1", "-shared", "-fPIC", "-fno-builtin", "-Wl,-Bsymbolic"];
+    (
+        compile_with("cc", "loading-late", &source, &["-O1"]),
+        compile_with("cc", "libloaded-late.so", &source, &library),
+    )
+}
+
+/// A program that allocates in fibres; not cached.
+pub(crate) fn fibres(flags: &[&str]) -> PathBuf {
+    compile_with("cc", &format!("fibres{}", flags.concat()), &["fibres.c".to_owned()], flags)
+}
+
+/// A 32-bit program, which needs no C library.
+pub(crate) fn narrow() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let flags = ["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"];
+        compile("narrow", &["narrow.S".to_owned()], &flags)
+    })
+}
+
+/// Executes another program under a filter that forbids bpf(2).
+pub(crate) fn filtered() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| compile("filtered", &["filtered.c".to_owned()], &["-O2"]))
+}
