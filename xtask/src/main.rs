@@ -141,7 +141,7 @@ enum Verb {
         /// Little of everything, to see whether it works; nothing is kept
         #[arg(long)]
         quick: bool,
-        /// Only this part (calls, programs, stages, stacks, rows, snapshots, jvm, daemon); can be given several times
+        /// Only this part; can be given several times, and an unknown one lists all
         #[arg(long, value_name = "PART")]
         only: Vec<String>,
     },

@@ -57,8 +57,9 @@ const PARTS: [Part; 11] = [
 
 fn main() -> Result<()> {
     let options = Options::parse(std::env::args().skip(1))?;
-    if let Some(only) = options.unknown(PARTS.map(|part| part.name)) {
-        return Err(format!("there is no part {only:?}").into());
+    let parts = PARTS.map(|part| part.name);
+    if let Some(only) = options.unknown(parts) {
+        return Err(format!("there is no part {only:?}: it must be one of {}", parts.join(", ")).into());
     }
     jjleak::attach::preflight()?;
     let mut report = Report::begin(&options);

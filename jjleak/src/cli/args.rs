@@ -30,6 +30,15 @@ const ANONYMOUS: &str = "anonymous";
 const MAPPINGS: [(&str, Kinds); 3] =
     [(ANONYMOUS, Kinds::ANONYMOUS), ("files", Kinds::FILES), ("all", Kinds::ALL)];
 
+/// Additional help text of `--format`.
+const FORMAT_NOTE: &str = "Text goes to stdout at every interval, json too unless --out is given; the others are files written at \
+    the end.";
+
+/// Help text of `--format`.
+fn format_help() -> String {
+    format!("What to write: {}", Format::names())
+}
+
 // The help text of the whole command line is on `CommandLine`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["pid", "name", "system_wide", "command", "argv"]))]
@@ -184,10 +193,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ORDER")]
     pub(super) sort: Option<SortBy>,
 
-    /// What to write: text, json, svg, html, pprof, collapsed
-    ///
-    /// Text goes to stdout at every interval, json too unless --out is given; the others are files written at
-    /// the end.
+    #[arg(help = format_help(), long_help = format!("{}\n\n{FORMAT_NOTE}", format_help()))]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
     pub(super) format: Vec<Format>,
 

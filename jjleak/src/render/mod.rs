@@ -85,6 +85,12 @@ impl Format {
         }
     }
 
+    /// The names of all formats, for help texts and errors.
+    #[must_use]
+    pub fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
     /// Extension of file names, without the leading dot.
     #[must_use]
     pub const fn extension(self) -> &'static str {
@@ -118,7 +124,7 @@ impl FromStr for Format {
 
 /// A name that no [`Format`] has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown format `{0}`: reports are written as text, json, svg, html, pprof or collapsed")]
+#[error("unknown format `{0}`: it must be one of {names}", names = Format::names())]
 pub struct UnknownFormat(String);
 
 /// Measure for the width of frames in flame graphs and the figures of collapsed stacks.

@@ -4,6 +4,7 @@ use clap::{ArgMatches, Command, FromArgMatches, Parser};
 
 use crate::cli::Failure;
 use crate::cli::args::Args;
+use crate::render::Format;
 use crate::top::Sort;
 
 /// Watch what lives, live: a view of processes and call sites that is renewed every second
@@ -63,8 +64,8 @@ impl Profiling {
             "interval" => arg.default_value("1").help("Seconds between two looks"),
             "count" => arg.help("Number of looks [default: until q]"),
             "format" => {
-                let help = "What to write at the end: text, json, svg, pprof, collapsed";
-                arg.default_values(NOTHING).help(help).long_help(help)
+                let help = format!("What to write at the end: {}", Format::names());
+                arg.default_values(NOTHING).help(help.clone()).long_help(help)
             }
             // A view has its own sort orders, and cannot show single events.
             "sort" => {
