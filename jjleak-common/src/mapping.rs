@@ -91,9 +91,9 @@ pub const MAP_ANONYMOUS: u64 = 0x20;
 
 /// Kinds of tracked mappings, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kinds(pub u8);
+pub struct MappingKinds(pub u8);
 
-impl Kinds {
+impl MappingKinds {
     /// Anonymous memory, and the break.
     pub const ANONYMOUS: Self = Self(1);
     /// Files and devices.
@@ -133,10 +133,10 @@ mod tests {
     fn what_is_mapped_is_of_one_kind() {
         let shared = 1;
         for flags in [shared, shared | MAP_FIXED] {
-            let kinds = [Kinds::ANONYMOUS, Kinds::FILES, Kinds::ALL];
+            let kinds = [MappingKinds::ANONYMOUS, MappingKinds::FILES, MappingKinds::ALL];
             assert_eq!(kinds.map(|kinds| kinds.has(flags)), [false, true, true]);
             assert_eq!(kinds.map(|kinds| kinds.has(flags | MAP_ANONYMOUS)), [true, false, true]);
-            assert_eq!(kinds.map(Kinds::has_break), [true, false, true]);
+            assert_eq!(kinds.map(MappingKinds::has_break), [true, false, true]);
         }
     }
 }

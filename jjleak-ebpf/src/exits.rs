@@ -69,7 +69,7 @@ fn counts(books: &Books, hit: &Hit) -> bool {
 /// Entry of a function that returns a new block or throws. A return probe would kill the program when it throws, so its exits are
 /// probed.
 #[inline(always)]
-pub(crate) fn enter_throwing(hit: &Hit) {
+pub(crate) fn enter_noted(hit: &Hit) {
     let Some(books) = Books::of(hit) else { return };
     let Some(return_address) = read_user_word(hit.cfa() - 8) else {
         books.count(Counter::ResultUnreadable);

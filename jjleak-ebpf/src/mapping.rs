@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{
     counter::Counter,
-    mapping::{Call, Event, Kinds, MAP_FIXED, flag},
+    mapping::{Call, Event, MAP_FIXED, MappingKinds, flag},
     process::{ImageId, ProcessRow},
     stack::lost_row,
 };
@@ -20,13 +20,13 @@ use crate::{
     syscall::{self, Syscall, UserRegisters},
 };
 
-/// Traced kinds of mappings, see [`Kinds`].
+/// Traced kinds of mappings, see [`MappingKinds`].
 #[unsafe(no_mangle)]
-static MAPPING_KINDS: Global<u8> = Global::new(Kinds::ANONYMOUS.0);
+static MAPPING_KINDS: Global<u8> = Global::new(MappingKinds::ANONYMOUS.0);
 
 #[inline(always)]
-fn kinds() -> Kinds {
-    Kinds(MAPPING_KINDS.load())
+fn kinds() -> MappingKinds {
+    MappingKinds(MAPPING_KINDS.load())
 }
 
 /// Returns true if changes of the program break are reported: they must be requested, and the kernel's structures known.

@@ -56,14 +56,14 @@ pub(crate) fn resize_in_place_enter(ctx: ProbeContext) -> u32 {
 /// Entry of a function that returns a new block or throws an exception, or an instruction of a function that ends at another
 /// probe.
 #[uprobe]
-pub(crate) fn throwing_enter(ctx: ProbeContext) -> u32 {
-    exits::enter_throwing(&Hit::new(&ctx));
+pub(crate) fn noted_enter(ctx: ProbeContext) -> u32 {
+    exits::enter_noted(&Hit::new(&ctx));
     0
 }
 
 /// Return instruction of such a function, or of code that it shares with others, or an instruction where the result is known.
 #[uprobe]
-pub(crate) fn throwing_exit(ctx: ProbeContext) -> u32 {
+pub(crate) fn noted_exit(ctx: ProbeContext) -> u32 {
     exits::exit(&Hit::new(&ctx));
     0
 }
@@ -211,7 +211,7 @@ pub(crate) fn bare_given(_ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Does nothing where a call is recorded that ends at another probe ([`throwing_enter`]).
+/// Does nothing where a call is recorded that ends at another probe ([`noted_enter`]).
 #[uprobe]
 pub(crate) fn bare_noted(_ctx: ProbeContext) -> u32 {
     0

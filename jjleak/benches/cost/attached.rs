@@ -2,7 +2,7 @@
 
 use jjleak::allocators::{CallFollowing, Hints, Placement, Stepping, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Programs, Scope, Settings, Target};
-use jjleak::collect::{Collector, Snapshot, View};
+use jjleak::collect::{BlockFilter, Collector, Snapshot};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
 use jjleak_common::process::ImageId;
@@ -79,7 +79,7 @@ impl Attached {
 
     /// Reads the books, as a report does.
     pub(crate) fn snapshot(&self, collector: &mut Collector) -> Result<Snapshot> {
-        let mut snapshots = collector.snapshots(&self.attachment, &[self.image], View::default())?;
+        let mut snapshots = collector.snapshots(&self.attachment, &[self.image], BlockFilter::default())?;
         snapshots.remove(&self.image).ok_or_else(|| "there is no snapshot".into())
     }
 

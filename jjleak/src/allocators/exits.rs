@@ -45,7 +45,7 @@ pub(super) const NO_RETURN: &[&str] = &[
 
 /// Exits of a function.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Exits {
+pub(super) struct FunctionExits {
     /// Addresses of return instructions.
     pub(super) returns: BTreeSet<u64>,
     /// Addresses of known functions that it jumps to or calls.
@@ -107,8 +107,8 @@ impl<'image, 'data> Follower<'image, 'data> {
     }
 
     /// Exits of the function at `entry`. Other `known` functions are not followed.
-    pub(super) fn exits(&self, entry: u64, known: &HashSet<u64>) -> Result<Exits, Unproven> {
-        let mut exits = Exits::default();
+    pub(super) fn exits(&self, entry: u64, known: &HashSet<u64>) -> Result<FunctionExits, Unproven> {
+        let mut exits = FunctionExits::default();
         let mut seen = HashSet::new();
         let mut waiting = vec![entry];
         while let Some(start) = waiting.pop() {
@@ -146,7 +146,7 @@ impl<'image, 'data> Follower<'image, 'data> {
         start: u64,
         seen: &mut HashSet<u64>,
         waiting: &mut Vec<u64>,
-        exits: &mut Exits,
+        exits: &mut FunctionExits,
         known: &HashSet<u64>,
     ) -> Result<(), Unproven> {
         for instruction in self.decoder(start) {
@@ -181,7 +181,12 @@ impl<'image, 'data> Follower<'image, 'data> {
         Err(Unproven::NoCode(start))
     }
 
-    fn jump(&self, jump: &Instruction, waiting: &mut Vec<u64>, exits: &mut Exits) -> Result<(), Unproven> {
+    fn jump(
+        &self,
+        jump: &Instruction,
+        waiting: &mut Vec<u64>,
+        exits: &mut FunctionExits,
+    ) -> Result<(), Unproven> {
         match self.target(jump).ok_or(Unproven::ComputedJump(jump.ip()))? {
             Target::Address(address) if self.no_return.contains(&address) => {}
             Target::Address(address) => waiting.push(address),
@@ -192,7 +197,7 @@ impl<'image, 'data> Follower<'image, 'data> {
     }
 
     /// Returns true unless the call is known not to return. Adds a call of a known function to `exits`.
-    fn comes_back(&self, call: &Instruction, exits: &mut Exits, known: &HashSet<u64>) -> bool {
+    fn comes_back(&self, call: &Instruction, exits: &mut FunctionExits, known: &HashSet<u64>) -> bool {
         match self.target(call) {
             Some(Target::Address(address)) => {
                 if known.contains(&address) {

@@ -22,7 +22,7 @@ pub use named::{NamedAllocator, NamedFunction, Place, TableError, is_file};
 pub use site::{Placement, ProbeSite, Role, Stepping};
 
 use self::{
-    exits::{Exits, Follower, NO_RETURN},
+    exits::{Follower, FunctionExits, NO_RETURN},
     families::FAMILIES,
     hidden::hidden,
     inside::probe_inside,
@@ -260,7 +260,7 @@ fn resolve_ends(
     };
     let frees = entries(located, |role| role == Role::Free);
     located.retain(|it| {
-        let passes_on = |exits: Exits| !exits.known.is_empty() || exits.leaves_file;
+        let passes_on = |exits: FunctionExits| !exits.known.is_empty() || exits.leaves_file;
         !it.may_pass_on || !follower.exits(it.function.address, &frees).is_ok_and(passes_on)
     });
     let accounted = entries(located, Role::accounts_allocation);

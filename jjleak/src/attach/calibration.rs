@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use super::probes::{Exits, close_links};
+use super::probes::{ExitCounts, close_links};
 use crate::processes::{Mapping, Pid};
 
 /// File of the timed functions.
@@ -33,9 +33,9 @@ pub struct Traps {
 impl Traps {
     /// Mean cost of a probe at the end of a call, if all probed ends are hit equally often.
     #[must_use]
-    pub(crate) fn exit_ns(self, exits: Exits) -> f64 {
+    pub(crate) fn exit_ns(self, exits: ExitCounts) -> f64 {
         let [emulated, stepped] = [exits.emulated, exits.stepped].map(f64::from);
-        if exits == Exits::default() {
+        if exits == ExitCounts::default() {
             return self.emulated_ns;
         }
         (emulated * self.emulated_ns + stepped * self.stepped_ns) / (emulated + stepped)

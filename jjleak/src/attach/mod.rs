@@ -48,7 +48,7 @@ pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
 pub use preflight::{Check, Host, Missing};
 pub(crate) use probes::thread_cpu_time;
-pub use probes::{Exits, Measuring, Part, Runs, RunsByPart, Steppings};
+pub use probes::{ExitCounts, Measuring, Part, Runs, RunsByPart, Steppings};
 pub use process_table::{Images, ProcessTable, Tracked};
 pub use unwind_tables::{CodeMapping, TablesFull};
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
-use jjleak_common::mapping::{Kinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
+use jjleak_common::mapping::{MappingKinds, RING_BYTES as MAPPING_RING_BYTES, UNUSED_RING_BYTES};
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::stack::FIRST_ROW;
 use jjleak_common::stage::{Stage, Step};
@@ -50,7 +50,7 @@ pub struct Settings {
     /// Processes to account for besides the requested ones.
     pub following: Following,
     /// Mappings to trace, for [`super::Attachment::mapping_events`]; none by default.
-    pub mappings: Option<Kinds>,
+    pub mappings: Option<MappingKinds>,
     /// Sampling of allocations.
     pub sampling: Sampling,
     /// True to sum up the live bytes of each stack on every allocation and free, so that the blocks need not be read.
@@ -142,7 +142,7 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global("PID_NAMESPACE_INODE", &inode, true);
     let offsets = KernelOffsets::find(following, mappings.is_some())?;
     offsets.apply(&mut loader);
-    if let Some(Kinds(kinds)) = &mappings {
+    if let Some(MappingKinds(kinds)) = &mappings {
         loader.override_global("MAPPING_KINDS", kinds, true);
     }
     let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;

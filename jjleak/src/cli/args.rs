@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, ArgGroup};
-use jjleak_common::mapping::Kinds;
+use jjleak_common::mapping::MappingKinds;
 use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
@@ -27,8 +27,8 @@ pub(super) const TOP: usize = 10;
 const ANONYMOUS: &str = "anonymous";
 
 /// Kinds of mappings by their names on the command line.
-const MAPPINGS: [(&str, Kinds); 3] =
-    [(ANONYMOUS, Kinds::ANONYMOUS), ("files", Kinds::FILES), ("all", Kinds::ALL)];
+const MAPPINGS: [(&str, MappingKinds); 3] =
+    [(ANONYMOUS, MappingKinds::ANONYMOUS), ("files", MappingKinds::FILES), ("all", MappingKinds::ALL)];
 
 /// Additional help text of `--format`.
 const FORMAT_NOTE: &str = "Text goes to stdout at every interval, json too unless --out is given; the others are files written at \
@@ -114,7 +114,7 @@ pub(super) struct Args {
     /// What is accounted is address space, not memory in use. Files are also such that the loader maps, and devices.
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = ANONYMOUS)]
     #[arg(value_parser = PossibleValuesParser::new(MAPPINGS.map(|(name, _)| name)).try_map(|name| parse_mappings(&name)))]
-    pub(super) mmap: Option<Kinds>,
+    pub(super) mmap: Option<MappingKinds>,
 
     /// Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does
     ///
@@ -355,7 +355,7 @@ impl Args {
 }
 
 /// Parses a kind of mappings.
-fn parse_mappings(name: &str) -> Result<Kinds, String> {
+fn parse_mappings(name: &str) -> Result<MappingKinds, String> {
     let known = MAPPINGS.into_iter().find(|(known, _)| *known == name);
     known.map(|(_, kinds)| kinds).ok_or_else(|| format!("no kind of mappings: {name}"))
 }

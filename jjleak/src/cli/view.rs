@@ -3,7 +3,7 @@
 use regex::Regex;
 
 use super::notices::tell;
-use crate::profile::{Kinds, Profile, View};
+use crate::profile::{FrameKinds, Profile, StackFilter};
 use crate::render::Value;
 
 /// The options by which a part is chosen.
@@ -19,13 +19,14 @@ pub(super) struct ViewArgs {
 
     /// Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
-    kind: Vec<Kinds>,
+    kind: Vec<FrameKinds>,
 }
 
 impl ViewArgs {
     /// The selected part of the profile, and its description; empty for the whole.
     pub(super) fn apply(&self, profile: Profile) -> (Profile, String) {
-        let view = View { focus: self.focus.clone(), ignore: self.ignore.clone(), kinds: self.kind.clone() };
+        let view =
+            StackFilter { focus: self.focus.clone(), ignore: self.ignore.clone(), kinds: self.kind.clone() };
         if view.is_everything() {
             return (profile, String::new());
         }

@@ -89,13 +89,13 @@ pub struct StackUse {
     pub allocated_objects: u64,
     /// Bytes requested by them.
     pub allocated_bytes: u64,
-    /// The largest live blocks, as many as the [`View`] asks for.
+    /// The largest live blocks, as many as the [`BlockFilter`] asks for.
     pub blocks: Vec<Block>,
 }
 
 /// Which blocks a snapshot shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct View {
+pub struct BlockFilter {
     /// Minimum age in nanoseconds.
     pub older_ns: u64,
     /// Maximum number of blocks listed per stack.

@@ -11,7 +11,7 @@ use super::live::Blocks;
 use super::sums::{self, Live, Selection, Sum};
 use super::timeline::Timeline;
 use super::timelines::Places;
-use super::{Collector, Snapshot, StackUse, View, counters, freed, spill, stacks, windows};
+use super::{BlockFilter, Collector, Snapshot, StackUse, counters, freed, spill, stacks, windows};
 use crate::attach::{Attachment, Error, now_ns};
 use crate::fast_map::fast_map;
 
@@ -21,7 +21,7 @@ impl Collector {
         &mut self,
         attachment: &Attachment,
         images: &[ImageId],
-        view: View,
+        view: BlockFilter,
     ) -> Result<BTreeMap<ImageId, Snapshot>, Error> {
         let AtInstant { taken_ns, timelines, allocated, live, live_variance } = if self.combined {
             let taken_ns = now_ns();
@@ -86,7 +86,7 @@ impl Collector {
         &mut self,
         attachment: &Attachment,
         images: &[ImageId],
-        view: View,
+        view: BlockFilter,
     ) -> Result<AtInstant, Error> {
         let spill = attachment.map(names::SPILL)?;
         // A row belongs to one image: an index by row avoids searching. Most rows have no sum.

@@ -103,7 +103,7 @@ impl Hits {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::attach::Exits;
+    use crate::attach::ExitCounts;
 
     const TRAPS: Traps = Traps { emulated_ns: 600., stepped_ns: 9_000., returning_ns: 500. };
     /// All breakpoints are emulated.
@@ -111,7 +111,7 @@ pub(super) mod tests {
         given: Stepping::EmulatedBranch,
         entry: Stepping::EmulatedPush,
         noted: Stepping::EmulatedBranch,
-        exits: Exits { emulated: 1, stepped: 0 },
+        exits: ExitCounts { emulated: 1, stepped: 0 },
         free: Stepping::EmulatedBranch,
         sees_inside: false,
     };
@@ -150,10 +150,10 @@ pub(super) mod tests {
         assert_eq!(price(seen(0, 10)), 600. + 300. + 600. + 200.);
         assert_eq!(price(seen(10, 30)), 0.25 * 1_000. + 0.75 * 1_700.);
         // A throwing function is noted at its entry and settled at its return, whose instruction is single-stepped.
-        let throwing = Steppings { exits: Exits { emulated: 0, stepped: 1 }, ..EMULATED };
+        let throwing = Steppings { exits: ExitCounts { emulated: 0, stepped: 1 }, ..EMULATED };
         assert_eq!(Prices::of(TRAPS, throwing, seen(0, 10)).allocation_ns, 900. + 9_200.);
         // One stepped exit among several emulated ones.
-        let some = Steppings { exits: Exits { emulated: 3, stepped: 1 }, ..EMULATED };
+        let some = Steppings { exits: ExitCounts { emulated: 3, stepped: 1 }, ..EMULATED };
         assert_eq!(Prices::of(TRAPS, some, seen(0, 10)).allocation_ns, 900. + 200. + 2_700.);
     }
 

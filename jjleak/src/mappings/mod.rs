@@ -10,7 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use jjleak_common::mapping::{Call, Event, Kinds, MAP_FIXED, flag};
+use jjleak_common::mapping::{Call, Event, MAP_FIXED, MappingKinds, flag};
 
 use crate::attach::SizeFilter;
 use ranges::{Allocation, Piece, Ranges};
@@ -38,7 +38,7 @@ const MAX_THREADS: usize = 1 << 16;
 /// The tracked mappings of an image.
 #[derive(Debug, Clone)]
 pub struct TrackedMappings {
-    kinds: Kinds,
+    kinds: MappingKinds,
     filter: SizeFilter,
     ranges: Ranges,
     /// Memory that calls in progress are about to unmap, by thread.
@@ -92,7 +92,7 @@ struct InFlight {
 impl TrackedMappings {
     /// No mappings yet, to track those of these kinds and sizes.
     #[must_use]
-    pub fn new(kinds: Kinds, filter: SizeFilter) -> Self {
+    pub fn new(kinds: MappingKinds, filter: SizeFilter) -> Self {
         Self {
             kinds,
             filter,

@@ -55,10 +55,10 @@ fn remap(table: &mut TrackedMappings, old: Range<u64>, new: Range<u64>, flags: u
 }
 
 fn table() -> TrackedMappings {
-    table_of(Kinds::ANONYMOUS)
+    table_of(MappingKinds::ANONYMOUS)
 }
 
-fn table_of(kinds: Kinds) -> TrackedMappings {
+fn table_of(kinds: MappingKinds) -> TrackedMappings {
     TrackedMappings::new(kinds, SizeFilter::default())
 }
 
@@ -160,11 +160,11 @@ fn each_kind_of_memory_takes_the_place_of_the_other_and_is_tracked_if_it_is_foll
         ranges(&table)
     };
     let (anonymous, files) = ([(2, 3, 8)], [(1, 1, 7), (5, 2, 9), (8, 1, 9), (20, 2, 10)]);
-    assert_eq!(ranges_of(Kinds::ANONYMOUS), anonymous);
-    assert_eq!(ranges_of(Kinds::FILES), files);
+    assert_eq!(ranges_of(MappingKinds::ANONYMOUS), anonymous);
+    assert_eq!(ranges_of(MappingKinds::FILES), files);
     let mut all = [&anonymous[..], &files].concat();
     all.sort_unstable();
-    assert_eq!(ranges_of(Kinds::ALL), all);
+    assert_eq!(ranges_of(MappingKinds::ALL), all);
 }
 
 #[test]
@@ -253,7 +253,8 @@ fn what_allocators_map_is_counted_by_the_blocks_in_it() {
 
 #[test]
 fn filters_go_by_the_size_of_a_mapping() {
-    let mut table = TrackedMappings::new(Kinds::ANONYMOUS, SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
+    let mut table =
+        TrackedMappings::new(MappingKinds::ANONYMOUS, SizeFilter { min: 2 * PAGE, max: 3 * PAGE });
     for pages in 1..5 {
         map(&mut table, pages * 10, pages, 7);
     }

@@ -27,7 +27,7 @@ pub use crate::symbolize::{Frame, FrameKind};
 pub use cost::Cost;
 pub use history::{Moment, remember};
 pub(crate) use merge::add_count;
-pub use view::{Amount, Kinds, Shown, UnknownKinds, View};
+pub use view::{Amount, FrameKinds, Shown, StackFilter, UnknownFrameKinds};
 
 /// Placeholder shown for the frames of a stack that was not kept.
 pub const NO_STACK: &str = "[no stack]";

@@ -10,18 +10,18 @@ use super::{Frame, FrameKind, Profile, StackProfile, Verdict};
 
 /// Which stacks and frames to keep. The default keeps everything.
 #[derive(Debug, Clone, Default)]
-pub struct View {
+pub struct StackFilter {
     /// Keep only stacks with a matching frame.
     pub focus: Option<Regex>,
     /// Drop stacks with a matching frame.
     pub ignore: Option<Regex>,
     /// Keep only frames of these kinds, and stacks that have any; empty keeps all.
-    pub kinds: Vec<Kinds>,
+    pub kinds: Vec<FrameKinds>,
 }
 
 /// Groups of frame kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kinds {
+pub enum FrameKinds {
     /// Compiled ahead of time.
     Native,
     /// Java methods, inlined or not.
@@ -34,7 +34,7 @@ pub enum Kinds {
     Unknown,
 }
 
-impl View {
+impl StackFilter {
     /// Returns whether everything is kept.
     #[must_use]
     pub fn is_everything(&self) -> bool {
@@ -126,7 +126,7 @@ pub struct Amount {
     pub live_bytes: u64,
 }
 
-impl Kinds {
+impl FrameKinds {
     const ALL: [(&str, Self); 5] = [
         ("native", Self::Native),
         ("java", Self::Java),
@@ -146,26 +146,26 @@ impl Kinds {
     }
 }
 
-impl FromStr for Kinds {
-    type Err = UnknownKinds;
+impl FromStr for FrameKinds {
+    type Err = UnknownFrameKinds;
 
-    fn from_str(name: &str) -> Result<Self, UnknownKinds> {
+    fn from_str(name: &str) -> Result<Self, UnknownFrameKinds> {
         let known = Self::ALL.into_iter().find(|(known, _)| *known == name);
-        known.map(|(_, kinds)| kinds).ok_or_else(|| UnknownKinds(name.to_owned()))
+        known.map(|(_, kinds)| kinds).ok_or_else(|| UnknownFrameKinds(name.to_owned()))
     }
 }
 
 /// An unknown name of frame kinds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown kind `{0}`: frames are native, java, jvm, kernel or unknown")]
-pub struct UnknownKinds(String);
+pub struct UnknownFrameKinds(String);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::render::sample;
 
-    fn shown(view: &View) -> Vec<u64> {
+    fn shown(view: &StackFilter) -> Vec<u64> {
         let (profile, _) = view.apply(sample::profile());
         profile.stacks.iter().map(|stack| stack.id).collect()
     }
@@ -176,30 +176,33 @@ mod tests {
 
     #[test]
     fn a_focus_keeps_stacks_with_a_function_file_or_module_that_matches() {
-        assert_eq!(shown(&View { focus: Some(regex("^list_")), ..View::default() }), [0x1ea4]);
-        assert_eq!(shown(&View { focus: Some(regex(r"copies\.rs$")), ..View::default() }), [0x05e]);
-        assert_eq!(shown(&View { focus: Some(regex("libclosed")), ..View::default() }), [0xb0]);
+        assert_eq!(shown(&StackFilter { focus: Some(regex("^list_")), ..StackFilter::default() }), [0x1ea4]);
+        assert_eq!(
+            shown(&StackFilter { focus: Some(regex(r"copies\.rs$")), ..StackFilter::default() }),
+            [0x05e]
+        );
+        assert_eq!(shown(&StackFilter { focus: Some(regex("libclosed")), ..StackFilter::default() }), [0xb0]);
     }
 
     #[test]
     fn what_is_ignored_is_left_out_even_of_a_focus() {
-        let view = View {
+        let view = StackFilter {
             focus: Some(regex("main")),
             ignore: Some(regex("list_|vector|rust|copies")),
-            ..View::default()
+            ..StackFilter::default()
         };
         assert_eq!(shown(&view), [0xdead]);
     }
 
     #[test]
     fn frames_of_other_kinds_are_left_out_and_stacks_without_any() {
-        let view = View { kinds: vec!["unknown".parse().unwrap()], ..View::default() };
+        let view = StackFilter { kinds: vec!["unknown".parse().unwrap()], ..StackFilter::default() };
         let (profile, shown) = view.apply(sample::profile());
         assert_eq!(profile.stacks.len(), 1);
         assert_eq!(profile.stacks[0].frames.len(), 2);
         assert_eq!((shown.of.live_bytes, shown.of.stacks, shown.all.stacks), (300, 1, 6));
         assert_eq!(
-            "C".parse::<Kinds>().unwrap_err().to_string(),
+            "C".parse::<FrameKinds>().unwrap_err().to_string(),
             "unknown kind `C`: frames are native, java, jvm, kernel or unknown"
         );
     }
@@ -207,13 +210,13 @@ mod tests {
     #[test]
     fn verdicts_are_those_on_what_is_kept() {
         let judged = sample::judged();
-        let view = View { focus: Some(regex("^list_")), ..View::default() };
+        let view = StackFilter { focus: Some(regex("^list_")), ..StackFilter::default() };
         let (profile, _) = view.apply(judged.clone());
         let sites: Vec<_> = profile.verdicts.iter().flat_map(|verdict| verdict.stacks.clone()).collect();
         assert_eq!(sites, [0x1ea4]);
-        let nothing = View { focus: Some(regex("no such function")), ..View::default() };
+        let nothing = StackFilter { focus: Some(regex("no such function")), ..StackFilter::default() };
         assert!(nothing.apply(judged.clone()).0.verdicts.is_empty());
-        assert_eq!(View::default().apply(judged.clone()).0, judged);
+        assert_eq!(StackFilter::default().apply(judged.clone()).0, judged);
     }
 
     #[test]
@@ -225,7 +228,7 @@ mod tests {
         verdict.stacks = [one.id, other.id].into();
         verdict.frames = Arc::clone(&other.frames);
         verdict.caller = other.frames.len() - 1;
-        let view = View { ignore: Some(regex("^list_")), ..View::default() };
+        let view = StackFilter { ignore: Some(regex("^list_")), ..StackFilter::default() };
         let (profile, _) = view.apply(judged);
         let verdict = &profile.verdicts[0];
         assert_eq!(
@@ -242,7 +245,7 @@ mod tests {
         judged.verdicts.drain(..3);
         let verdict = judged.verdicts[0].clone();
         let frame = verdict.frames[verdict.caller].clone();
-        let view = View { kinds: vec![Kinds::Unknown], ..View::default() };
+        let view = StackFilter { kinds: vec![FrameKinds::Unknown], ..StackFilter::default() };
         let (profile, _) = view.apply(judged);
         if let [verdict] = &profile.verdicts[..] {
             assert!(verdict.frames.iter().all(|frame| frame.kind == FrameKind::Unknown));

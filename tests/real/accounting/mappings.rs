@@ -4,7 +4,7 @@
 use std::fs;
 
 use jjleak::attach::{Attachment, Programs, Settings};
-use jjleak_common::mapping::Kinds;
+use jjleak_common::mapping::MappingKinds;
 
 use crate::support::attached::Attached;
 use crate::support::books::{Books, assert_nothing_lost};
@@ -118,7 +118,7 @@ fn what_the_loader_maps_of_a_library_stands_where_it_was_loaded() {
 #[test]
 fn only_with_the_option_programs_for_mappings_are_loaded() {
     require_bpf!();
-    let loaded = |mappings: Option<Kinds>| {
+    let loaded = |mappings: Option<MappingKinds>| {
         let settings = Settings { mappings, ..Settings::new(Programs::Accounting) };
         let attachment = Attachment::load(settings).unwrap();
         let names: Vec<_> =
@@ -127,13 +127,13 @@ fn only_with_the_option_programs_for_mappings_are_loaded() {
     };
 
     assert_eq!(loaded(None), 0);
-    assert!(loaded(Some(Kinds::ANONYMOUS)) >= 2);
+    assert!(loaded(Some(MappingKinds::ANONYMOUS)) >= 2);
 }
 
 #[test]
 fn of_mappings_that_are_not_asked_for_no_stacks_are_taken() {
     require_bpf!();
-    let new_stacks = |mappings: Option<Kinds>| {
+    let new_stacks = |mappings: Option<MappingKinds>| {
         let mut ledger = Ledger::start();
         let settings = Settings { mappings, ..Settings::new(Programs::Accounting) };
         let mut attached = Attached::to(ledger.pid(), settings);
@@ -142,8 +142,8 @@ fn of_mappings_that_are_not_asked_for_no_stacks_are_taken() {
     };
 
     let without = new_stacks(None);
-    assert_eq!(new_stacks(Some(Kinds::FILES)), without);
-    assert!(new_stacks(Some(Kinds::ANONYMOUS)) > without);
+    assert_eq!(new_stacks(Some(MappingKinds::FILES)), without);
+    assert!(new_stacks(Some(MappingKinds::ANONYMOUS)) > without);
 }
 
 #[test]

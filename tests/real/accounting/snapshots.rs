@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use jjleak::attach::now_ns;
 use jjleak::attach::{Programs, Settings};
-use jjleak::collect::{Block, Snapshot, View};
+use jjleak::collect::{Block, BlockFilter, Snapshot};
 use jjleak_common::counter::Counter;
 
 use crate::support::attached::Attached;
@@ -24,7 +24,7 @@ const SNAPSHOTS: usize = 200;
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-const EVERY_BLOCK: View = View { older_ns: 0, blocks_per_stack: usize::MAX / 2 };
+const EVERY_BLOCK: BlockFilter = BlockFilter { older_ns: 0, blocks_per_stack: usize::MAX / 2 };
 
 fn settings() -> Settings {
     Settings::new(Programs::Accounting)
@@ -93,7 +93,7 @@ fn only_blocks_of_the_age_asked_for_are_in_a_snapshot() {
     let older_ns = now_ns() - between - SECOND / 2;
 
     let all = attached.snapshot(EVERY_BLOCK);
-    let old = attached.snapshot(View { older_ns, ..EVERY_BLOCK });
+    let old = attached.snapshot(BlockFilter { older_ns, ..EVERY_BLOCK });
     // Half a second is for the first snapshot; a machine that takes longer makes the second batch old, too.
     let born_before = old.taken_ns - older_ns;
     let expected = blocks(&all).filter(|block| block.time_ns <= born_before).count();
@@ -110,13 +110,13 @@ fn only_instants_that_are_kept_divide_the_blocks_of_later_snapshots() {
     let mut attached = Attached::to(ledger.pid(), settings());
     // Like those for processes that end: however many there are, they must not evict snapshots that others are judged by.
     for _ in 0..3 {
-        let snapshot = attached.snapshot(View::default());
+        let snapshot = attached.snapshot(BlockFilter::default());
         assert_eq!(*snapshot.instants_ns, [snapshot.taken_ns]);
     }
-    let kept = attached.snapshot(View::default()).taken_ns;
+    let kept = attached.snapshot(BlockFilter::default()).taken_ns;
     attached.collector.divide_at(&[attached.image], kept);
     for _ in 0..3 {
-        let snapshot = attached.snapshot(View::default());
+        let snapshot = attached.snapshot(BlockFilter::default());
         assert_eq!(*snapshot.instants_ns, [kept, snapshot.taken_ns]);
     }
 }
@@ -129,11 +129,11 @@ fn a_million_blocks_of_ten_thousand_stacks_are_read() {
     ledger.run("million");
 
     // The first snapshot receives the frames of the stacks.
-    attached.snapshot(View::default());
+    attached.snapshot(BlockFilter::default());
     let mut times = Vec::new();
     for _ in 0..5 {
         let start = Instant::now();
-        let snapshot = attached.snapshot(View::default());
+        let snapshot = attached.snapshot(BlockFilter::default());
         times.push(start.elapsed());
         let objects: u64 = snapshot.stacks.iter().map(|(_, used)| used.live.objects).sum();
         assert_eq!((objects, snapshot.stacks.len()), (1_000_000, 10_000));

@@ -6,7 +6,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 
 use jjleak::attach::{Programs, Settings};
-use jjleak::collect::View;
+use jjleak::collect::BlockFilter;
 use jjleak::render::json::Document;
 use jjleak_common::counter::Counter;
 
@@ -258,7 +258,7 @@ fn probes_that_are_put_back_in_at_once_count_no_block_twice() {
 
     // All frees are seen: no block can replace another, unless two probes account it.
     ledger.run("steady_stop");
-    let snapshot = attached.snapshot(View::default());
+    let snapshot = attached.snapshot(BlockFilter::default());
     assert!(snapshot.stacks.iter().any(|(_, used)| used.allocated_objects > 0));
     assert_eq!(snapshot.counters[&Counter::MissedFree], 0);
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use jjleak::attach::{Attachment, Following, Programs, Settings};
-use jjleak_common::mapping::Kinds;
+use jjleak_common::mapping::MappingKinds;
 use jjleak_common::sampling::Sampling;
 use jjleak_common::stage::Step;
 
@@ -20,7 +20,7 @@ fn programs_stay_far_below_what_the_verifier_follows() {
     require_bpf!();
     let plain = |programs| Settings {
         following: Following::Everyone,
-        mappings: Some(Kinds::ALL),
+        mappings: Some(MappingKinds::ALL),
         ..Settings::new(programs)
     };
     let mut table = BTreeMap::new();

@@ -2,7 +2,7 @@
 
 use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
-use jjleak::collect::{Collector, Snapshot, View};
+use jjleak::collect::{BlockFilter, Collector, Snapshot};
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
 use jjleak::unwind;
 use jjleak_common::process::ImageId;
@@ -63,7 +63,7 @@ impl Attached {
         self.collector.take_new(self.image).len()
     }
 
-    pub(crate) fn snapshot(&mut self, view: View) -> Snapshot {
+    pub(crate) fn snapshot(&mut self, view: BlockFilter) -> Snapshot {
         let mut snapshots = self.collector.snapshots(&self.attachment, &[self.image], view).unwrap();
         snapshots.remove(&self.image).unwrap()
     }

@@ -32,8 +32,8 @@ use flow::Explorer;
 pub(super) use flow::NoCut;
 use iced_x86::Register;
 use sealed::Surroundings;
+use sites::KnownValues;
 pub(super) use sites::Step;
-use sites::View;
 
 use super::{exits::Follower, placement::ARGUMENTS, site::Stepping, symbols::Image};
 
@@ -82,8 +82,8 @@ impl<'a, 'data> Prover<'a, 'data> {
 }
 
 /// Values for the probe; `None` if the instruction is too far from the function's first.
-fn site(distance: u64, step: Step, view: View) -> Option<Site> {
-    let View { size, frame_pointer_words, cfa_words, stepping, .. } = view;
+fn site(distance: u64, step: Step, view: KnownValues) -> Option<Site> {
+    let KnownValues { size, frame_pointer_words, cfa_words, stepping, .. } = view;
     let distance = i32::try_from(distance.cast_signed()).ok()?;
     if distance.abs() > Inside::MAX_DISTANCE {
         return None;

@@ -38,7 +38,7 @@ enum Phase {
 
 /// Values that can be read at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct View {
+pub(super) struct KnownValues {
     /// The register with the requested size.
     pub(super) size: Option<u8>,
     /// True if `rax` contains the result of the call; null if the call will fail.
@@ -52,14 +52,14 @@ pub(super) struct View {
 /// A function, with the known facts about every instruction.
 struct Cut<'a> {
     flow: &'a Flow,
-    views: BTreeMap<u64, View>,
+    views: BTreeMap<u64, KnownValues>,
     /// Instructions at which the call is certain to fail.
     failing: BTreeSet<u64>,
     before: BTreeMap<u64, Vec<u64>>,
 }
 
 /// The instructions to probe, with the step of each and the values that can be read there.
-pub(super) fn choose(flow: &Flow) -> Result<BTreeMap<u64, (Step, View)>, NoCut> {
+pub(super) fn choose(flow: &Flow) -> Result<BTreeMap<u64, (Step, KnownValues)>, NoCut> {
     let cut = Cut::new(flow)?;
     let settled = cut.settled();
     let steps = cut.steps(&settled).ok_or(NoCut::NoSites)?;
@@ -202,7 +202,7 @@ impl<'a> Cut<'a> {
 }
 
 /// Values that can be read at an instruction; `None` if it cannot carry a probe.
-fn view(node: &Node, returned: &Returned) -> Option<View> {
+fn view(node: &Node, returned: &Returned) -> Option<KnownValues> {
     if node.stepping == Stepping::SingleStep {
         return None;
     }
@@ -226,7 +226,7 @@ fn view(node: &Node, returned: &Returned) -> Option<View> {
         }
         Place::Slot(_) => None,
     })?;
-    Some(View {
+    Some(KnownValues {
         size: state.find(Value::Requested).find_map(size_register),
         has_block,
         frame_pointer_words,

@@ -30,7 +30,7 @@ use multi::MultiPrograms;
 
 pub use groups::Part;
 pub(super) use multi::close as close_links;
-pub use runs::{Exits, Measuring, Runs, RunsByPart, Steppings};
+pub use runs::{ExitCounts, Measuring, Runs, RunsByPart, Steppings};
 pub(crate) use undisturbed::thread_cpu_time;
 
 /// A program that does nothing.

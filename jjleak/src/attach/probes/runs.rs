@@ -111,7 +111,7 @@ pub struct Steppings {
     /// At the beginning of calls that end at another probe.
     pub noted: Stepping,
     /// Ends of such calls, in several places.
-    pub exits: Exits,
+    pub exits: ExitCounts,
     /// At entries of functions that free blocks.
     pub free: Stepping,
     /// True if most allocations are detected by one hit within the function, not at entry and return.
@@ -121,7 +121,7 @@ pub struct Steppings {
 /// Number of places where recorded calls end, by how the kernel executes the instruction there. All share one program, so runs
 /// per place are unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Exits {
+pub struct ExitCounts {
     /// Instructions that the kernel emulates.
     pub emulated: u32,
     /// Instructions that the kernel single-steps out of line.
@@ -152,8 +152,8 @@ impl Probes {
             given: sum(&["block_given", "bare_given", "step_given"]),
             entries: sum(&[&entries, bare].concat()),
             returns: sum(&["allocate_return"]),
-            noted: sum(&["throwing_enter", "bare_noted"]),
-            exits: sum(&["throwing_exit", "bare_exit"]),
+            noted: sum(&["noted_enter", "bare_noted"]),
+            exits: sum(&["noted_exit", "bare_exit"]),
             frees: sum(&["free_enter", "unseen_free_enter", "bare_free"]),
         }
     }
@@ -165,7 +165,7 @@ impl Probes {
         let first = |is_of: fn(Role) -> bool| sites().find(|site| is_of(site.role));
         let stepping =
             |site: Option<&ProbeSite>| site.map_or(Stepping::EmulatedBranch, |site| site.placement.stepping);
-        let mut exits = Exits::default();
+        let mut exits = ExitCounts::default();
         for site in sites().filter(|site| site.role == Role::Exit) {
             let number = match site.placement.stepping {
                 Stepping::SingleStep => &mut exits.stepped,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
-use jjleak_common::mapping::Kinds;
+use jjleak_common::mapping::MappingKinds;
 use jjleak_common::process::ImageId;
 
 use super::Failure;
@@ -16,7 +16,7 @@ pub(super) struct Mappings(Option<Followed>);
 
 struct Followed {
     events: MappingEvents,
-    kinds: Kinds,
+    kinds: MappingKinds,
     sizes: SizeFilter,
     tables: HashMap<ImageId, TrackedMappings>,
 }
@@ -24,7 +24,7 @@ struct Followed {
 impl Mappings {
     /// Follows the mappings of armed processes that are `wanted`, which the attachment must have been told.
     pub(super) fn follow(
-        wanted: Option<Kinds>,
+        wanted: Option<MappingKinds>,
         sizes: SizeFilter,
         attachment: &mut Attachment,
     ) -> Result<Self, Failure> {

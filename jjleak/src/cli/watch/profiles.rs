@@ -16,7 +16,7 @@ use super::threads::name_of;
 use crate::analyze::Pace;
 use crate::attach::now_ns;
 use crate::cli::Failure;
-use crate::collect::View;
+use crate::collect::BlockFilter;
 use crate::processes::MemoryLimit;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 
@@ -223,9 +223,9 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// What a snapshot has to show for this coverage.
-fn view(coverage: Coverage) -> View {
+fn view(coverage: Coverage) -> BlockFilter {
     let older_ns = nanoseconds(coverage.older);
-    View { older_ns, blocks_per_stack: coverage.blocks_per_stack }
+    BlockFilter { older_ns, blocks_per_stack: coverage.blocks_per_stack }
 }
 
 #[cfg(test)]
