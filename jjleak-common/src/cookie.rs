@@ -19,7 +19,7 @@ impl Arg {
         if index < Self::COUNT { Some(Self(index)) } else { None }
     }
 
-    /// The index, from 0 to 5.
+    /// Number of the argument, from 0 to 5.
     #[must_use]
     pub const fn index(self) -> u8 {
         self.0
@@ -58,13 +58,13 @@ pub struct Signature {
     pub extra: Option<Arg>,
     /// Location of the result.
     pub result: ResultIn,
-    /// Resizing a block to 0 bytes frees it and returns null (glibc's `realloc`). Of a function that frees:
+    /// True if resizing a block to 0 bytes frees it and returns null (glibc's `realloc`). For a function that frees:
     /// see [`Self::passes_on`].
     pub zero_frees: bool,
 }
 
 impl Signature {
-    /// Whether a function that frees may pass the block on to another allocator's `free`, as wrappers do.
+    /// Returns true if a function that frees may pass the block on to another allocator's `free`, as wrappers do.
     #[inline(always)]
     #[must_use]
     pub const fn passes_on(&self) -> bool {
@@ -101,7 +101,7 @@ impl Inside {
 pub struct Cookie {
     /// The process that the event is accounted to.
     pub process: ProcessSlot,
-    /// How to read the arguments.
+    /// Meaning of the arguments.
     pub signature: Signature,
     /// Distance in 8-byte words from the stack pointer at the site up to the canonical frame address: the
     /// stack pointer just before the call instruction pushed the return address. 1 at a function's entry.
@@ -123,11 +123,11 @@ const CFA_SHIFT: u64 = ZERO_FREES_SHIFT + 1;
 const CFA_MASK: u64 = Cookie::MAX_CFA_WORDS as u64;
 const INSIDE_SHIFT: u64 = CFA_SHIFT + 10;
 const DISTANCE_SHIFT: u64 = INSIDE_SHIFT + 1;
-/// Shares the bits of the signature.
+/// These bits overlap the signature's, which a site inside a function does not need.
 const SIZE_REGISTER_SHIFT: u64 = 16;
 const FRAME_POINTER_SHIFT: u64 = SIZE_REGISTER_SHIFT + 4;
 const REGISTER_MASK: u64 = (1 << 4) - 1;
-/// The bits of a signature without arguments.
+/// Bits of a signature without arguments.
 const NO_ARGUMENTS: u64 = ((1 << (4 * ARG_BITS)) - 1) << SIZE_SHIFT;
 
 const _: () = assert!(FRAME_POINTER_SHIFT + 6 <= CFA_SHIFT && DISTANCE_SHIFT + 23 == 64);

@@ -25,7 +25,7 @@ macro_rules! counters {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
 
-            /// Whether the figures are missing something when this is not zero.
+            /// Effect of a nonzero value on the figures.
             #[must_use]
             pub const fn kind(self) -> Kind {
                 match self { $(Self::$variant => Kind::$kind,)+ }
@@ -34,7 +34,7 @@ macro_rules! counters {
     };
 }
 
-/// What a counter means for the report.
+/// Significance of a counter for the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Data was lost or distorted: shown among the losses; `--strict` fails on it.

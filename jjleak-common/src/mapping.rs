@@ -101,7 +101,7 @@ impl MappingKinds {
     /// Both.
     pub const ALL: Self = Self(Self::ANONYMOUS.0 | Self::FILES.0);
 
-    /// Returns whether an `mmap` with these flags is tracked.
+    /// Returns true if an `mmap` with these flags is tracked.
     #[inline(always)]
     #[must_use]
     pub const fn has(self, map_flags: u64) -> bool {
@@ -109,7 +109,7 @@ impl MappingKinds {
         self.0 & kind.0 != 0
     }
 
-    /// Returns whether the break is tracked.
+    /// Returns true if the break is tracked.
     #[inline(always)]
     #[must_use]
     pub const fn has_break(self) -> bool {

@@ -94,14 +94,14 @@ pub enum Nesting {
 }
 
 impl Pending {
-    /// Returns whether `flag` is set.
+    /// Returns true if `flag` is set.
     #[inline(always)]
     #[must_use]
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Returns whether the call's end is detected at its exits rather than by a return probe.
+    /// Returns true if the call's end is detected at its exits rather than by a return probe.
     #[inline(always)]
     #[must_use]
     pub const fn ends_at_exits(&self) -> bool {
@@ -110,16 +110,16 @@ impl Pending {
 
     /// Classifies a call with canonical frame address `cfa` in `image`.
     ///
-    /// `return_slot_intact` says whether the word below the pending call's CFA is still what it was at entry:
-    /// the return-probe trampoline, or the return address of a call whose exits are probed. `from_allocator`
-    /// says whether the new call is made by an allocator's code. A deeper call with both is nested; an intact
-    /// slot alone can be a leftover that the frames of later calls cover without writing to it. An equal CFA
-    /// with an intact slot is a tail call (`reallocarray` jumping to `realloc`); with another word in the
-    /// slot it is a new call from the same place.
+    /// `return_slot_intact` is true if the word below the pending call's CFA is still what it was at entry: the
+    /// return-probe trampoline, or the return address of a call whose exits are probed. `from_allocator` is true if
+    /// an allocator's code makes the new call. A deeper call with both is nested; an intact slot alone can be a
+    /// leftover that the frames of later calls cover without writing to it. An equal CFA with an intact slot is a
+    /// tail call (`reallocarray` jumping to `realloc`); with another word in the slot it is a new call from the same
+    /// place.
     ///
-    /// A call whose exits are probed may have thrown an exception, which is not detected. If it has, the
-    /// program can call again from the same place, which looks like a tail call. If it has not, it can call
-    /// back into the program, whose allocations count on their own.
+    /// A call whose exits are probed may have thrown an exception, which is not detected. If it has, the program can
+    /// call again from the same place, which looks like a tail call. If it has not, it can call back into the
+    /// program, whose allocations count on their own.
     #[inline(always)]
     #[must_use]
     pub const fn nesting(

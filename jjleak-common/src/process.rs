@@ -87,8 +87,8 @@ impl Trampoline {
         Self(address & !Self::TAG | image.generation() as u64)
     }
 
-    /// Returns whether a return slot that holds `word` belongs to a call that is running in `image`. While
-    /// the image's trampoline is unknown, every page-aligned word matches.
+    /// Returns true if a return slot that holds `word` belongs to a call that is running in `image`. While the
+    /// image's trampoline is unknown, every page-aligned word matches.
     #[inline(always)]
     #[must_use]
     pub const fn is_in(self, word: u64, image: ImageId) -> bool {
@@ -113,7 +113,7 @@ pub struct ProcessRow {
     pub last_image: u64,
     /// A [`ProcessState`].
     pub state: u32,
-    /// The process's PID, as the user side knows it.
+    /// PID of the process, as the user side knows it.
     pub pid: u32,
     /// Flags, see [`flag`].
     pub flags: u32,
@@ -201,7 +201,7 @@ pub struct TextRange {
 }
 
 impl TextRange {
-    /// Returns whether `address` is in the range.
+    /// Returns true if `address` is in the range.
     #[inline(always)]
     #[must_use]
     pub const fn contains(&self, address: u64) -> bool {

@@ -23,27 +23,27 @@ const CERTAIN: u64 = 32;
 /// log2(e), with 32 fractional bits.
 const LOG2_E: u64 = 6_196_328_019;
 
-/// How allocations are selected.
+/// Rule that selects allocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sampling {
-    /// All are selected.
+    /// Selects all.
     #[default]
     Off,
-    /// One in this many, on average.
+    /// Selects one in this many, on average.
     Rate(u32),
-    /// As if points were scattered over the allocated bytes, one in this many on average, and each block with
+    /// Selects as if points were scattered over the allocated bytes, one in this many on average, and each block with
     /// a point were selected: a block of `size` bytes with the probability 1 - exp(-size / bytes).
     Bytes(u64),
 }
 
 impl Sampling {
-    /// Returns whether figures are estimates.
+    /// Returns true if figures are estimates.
     #[must_use]
     pub const fn is_estimate(self) -> bool {
         !matches!(self, Self::Off | Self::Rate(0 | 1))
     }
 
-    /// How many of 2^32 equally likely random numbers select a block of `size` bytes; 2^32 means always.
+    /// Number of equally likely random numbers, out of 2^32, that select a block of `size` bytes; 2^32 means always.
     #[inline(always)]
     #[must_use]
     pub const fn draws(self, size: u64) -> u64 {

@@ -1,55 +1,54 @@
 //! Deduplicated stacks.
 //!
-//! A stack is identified by a 64-bit hash over its image and its frames, and over the thread that allocates where threads are
-//! told apart. Its row in the stack table is found by
-//! linear probing from the hash. Its frames go to the user side once, through a ring buffer. When an image is gone, the
-//! user side empties its rows; a stack whose way to its row leads over an emptied one may then get a second row, which
-//! the user side adds to the first.
+//! A 64-bit hash over the image and the frames identifies a stack; if threads are distinguished, the hash includes
+//! the allocating thread. Linear probing from the hash finds the stack's row in the stack table. The frames go to the
+//! user side once, through a ring buffer. When an image is gone, the user side empties its rows. A stack whose probe
+//! sequence passes an emptied row may then get a second row, which the user side adds to the first.
 
 use crate::process::{COMM_BYTES, MAX_PROCESSES, ProcessSlot};
 use crate::unwind::MAX_FOUND;
 
-/// Most frames kept of a stack.
+/// Maximum number of frames kept of a stack.
 pub const MAX_FRAMES: usize = 256;
 
-/// Different stacks that find room by default, in 2^16 rows of 32 bytes.
+/// Default capacity in distinct stacks, in 2^16 rows of 32 bytes.
 pub const DEFAULT_STACKS: u32 = 40_000;
 
-/// Most stacks that can be asked for: a gibibyte of rows.
+/// Maximum capacity in stacks: 1 GiB of rows.
 pub const MAX_STACKS: u32 = 1 << 24;
 
-/// log2 of the number of rows for so many stacks: two rows in three are used at most. Beyond, linear probing begins to find
-/// no row within [`MAX_PROBES`].
+/// log2 of the number of rows for this capacity: at most two rows in three are used. Above that load, linear probing
+/// begins to find no row within [`MAX_PROBES`].
 #[must_use]
 pub const fn rows_log2(stacks: u32) -> u32 {
     let stacks = if stacks < 64 { 64 } else { stacks };
     (stacks + stacks / 2).next_power_of_two().ilog2()
 }
 
-/// Rows looked at before the table counts as full: with 32 it would be at half the load.
+/// Number of rows probed before the table counts as full. With 32, the table would count as full at half the load.
 pub const MAX_PROBES: u32 = 64;
 
-/// The first rows of the table stand for no stack: there is one a process, for allocations whose stack could not be
-/// kept.
+/// Number of rows at the start of the table that stand for no stack: one per process, for allocations whose stack
+/// could not be kept.
 pub const FIRST_ROW: u32 = MAX_PROCESSES;
 
-/// The row for allocations of a process whose stack could not be kept.
+/// Row for the allocations of a process whose stack could not be kept.
 #[inline(always)]
 #[must_use]
 pub const fn lost_row(slot: ProcessSlot) -> u32 {
     slot.0 as u32
 }
 
-/// Default size of the ring buffer for frames, in bytes: 20,000 new stacks of 23 frames between two looks of the user
+/// Default size of the ring buffer for frames, in bytes: 20,000 new stacks of 23 frames between two reads by the user
 /// side.
 pub const DEFAULT_FRAME_BYTES: u32 = 4 << 20;
 
-/// The largest such ring buffer that can be asked for.
+/// Maximum size of the ring buffer for frames, in bytes.
 pub const MAX_FRAME_BYTES: u32 = 1 << 30;
 
 macro_rules! statuses {
     ($($(#[doc = $doc:literal])+ $variant:ident = $value:literal, $name:literal;)+) => {
-        /// How a stack walk ended. It stays with the stack up to the report.
+        /// Outcome of a stack walk. It stays with the stack up to the report.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum StackStatus { $($(#[doc = $doc])+ $variant = $value,)+ }
@@ -110,26 +109,26 @@ statuses! {
     GeneratedCode = 13, "generated_code";
 }
 
-/// One stack, and what was allocated from it since the start.
+/// A stack, and what was allocated from it since the start.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct StackRow {
     /// Identity of the stack; 0 in a free row. Claimed by compare-and-swap.
     pub hash: u64,
-    /// The image the stack was taken in.
+    /// Image in which the stack was captured.
     pub image: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
-    /// Allocations since the start; when sampling, estimated, with [`crate::sampling::WEIGHT_BITS`] fractional bits.
+    /// Allocations since the start; when sampling, an estimate with [`crate::sampling::WEIGHT_BITS`] fractional bits.
     pub allocated_objects: u64,
-    /// Bytes requested by them; when sampling, estimated.
+    /// Bytes requested by those allocations; when sampling, an estimate.
     pub allocated_bytes: u64,
 }
 
 const _: () = assert!(size_of::<StackRow>() == 32 && align_of::<StackRow>() == 8);
 
-/// What lives of one stack, kept up to date by the kernel side when only such sums are asked for. Objects are in the unit
-/// of [`StackRow::allocated_objects`].
+/// Live blocks of a stack, summed up by the kernel side when only sums are asked for. Objects are in the unit of
+/// [`StackRow::allocated_objects`].
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct StackTotals {
@@ -141,24 +140,24 @@ pub struct StackTotals {
 
 const _: () = assert!(size_of::<StackTotals>() == 16 && align_of::<StackTotals>() == 8);
 
-/// A frame of a stack, in a word.
+/// A frame of a stack, in one word.
 ///
 /// | bits | field |
 /// |---|---|
 /// | 0..48 | address |
-/// | 48..63 | which of the files that have been mapped there it is in: see [`crate::unwind::Mapping::layer`] |
-/// | 63 | it was found by a frame pointer |
+/// | 48..63 | layer: the file, of those that have been mapped at the address; see [`crate::unwind::Mapping::layer`] |
+/// | 63 | 1 if a frame pointer led to it |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct StackFrame(pub u64);
 
 impl StackFrame {
-    /// Bits of an address of user space.
+    /// Number of bits of a user-space address.
     pub const ADDRESS_BITS: u64 = 48;
     const LAYER_MASK: u64 = 0x7fff;
     const BY_FRAME_POINTER: u64 = 1 << 63;
 
-    /// A frame that was found by a rule that is proven.
+    /// A frame found by a proven rule.
     #[inline(always)]
     #[must_use]
     pub const fn new(address: u64, layer: u16) -> Self {
@@ -166,53 +165,53 @@ impl StackFrame {
         Self(address | (layer as u64 & Self::LAYER_MASK) << Self::ADDRESS_BITS)
     }
 
-    /// The same frame, found by a frame pointer if `by` is 1 and not if it is 0.
+    /// The same frame, found by a frame pointer if `by` is 1, by a proven rule if it is 0.
     #[inline(always)]
     #[must_use]
     pub const fn found_by_frame_pointer(self, by: u64) -> Self {
         Self(self.0 | by << 63)
     }
 
-    /// The same frame, by whatever it was found.
+    /// The same frame without the mark of a frame pointer.
     #[must_use]
     pub const fn however_found(self) -> Self {
         Self(self.0 & !Self::BY_FRAME_POINTER)
     }
 
-    /// Where it is.
+    /// Address of the frame.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.0 & ((1 << Self::ADDRESS_BITS) - 1)
     }
 
-    /// Which of the files that have been mapped there it is in.
+    /// Layer of the frame's file among those that have been mapped at the address.
     #[must_use]
     pub const fn layer(self) -> u16 {
         (self.0 >> Self::ADDRESS_BITS & Self::LAYER_MASK) as u16
     }
 
-    /// Whether a frame pointer led to it, which is no proof that it called the frame before.
+    /// Returns true if a frame pointer led to the frame. That does not prove that it called the frame before.
     #[must_use]
     pub const fn is_by_frame_pointer(self) -> bool {
         self.0 & Self::BY_FRAME_POINTER != 0
     }
 }
 
-/// A frame of HotSpot's interpreter, in the place of a return address, which would say nothing: all methods run in the same
-/// code. As a [`StackFrame`]:
+/// A frame of HotSpot's interpreter. It replaces the return address, which would be the same for all methods: they
+/// run in the same code. As a [`StackFrame`]:
 ///
 /// | bits | field |
 /// |---|---|
 /// | 0..44 | address of the method / 8 |
 /// | 44..60 | lowest bits of the bytecode's address |
-/// | 60..63 | [`layer::INTERPRETED`](crate::unwind::layer::INTERPRETED), which no file's layer begins with |
-/// | 63 | it was found by a frame pointer |
+/// | 60..63 | [`layer::INTERPRETED`](crate::unwind::layer::INTERPRETED), with which no file's layer begins |
+/// | 63 | 1 if a frame pointer led to it |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterpretedFrame {
     /// Address of the `Method`: a multiple of 8, below 2^47.
     pub method: u64,
-    /// The lowest bits of the address of the bytecode that is running. They tell the place in the method, which has at most
-    /// 2^16 bytes of it, to whoever knows where its bytecode begins.
+    /// Lowest bits of the address of the current bytecode. A method has at most 2^16 bytes of bytecode, so these bits
+    /// and the address of its first bytecode give the position in the method.
     pub bytecode_low: u16,
 }
 
@@ -222,14 +221,14 @@ impl InterpretedFrame {
     const METHOD_BITS: u32 = 44;
     const METHOD_MASK: u64 = (1 << Self::METHOD_BITS) - 1;
 
-    /// Whether there can be a `Method` at an address.
+    /// Returns true if there can be a `Method` at this address.
     #[inline(always)]
     #[must_use]
     pub const fn can_be(method: u64) -> bool {
         method.trailing_zeros() >= 3 && method != 0 && method >> 3 <= Self::METHOD_MASK
     }
 
-    /// The frame as a word.
+    /// Packs the frame into a word.
     #[inline(always)]
     #[must_use]
     pub const fn pack(method: u64, bytecode: u64) -> StackFrame {
@@ -237,7 +236,7 @@ impl InterpretedFrame {
         StackFrame(Self::MARK << Self::MARK_SHIFT | bytecode | (method >> 3 & Self::METHOD_MASK))
     }
 
-    /// The frame that a word stands for; `None` for an address.
+    /// Unpacks a word; `None` for an address.
     #[must_use]
     pub const fn unpack(frame: StackFrame) -> Option<Self> {
         if frame.0 >> Self::MARK_SHIFT & 7 != Self::MARK {
@@ -248,63 +247,63 @@ impl InterpretedFrame {
     }
 }
 
-/// A new stack, on its way to the user side: as many frames as it has, and no more.
+/// Record of a new stack for the user side, truncated after its last frame.
 #[repr(C)]
 pub struct StackRecord {
-    /// What its row holds.
+    /// Hash of the stack, as in its row.
     pub hash: u64,
     /// Index of its row.
     pub row: u32,
-    /// The image the stack was taken in.
+    /// Image in which the stack was captured.
     pub image: u32,
     /// Number of frames.
     pub frame_count: u32,
     /// A [`StackStatus`].
     pub status: u32,
-    /// The [`code identities`](crate::unwind::code_identity) of the mappings that the walk has found itself; frames refer to
+    /// [Code identities](crate::unwind::code_identity) of the mappings that the walk found itself; frames refer to
     /// them from [`layer::FOUND`](crate::unwind::layer::FOUND) on.
     pub found: [u64; MAX_FOUND],
-    /// [`thread_identity`] of the thread; 0 when threads are not told apart, or it could not be.
+    /// [`thread_identity`] of the thread; 0 if threads are not distinguished, or if it is unknown.
     pub thread: u64,
-    /// Its number; 0 when threads are not told apart.
+    /// Number of the thread; 0 if threads are not distinguished.
     pub thread_number: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
-    /// Its name when the stack was first seen (`/proc/PID/task/TID/comm`), up to a zero byte.
+    /// Name of the thread when the stack was first seen (`/proc/PID/task/TID/comm`), up to a zero byte.
     pub thread_name: [u8; COMM_BYTES],
     /// [`StackFrame`]s, leaf first, starting at the probe site: addresses, or [`InterpretedFrame`]s.
     pub frames: [u64; MAX_FRAMES],
 }
 
 impl StackRecord {
-    /// Bytes before the frames.
+    /// Size of the record without frames, in bytes.
     pub const HEADER_BYTES: usize = 24 + 8 * MAX_FOUND + 16 + COMM_BYTES;
 }
 
 const _: () = assert!(size_of::<StackRecord>() == StackRecord::HEADER_BYTES + 8 * MAX_FRAMES);
 
-/// The identity of a thread: its number alone can be another one's once it has ended, so that the time when it was first seen
-/// is a part of it. Never 0.
+/// Identity of a thread, never 0. A thread's number can be reused once the thread has ended, so the identity includes
+/// the time when the thread was first seen.
 #[inline(always)]
 #[must_use]
 pub const fn thread_identity(number: u32, seen_ns: u64) -> u64 {
     StackHash::new(number as u64).push(seen_ns).finish(0)
 }
 
-/// A hash over frames that can be extended as they come.
+/// An incremental hash over frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct StackHash(pub u64);
 
 impl StackHash {
-    /// The hash of no frames in `image`.
+    /// Hash of an empty stack in `image`.
     #[inline(always)]
     #[must_use]
     pub const fn new(image: u64) -> Self {
         Self(image.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Adds a frame. One multiplication and a fold of the high bits, which the product mixes best.
+    /// Adds a frame: one multiplication, and a fold of the product's high bits, which are mixed best.
     #[inline(always)]
     #[must_use]
     pub const fn push(self, frame: u64) -> Self {
@@ -312,7 +311,7 @@ impl StackHash {
         Self(mixed ^ mixed >> 29)
     }
 
-    /// The finished hash with the status mixed in; never 0, which marks a free row.
+    /// Finishes the hash with the status mixed in; never 0, which marks a free row.
     #[inline(always)]
     #[must_use]
     pub const fn finish(self, status: u8) -> u64 {

@@ -58,15 +58,15 @@ pub struct CodeCache {
     pub frame_size: u32,
     /// Offset of the start of the code: an address, or an offset from the start of the blob.
     pub code_begin: u32,
-    /// Offset of the end of the code, likewise.
+    /// Offset of the end of the code: an address, or an offset from the start of the blob.
     pub code_end: u32,
-    /// 1 if these are offsets, of 4 bytes each.
+    /// 1 if start and end are offsets, of 4 bytes each.
     pub is_relative: u32,
     /// Offset of the compilation ID.
     pub compile_id: u32,
-    /// Deoptimization handlers of compiled code, for calls and for calls by method handles: a frame whose
-    /// code was discarded while it was running (*deoptimized*) returns there. Located as the code is; both 0
-    /// if unknown.
+    /// Deoptimization handlers of compiled code, for calls and for calls by method handles: a frame whose code was
+    /// discarded while it was running (*deoptimized*) returns there. Addresses or offsets, as for the code; both 0 if
+    /// unknown.
     pub deopt_handlers: [u32; 2],
     /// Offset in a frame, from its inner end in bytes, of the original return address of a deoptimized frame.
     pub original: u32,
@@ -117,7 +117,7 @@ pub struct Continuations {
     pub bottom: u32,
     /// Offset of the frame memory.
     pub stack: u32,
-    /// How the collector keeps references valid: a [`barrier`].
+    /// Method by which the collector keeps references valid: a [`barrier`].
     pub barrier: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
@@ -125,8 +125,8 @@ pub struct Continuations {
     pub colours: Colours,
 }
 
-/// How collectors keep references valid. One that moves objects while threads run leaves stale references
-/// behind, each of which is fixed when it is used.
+/// Methods by which collectors keep references valid. A collector that moves objects while threads run leaves stale
+/// references behind, each of which is fixed when it is used.
 pub mod barrier {
     /// Objects are moved while threads are stopped; references are valid while they run.
     pub const NONE: u32 = 0;
@@ -200,7 +200,7 @@ pub mod name {
 /// Bits of a [`compile_id`](CodeCache::compile_id) that are part of a frame.
 pub const COMPILE_ID_BITS: u32 = 13;
 
-/// Those bits.
+/// Lowest [`COMPILE_ID_BITS`] bits of a compilation ID.
 #[inline(always)]
 #[must_use]
 pub const fn id_in_frame(compile_id: u32) -> u16 {

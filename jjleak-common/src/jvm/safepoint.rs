@@ -1,16 +1,16 @@
-//! Detects whether a safepoint took effect while data were read.
+//! Detects if a safepoint took effect while data were read.
 //!
-//! A safepoint is counted and announced, then threads are stopped, except for those in native code, then it
-//! takes effect. In the end it is announced to be over, and counted again
-//! (`src/hotspot/share/runtime/safepoint.cpp` in the JDK). No safepoint took effect if none was counted, or
-//! if the first one is still coming after everything has been read.
+//! HotSpot counts and announces a safepoint and stops all threads except those in native code; then the safepoint
+//! takes effect. At the end, HotSpot announces that it is over and counts again
+//! (`src/hotspot/share/runtime/safepoint.cpp` in the JDK). No safepoint took effect if none was counted, or if the
+//! first one is still coming after everything has been read.
 
 /// Progress of a safepoint (`SafepointSynchronize::SynchronizeState` in the JDK): threads are being stopped
 /// for it, and it has not taken effect yet.
 pub const COMING: u32 = 1;
 
-/// Returns whether no safepoint has taken effect since `before` beginnings and ends had been counted. The
-/// `state` must be read first, then the count `now`: a safepoint that is coming at that count is not over.
+/// Returns true if no safepoint has taken effect since `before` beginnings and ends had been counted. The `state`
+/// must be read first, then the count `now`: a safepoint that is coming at that count is not over.
 #[inline(always)]
 #[must_use]
 pub const fn are_still(before: u64, state: u32, now: u64) -> bool {

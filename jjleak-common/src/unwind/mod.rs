@@ -1,8 +1,8 @@
-//! Unwind tables: how to get from a frame to its caller, for each instruction.
+//! Unwind tables: for each instruction, the rule that leads from a frame to its caller.
 //!
-//! The user side compiles a module's call frame information (`.eh_frame`) into [`Row`]s, sorted by address. Rows of all
-//! modules lie one after the other in one array; an index with one entry per [`PAGE_BYTES`] of text tells where to
-//! search. A process's [`Mapping`]s lead from an address to its module's part of that index.
+//! The user side compiles a module's call frame information (`.eh_frame`) into [`Row`]s, sorted by address. One array
+//! holds the rows of all modules, one module after the other; an index with one entry per [`PAGE_BYTES`] of text
+//! gives the place to search. A process's [`Mapping`]s lead from an address to its module's part of that index.
 
 mod row;
 
@@ -10,31 +10,32 @@ pub use row::{GoSwitch, Row, RowKind, SavedFp, ToScheduler};
 
 /// log2 of [`PAGE_BYTES`].
 pub const PAGE_SHIFT: u32 = 10;
-/// Bytes of text per entry of the index.
+/// Bytes of text per index entry.
 pub const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
-/// Steps of the binary search in a page: it has at most 2^10 rows, one for each byte.
+/// Steps of the binary search in a page, which has at most 2^10 rows, one per byte.
 pub const SEARCH_STEPS: u32 = 11;
 
-/// Rows of all modules together: 2^21 (16 MiB) hold a JVM with all its libraries five times over, or all but the
+/// Capacity in rows of all modules: 2^21 (16 MiB) hold a JVM with all its libraries five times over, or all but the
 /// largest compilers. A power of two: the kernel side masks indexes with it.
 pub const ROWS: usize = 1 << 21;
-/// Entries of the index: 2^19 (2 MiB) for 512 MiB of text.
+/// Capacity of the index in entries: 2^19 (2 MiB) for 512 MiB of text.
 pub const PAGES: usize = 1 << 19;
 
-/// The table that always stays empty: of processes whose mappings are not known. Those of processes come after it.
+/// Index of a table that always stays empty, for processes whose mappings are unknown. The tables of processes follow
+/// it.
 pub const NO_MAPPINGS: u32 = 0;
 
-/// Files whose rows are known, at most: there are some hundred libraries on a busy host, and as many programs.
+/// Maximum number of files whose rows are known: a busy host has some hundred libraries, and as many programs.
 pub const MAX_CODE_FILES: u32 = 4096;
 
-/// Most executable mappings of a process that are known to the kernel side.
+/// Maximum number of executable mappings of a process that the kernel side knows.
 pub const MAX_MAPPINGS: usize = 512;
 
-/// Mappings that a walk can find besides those that are known: stacks of a program that has just begun lead through some
-/// libraries.
+/// Maximum number of mappings that a walk can find besides the known ones: stacks of a program that has just started
+/// lead through some libraries.
 pub const MAX_FOUND: usize = 8;
 
-/// Tables of mappings per process: one in use, one to write the next version into.
+/// Mapping tables per process: one in use, one to write the next version into.
 pub const TABLES_PER_PROCESS: u32 = 2;
 
 /// An executable mapping of a process.
@@ -45,78 +46,78 @@ pub struct Mapping {
     pub begin: u64,
     /// First address after it.
     pub end: u64,
-    /// Where the start of the module's text is, or would be.
+    /// Address at which the start of the module's text is, or would be.
     pub text: u64,
-    /// Where the module's entries begin in the index; it has one more than pages.
+    /// Index of the module's first entry; the module has one entry more than pages.
     pub first_page: u32,
-    /// Pages of the module's text, [`Mapping::GENERATED`] or [`Mapping::WITHOUT_ROWS`].
+    /// Number of pages of the module's text, [`Mapping::GENERATED`] or [`Mapping::WITHOUT_ROWS`].
     pub pages: u32,
-    /// The [`code_identity`] of what is mapped; 0 for memory without a file.
+    /// [`code_identity`] of the mapped code; 0 for memory without a file.
     pub identity: u64,
-    /// Which of the files that have been mapped at these addresses it is, in the order in which they came, or one of
-    /// [`layer`]. A part of each frame, so that frames in one file are not taken for frames in another that is mapped in
-    /// its place later.
+    /// Number of the file among those that have been mapped at these addresses, in order of arrival, or one of
+    /// [`layer`]. It is part of each frame, so that frames in one file are not taken for frames in another that is
+    /// mapped in its place later.
     pub layer: u32,
     /// Explicit padding, always 0.
     pub reserved: u32,
 }
 
-/// Values of [`Mapping::layer`] and of a frame's layer that are no number of a file.
+/// Values of [`Mapping::layer`] and of a frame's layer that are not file numbers.
 pub mod layer {
-    /// Files are counted up to here.
+    /// Maximum file number.
     pub const MAX: u16 = GENERATED - 1;
-    /// From here on, up to 0x5fff: the code was generated by a JVM, and the lowest bits are those of the
-    /// [number of its compilation](crate::jvm::id_in_frame).
+    /// From here up to 0x5fff: a JVM generated the code, and the lowest bits are those of its [compilation
+    /// ID](crate::jvm::id_in_frame).
     pub const GENERATED: u16 = 0x4000;
-    /// From here on, up to 0x6fff: the frame is an [`InterpretedFrame`](crate::stack::InterpretedFrame).
+    /// From here up to 0x6fff: the frame is an [`InterpretedFrame`](crate::stack::InterpretedFrame).
     pub const INTERPRETED: u16 = 0x6000;
     /// The code is in no file.
     pub const NO_FILE: u16 = 0x7ffd;
-    /// From here on: the stack's walk has found the mapping itself, and its record tells what it is.
+    /// From here on: the walk found the mapping itself, and the stack's record identifies it.
     pub const FOUND: u16 = 0x7ff0;
-    /// Nobody knows what the code was when the stack was taken.
+    /// Unknown what the code was when the stack was captured.
     pub const UNKNOWN: u16 = 0x7ffe;
-    /// Nobody has looked: the frame of a probe site, whose file has the probe.
+    /// The frame of a probe site, which was not looked up: its file is the one with the probe.
     pub const OF_SITE: u16 = 0x7fff;
 }
 
-/// What tells mapped code from other code at the same addresses: the file, and where its beginning is, or would be. 0
-/// is kept for memory without a file, and [`NOT_IDENTIFIED`] for what could not be looked at.
+/// Distinguishes mapped code from other code at the same addresses, by the file and the address at which its
+/// beginning is, or would be. 0 is reserved for memory without a file, and [`NOT_IDENTIFIED`] for code that could not
+/// be examined.
 #[inline(always)]
 #[must_use]
 pub const fn code_identity(device: (u32, u32), inode: u64, file_start: u64) -> u64 {
-    // As the kernel packs a device number (MKDEV in include/linux/kdev_t.h).
+    // The kernel's packing of a device number (MKDEV in include/linux/kdev_t.h).
     let device = (device.0 << 20 | device.1) as u64;
     let mixed = (inode ^ device << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29 ^ file_start) | 1 << 63
 }
 
-/// Stands for code that the kernel side could not look at.
+/// Identity of code that the kernel side could not examine.
 pub const NOT_IDENTIFIED: u64 = 1;
 
-/// What keeps a process's table of mappings from being used for code that has been replaced. A part of its row.
+/// Detects that a process's mapping table is outdated. Part of the process's row.
 ///
-/// The kernel side counts each mapping of code as it is made. A table tells at which count the user side began to look;
-/// it holds until a mapping that is in it is replaced. While the user side looks, the table in use does not have all that
-/// the next one may have, so that in this time every mapping that is made makes the next one void.
+/// The kernel side counts each mapping of code as it is made. A table records the count at which its scan of the
+/// mappings began, and is valid until a mapping in it is replaced. During a scan, the table in use lacks mappings
+/// that the next one may have; therefore every mapping made during a scan invalidates the next table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CodeChanges {
-    /// Mappings of code that have been made. The kernel side's to write.
+    /// Number of mappings of code made. Written by the kernel side.
     pub made: u64,
-    /// The last of them that replaced what the table in use has. The kernel side's to write.
+    /// Number of the last one that replaced a mapping in the table in use. Written by the kernel side.
     pub replaced: u64,
-    /// Looks that the user side has begun. The user side's to write.
+    /// Number of scans begun by the user side, which writes it.
     pub look: u64,
-    /// The last mapping that was made during a look. The kernel side's to write.
+    /// Number of the last mapping made during a scan. Written by the kernel side.
     pub disturbed: u64,
 }
 
 impl CodeChanges {
-    /// Whether a table that was begun in that state can still be used. Before the next look begins, the user side takes one
-    /// that cannot be used away: what disturbed a look is known only until then.
-    /// A table of a later state is that of the process
-    /// that this one's memory is a copy of.
+    /// Returns true if a table whose scan began in the state `seen` is still valid. The user side removes an invalid
+    /// table before it begins the next scan: a disturbance of a scan is known only until then. A table of a later
+    /// state belongs to the process of which this one's memory is a copy.
     #[inline(always)]
     #[must_use]
     pub const fn hold(&self, seen: &CodeSeen) -> bool {
@@ -126,8 +127,8 @@ impl CodeChanges {
             && (seen.look != self.look || self.disturbed <= seen.made)
     }
 
-    /// Counts a mapping that is made now. `in_use` is the state of the table in use, if there is one, and `replaces`
-    /// whether the mapping replaces one that this table has.
+    /// Counts a new mapping. `in_use` is the state of the table in use, if there is one; `replaces` is true if the
+    /// mapping replaces one in that table.
     #[inline(always)]
     #[must_use]
     pub const fn after(&self, in_use: Option<&CodeSeen>, replaces: bool) -> Self {
@@ -145,54 +146,54 @@ impl CodeChanges {
     }
 }
 
-/// What there was to see when the user side began to look.
+/// State in which the user side began a scan of the mappings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CodeSeen {
-    /// [`CodeChanges::made`] then.
+    /// [`CodeChanges::made`] at that time.
     pub made: u64,
-    /// The number of the look.
+    /// Number of the scan.
     pub look: u64,
 }
 
 impl Mapping {
-    /// In the place of a number of pages: the code is a JVM's, generated at run time. The first page is the slot of that JVM,
-    /// the text is the number of the heap.
+    /// Replaces a number of pages: the code was generated by a JVM. The first page is the slot of that JVM, the text
+    /// is the number of the heap.
     pub const GENERATED: u32 = u32::MAX - 1;
-    /// In the place of a number of pages: the code is unwound by frame pointers. It was generated at run time, or its
-    /// file has no call frame information.
+    /// Replaces a number of pages: the code is unwound by frame pointers. It was generated at run time, or its file
+    /// has no call frame information.
     pub const WITHOUT_ROWS: u32 = u32::MAX;
 }
 
 /// The executable mappings of a process, sorted by address.
 #[repr(C)]
 pub struct MappingTable {
-    /// Changes with every change of any process's table; a part of what the row cache is keyed by. Odd while the table is
+    /// Changes with every change of any process's table; part of the key of the row cache. Odd while the table is
     /// being written.
     pub generation: u32,
-    /// Mappings in use.
+    /// Number of mappings in use.
     pub count: u32,
-    /// What it was made from.
+    /// State in which the table's scan began.
     pub seen: CodeSeen,
     /// The mappings.
     pub mappings: [Mapping; MAX_MAPPINGS],
 }
 
-/// A file as the kernel knows a mapped one, as it was at one time: a file's number is given again when it is gone.
+/// A mapped file, as the kernel identifies it, at one time: inode numbers are reused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(C)]
 pub struct CodeFile {
     /// Inode number.
     pub inode: u64,
-    /// When its content or status last changed: seconds.
+    /// Time of the last change of content or status, in seconds.
     pub changed_s: i64,
-    /// And nanoseconds.
+    /// Nanoseconds of that time.
     pub changed_ns: u32,
-    /// Device number, as the kernel has it: 12 bits of major, 20 bits of minor number.
+    /// Device number as in the kernel: 12 bits of major, 20 bits of minor number.
     pub device: u32,
 }
 
-/// Where a file's rows are, and how an offset in the file becomes an address in its text.
+/// Rows of a file, and the conversion of an offset in the file to an address in its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct CodeRows {
@@ -200,46 +201,46 @@ pub struct CodeRows {
     pub first_page: u32,
     /// See [`Mapping::pages`].
     pub pages: u32,
-    /// Where the start of the text would be if the file's start were mapped at 0, as a wrapping addend.
+    /// Address at which the start of the text would be if the file's start were mapped at 0, as a wrapping addend.
     pub text: u64,
 }
 
-/// A hint to the user side that there is something to look at: a process maps code that is in no known mapping, runs
-/// another program, begins or ends. When the kernel has told what is mapped at an address, the hint tells it: by the time
-/// that somebody looks, the process can be gone.
+/// A hint to the user side to examine a process: it maps code that is in no known mapping, runs another program,
+/// begins or ends. The hint describes the mapping if the kernel has found it: the process can be gone before the user
+/// side reads its mappings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Hint {
     /// Slot of the process.
     pub slot: u32,
-    /// Its image.
+    /// Image of the process.
     pub image: u32,
-    /// First address of the mapping; 0 when nothing is told of one.
+    /// First address of the mapping; 0 without a mapping.
     pub begin: u64,
     /// First address after it.
     pub end: u64,
-    /// Offset in the file that is mapped at the first address.
+    /// File offset mapped at the first address.
     pub file_offset: u64,
-    /// The file.
+    /// The mapped file.
     pub file: CodeFile,
 }
 
-/// Bytes of a program's path that the kernel side tells, its end included. Longer ones are cut off, and then lead nowhere.
+/// Size of a reported program path, with the trailing zero byte. Longer paths are truncated and then lead nowhere.
 pub const PATH_BYTES: usize = 256;
 
-/// A process has begun to run a program.
+/// Event: a process has begun to run a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProgramBegun {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the event, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// The new image.
     pub image: u32,
-    /// Number of the process's mount namespace, in which its files are; 0 when the kernel did not tell.
+    /// Number of the process's mount namespace, in which its files are; 0 if unknown.
     pub mount_namespace: u32,
-    /// The program's file; an inode of 0 when the kernel did not tell.
+    /// File of the program; its inode is 0 if unknown.
     pub file: CodeFile,
-    /// Its path as it was given to `exec`, ended by a 0; of a script, that of its interpreter.
+    /// Path as given to `exec`, with a trailing zero byte; for a script, its interpreter's path.
     pub path: [u8; PATH_BYTES],
 }
 

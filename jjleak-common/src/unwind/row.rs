@@ -1,6 +1,6 @@
-//! What the unwinder does with a frame, in 64 bits.
+//! Unwind rules in 64 bits.
 
-/// A frame's rule, valid from its address up to the next row's.
+/// Rule for a frame, valid from its address up to the next row's.
 ///
 /// | bits | field |
 /// |---|---|
@@ -9,90 +9,91 @@
 /// | 36..50 | offset of the CFA in words, unsigned; for [`RowKind::Plt`] the byte threshold |
 /// | 50..52 | [`SavedFp`] |
 /// | 52..59 | offset of the saved frame pointer in words, signed; for [`RowKind::Deref`] that of the pointer to the CFA |
-/// | 59..64 | how many words below the CFA the base register (`rbx`) is saved, 0 when that is not known; for [`RowKind::FarSp`] high bits of the CFA's offset |
+/// | 59..64 | distance of the saved base register (`rbx`) below the CFA in words, 0 if unknown; for [`RowKind::FarSp`] high bits of the CFA's offset |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Row(pub u64);
 
-/// How a row finds the canonical frame address (CFA): the stack pointer before the call.
+/// Rule for the canonical frame address (CFA): the stack pointer before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RowKind {
-    /// Nothing is known about this code.
+    /// Nothing is known of the code.
     None = 0,
     /// Stack pointer + offset.
     Sp = 1,
     /// Frame pointer + offset.
     Fp = 2,
-    /// An entry of the procedure linkage table: stack pointer + 8, or + 16 from the threshold on, counted in bytes from
-    /// the entry's 16-byte boundary.
+    /// An entry of the procedure linkage table: stack pointer + 8, or + 16 from the threshold on, which counts bytes
+    /// from the entry's 16-byte boundary.
     Plt = 3,
-    /// The frame that the kernel pushes for a signal handler: all registers are in it.
+    /// The frame that the kernel pushes for a signal handler; it contains all registers.
     Signal = 4,
     /// The outermost frame.
     End = 5,
     /// The word at frame pointer + displacement, plus offset: frames with a realigned stack.
     Deref = 6,
-    /// There is a rule, but none that a row can express.
+    /// A rule that a row cannot express.
     Unsupported = 7,
     /// Frame pointer + 16, with the caller's frame pointer below it: code that keeps frame pointers.
     FramePointer = 8,
-    /// A frame of HotSpot's interpreter, which is laid out around the frame pointer.
+    /// A frame of HotSpot's interpreter, whose layout is relative to the frame pointer.
     Interpreter = 9,
-    /// Code that a JVM generates: what is there now is asked of the JVM's memory. The offset of the CFA is the JVM's slot, that
-    /// of the saved frame pointer is the number of the heap.
+    /// Code that a JVM generates: the JVM's memory describes the code there. The offset of the CFA is the JVM's slot,
+    /// that of the saved frame pointer is the number of the heap.
     Generated = 10,
-    /// Base register (`rbx`) + offset, as in glibc's trampolines that bind calls. The frame that was called must have saved
+    /// Base register (`rbx`) + offset, as in glibc's trampolines that bind calls. The called frame must have saved
     /// the register.
     Base = 11,
-    /// Stack pointer + an offset that other rows have no room for.
+    /// Stack pointer + an offset that is too large for other rows.
     FarSp = 12,
-    /// What a virtual thread's frames return to while those that called them are in the Java heap.
+    /// The barrier to which a virtual thread's frames return while their callers are in the Java heap.
     Continuation = 13,
     /// A frame of Go's runtime that runs on another stack than its caller: see [`GoSwitch`].
     Go = 14,
 }
 
-/// How a frame of Go's runtime leads to its caller's stack: in the place of a row's [`SavedFp`].
+/// Rule that leads from a frame of Go's runtime to its caller's stack. It replaces a row's [`SavedFp`].
 ///
-/// A goroutine's stack is its own, and C code runs on that of the thread's scheduler (`g0`). Where the runtime has kept the way
-/// back differs between its versions: it is read from the code, for each file.
+/// A goroutine has a stack of its own; C code runs on the stack of the thread's scheduler (`g0`). The runtime saves
+/// the way back in a place that differs between its versions, so it is read from each file's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GoSwitch {
-    /// `runtime.asmcgocall` has gone from a goroutine's stack to the scheduler's, and keeps the goroutine (`g`) and how deep on its
-    /// stack it was.
+    /// `runtime.asmcgocall` has switched from a goroutine's stack to the scheduler's. It has saved the goroutine
+    /// (`g`) and the depth of its stack.
     ToScheduler = 0,
-    /// `runtime.asmcgocall` was on the scheduler's stack already, and keeps the stack pointer.
+    /// `runtime.asmcgocall` was on the scheduler's stack already and has saved the stack pointer.
     Stay = 1,
-    /// `runtime.cgocallback` has gone from the scheduler's stack to a goroutine's. The scheduler tells where it was.
+    /// `runtime.cgocallback` has switched from the scheduler's stack to a goroutine's. The scheduler has saved the
+    /// stack pointer.
     ToGoroutine = 2,
 }
 
-/// The fields of a [`GoSwitch::ToScheduler`], all in words.
+/// Fields of a [`GoSwitch::ToScheduler`], in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToScheduler {
-    /// From the goroutine's stack pointer to the CFA.
+    /// Distance from the goroutine's stack pointer to the CFA.
     pub cfa: u64,
-    /// Where the goroutine is kept above the stack pointer; how deep it was is kept in the word below.
+    /// Offset of the saved goroutine above the stack pointer; the word below holds the depth of its stack.
     pub goroutine_at: u64,
-    /// How much the stack pointer was taken down on the scheduler's stack, before it was aligned.
+    /// Number of words by which the stack pointer was lowered on the scheduler's stack before it was aligned.
     pub room: u64,
     /// Offset of the thread (`m`) in a goroutine.
     pub thread_in_g: u64,
-    /// Offset of the stack pointer that is kept in a goroutine (`g.sched.sp`).
+    /// Offset of the saved stack pointer in a goroutine (`g.sched.sp`).
     pub pointer_in_g: u64,
 }
 
-/// Where a frame keeps its caller's frame pointer.
+/// Location of the caller's frame pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SavedFp {
-    /// In the register.
+    /// In the register itself.
     Register = 0,
     /// At CFA + offset.
     AtCfa = 1,
-    /// Where the frame pointer points to.
+    /// At the address in the frame pointer.
     AtFp = 2,
 }
 
@@ -107,7 +108,8 @@ const FP_OFFSET_BITS: u64 = 7;
 const BASE_SHIFT: u64 = FP_OFFSET_SHIFT + FP_OFFSET_BITS;
 const BASE_BITS: u64 = u64::BITS as u64 - BASE_SHIFT;
 const OFFSET_BITS: u64 = SAVED_SHIFT - OFFSET_SHIFT;
-/// Of a [`RowKind::Go`], the offset is that of the CFA from the stack pointer on the caller's stack, and two more.
+/// The offset of a [`RowKind::Go`] holds the CFA's offset from the stack pointer on the caller's stack, and two more
+/// fields.
 const GO_CFA_BITS: u64 = 4;
 const GO_FIELD_BITS: u64 = 5;
 const GO_CFA_MASK: u64 = (1 << GO_CFA_BITS) - 1;
@@ -115,16 +117,16 @@ const GO_FIELD_MASK: u64 = (1 << GO_FIELD_BITS) - 1;
 const _: () = assert!(GO_CFA_BITS + 2 * GO_FIELD_BITS == OFFSET_BITS);
 
 impl Row {
-    /// The largest CFA offset, in words: frames of 128 KiB.
+    /// Maximum CFA offset, in words: frames of 128 KiB.
     pub const MAX_OFFSET_WORDS: u64 = OFFSET_MASK;
-    /// The largest distance of the saved frame pointer from the CFA in either direction, in words.
+    /// Maximum distance of the saved frame pointer from the CFA in either direction, in words.
     pub const MAX_FP_OFFSET_WORDS: i64 = (1 << (FP_OFFSET_BITS - 1)) - 1;
-    /// The largest CFA offset of a [`RowKind::FarSp`], in words: frames of 4 MiB.
+    /// Maximum CFA offset of a [`RowKind::FarSp`], in words: frames of 4 MiB.
     pub const MAX_FAR_OFFSET_WORDS: u64 = (1 << (OFFSET_BITS + BASE_BITS)) - 1;
-    /// How far below the CFA the base register can be saved, in words.
+    /// Maximum distance of the saved base register below the CFA, in words.
     pub const MAX_BASE_WORDS: u64 = (1 << BASE_BITS) - 1;
 
-    /// Packs a row; `None` when an offset does not fit.
+    /// Packs a row; `None` if an offset does not fit.
     #[must_use]
     pub const fn new(
         address: u32,
@@ -148,7 +150,7 @@ impl Row {
         ))
     }
 
-    /// Packs a row of [`RowKind::FarSp`]; `None` when an offset does not fit.
+    /// Packs a row of [`RowKind::FarSp`]; `None` if an offset does not fit.
     #[must_use]
     pub const fn far(address: u32, offset: u64, saved: SavedFp, fp_offset: i64) -> Option<Self> {
         if offset > Self::MAX_FAR_OFFSET_WORDS {
@@ -160,8 +162,8 @@ impl Row {
         }
     }
 
-    /// The same row, of a frame that has saved the base register so many words below its CFA. Where there is no room for
-    /// that, nothing is known of it.
+    /// The same row for a frame that has saved the base register `words` words below its CFA. If the row has no room
+    /// for that, the row is unchanged and the register's place unknown.
     #[must_use]
     pub const fn with_base_saved(self, words: u64) -> Self {
         if words > Self::MAX_BASE_WORDS || self.kind() == RowKind::FarSp as u64 {
@@ -170,7 +172,7 @@ impl Row {
         Self(self.0 & ((1 << BASE_SHIFT) - 1) | words << BASE_SHIFT)
     }
 
-    /// The same rule, from another address on.
+    /// The same rule at another address.
     #[must_use]
     pub const fn at(self, address: u32) -> Self {
         Self((self.rule() as u64) << KIND_SHIFT | address as u64)
@@ -182,7 +184,7 @@ impl Row {
         Self(address as u64 | (kind as u64) << KIND_SHIFT)
     }
 
-    /// Packs a row of [`GoSwitch::ToScheduler`]; `None` when a field does not fit.
+    /// Packs a row of [`GoSwitch::ToScheduler`]; `None` if a field does not fit.
     #[must_use]
     pub const fn go_to_scheduler(address: u32, fields: &ToScheduler) -> Option<Self> {
         let ToScheduler { cfa, goroutine_at, room, thread_in_g, pointer_in_g } = *fields;
@@ -199,7 +201,8 @@ impl Row {
         Some(Self(row | goroutine_at << FP_OFFSET_SHIFT))
     }
 
-    /// Packs a row of [`GoSwitch::Stay`], of a stack pointer that is kept so many words above; `None` when an offset does not fit.
+    /// Packs a row of [`GoSwitch::Stay`] with the stack pointer saved `pointer_at` words above the current one;
+    /// `None` if an offset does not fit.
     #[must_use]
     pub const fn go_stay(address: u32, cfa: u64, pointer_at: u64) -> Option<Self> {
         if cfa > GO_CFA_MASK || pointer_at > Self::MAX_FP_OFFSET_WORDS.cast_unsigned() {
@@ -209,7 +212,7 @@ impl Row {
         Some(Self(row | cfa << OFFSET_SHIFT | pointer_at << FP_OFFSET_SHIFT))
     }
 
-    /// Packs a row of [`GoSwitch::ToGoroutine`]; `None` when the offset does not fit.
+    /// Packs a row of [`GoSwitch::ToGoroutine`]; `None` if the offset does not fit.
     #[must_use]
     pub const fn go_to_goroutine(address: u32, cfa: u64) -> Option<Self> {
         if cfa > GO_CFA_MASK {
@@ -222,7 +225,7 @@ impl Row {
         Self(Self::plain(address, RowKind::Go).0 | (switch as u64) << SAVED_SHIFT)
     }
 
-    /// Of a [`RowKind::Go`]: the CFA's offset from the stack pointer that the caller had, in bytes.
+    /// For a [`RowKind::Go`]: the CFA's offset from the caller's stack pointer, in bytes.
     #[inline(always)]
     #[must_use]
     pub const fn go_cfa_bytes(self) -> u64 {
@@ -250,7 +253,7 @@ impl Row {
         self.0 >> BASE_SHIFT << 3
     }
 
-    /// First address it holds for, relative to the start of the text.
+    /// First address of the rule, relative to the start of the text.
     #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the address is in the low 32 bits")]
@@ -265,42 +268,42 @@ impl Row {
         (self.0 >> KIND_SHIFT) as u32
     }
 
-    /// The number of its [`RowKind`].
+    /// Number of the [`RowKind`].
     #[inline(always)]
     #[must_use]
     pub const fn kind(self) -> u64 {
         self.0 >> KIND_SHIFT & KIND_MASK
     }
 
-    /// The CFA offset in bytes; for [`RowKind::Plt`] 8 times the threshold.
+    /// CFA offset in bytes; for [`RowKind::Plt`] 8 times the threshold.
     #[inline(always)]
     #[must_use]
     pub const fn offset_bytes(self) -> u64 {
         (self.0 >> OFFSET_SHIFT & OFFSET_MASK) << 3
     }
 
-    /// The number of its [`SavedFp`].
+    /// Number of the [`SavedFp`].
     #[inline(always)]
     #[must_use]
     pub const fn saved(self) -> u64 {
         self.0 >> SAVED_SHIFT & SAVED_MASK
     }
 
-    /// The saved frame pointer's offset in bytes, as a wrapping addend.
+    /// Offset of the saved frame pointer in bytes, as a wrapping addend.
     #[inline(always)]
     #[must_use]
     pub const fn fp_offset_bytes(self) -> u64 {
         (((self.0 << BASE_BITS).cast_signed() >> (FP_OFFSET_SHIFT + BASE_BITS)) << 3).cast_unsigned()
     }
 
-    /// How many bytes below the CFA the base register is saved; 0 when that is not known, and for [`RowKind::FarSp`].
+    /// Distance of the saved base register below the CFA in bytes; 0 if unknown, and for [`RowKind::FarSp`].
     #[inline(always)]
     #[must_use]
     pub const fn base_saved_bytes(self) -> u64 {
         if self.kind() == RowKind::FarSp as u64 { 0 } else { self.0 >> BASE_SHIFT << 3 }
     }
 
-    /// The CFA offset of a [`RowKind::FarSp`] in bytes.
+    /// CFA offset of a [`RowKind::FarSp`] in bytes.
     #[inline(always)]
     #[must_use]
     pub const fn far_offset_bytes(self) -> u64 {
