@@ -1,5 +1,5 @@
-//! What attaching to processes needs of the files that they map, looked for beside the loading of the BPF programs, which takes
-//! as long and needs nothing of it.
+//! Analyzes the files that processes map before they are attached to. Runs while the BPF programs load, which takes
+//! as long and does not depend on the result.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::jvm::{self, Symbols};
 use crate::processes::{FileVersion, Mapping, Module, ModuleFiles, ModuleTable, Pid};
 use crate::unwind::{RowCache, VerifiedRows};
 
-/// Most rows that are kept until they are needed, 8 bytes each: what a process maps has some hundred thousand, a large JVM or
-/// browser some millions.
+/// Maximum number of rows kept until they are needed, 8 bytes each. The files of a process have some hundred thousand
+/// rows, those of a large JVM or browser some millions.
 const MAX_ROWS: usize = 16 << 20;
 
-/// What was found in each file, or why nothing was.
+/// Result for each file, or the reason why there is none.
 #[derive(Default)]
 pub(super) struct FoundAhead {
     pub(super) allocators: HashMap<FileVersion, Result<ModuleAllocators, String>>,
     pub(super) rows: HashMap<FileVersion, Result<VerifiedRows, String>>,
     pub(super) symbols: HashMap<FileVersion, Symbols>,
-    /// How many rows that are in all.
+    /// Total number of rows.
     held: usize,
 }
 
@@ -43,7 +43,7 @@ impl FoundAhead {
         let rows = rows_of(module, cache);
         self.held += rows.as_ref().map_or(0, |rows| rows.rows().rows().len());
         self.rows.insert(module.version, rows);
-        // Who reads it again says why it cannot be read.
+        // The next reader reports the error.
         let Ok(content) = module.read() else { return };
         self.allocators.insert(module.version, find_in_content(module, &content, choice));
         if jvm::is_library(module)
@@ -54,8 +54,9 @@ impl FoundAhead {
     }
 }
 
-/// The search, in a thread of its own. Whatever it does not find, or no thread can be made for, is looked for when it is needed.
-/// Dropping it ends it after the file that it is at, which leaves nothing half written.
+/// The search, in its own thread. Files that it does not reach are analyzed when they are needed, and so are all
+/// files if no thread can be started. Dropping it ends the search after the current file; no incomplete cache file
+/// stays behind.
 #[derive(Default)]
 pub(super) struct LookAhead {
     thread: Option<JoinHandle<FoundAhead>>,
@@ -63,7 +64,7 @@ pub(super) struct LookAhead {
 }
 
 impl LookAhead {
-    /// Begins to look into what these processes map.
+    /// Starts analyzing the files that these processes map.
     pub(super) fn begin(pids: &[Pid], choice: &Arc<Choice>, kept: Option<&CacheFolder>) -> Self {
         if pids.is_empty() {
             return Self::default();
@@ -78,7 +79,7 @@ impl LookAhead {
         Self { thread: thread::Builder::new().name("looking ahead".to_owned()).spawn(look).ok(), is_over }
     }
 
-    /// Waits for what was found; nothing but the first time.
+    /// Waits for the result. Empty from the second call on.
     pub(super) fn finish(&mut self) -> FoundAhead {
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
@@ -96,7 +97,7 @@ fn look_at(pids: &[Pid], choice: &Choice, cache: &RowCache, is_wanted: impl Fn()
     for pid in pids {
         let mut modules = ModuleTable::default();
         let mappings = Mapping::all(*pid).unwrap_or_default();
-        // Who opens them again says which cannot be opened.
+        // The next refresh reports files that cannot be opened.
         with_default(NoSubscriber::default(), || modules.refresh(&mut files, *pid, &mappings));
         for (_, module) in modules.iter() {
             if !is_wanted() || found.is_full() {

@@ -1,4 +1,4 @@
-//! The allocators of the profiled processes: finds them in the files that are mapped, and attaches to them.
+//! The allocators of the profiled processes: finds them in mapped files, and attaches to them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -16,22 +16,23 @@ use crate::collect::RawStack;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::symbolize::StackNames;
 
-/// Files without an allocator that are remembered: more than a host has libraries. A build can make any number of
-/// programs.
+/// Maximum number of remembered files without an allocator: more than a host has libraries. A build can produce any
+/// number of programs.
 const MAX_REMEMBERED: usize = 8192;
 
-/// What has been looked for and attached to.
+/// Known allocators and attached probes.
 pub(super) struct Allocators {
     choice: Arc<Choice>,
-    /// What has been looked up before anybody asked for it.
+    /// Results found before they were needed.
     ahead: HashMap<FileVersion, Result<ModuleAllocators, String>>,
-    /// What was found in each file.
+    /// Allocators found in each file.
     found: HashMap<FileVersion, Rc<[ProfiledAllocator]>>,
-    /// Files whose probes are in place, for one process or for all, and since when, in nanoseconds of `CLOCK_MONOTONIC`. They outlive a file's mapping and an `exec`.
+    /// Files with attached probes, for one process or for all, and the time of attaching in nanoseconds of
+    /// `CLOCK_MONOTONIC`. Entries outlive a file's mapping and an `exec`.
     attached: HashMap<(Option<ProcessSlot>, FileVersion), u64>,
-    /// Files with allocators, or functions of some, that cannot be followed, and files that could not be searched.
+    /// Files with allocators, or allocator functions, that cannot be followed, and files that could not be searched.
     unfollowed: HashSet<FileVersion>,
-    /// They stay open: probes are attached anew through them.
+    /// Files with probes. They stay open because probes are attached again through them.
     modules: Vec<Rc<Module>>,
 }
 
@@ -51,12 +52,12 @@ impl Allocators {
         &self.choice
     }
 
-    /// Takes what was found in files already.
+    /// Adds results found ahead.
     pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Result<ModuleAllocators, String>>) {
         self.ahead = ahead;
     }
 
-    /// Attaches to the allocators in a module, once for each scope; whether it has done so now.
+    /// Attaches to the allocators in a module, once per scope. Returns true if this call attached probes.
     pub(super) fn attach(
         &mut self,
         module: &Rc<Module>,
@@ -84,7 +85,7 @@ impl Allocators {
         Ok(true)
     }
 
-    /// A file that was written to has other instructions where probes are.
+    /// Detaches probes from older versions of a file: after a write, other instructions are at the probe sites.
     fn detach_older(&mut self, module: &Module, attachment: &mut Attachment) -> Result<(), attach::Error> {
         let is_older = |known: &mut Rc<Module>| {
             known.version.file == module.version.file && known.version != module.version
@@ -96,34 +97,35 @@ impl Allocators {
         Ok(())
     }
 
-    /// A process is gone, and its probes with it.
+    /// Forgets the probes of a process that is gone.
     pub(super) fn forget(&mut self, slot: ProcessSlot) {
         self.attached.retain(|(of, _), _| *of != Some(slot));
     }
 
-    /// Whether a module has an allocator that had no probes at this time, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns true if a module has an allocator that had no probes at `at_ns`, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) fn has_missed(&mut self, slot: Option<ProcessSlot>, module: &Module, at_ns: u64) -> bool {
         let since = self.attached.get(&(slot, module.version)).copied();
         !self.find(module).is_empty() && since.is_none_or(|since| since > at_ns)
     }
 
-    /// Whether a module has been looked at.
+    /// Returns true if a module has been searched.
     pub(super) fn knows(&self, module: &Module) -> bool {
         self.found.contains_key(&module.version)
     }
 
-    /// Whether a module holds an allocator that is profiled.
+    /// Returns true if a module has a profiled allocator.
     pub(super) fn is_profiled(&self, module: &Module) -> bool {
         self.found.get(&module.version).is_some_and(|found| !found.is_empty())
     }
 
-    /// Returns true if a file has an allocator, or a function of one, that cannot be followed, or could not be searched for one.
+    /// Returns true if a file has an allocator, or an allocator function, that cannot be followed, or if it could not
+    /// be searched.
     pub(super) fn is_unfollowed(&self, module: &Module) -> bool {
         self.unfollowed.contains(&module.version)
     }
 
-    /// Whether the files with allocators that a process maps are C libraries, and none is its executable: then the program's own
-    /// code is in none of them.
+    /// Returns true if all mapped files with allocators are C libraries, and none is the executable: then none of
+    /// them contains the program's own code.
     pub(super) fn are_c_libraries(&self, modules: &ModuleTable, exe: &Path) -> bool {
         let is_c_library = |module: &Module| {
             let found = self.found.get(&module.version).map_or(&[][..], |found| found);
@@ -132,12 +134,12 @@ impl Allocators {
         modules.iter().all(|(_, module)| is_c_library(module))
     }
 
-    /// Whether a stack of a process goes through an allocator. The kernel side knows of allocation calls in progress; this
-    /// is for others that map memory: `free`, which makes a heap for a thread whose first call it is, and functions that
-    /// cannot be followed.
+    /// Returns true if a stack of a process goes through an allocator. The kernel side recognizes allocation calls in
+    /// progress. This covers other functions that map memory: `free`, which makes a heap for a thread if it is the
+    /// thread's first call, and functions that cannot be followed.
     pub(super) fn are_in(&self, stack: &RawStack, modules: &ModuleTable, exe: &Path) -> bool {
         let is_allocators = |frame: &StackFrame| {
-            // After a call, which can be a function's last instruction.
+            // The address follows the call, which can be a function's last instruction.
             let address = frame.address().saturating_sub(1);
             let found = modules.find_frame(address, frame.layer(), &stack.found);
             let Some(Located { module, offset, .. }) = found else { return false };
@@ -148,7 +150,7 @@ impl Allocators {
         stack.frames.iter().any(is_allocators)
     }
 
-    /// What is being counted in a process, for the user; empty when nothing is.
+    /// Description of what is counted in a process; empty if nothing is.
     pub(super) fn describe(&self, modules: &ModuleTable) -> String {
         let parts = modules.iter().flat_map(|(_, module)| {
             let name = base_name(&module.path);
@@ -161,7 +163,7 @@ impl Allocators {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    /// The allocators in a file; none in one that cannot be read, which the user is told.
+    /// Finds the allocators in a file. A file that cannot be read has none, and the user gets a warning.
     fn find(&mut self, module: &Module) -> Rc<[ProfiledAllocator]> {
         if let Some(found) = self.found.get(&module.version) {
             return Rc::clone(found);
@@ -180,7 +182,7 @@ impl Allocators {
     }
 }
 
-/// The allocators of a file that are profiled. The user is told of those that cannot be.
+/// Profiled allocators of a file. Warns of those that cannot be profiled.
 fn profiled(
     module: &Module,
     found: Result<ModuleAllocators, String>,
@@ -211,19 +213,19 @@ fn profiled(
     }
 }
 
-/// The allocators in a file.
+/// Finds the allocators in a file.
 pub(super) fn find_in(module: &Module, choice: &Choice) -> Result<ModuleAllocators, String> {
     let elf = module.read().map_err(|error| error.to_string())?;
     find_in_content(module, &elf, choice)
 }
 
-/// The same of a file whose content this is; by its debug file, if it is an executable that was stripped.
+/// Finds the allocators in the content of a file; for a stripped executable, with the help of its debug file.
 pub(super) fn find_in_content(
     module: &Module,
     elf: &[u8],
     choice: &Choice,
 ) -> Result<ModuleAllocators, String> {
-    // .NET maps programs of another system as its libraries, by the dozen.
+    // .NET maps dozens of PE files as its libraries.
     if !elf.starts_with(&ELFMAG) {
         return Ok(ModuleAllocators::default());
     }
@@ -239,7 +241,7 @@ pub(super) fn find_in_content(
     find(Some(&debug_file))
 }
 
-/// The families that jjleak knows, for the user.
+/// Description of the allocator families that jjleak supports.
 pub(super) fn known_families() -> String {
     let known: BTreeSet<_> = allocators::profiled_families().collect();
     known.into_iter().collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! JVMs that are asked for a perf map, for `--refresh-perf-map`.
+//! Requests a perf map from JVMs, for `--refresh-perf-map`.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,31 +8,31 @@ use crate::jcmd::{self, Access, Request, State, Unfit};
 use crate::jvm;
 use crate::processes::{Module, Process};
 
-/// A JVM is asked again for code that has no name, but not before. Writing a map of ten thousand methods takes it about ten
-/// milliseconds: a thousandth of this.
+/// Minimum time between two requests to a JVM, which are made for code without a name. Writing a map of ten thousand
+/// methods takes the JVM about 10 ms: a thousandth of this.
 const PAUSE: Duration = Duration::from_secs(10);
-/// One that has not done it is asked again after this.
+/// Time until the next request after a failed one.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// How often a JVM that does not catch signals yet is given another second to come so far.
+/// Maximum number of times that a JVM that does not catch signals yet gets another second to start.
 const ATTEMPTS: u32 = 3;
-/// A report waits so long for a map that is being written.
+/// Maximum time that a report waits for a map that is being written.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether it has been.
+/// Interval of checks for a finished map.
 const POLL: Duration = Duration::from_millis(10);
 
-/// What a JVM has been asked.
+/// State of the requests to a JVM.
 #[derive(Default)]
 pub(super) struct AskedJvm {
     running: Option<Request>,
-    /// When it may be asked again.
+    /// Earliest time of the next request.
     next: Option<Instant>,
     attempts: u32,
-    /// Why it could not be asked, as the user was told.
+    /// Last reported reason for a failure; each is reported once.
     told: Option<String>,
 }
 
 impl AskedJvm {
-    /// Takes in its answer, or asks if that is due: once, and whenever code `lacks_names`.
+    /// Checks a running request, or starts one that is due: the first, and later ones if code `lacks_names`.
     pub(super) fn go_on<'a>(
         &mut self,
         process: &Process,
@@ -56,7 +56,7 @@ impl AskedJvm {
         }
     }
 
-    /// Whether it has not answered yet.
+    /// Returns true if a request is running. Notes the outcome of a finished one.
     pub(super) fn is_running(&mut self, process: &Process) -> bool {
         let Some(state) = self.running.as_mut().map(Request::state) else { return false };
         if state == State::Running {
@@ -82,12 +82,12 @@ impl AskedJvm {
 }
 
 impl Watch {
-    /// From now on, JVMs are asked to write down the names of their code.
+    /// Enables requests for perf maps.
     pub(in crate::cli) const fn ask_for_perf_maps(&mut self) {
         self.asks_for_perf_maps = true;
     }
 
-    /// Asks JVMs where that is due.
+    /// Sends requests that are due.
     pub(super) fn ask_jvms(&mut self) {
         if !self.asks_for_perf_maps {
             return;
@@ -100,7 +100,7 @@ impl Watch {
         }
     }
 
-    /// Waits for maps that are being written, but not long.
+    /// Waits at most [`PATIENCE`] for maps that are being written.
     pub(super) fn await_perf_maps(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         let mut is_one_written = || {

@@ -1,5 +1,5 @@
-//! JVMs that are just starting. The library describes the JVM only once it is loaded, and the JVM makes its code heaps later.
-//! It soon runs Java then, so that it is looked at again and again until it has them.
+//! JVMs that are starting. A JVM's library describes the JVM once it is loaded; the JVM makes its code heaps later,
+//! and soon runs Java then. It is polled until it has them.
 
 use std::collections::HashMap;
 use std::mem;
@@ -9,29 +9,31 @@ use std::time::{Duration, Instant};
 use crate::jvm::{self, Jvm, ProcessMemory, Symbols};
 use crate::processes::{FileVersion, Module, Pid};
 
-/// Time between two looks at a JVM that is starting: from its heaps to the first Java method, it takes ten times as long.
+/// Time between two polls of a starting JVM. From making its heaps to its first Java method, a JVM takes ten times as
+/// long.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
-/// A look can take so much of jjleak's time at most: one part in so many.
+/// Minimum rest after a poll, as a multiple of the poll's duration: bounds the share of jjleak's time.
 pub(super) const LEAST_REST: u32 = 2;
-/// A JVM starts in some tenths of a second. After this time one is looked at only when there is another reason, and one that does
-/// not describe itself is not expected to do so any more.
+/// Time that a JVM may take to start; usually it takes some tenths of a second. Afterwards it is polled only for
+/// other reasons, and if it does not describe itself by then, it is not expected to do so.
 const STARTING: Duration = Duration::from_secs(10);
-/// The loader has made a library ready some milliseconds after mapping it: one that cannot be read by then never can.
+/// Time that the loader may take for a library; usually it takes some milliseconds after mapping it. A library that
+/// cannot be read by then never can.
 const LOADING: Duration = Duration::from_secs(3);
-/// Most libraries whose symbols are kept: a host has a handful of JDKs.
+/// Maximum number of libraries whose symbols are kept: a host has a handful of JDKs.
 const MAX_LIBRARIES: usize = 16;
 
-/// Where libraries have the variables that describe them, of those that were looked at.
+/// Symbols of JVM libraries: the addresses of the variables that describe the JVM.
 #[derive(Default)]
 pub(super) struct JvmLibraries(HashMap<FileVersion, Rc<Symbols>>);
 
 impl JvmLibraries {
-    /// Takes the symbols of libraries that are at hand already.
+    /// Adds symbols found ahead.
     pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Symbols>) {
         self.0.extend(ahead.into_iter().map(|(library, symbols)| (library, Rc::new(symbols))));
     }
 
-    /// Prepares for a library that may be mapped soon, if a file is one.
+    /// Reads the symbols of a file that may be mapped soon, if it is a JVM library.
     pub(super) fn expect(&mut self, module: &Module) {
         if jvm::has_name(module)
             && let Err(error) = self.symbols(module)
@@ -54,27 +56,27 @@ impl JvmLibraries {
     }
 }
 
-/// A JVM whose library is mapped, and of which it is not known yet how its code is laid out.
+/// A JVM whose library is mapped, and whose code layout is not known yet.
 pub(super) struct Awaited {
     library: Rc<Module>,
     bias: u64,
-    /// What it said of itself when it was looked at last: perhaps half of it, for the loader may not have been done.
+    /// The JVM's last description of itself; perhaps incomplete, because the loader may not have finished.
     early: Option<Jvm<ProcessMemory>>,
     since: Instant,
     next: Instant,
-    /// Whether it has been told that it does not start: a program can map the library and never make a JVM.
+    /// True once [`Outcome::Stalled`] was returned: a program can map the library and never create a JVM.
     has_stalled: bool,
 }
 
-/// What has become of it.
+/// Result of a poll.
 pub(super) enum Outcome {
-    /// There is no code yet.
+    /// There are no code heaps yet.
     Awaited,
-    /// Nor has there been any for so long that what else generates code should not wait for it. Told once.
+    /// The JVM has not started for so long that other generated code should not wait for it. Returned once.
     Stalled,
-    /// It is known.
+    /// The JVM is known.
     Known(Box<Jvm<ProcessMemory>>),
-    /// It cannot be looked into.
+    /// The JVM cannot be read.
     Unknown,
 }
 
@@ -91,32 +93,32 @@ impl Awaited {
         }
     }
 
-    /// The file that it is in.
+    /// File of the library.
     pub(super) fn library(&self) -> FileVersion {
         self.library.version
     }
 
-    /// Whether it is certain that it is a JVM that can be looked into.
+    /// Returns true if it is certain to be a JVM that can be read.
     pub(super) const fn has_described_itself(&self) -> bool {
         self.early.is_some()
     }
 
-    /// Whether it can be that it is just starting.
+    /// Returns true if the JVM may still be starting.
     pub(super) fn is_starting(&self) -> bool {
         self.since.elapsed() <= STARTING
     }
 
-    /// Whether what it says of itself will not be understood any more.
+    /// Returns true if the JVM's description is no longer expected to become readable.
     fn is_unreadable(&self) -> bool {
         self.early.is_none() && self.since.elapsed() > LOADING
     }
 
-    /// Whether it is found just now that it does not start.
+    /// Returns true once, when the JVM is first found not to be starting.
     fn stalls(&mut self) -> bool {
         !self.is_starting() && !mem::replace(&mut self.has_stalled, true)
     }
 
-    /// Reads anew what it says of itself.
+    /// Reads the JVM's description again.
     pub(super) fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> Outcome {
         let is_final = self.is_unreadable() || !jvm::describes_itself(&self.library);
         match self.open(thread, libraries) {
@@ -155,12 +157,12 @@ impl Awaited {
         Jvm::described(memory, symbols.above(self.bias)).map_err(|error| error.to_string())
     }
 
-    /// When to look whether [`Self::is_settled`].
+    /// Time of the next poll with [`Self::is_settled`].
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.is_starting().then_some(self.next)
     }
 
-    /// Whether it has code by now, or cannot be looked into, as far as it can be told without much ado.
+    /// Returns true if the JVM seems to have code by now, or cannot be read. A quick check.
     pub(super) fn is_settled(
         &mut self,
         thread: impl FnOnce() -> Option<Pid>,
@@ -191,7 +193,7 @@ mod tests {
         assert!(awaited.is_starting() && !awaited.stalls() && awaited.next_look().is_some());
         awaited.since = Instant::now().checked_sub(STARTING + Duration::from_secs(1)).unwrap();
         assert!(!awaited.is_starting() && awaited.next_look().is_none());
-        // Told once, so that the code is not looked at anew every second.
+        // Returned once, so that the code is not scanned again every second.
         assert!(awaited.stalls() && !awaited.stalls());
     }
 }

@@ -1,4 +1,4 @@
-//! Takes the probes out of children that are not followed.
+//! Removes the probes from children that are not followed.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use jjleak_common::counter::Counter;
 
 use super::Watch;
 
-/// Rounds may take so large a part of the time, as its inverse: in each, the kernel holds up every process on the machine that
-/// maps the probed files, for a moment at each site.
+/// Rest after a round, as a multiple of the round's duration. In a round the kernel briefly blocks every process on
+/// the host that maps the probed files, once per probe site.
 const REST: u32 = 50;
 
-/// When children were looked after.
+/// State of the removal.
 #[derive(Debug, Default)]
 pub(super) struct Children {
-    /// Whether there can be some with probes.
+    /// True if there may be children with probes.
     are_waiting: bool,
-    /// When the last round was over, and how long it took.
+    /// End and duration of the last round.
     last: Option<(Instant, Duration)>,
 }
 
@@ -26,8 +26,7 @@ impl Children {
 }
 
 impl Watch {
-    /// Takes the probes out of children that are not followed, unless so much time has gone into that lately that they
-    /// have to wait.
+    /// Removes the probes from children that are not followed. They wait while the rest after the last round lasts.
     pub(super) fn spare_children(&mut self) {
         for watched in self.processes.values_mut() {
             let forked =

@@ -1,4 +1,4 @@
-//! Keeps the kernel side's unwind tables in step with what the processes map.
+//! Keeps the kernel side's unwind tables up to date with the processes' mappings.
 
 use std::collections::{HashMap, HashSet};
 use std::env;
@@ -14,16 +14,16 @@ use crate::cache_folder::CacheFolder;
 use crate::processes::{FileVersion, Mapping, Module, Pid};
 use crate::unwind::{RowCache, VerifiedRows};
 
-/// Follows the processes' code.
+/// Follows the code of the processes.
 pub(super) struct CodeFollower {
     cache: RowCache,
-    /// Rows that have been looked up before anybody asked for them.
+    /// Rows found before they were needed.
     ahead: HashMap<FileVersion, Result<VerifiedRows, String>>,
-    /// Files without rows, so that they are tried once.
+    /// Files without rows, which are not tried again.
     without_rows: HashSet<FileVersion>,
-    /// Files that are mapped and have rows, of which the log knows.
+    /// Mapped files with rows, each logged once.
     told: HashSet<FileVersion>,
-    /// Whether the user knows that there is no room for rows any more.
+    /// True once the user knows that the row table is full.
     has_told_full: bool,
 }
 
@@ -38,12 +38,12 @@ impl CodeFollower {
         }
     }
 
-    /// Takes the rows of files that are at hand already.
+    /// Adds rows found ahead.
     pub(super) fn know(&mut self, ahead: HashMap<FileVersion, Result<VerifiedRows, String>>) {
         self.ahead = ahead;
     }
 
-    /// Adds the rows of modules that are new, and tells the unwinder where all code of a process is.
+    /// Adds the rows of new modules, and sends all code mappings of a process to the unwinder.
     pub(super) fn follow(
         &mut self,
         watched: &Watched,
@@ -67,7 +67,8 @@ impl CodeFollower {
             };
             self.add(attachment, FileVersion::VDSO, &vdso.path, rows);
         }
-        // How to unwind through what a JVM generates, it has to tell. Until then a walk ends there, and tells us.
+        // Only the JVM knows how to unwind through the code that it generates. Until it describes that, a walk ends
+        // there and sends a hint.
         let is_unknown = |mapping: &Mapping| jvm.is_awaited() && mapping.is_generated();
         let code: Vec<_> = executable()
             .filter(|mapping| !mapping.is_of_uprobes() && !is_unknown(mapping))
@@ -102,7 +103,7 @@ impl CodeFollower {
         self.ahead.remove(&module.version).unwrap_or_else(|| rows_of(module, &self.cache))
     }
 
-    /// Compiles and adds the rows of a file, once; whether it has done so now.
+    /// Compiles and adds the rows of a file, once. Returns true if this call added them.
     fn add(
         &mut self,
         attachment: &mut Attachment,
@@ -138,14 +139,14 @@ impl CodeFollower {
     }
 }
 
-/// The rows of a file, compiled unless the cache has them.
+/// Rows of a file, from the cache or compiled.
 pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<VerifiedRows, String> {
     let parts = module.parts().map_err(|error| error.to_string())?;
     cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
 }
 
-/// Where what saves work is kept: with the system's caches for root, with the user's own otherwise (XDG Base Directory
-/// Specification), and nowhere without a home: folders that all may write to are for others to prepare.
+/// Folder of the cache: the system's for root, the user's otherwise (XDG Base Directory Specification), none without
+/// a home. A world-writable folder will not do: others could have prepared it.
 pub(super) fn cache_folder() -> Option<PathBuf> {
     if Uid::effective().is_root() {
         return Some(PathBuf::from("/var/cache/jjleak"));

@@ -1,4 +1,4 @@
-//! Slots of processes that are gone, until nothing is left of them in the kernel side's tables.
+//! Slots of processes that are gone, until the kernel side's tables have no entries of them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -8,13 +8,14 @@ use jjleak_common::process::ProcessSlot;
 use crate::attach::{self, Attachment};
 use crate::collect::Collector;
 
-/// A probe that was hit just before its process was let go can still be writing for so long, and a thousand times less.
+/// Time until a slot is released. A probe hit just before its process was disarmed can still be writing; it takes a
+/// thousandth of this.
 const GRACE: Duration = Duration::from_millis(50);
-/// The most images that a process may have had since what they left was thrown away last: a quarter of those that can be
-/// told apart.
+/// Maximum number of images that a process may have had since its entries were last cleared: a quarter of the
+/// distinguishable ones.
 const MAX_UNSWEPT: u32 = 32;
 
-/// Whether anything has been left, and whose slots wait to be given back.
+/// Slots to be released, and a flag that there may be entries to clear.
 #[derive(Default)]
 pub(super) struct Dead {
     leavings: bool,
@@ -22,12 +23,12 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    /// An image runs no more.
+    /// Notes that an image is over.
     pub(super) const fn add_image(&mut self) {
         self.leavings = true;
     }
 
-    /// A process is gone.
+    /// Notes that a process is gone.
     pub(super) fn add_process(&mut self, slot: ProcessSlot) {
         self.leavings = true;
         self.slots.push((slot, Instant::now()));
@@ -37,18 +38,18 @@ impl Dead {
         self.slots.iter().any(|(of, _)| *of == slot)
     }
 
-    /// How many slots wait to be given back.
+    /// Number of slots to be released.
     pub(super) const fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether it is time to throw away what has been left.
+    /// Returns true if entries should be cleared now.
     pub(super) fn is_urgent(attachment: &Attachment) -> bool {
         attachment.processes().images().unswept() > MAX_UNSWEPT
     }
 
-    /// Throws away what images have left that run no more, and returns the rows of their stacks. What is dead is told by
-    /// the table of processes, whatever has been seen of them.
+    /// Clears the entries of images that are over, releases slots, and returns the rows of the cleared stacks. The
+    /// process table says which images are over, even those that jjleak never scanned.
     pub(super) fn sweep(
         &mut self,
         attachment: &mut Attachment,

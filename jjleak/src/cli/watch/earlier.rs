@@ -1,5 +1,5 @@
-//! Which files programs have mapped in earlier runs, on disk: a file per program, one path a line, the latest first. What
-//! a program has become by `exec` counts for it: many are started by scripts.
+//! Files that programs mapped in earlier runs, saved on disk: one file per program, one path per line, the latest
+//! first. Files that a program maps after an `exec` count for it too, because scripts start many programs.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use crate::cache_folder::CacheFolder;
 use crate::processes::MAX_EXPECTED;
 
-/// Paths have up to 4 KiB, but hardly one has more than some hundred bytes.
+/// Maximum size of a saved file. Paths have up to 4 KiB, but few have more than some hundred bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Most files of a program with allocators that are to have probes before anybody maps them: a shell becomes many programs, and
-/// each takes a moment.
+/// Maximum number of a program's files with allocators that get probes before they are mapped: a shell runs many
+/// programs, and each file takes a moment.
 const MAX_ALLOCATORS: usize = 16;
 
-/// What programs have mapped in earlier runs.
+/// Files mapped in earlier runs.
 pub(super) struct EarlierRuns {
-    /// Without any, nothing is known of earlier runs.
+    /// Folder of the saved files; without one, nothing is saved.
     files: Option<CacheFolder>,
 }
 
@@ -27,17 +27,17 @@ impl EarlierRuns {
         Self { files }
     }
 
-    /// What a program has mapped.
+    /// Files that a program mapped.
     pub(super) fn of(&self, program: &Program) -> Vec<PathBuf> {
         self.paths(&program.0)
     }
 
-    /// Files in which allocators were met too late, in the program or in one that it became or started.
+    /// Files with allocators that were found too late, in the program or in one that it became or started.
     pub(super) fn allocators_of(&self, program: &Program) -> Vec<PathBuf> {
         self.paths(&program.allocators())
     }
 
-    /// Adds a file with an allocator that was met too late.
+    /// Adds a file with an allocator that was found too late.
     pub(super) fn add_allocator(&self, program: &Program, path: &Path) {
         let earlier = self.allocators_of(program);
         let mut merged = merge([path.to_path_buf()].into_iter(), &earlier);
@@ -57,7 +57,7 @@ impl EarlierRuns {
         paths.filter(|path| path.is_absolute()).take(MAX_EXPECTED).collect()
     }
 
-    /// Adds what a program has mapped in this run.
+    /// Adds the files that a program mapped in this run.
     pub(super) fn add(&self, program: &Program, paths: impl Iterator<Item = PathBuf>) {
         let earlier = self.of(program);
         self.keep(&program.0, &merge(paths, &earlier), &earlier);
@@ -76,24 +76,24 @@ impl EarlierRuns {
     }
 }
 
-/// A program, by the name of its file.
+/// A program, by the name of its saved file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Program(String);
 
 impl Program {
-    /// `build_id` is in hex. A program without one is not known again.
+    /// Identifies a program by its build ID in hex and its name; `None` without a build ID.
     pub(super) fn new(build_id: &str, comm: &str) -> Option<Self> {
         (!build_id.is_empty())
             .then(|| Self(format!("{build_id}-{:08x}.mapped", crc32fast::hash(comm.as_bytes()))))
     }
 
-    /// Name of the file with allocators that were met too late.
+    /// Name of the saved file with the allocators that were found too late.
     fn allocators(&self) -> String {
         format!("{}.allocators", self.0)
     }
 }
 
-/// What is new first, so that what has not been seen for long is what is left out. As it was if nothing is new.
+/// Puts new paths first, so that those not seen for longest are dropped. Returns `earlier` if nothing is new.
 fn merge(now: impl Iterator<Item = PathBuf>, earlier: &[PathBuf]) -> Vec<PathBuf> {
     let is_line = |path: &PathBuf| path.is_absolute() && !path.as_os_str().as_bytes().contains(&b'\n');
     let mut merged: Vec<_> = now.filter(|path| is_line(path) && !earlier.contains(path)).collect();

@@ -1,4 +1,5 @@
-//! How processes come to be profiled: by their PID, as a command, or because the kernel side has taken them in.
+//! Ways in which processes become profiled: by PID, as a command, or because the kernel side started to account for
+//! them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +16,12 @@ use crate::processes::{
     self, ExitWatch, Launch, Mapping, ModuleTable, Narrow, Pid, Process, Progress, living_thread,
 };
 
-/// How long it is attached to processes at a time, before others have their turn: reports, and the hints of those that come.
+/// Maximum time of attaching before other work gets a turn: reports, and hints of new processes.
 const ATTACHING: Duration = Duration::from_millis(500);
-/// Of a process that is not armed.
+/// Image of a process that is not armed.
 const NO_IMAGE: ImageId = ImageId(0);
 
-/// Warns of a program that is not of 64 bits.
+/// Warns if the program is not 64-bit.
 pub(super) fn warn_narrow(watched: &Watched) {
     let (pid, comm) = (watched.pid(), &watched.process.comm);
     if let Some(program) = Narrow::of(pid) {
@@ -28,7 +29,7 @@ pub(super) fn warn_narrow(watched: &Watched) {
     }
 }
 
-/// Fails for a program that is not of 64 bits.
+/// Fails if the program is not 64-bit.
 fn refuse_narrow(pid: Pid) -> Result<(), processes::Error> {
     Narrow::of(pid).map_or(Ok(()), |program| Err(processes::Error::Narrow { pid, program }))
 }
@@ -39,7 +40,7 @@ impl Watch {
         let ahead = self.ahead.finish();
         self.know(ahead);
         let outcome = pids.iter().try_for_each(|pid| self.attach_to(*pid));
-        // What they do not map any more, nobody will ask for.
+        // Results for files that are no longer mapped are not needed.
         self.know(FoundAhead::default());
         outcome
     }
@@ -57,7 +58,7 @@ impl Watch {
         self.try_returns(pid)?;
         let exit = ExitWatch::new(pid)?;
         let thread = living_thread(pid).ok_or(processes::Error::Gone(pid))?;
-        // The kernel side may have taken it in already: then it is found among the new ones.
+        // If the kernel side has added the process already, `adopt_new` finds it.
         let Some((slot, mut watched)) = self.enter(process, exit)? else { return Ok(()) };
         let outcome = self.attach_running(&mut watched, thread);
         watched.begin_counting();
@@ -79,25 +80,25 @@ impl Watch {
         Ok(self.attachment.processes().arm(watched.image)?)
     }
 
-    /// Has every process that is wanted and runs already be attached to, some at a time ([`Self::attach_some`]).
+    /// Lists all running processes that are wanted, for [`Self::attach_some`].
     pub(in crate::cli) fn begin_attaching(&mut self) {
         self.attach_to_own_allocators();
         self.to_attach = processes::running().filter(|process| self.wanted.is_wanted(process)).collect();
     }
 
-    /// Whether there are processes left to attach to.
+    /// Returns true if there are processes left to attach to.
     pub(in crate::cli) fn has_to_attach(&self) -> bool {
         !self.to_attach.is_empty()
     }
 
-    /// Attaches to some of them, for as long as others can wait. Those that have ended meanwhile are passed over, and the user is
-    /// told of those that cannot be attached to.
+    /// Attaches to some of the listed processes, for at most [`ATTACHING`] before other work. Skips those that have
+    /// ended, and warns of those that cannot be attached to.
     pub(in crate::cli) fn attach_some(&mut self) {
         let begin = Instant::now();
         while begin.elapsed() < ATTACHING
             && let Some(process) = self.to_attach.pop_front()
         {
-            // Its PID can be another's by now, and the kernel side tells of that one.
+            // The PID may have been reused; the kernel side reports the new process.
             if Process::open(process.pid).is_ok_and(|now| now.start_time == process.start_time) {
                 self.attach_if_it_runs(process.pid);
             }
@@ -112,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Attaches to the allocators that jjleak itself has: the host's C library, which the next process that is wanted will
+    /// Attaches to the allocators that jjleak itself maps: the host's C library, which the next wanted process will
     /// most likely use.
     fn attach_to_own_allocators(&mut self) {
         let Some(pid) = Pid::new(std::process::id()) else { return };
@@ -126,7 +127,8 @@ impl Watch {
         }
     }
 
-    /// Attaches to a command before its allocator runs. It is left where everything is loaded, for [`Self::release`].
+    /// Attaches to a command before its allocator runs. The command stays stopped once everything is loaded, until
+    /// [`Self::release`].
     pub(in crate::cli) fn launch(&mut self, launch: &mut Launch) -> Result<(), Failure> {
         let pid = launch.pid();
         refuse_narrow(pid)?;
@@ -155,7 +157,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Lets a command go that was attached to.
+    /// Lets an attached command run.
     pub(in crate::cli) fn release(&mut self, launch: Launch) -> Result<(), Failure> {
         let pid = launch.pid();
         let command = launch.release()?;
@@ -165,7 +167,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Tries return probes if the process has a filter of system calls, which a kernel may have end it for them.
+    /// Tests return probes if the process has a system call filter: some kernels let it kill the process at a return
+    /// probe.
     fn try_returns(&mut self, pid: Pid) -> Result<(), Failure> {
         if processes::has_call_filter(pid) {
             self.attachment.try_returns()?;
@@ -173,7 +176,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes a slot for a process.
+    /// Reserves a slot for a process.
     fn enter(
         &mut self,
         process: Process,
@@ -198,13 +201,13 @@ impl Watch {
         let (sender, watch) = (self.endings.0.clone(), Arc::clone(&exit));
         tokio::spawn(async move {
             watch.wait().await;
-            // Nobody receives when jjleak is about to end itself.
+            // There is no receiver while jjleak itself ends.
             let _ = sender.send(slot);
         });
         exit
     }
 
-    /// Takes in the processes that the kernel side has begun to account; whether there were any.
+    /// Adds the processes that the kernel side has begun to account for. Returns true if there were any.
     pub(super) fn adopt_new(&mut self) -> Result<bool, Failure> {
         if self.following == Following::Nobody {
             return Ok(false);
@@ -225,15 +228,15 @@ impl Watch {
         let (slot, pid) = (tracked.slot, tracked.pid);
         let exit = ExitWatch::new(pid);
         let process = Process::open(pid);
-        // Its PID is its own for as long as it runs.
+        // The PID cannot be reused while the process runs.
         let runs = self.attachment.processes().tracked(slot).is_some_and(|tracked| !tracked.ended);
         let (process, exit) = match (process, exit) {
             (Ok(process), Ok(exit)) if runs => (process, Some(exit)),
             _ => (self.unknown(tracked), None),
         };
         if !self.wanted.is_wanted(&process) {
-            // Nothing is prepared for it: on a busy host that would take all room and all time. One that has begun another program
-            // meanwhile is among the new ones again.
+            // Unwanted processes get no preparation: on a busy host that would use up all room and time. If this one
+            // has run another program meanwhile, it is new again.
             if self.attachment.processes_mut().disarm_image(tracked.image)? {
                 self.dead.add_process(slot);
             }
@@ -256,13 +259,14 @@ impl Watch {
         Ok(())
     }
 
-    /// A process that was over before anybody could look at it. Its program's path is known if it was its parent's.
+    /// Describes a process that was over before it could be opened. Its program's path is known if it was its
+    /// parent's.
     fn unknown(&self, tracked: &Tracked) -> Process {
         let exe = self.parent(tracked).map(|parent| parent.process.exe.clone()).unwrap_or_default();
         Process { pid: tracked.pid, start_time: 0, comm: tracked.name(), exe, container_pid: None }
     }
 
-    /// The process that a process's memory is a copy of.
+    /// The process of which this one's memory is a copy.
     fn parent(&self, tracked: &Tracked) -> Option<&Watched> {
         self.processes.values().find(|watched| Some(watched.pid()) == tracked.forked_from)
     }

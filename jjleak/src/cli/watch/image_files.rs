@@ -1,4 +1,4 @@
-//! Files that a process maps and that are counted for a reason: once for each program image.
+//! Files mapped by a process, counted for some reason, once per program image.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use jjleak_common::process::ImageId;
 
 use crate::processes::FileVersion;
 
-/// Counted files.
+/// The counted files.
 #[derive(Default)]
 pub(super) struct ImageFiles {
     count: u64,
@@ -25,12 +25,12 @@ impl ImageFiles {
         self.known.contains(&(image, file))
     }
 
-    /// Number of files, in all images.
+    /// Total number of files in all images.
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Forgets which files of an image were counted. The number stays.
+    /// Forgets the counted files of an image. The total stays.
     pub(super) fn forget(&mut self, image: ImageId) {
         self.known.retain(|(of, _)| *of != image);
     }

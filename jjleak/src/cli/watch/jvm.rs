@@ -1,4 +1,4 @@
-//! JVMs: where they generate code, and what it is.
+//! JVMs: the location and layout of the code that they generate.
 
 use std::time::Instant;
 
@@ -15,43 +15,43 @@ use crate::jvm::{self, Jvm, ProcessMemory};
 use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
 use crate::symbolize::{JavaNames, KnownJava, StackNames};
 
-/// What is known of the JVM in a process, if there is one.
+/// State of the JVM in a process, if there is one.
 #[derive(Default)]
 pub(super) struct WatchedJvm {
     stage: Stage,
-    /// Where its code is; empty before it has any.
+    /// Code heaps; empty while there are none.
     heaps: Vec<CodeHeap>,
-    /// What the kernel side has been told of it.
+    /// Layout last sent to the kernel side.
     told: CodeCache,
     names: KnownJava,
 }
 
-/// How far a JVM is with being known.
+/// Progress of reading a JVM.
 #[derive(Default)]
 enum Stage {
-    /// The process maps none.
+    /// The process maps no JVM library.
     #[default]
     None,
-    /// It is just starting, as far as can be told.
+    /// The JVM seems to be starting.
     Awaited(Box<Awaited>),
-    /// It can be looked into.
+    /// The JVM can be read.
     Known(Box<Jvm<ProcessMemory>>),
-    /// This one cannot, and will not.
+    /// The JVM in this file cannot be read and will not be tried again.
     Unknown(FileVersion),
 }
 
-/// What a look at a JVM leads to.
+/// Result of a check of a JVM.
 enum News {
     /// Nothing has changed.
     Nothing,
-    /// This is where and how it generates code.
+    /// The JVM generates code in this place and layout.
     Code(Box<CodeCache>),
-    /// It is not known, nor to be expected, what its code is.
+    /// The layout of the code is unknown, and not expected to become known.
     Unknown,
 }
 
 impl WatchedJvm {
-    /// Whether there is one.
+    /// Returns true if there is a JVM that can be read.
     pub(super) fn is_known(&self) -> bool {
         match &self.stage {
             Stage::Known(_) => true,
@@ -60,13 +60,12 @@ impl WatchedJvm {
         }
     }
 
-    /// Whether there is a JVM of which it is to be expected that it soon tells what its code is, and which has not: nobody can
-    /// say how to unwind through that code then.
+    /// Returns true if a JVM is expected to describe its code soon. Until then, nothing can unwind through that code.
     pub(super) fn is_awaited(&self) -> bool {
         matches!(&self.stage, Stage::Awaited(awaited) if awaited.is_starting())
     }
 
-    /// Frames that could not be named.
+    /// Number of frames that could not be named.
     pub(super) const fn unnamed(&self) -> u64 {
         self.names.unnamed
     }
@@ -75,11 +74,11 @@ impl WatchedJvm {
         if let Stage::Known(jvm) = &self.stage { Some(jvm) } else { None }
     }
 
-    /// Takes notice of a JVM's library.
+    /// Detects a mapped JVM library.
     pub(super) fn notice(&mut self, mappings: &[Mapping], modules: &ModuleTable) {
         let given_up = match self.stage {
             Stage::None => None,
-            // It may only have led to the JVM.
+            // The library may have been only the one that loads the JVM.
             Stage::Unknown(library) => Some(library),
             Stage::Awaited(_) | Stage::Known(_) => return,
         };
@@ -90,12 +89,12 @@ impl WatchedJvm {
         }
     }
 
-    /// Where code is, if that is another place than the last time: it is settled while the JVM starts.
+    /// Checks for a new layout of the code. It becomes known while the JVM starts.
     fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> News {
         if let Stage::Awaited(awaited) = &mut self.stage {
             match awaited.look(thread, libraries) {
                 Outcome::Awaited => return News::Nothing,
-                // It is known where it will be, should it start after all.
+                // The layout of the library stays known, in case the JVM starts after all.
                 Outcome::Stalled => return News::Unknown,
                 Outcome::Unknown => {
                     self.stage = Stage::Unknown(awaited.library());
@@ -107,12 +106,12 @@ impl WatchedJvm {
         self.look_for_code().map_or(News::Nothing, |code| News::Code(Box::new(code)))
     }
 
-    /// When to look at it without being asked to.
+    /// Time of the next check without another reason.
     fn next_look(&self) -> Option<Instant> {
         if let Stage::Awaited(awaited) = &self.stage { awaited.next_look() } else { None }
     }
 
-    /// Whether an awaited JVM has come so far that it can be looked into, or never will. Costs next to nothing.
+    /// Returns true if an awaited JVM can be read now, or never will be. A quick check.
     fn is_settled(&mut self, pid: Pid, libraries: &mut JvmLibraries) -> bool {
         match &mut self.stage {
             Stage::Awaited(awaited) => awaited.is_settled(|| living_thread(pid), libraries),
@@ -137,8 +136,8 @@ impl WatchedJvm {
         Some(self.continuations().unwrap_or(self.told))
     }
 
-    /// The same with where frames of virtual threads are, if that has come to be known: the JVM settles it after it has made
-    /// the code cache.
+    /// The last sent layout with that of virtual threads' frames added, if this has become known: the JVM determines
+    /// it after it has made the code cache.
     fn continuations(&mut self) -> Option<CodeCache> {
         if self.told == CodeCache::default() || self.told.continuations != Continuations::default() {
             return None;
@@ -149,7 +148,7 @@ impl WatchedJvm {
 }
 
 impl Watch {
-    /// Tells the unwinder where a process generates code; whether it did not know that yet.
+    /// Sends the place and layout of a process's generated code to the unwinder. Returns true if they were new to it.
     pub(super) fn keep_generated(
         &mut self,
         watched: &mut Watched,
@@ -165,15 +164,15 @@ impl Watch {
         Ok(true)
     }
 
-    /// When JVMs that are just starting are to be looked at; never when there are none.
+    /// Time of the next check of starting JVMs; `None` if there are none.
     pub(in crate::cli) fn next_look_at_starting(&self) -> Option<Instant> {
         let starting = self.processes.values().filter(|watched| watched.ended.is_none());
         let next = starting.filter_map(|watched| watched.jvm.next_look()).min()?;
         Some(self.rested_from_starting.map_or(next, |rested| next.max(rested)))
     }
 
-    /// Looks at JVMs that are just starting. They run Java some milliseconds after they have told what their code is, and by
-    /// then the kernel side should know.
+    /// Checks starting JVMs. They run Java some milliseconds after they have described their code, and the kernel
+    /// side needs the description by then.
     pub(in crate::cli) fn look_at_starting(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         let is_due = |watched: &Watched| watched.jvm.next_look().is_some_and(|next| next <= now);
@@ -185,13 +184,13 @@ impl Watch {
                 self.keep_up(slot)?;
             }
         }
-        // Of several that start at once, one is always due: others have their turn.
+        // With several JVMs starting at once, one is always due; this rest gives other work a turn.
         let end = Instant::now();
         self.rested_from_starting = Some(end + (end - now) * LEAST_REST);
         Ok(())
     }
 
-    /// Names the generated code in the stacks that are new: it can be gone soon.
+    /// Names the generated code in new stacks, before it disappears.
     pub(in crate::cli) fn name_new(&mut self) {
         self.collector.receive_frames();
         for watched in self.processes.values_mut() {
@@ -203,8 +202,8 @@ impl Watch {
     }
 }
 
-/// Names the generated code in a process's stacks that are new: by the JVM's own structures, and what these do not tell by
-/// the perf map.
+/// Names the generated code in a process's new stacks: by the JVM's own structures, and by the perf map where these
+/// give no name.
 pub(super) fn name_generated(
     names: &mut StackNames,
     collector: &mut Collector,

@@ -1,4 +1,4 @@
-//! Keeps in step with what a process maps, and with the programs it runs.
+//! Keeps the state of a process up to date with its mappings and its program.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,25 +13,26 @@ use crate::attach::{Following, Scope, now_ns};
 use crate::cli::Failure;
 use crate::processes::{Mapping, Pid, is_alive, living_thread};
 
-/// How long allocators are looked for without a look at what is mapped meanwhile. A library is loaded in some milliseconds.
+/// Maximum time of searching for allocators without another scan of the mappings. A library is loaded in some
+/// milliseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
 
 impl Watch {
-    /// Keeps in step with what a process maps, and with the programs it runs; whether anything was new.
+    /// Updates a process from its mappings and its current program. Returns true if anything was new.
     pub(super) fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Failure> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
         let news = self.keep_up_with(&mut watched);
         let (is_wanted, image) = (self.wanted.is_wanted(&watched.process), watched.image);
         self.processes.insert(slot, watched);
-        // One that has begun another program meanwhile is looked at again.
+        // If the process has run another program meanwhile, it is examined again.
         if !is_wanted && self.attachment.processes_mut().disarm_image(image)? {
             self.let_go(slot)?;
         }
         news
     }
 
-    /// Looks again if what was seen has been replaced meanwhile, but not without end. Stacks come first, for the process runs
-    /// on, and looking for allocators takes longer.
+    /// Scans again if the result was outdated meanwhile, a bounded number of times. Code comes before allocators: the
+    /// process runs on, and searching for allocators takes longer.
     fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
         const LOOKS: u32 = 3;
         let mut news = false;
@@ -60,7 +61,7 @@ impl Watch {
     fn keep_up_once(&mut self, watched: &mut Watched) -> Result<bool, Failure> {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
-        // A process that is about to end has no mappings any more: what is known stays.
+        // A process that is about to end has no mappings left: keep the known ones.
         let look = thread.and_then(|thread| self.look(watched.slot(), thread).ok());
         let runs = watched.runs();
         let is_new = tracked.image != watched.image;
@@ -80,12 +81,13 @@ impl Watch {
         self.learn(watched);
         let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
         if !self.attachment.processes().images().is_current(watched.image) {
-            // These are another image's mappings already, or were the last one's: there is a hint to look again.
+            // The mappings belong to the next image already, or belonged to the last one. A hint for another scan
+            // exists.
             return Ok(is_new);
         }
         watched.note_seen();
         if is_new {
-            // What another thread's program allocates from its start on is missed until then.
+            // If another thread called `exec`, the new program's allocations are missed until this is done.
             self.keep_bound(watched);
         }
         let is_same = executable(&look.mappings).eq(&watched.code);
@@ -95,19 +97,19 @@ impl Watch {
             self.keep_look(watched, thread, &look)?;
             true
         };
-        // That can take a second, for which stacks would have nothing to go by. Probes that have lost their main thread may still
-        // fire.
+        // Binding comes after the scan: it can take a second, for which stacks would have no unwind tables. Probes
+        // whose main thread is gone may still fire.
         self.keep_bound(watched);
         Ok(news)
     }
 
-    /// Takes in a look at what a process maps.
+    /// Applies a scan of a process's mappings.
     fn keep_look(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         let mut kept = self.keep_code(watched, thread, look);
         if !is_alive(watched.pid(), thread)
             && let Some(other) = living_thread(watched.pid())
         {
-            // Files that a process maps are opened by way of a thread of it.
+            // Mapped files are opened through a living thread of the process.
             kept = self.keep_code(watched, other, look);
         }
         if let Err(failure) = kept {
@@ -119,13 +121,13 @@ impl Watch {
         Ok(())
     }
 
-    /// What a process maps now.
+    /// Scans the mappings of a process.
     pub(super) fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Failure> {
         let (seen, at, at_ns) = (self.attachment.begin_look(slot)?, Instant::now(), now_ns());
         Ok(Look { mappings: Mapping::all(thread)?, seen, at, at_ns })
     }
 
-    /// Takes in what a process maps: what stacks need.
+    /// Applies a scan: everything that stacks need.
     pub(super) fn keep_code(
         &mut self,
         watched: &mut Watched,
@@ -137,10 +139,10 @@ impl Watch {
         self.keep_stacks(watched, thread, look)
     }
 
-    /// Attaches to the allocators in what a process maps.
+    /// Attaches to the allocators in the mapped files.
     pub(super) fn keep_allocators(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Failure> {
         let scope = match self.following {
-            // One thread is watched for its end: all probes are bound to it.
+            // All probes are bound to one thread, whose end is watched.
             Following::Nobody => {
                 let bound_to = watched.bound_to.filter(|bound_to| is_alive(watched.pid(), *bound_to));
                 Scope::Process { slot: watched.slot(), thread: bound_to.unwrap_or(thread) }
@@ -155,7 +157,7 @@ impl Watch {
         for module in modules {
             let is_new = !self.allocators.knows(&module);
             self.attach_allocator(watched, &module, scope)?;
-            // That can take some time, and while a program starts, it loads one library after the other.
+            // Attaching can take some time, and a starting program loads one library after another.
             if is_new
                 && watched.looked_at.elapsed() >= BETWEEN_LOOKS
                 && let Ok(look) = self.look(watched.slot(), thread)
@@ -170,7 +172,7 @@ impl Watch {
         Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
     }
 
-    /// Takes in what stacks need of what a process maps.
+    /// Updates everything that stacks need.
     fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Failure> {
         (watched.looked_at, watched.looked_ns) = (look.at, look.at_ns);
         watched.modules.refresh(&mut self.files, thread, &look.mappings);
@@ -180,8 +182,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Binds a process's own probes to another of its threads if the one they are bound to is gone: it has ended while others run
-    /// on, or another one has called `exec`, which ends all others. If that fails, the next look tries again.
+    /// Binds a process's own probes to another thread if the one that they are bound to is gone: it has ended while
+    /// others run on, or another one has called `exec`, which ends all others. If that fails, the next scan tries
+    /// again.
     fn keep_bound(&mut self, watched: &mut Watched) {
         let Some(bound_to) = watched.bound_to else { return };
         let counters = self.collector.counters(watched.slot());
@@ -191,17 +194,19 @@ impl Watch {
         if !is_gone && !watched.is_unbound {
             return;
         }
-        // The process may have ended since it was looked at: then nothing calls past the probes.
+        // The process may have ended since the scan: then it makes no calls that the probes could miss.
         let Some(thread) = living_thread(watched.pid()) else { return };
         watched.times_replaced = replaced;
         watched.times_unbound += u64::from(ended && !watched.is_unbound);
         self.bind(watched, thread);
     }
 
-    /// Binds a process's own probes to `thread`, and to another one if that has ended meanwhile: a link that is made to a main
-    /// thread then puts in no probes, and the kernel does not say so (`uprobe_multi_link_filter` in `kernel/trace/bpf_trace.c`).
+    /// Binds a process's own probes to `thread`, or to another one if that has ended meanwhile: a link to a main
+    /// thread that has ended puts in no probes, and the kernel reports no error (`uprobe_multi_link_filter` in
+    /// `kernel/trace/bpf_trace.c`).
     fn bind(&mut self, watched: &mut Watched, mut thread: Pid) {
-        /// So many in a row end where threads end all the time. The next look goes on.
+        /// Maximum number of threads to try. This many in a row end only where threads end all the time; the next
+        /// scan tries again.
         const THREADS: u32 = 3;
         let pid = watched.pid();
         let mut why = String::new();
@@ -225,7 +230,7 @@ impl Watch {
             }
             thread = living;
         }
-        // Once is enough.
+        // Warn once.
         if watched.is_unbound {
             tracing::debug!("process {pid} is without probes: {why}");
         } else {

@@ -1,5 +1,5 @@
-//! Mapped code that the kernel side has met on stacks, of files that a process may have mapped and left before anybody read its
-//! mappings.
+//! Mapped code that the kernel side found on stacks, in files that a process may have mapped and left before jjleak
+//! read its mappings.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::attach::{Following, MappedCode};
 use crate::processes::Module;
 
 impl Watch {
-    /// Adds the mappings that the kernel side has reported of the process's program, as far as their files are open. The next look at
-    /// its mappings opens the others.
+    /// Adds the mappings that the kernel side has reported for the process's program, if their files are open. The
+    /// next scan of the mappings opens the others.
     pub(super) fn learn(&mut self, watched: &mut Watched) {
         let reported = self.learn_open(watched);
         if !reported.is_empty() {
@@ -20,8 +20,8 @@ impl Watch {
         }
     }
 
-    /// The process's program is over. Files of reported mappings that nobody has opened are searched for by their inodes, and those
-    /// that are not found are counted; so are allocators that it had and that had no probes.
+    /// Closes an image whose program is over. Searches by inode for the files of reported mappings that were never
+    /// opened, and counts those not found, as well as allocators without probes.
     pub(super) fn close_image(&mut self, watched: &mut Watched) {
         if watched.closed.replace(watched.image) == Some(watched.image) || !watched.is_armed {
             return;
@@ -36,7 +36,7 @@ impl Watch {
         }
     }
 
-    /// Adds reported mappings of files that are open, and returns the others.
+    /// Adds reported mappings of open files, and returns the others.
     fn learn_open(&mut self, watched: &mut Watched) -> Vec<MappedCode> {
         let mut reported = self.learned.remove(&watched.image).unwrap_or_default();
         reported.retain(|code| {
@@ -49,7 +49,7 @@ impl Watch {
         reported
     }
 
-    /// Searches for the files of code that a program mapped which is over.
+    /// Searches for the files of code that a finished program mapped.
     fn search(&mut self, watched: &mut Watched, reported: &[MappedCode]) {
         let earlier = self.started.as_ref().map(|program| self.earlier.of(program)).unwrap_or_default();
         let earlier = earlier.iter().filter_map(|path| path.parent());
@@ -71,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Counts a file of a program that is over, if it has an allocator that had no probes.
+    /// Counts a file of a finished program if it has an allocator without probes.
     fn note_missed(&mut self, watched: &mut Watched, module: &Rc<Module>) {
         let slot = (self.following == Following::Nobody).then_some(watched.slot());
         if self.allocators.has_missed(slot, module, watched.known_ns)
@@ -88,7 +88,7 @@ impl Watch {
         }
     }
 
-    /// Adds what the kernel side reports; the same code is reported again until it is known.
+    /// Adds a report of the kernel side, which repeats it until the code is known.
     pub(super) fn note_reported(&mut self, code: MappedCode) {
         let reported = self.learned.entry(code.image).or_default();
         if !reported.contains(&code) {
@@ -96,7 +96,7 @@ impl Watch {
         }
     }
 
-    /// Forgets the reports of programs that are over.
+    /// Forgets reports of finished programs.
     pub(super) fn forget_reported(&mut self) {
         let images = self.attachment.processes().images();
         self.learned.retain(|image, _| images.is_current(*image));

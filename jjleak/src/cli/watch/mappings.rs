@@ -11,7 +11,7 @@ use crate::attach::{Attachment, Drained, Images, MappingEvents, SizeFilter};
 use crate::collect::{Collector, RawStack, Snapshot};
 use crate::mappings::TrackedMappings;
 
-/// The mappings of each image, or nothing without `--mmap`.
+/// Mappings of each image; `None` without `--mmap`.
 pub(super) struct Mappings(Option<Followed>);
 
 struct Followed {
@@ -22,7 +22,8 @@ struct Followed {
 }
 
 impl Mappings {
-    /// Follows the mappings of armed processes that are `wanted`, which the attachment must have been told.
+    /// Follows the `wanted` kinds of mappings of armed processes. The attachment must have been loaded with the same
+    /// setting.
     pub(super) fn follow(
         wanted: Option<MappingKinds>,
         sizes: SizeFilter,
@@ -33,12 +34,12 @@ impl Mappings {
         Ok(Self(Some(Followed { events, kinds, sizes, tables: HashMap::new() })))
     }
 
-    /// A descriptor that is readable when something has happened; none without `--mmap`.
+    /// A descriptor that becomes readable with new events; `None` without `--mmap`.
     pub(super) fn waiting(&self) -> Option<RawFd> {
         self.0.as_ref().map(|followed| followed.events.descriptor())
     }
 
-    /// Enters what has happened.
+    /// Applies pending events.
     pub(super) fn receive(&mut self) -> Drained {
         let Some(Followed { events, kinds, sizes, tables }) = &mut self.0 else { return Drained::Empty };
         events.take(|event| {
@@ -46,8 +47,7 @@ impl Mappings {
         })
     }
 
-    /// Adds what is mapped to a snapshot that has just been taken, but for the mappings of stacks that
-    /// `is_in_allocator`.
+    /// Adds live mappings to a snapshot that was just taken, except those whose stack `is_in_allocator`.
     pub(super) fn add_to(
         &self,
         snapshot: &mut Snapshot,
@@ -60,7 +60,7 @@ impl Mappings {
         }
     }
 
-    /// Throws away what images had mapped that run no more.
+    /// Drops the mappings of images that are over.
     pub(super) fn forget(&mut self, images: &Images) {
         if let Some(Followed { tables, .. }) = &mut self.0 {
             tables.retain(|image, _| images.is_current(*image));

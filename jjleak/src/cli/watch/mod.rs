@@ -1,6 +1,8 @@
-//! The profiled processes: takes them in, keeps in step with them, and closes their books.
+//! The profiled processes: adds them, keeps their state up to date, and takes their last profiles.
 //!
-//! In: processes by PID, commands, and what the kernel side tells of others. Out: profiles.
+//! In: processes by PID, commands, and hints from the kernel side. Out: profiles.
+//!
+//! A *look* is a scan of a process's mappings, with the updates that follow from it.
 
 mod ahead;
 mod allocators;
@@ -56,15 +58,15 @@ use threads::ThreadRoots;
 
 pub(super) use wanted::Wanted;
 
-/// Processes that have ended may take up to this part of the table until the next regular clearing.
+/// Inverse of the part of the process table that ended processes may fill until the next regular clearing.
 const CROWDED: usize = 4;
 
-/// What a process maps.
+/// The result of a scan of a process's mappings.
 struct Look {
     mappings: Vec<Mapping>,
-    /// What there was to see.
+    /// State of the process's code at the start of the scan.
     seen: CodeSeen,
-    /// When it was taken, also in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the scan, below also in nanoseconds of `CLOCK_MONOTONIC`.
     at: Instant,
     at_ns: u64,
 }
@@ -79,7 +81,7 @@ pub(super) struct Watch {
     allocators: Allocators,
     code: CodeFollower,
     jvm_libraries: JvmLibraries,
-    /// Until when nothing is looked at only because a JVM is starting.
+    /// End of the rest from checks of starting JVMs.
     rested_from_starting: Option<Instant>,
     earlier: EarlierRuns,
     names: StackNames,
@@ -90,29 +92,29 @@ pub(super) struct Watch {
     growth: Growth,
     histories: Histories,
     meter: Meter,
-    /// Keeps the cost below a bound, if there is to be one.
+    /// Bound of the cost, if one is set.
     bound: Option<Bound>,
     wanted: Wanted,
-    /// Processes that ran already and have not been attached to yet.
+    /// Processes that ran before jjleak started, and are not attached to yet.
     to_attach: VecDeque<Process>,
-    /// Whether JVMs are asked to write down the names of their code.
+    /// True if JVMs are asked for perf maps.
     asks_for_perf_maps: bool,
     processes: BTreeMap<ProcessSlot, Watched>,
     children: Children,
     dead: Dead,
-    /// What images map that have not been looked at yet.
+    /// Mappings that the kernel side has reported and no scan has found yet.
     learned: HashMap<ImageId, Vec<MappedCode>>,
-    /// Programs that have begun, and have not been judged yet.
+    /// Started programs without a verdict yet.
     begun: Vec<BegunProgram>,
-    /// The command that jjleak has started, if it is known again.
+    /// The command that jjleak has started, if it can be identified in later runs.
     started: Option<Program>,
-    /// Processes that have ended, as they do.
+    /// Slots of processes that have ended.
     endings: (UnboundedSender<ProcessSlot>, UnboundedReceiver<ProcessSlot>),
 }
 
 impl Watch {
-    /// Loads the BPF programs, and meanwhile looks into what these processes map, which are to be attached to. Needs a running
-    /// tokio runtime.
+    /// Loads the BPF programs, and meanwhile analyzes the files of processes to be attached to. Needs a running tokio
+    /// runtime.
     pub(super) fn new(
         settings: Settings,
         coverage: Coverage,
@@ -123,7 +125,7 @@ impl Watch {
         let (kept, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
         let ahead = LookAhead::begin(pids, &choice, kept.as_ref());
         let mut attachment = Attachment::load(settings)?;
-        // Whoever runs the file's code has probes that are in it, filtered or not.
+        // Probes of a file apply to every process that runs its code, including those with a system call filter.
         if settings.following != Following::Nobody {
             attachment.try_returns()?;
         }
@@ -169,19 +171,19 @@ impl Watch {
         &mut self.collector
     }
 
-    /// A descriptor that is readable when memory was mapped or unmapped; none when that is not followed.
+    /// A descriptor that becomes readable when memory was mapped or unmapped; `None` if mappings are not followed.
     pub(super) fn mappings_waiting(&self) -> Option<RawFd> {
         self.mappings.waiting()
     }
 
-    /// Takes in what was mapped and unmapped.
+    /// Applies events of mapping and unmapping.
     pub(super) fn receive_mappings(&mut self) -> Drained {
         self.mappings.receive()
     }
 
-    /// Waits until a process has ended. Can be dropped and called again.
+    /// Waits until a process has ended. Cancel-safe.
     pub(super) async fn next_ending(&mut self) {
-        // The sender is kept, so that the channel is never closed.
+        // The channel never closes, because `self` keeps the sender.
         if let Some(slot) = self.endings.1.recv().await {
             self.note_ending(slot);
         }
@@ -190,14 +192,15 @@ impl Watch {
         }
     }
 
-    /// The process that was in this slot has ended; by now another one can be there.
+    /// Notes the end of the process in this slot. By now the slot may hold another process, so the process itself is
+    /// checked.
     fn note_ending(&mut self, slot: ProcessSlot) {
         if let Some(watched) = self.processes.get_mut(&slot) {
             watched.runs();
         }
     }
 
-    /// Takes in what the kernel side hints at; whether anything was new.
+    /// Applies hints from the kernel side. Returns true if anything was new.
     pub(super) fn follow(&mut self, told: Told) -> Result<bool, Failure> {
         for code in told.code {
             self.note_reported(code);
@@ -206,7 +209,7 @@ impl Watch {
         self.look_at(&told.slots)
     }
 
-    /// Looks at the processes in these slots, and takes in those that are new; whether anything was.
+    /// Updates the processes in these slots, and adds new processes. Returns true if anything was new.
     fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
         let mut news = self.adopt_new()?;
         for slot in slots {
@@ -216,7 +219,7 @@ impl Watch {
         Ok(news)
     }
 
-    /// Looks at all processes, and throws away what the dead ones have left.
+    /// Updates all processes, and clears the entries of those that are gone.
     pub(super) fn look_at_all(&mut self) -> Result<(), Failure> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
         self.look_at(&slots)?;
@@ -239,7 +242,7 @@ impl Watch {
         watched.modules.iter().any(|(_, module)| self.allocators.is_profiled(module))
     }
 
-    /// Stops accounting a process.
+    /// Stops accounting for a process.
     fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Failure> {
         if let Some(watched) = self.processes.remove(&slot) {
             self.note_mapped(&watched);
@@ -251,9 +254,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Prepares for the files that a process is likely to map, so that stacks lead through them from the first instruction
-    /// on. Such a process shall be one that was started for the sake of its profile: for others, what they load counts
-    /// less than what that costs.
+    /// Prepares for the files that a process is likely to map, so that stacks lead through them from their first
+    /// instruction on. Only for processes started to be profiled: for others, the preparation costs more than it
+    /// saves.
     fn expect_code(&mut self, watched: &mut Watched) {
         let folders = watched.modules.folders().len();
         if watched.folders == folders {
@@ -265,31 +268,31 @@ impl Watch {
         for module in self.files.expected(process.pid, &process.exe, modules, &earlier) {
             self.code.expect(&module, &mut self.attachment);
             self.jvm_libraries.expect(&module);
-            // That takes its time, and meanwhile the process runs on.
+            // Preparing takes time, and the process runs on meanwhile.
             self.collector.receive_frames();
         }
     }
 
-    /// What a program has mapped is of use when it is started the next time.
+    /// Saves the files that a program has mapped, for its next start.
     fn note_mapped(&self, watched: &Watched) {
-        // What a child maps, it is likely to map again when the command is started the next time.
+        // Files of a child count for the command, which is likely to start the child again.
         if let Some(program) = watched.started.as_ref().or(self.started.as_ref()) {
             self.earlier.add(program, watched.modules.iter().map(|(_, module)| module.path.clone()));
         }
     }
 
-    /// Whether there is nobody left to profile, and nobody to come.
+    /// Returns true if no process is profiled, and none can be added.
     pub(super) fn is_over(&self) -> bool {
         self.processes.is_empty() && self.following != Following::Everyone
     }
 
-    /// Whether processes that have ended take so much of the table that others may soon find no place.
+    /// Returns true if ended processes fill so much of the table that there may soon be no slot for others.
     pub(super) fn is_crowded(&self) -> bool {
         let ended = self.processes.values().filter(|watched| watched.ended.is_some()).count();
         ended + self.dead.slots() > self.max_processes / CROWDED || Dead::is_urgent(&self.attachment)
     }
 
-    /// Whether all that are known have ended.
+    /// Returns true if all known processes have ended.
     pub(super) fn have_all_ended(&self) -> bool {
         self.processes.values().all(|watched| watched.ended.is_some())
     }
@@ -298,12 +301,12 @@ impl Watch {
         self.following == Following::Everyone
     }
 
-    /// Whether more processes than those that were named can be among the profiled ones.
+    /// Returns true if other processes than the named ones can be profiled.
     pub(super) fn follows(&self) -> bool {
         self.following != Following::Nobody
     }
 
-    /// What is being counted, for the user.
+    /// Description of what is counted.
     pub(super) fn describe(&self) -> String {
         let describe = |watched: &Watched| {
             let counted = self.allocators.describe(&watched.modules);
@@ -315,7 +318,7 @@ impl Watch {
         }
     }
 
-    /// Who runs on, for the user; nothing of processes that were not started by jjleak.
+    /// Commands started by jjleak that still run.
     pub(super) fn commands(&self) -> impl Iterator<Item = (&str, Pid)> {
         let started = self.processes.values().filter(|watched| watched.command.is_some());
         started.map(|watched| (watched.process.comm.as_str(), watched.pid()))

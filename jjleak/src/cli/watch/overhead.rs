@@ -1,4 +1,4 @@
-//! What profiling costs the processes: told in their profiles, and kept below a bound.
+//! The cost of profiling: measures it for profiles, and keeps it within a bound.
 
 use std::io;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::cost::{Bound, Budget};
 use crate::profile::Profile;
 
 impl Watch {
-    /// Says in each profile what being profiled costs.
+    /// Adds the cost of being profiled to each profile.
     pub(super) fn measure_cost(&mut self, profiles: &mut [Profile]) {
         let prices = self.meter.prices(&self.attachment);
         for profile in profiles {
@@ -23,8 +23,8 @@ impl Watch {
         }
     }
 
-    /// Has nothing be probed when the only process is attached to, until [`Self::keep_within`]: what is probed before what it
-    /// costs is measured is spent without being counted.
+    /// Attaches without probing, until [`Self::keep_within`]: cost before the first measurement would not count
+    /// against the budget. For a single process.
     pub(in crate::cli) fn rest_at_first(&mut self) -> Result<(), Failure> {
         self.can_rest()?;
         self.attachment.rest(Part::Allocations);
@@ -32,7 +32,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Keeps what profiling costs the only process within a budget.
+    /// Keeps the cost of profiling the only process within a budget.
     pub(in crate::cli) fn keep_within(&mut self, budget: Budget) -> Result<(), Failure> {
         self.can_rest()?;
         let Some(watched) = self.processes.values().next() else { return Ok(()) };
@@ -47,13 +47,13 @@ impl Watch {
         let measuring = Measuring::begin().map_err(|error| cannot_measure(&error))?;
         let bound =
             Bound::begin(budget, watched.pid(), measuring, &mut self.attachment, &mut self.collector)?;
-        // Whatever is in now must go again.
+        // Probes attached by now must be removable too.
         self.can_rest()?;
         self.bound = Some(bound);
         Ok(())
     }
 
-    /// Whether what profiling costs is kept below a bound.
+    /// Returns true if the cost is bounded.
     pub(in crate::cli) const fn is_bounded(&self) -> bool {
         self.bound.is_some()
     }
@@ -67,18 +67,18 @@ impl Watch {
         Err(Failure::new(PREFLIGHT, what, "use Linux 6.6 or newer"))
     }
 
-    /// When [`Self::turn`] has something to do; never without a bound.
+    /// Time of the next [`Self::turn`]; `None` without a bound.
     pub(in crate::cli) fn next_turn(&self) -> Option<Instant> {
         self.bound.as_ref().map(Bound::next)
     }
 
-    /// Whether probes are to be taken out in a moment, to stay below a bound: what takes time had better wait until then, for the
-    /// process pays for it.
+    /// Returns true if probes are about to be taken out to stay within the bound. Slow work should wait until then,
+    /// because the process pays for the delay.
     pub(in crate::cli) fn is_pressed(&self) -> bool {
         self.bound.as_ref().is_some_and(Bound::is_time_critical)
     }
 
-    /// Takes probes out, or puts them in, to stay below the bound.
+    /// Takes probes out or puts them in, to stay within the bound.
     pub(in crate::cli) fn turn(&mut self) {
         let is_running = self.processes.values_mut().any(Watched::runs);
         let Some(bound) = self.bound.as_mut().filter(|_| is_running) else {
@@ -97,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Ends the bound, and the counting with it. The process may be ending: its report is worth more than the bound.
+    /// Ends the bound, and counting with it. The process may be ending: its report matters more than the bound.
     fn give_up(&mut self, why: &str) {
         let Some(bound) = self.bound.take() else { return };
         let out = bound.give_up(&mut self.attachment, &mut self.collector);
@@ -110,7 +110,7 @@ impl Watch {
     }
 }
 
-/// Where the kernel does not measure programs.
+/// Error if the kernel does not measure BPF programs.
 fn cannot_measure(error: &io::Error) -> Failure {
     let (why, remedy) = if error.kind() == io::ErrorKind::PermissionDenied {
         ("that needs CAP_SYS_ADMIN, beside the capabilities that profiling needs", "run it as root")
@@ -121,7 +121,7 @@ fn cannot_measure(error: &io::Error) -> Failure {
     Failure::new(PREFLIGHT, what, remedy)
 }
 
-/// In windows, what becomes of a block is not always seen: no verdict is drawn from that.
+/// Drops the verdicts of a profile that was counted in windows: some frees are not seen.
 pub(super) fn unjudge_estimates(profile: &mut Profile) {
     if profile.coverage.windows.is_some() {
         profile.unjudge();

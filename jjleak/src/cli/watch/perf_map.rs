@@ -1,4 +1,4 @@
-//! Names code that a process has generated, by its perf map.
+//! Names generated code by the process's perf map.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,17 +14,17 @@ use crate::perf_map::{Outcome, PerfMap};
 use crate::processes::{Mapping, ModuleTable, Pid, Process};
 use crate::symbolize::{JitNames, StackNames};
 
-/// Most stacks of a process whose code waits for a name to be written down; those beyond are named
-/// by what is there when they come.
+/// Maximum number of stacks per process that wait for names in the map. Further stacks are named once, from the names
+/// present when they come.
 const MAX_WAITING: usize = 4096;
-/// How the path of a file begins that is nothing but memory (`memfd_create(2)`): .NET keeps the code that it generates in one.
+/// Prefix of the paths of in-memory files (`memfd_create(2)`): .NET keeps its generated code in one.
 const MEMORY_FILE: &[u8] = b"/memfd:";
 
-/// A process's perf map, and the stacks that wait for names from it.
+/// A process's perf map, and the stacks that wait for its names.
 #[derive(Default)]
 pub(super) struct WatchedPerfMap {
     map: PerfMap,
-    /// Rows of stacks whose code has not been looked for in the map.
+    /// Rows of stacks that have not been looked up in the map.
     new: BTreeSet<u32>,
     /// Rows of stacks with code that is not in the map yet.
     waiting: BTreeSet<u32>,
@@ -32,26 +32,26 @@ pub(super) struct WatchedPerfMap {
 }
 
 impl WatchedPerfMap {
-    /// Holds on to the map of a process that runs, if it generates code.
+    /// Keeps the map of a running process open, if it generates code.
     pub(super) fn hold(&mut self, process: &Process, code: &[Mapping]) {
         if generates(code) {
             self.map.hold(process);
         }
     }
 
-    /// Has a JVM write its map anew if that is due.
+    /// Requests a new map from a JVM, if a request is due.
     pub(super) fn ask(&mut self, process: &Process, code: &[Mapping], modules: &ModuleTable) {
         self.asked.go_on(process, self.lacks_names(), || {
             jvm::library(code, modules).map(|(library, bias)| (&**library, bias))
         });
     }
 
-    /// Whether a JVM is writing its map.
+    /// Returns true if a JVM is writing its map.
     pub(super) fn is_being_written(&mut self, process: &Process) -> bool {
         self.asked.is_running(process)
     }
 
-    /// Takes in stacks that lack names. Those for which there is no room do not wait, and are returned.
+    /// Adds stacks without names. Returns those for which there is no room to wait.
     fn add(&mut self, rows: impl Iterator<Item = u32>) -> Vec<u32> {
         let mut beyond = Vec::new();
         for row in rows {
@@ -64,7 +64,7 @@ impl WatchedPerfMap {
         beyond
     }
 
-    /// Looks whether there are more names, unless that can wait.
+    /// Reads new names from the map, unless that can wait.
     fn look(&mut self, process: &Process, urgency: Urgency) -> Outcome {
         let outcome = self.map.update(process, urgency == Urgency::Soon);
         match &outcome {
@@ -82,24 +82,24 @@ impl WatchedPerfMap {
         !(self.new.is_empty() && self.waiting.is_empty())
     }
 
-    /// These rows are of no stack any more.
+    /// Forgets rows that stand for no stack any more.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.new.retain(|row| !rows.contains(row));
         self.waiting.retain(|row| !rows.contains(row));
     }
 }
 
-/// When names are needed.
+/// Time by which names are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Before code is replaced by other code.
+    /// Before the code is replaced.
     Soon,
-    /// For a report.
+    /// For a report, now.
     Now,
 }
 
-/// Names the code in new stacks, and in those that wait, which only the perf map can name. It is looked at first: new
-/// stacks are rather of code that has just come than of what was there before.
+/// Names the code in new and waiting stacks that only the perf map can name. The map is read first: new stacks rather
+/// contain new code than old.
 pub(super) fn name_by_perf_map(
     names: &mut StackNames,
     collector: &Collector,
@@ -114,7 +114,7 @@ pub(super) fn name_by_perf_map(
     let lacks_name = |names: &StackNames, row: u32, stack: &RawStack| {
         stack.frames.iter().any(|frame| is_jit(*frame, modules) && !names.has_kept(row, *frame))
     };
-    // What has been reported stays as it is.
+    // Reported stacks stay as they are.
     perf_map.waiting.retain(|row| !names.is_named(*row));
     let unnamed = new.iter().copied();
     let unnamed =
@@ -126,7 +126,7 @@ pub(super) fn name_by_perf_map(
     let looked = perf_map.look(process, urgency);
     let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(module));
     let known = JitNames::new(&perf_map.map, is_jvm);
-    // Those that are new wait for the next look at the map.
+    // New stacks wait for the next reading of the map.
     let can_wait = looked == Outcome::Throttled && urgency == Urgency::Soon;
     let mut rows = if can_wait { BTreeSet::new() } else { std::mem::take(&mut perf_map.new) };
     if looked == Outcome::Changed {
@@ -144,20 +144,20 @@ pub(super) fn name_by_perf_map(
     perf_map.waiting.append(&mut rows);
 }
 
-/// Whether the code of a frame can only have a name from a perf map: it is in no file, and the unwinder has not told which
-/// of a JVM's code it is, by which that would have been named.
+/// Returns true if only a perf map can name a frame's code: it is in no file, and the unwinder has not identified it
+/// as code of a JVM, whose structures would name it.
 fn is_jit(frame: StackFrame, modules: &ModuleTable) -> bool {
     let is_java = (layer::GENERATED..layer::INTERPRETED).contains(&frame.layer())
         || InterpretedFrame::unpack(frame).is_some();
     !is_java && is_generated(frame, modules)
 }
 
-/// Whether a process with this code generates some of it.
+/// Returns true if a process with these mappings generates code.
 fn generates(code: &[Mapping]) -> bool {
     code.iter().any(|mapping| mapping.is_generated() || is_memory(mapping.path.as_os_str()))
 }
 
-/// Whether the code of a frame is in no file.
+/// Returns true if a frame's code is in no file.
 fn is_generated(frame: StackFrame, modules: &ModuleTable) -> bool {
     let module = modules.find(frame.address().saturating_sub(1)).map(|located| modules.get(located.module));
     frame.layer() == layer::NO_FILE || module.is_none_or(|module| is_memory(module.path.as_os_str()))
@@ -197,7 +197,7 @@ mod tests {
     fn only_what_the_unwinder_has_told_to_be_a_jvms_code_has_no_name_from_a_perf_map() {
         let modules = ModuleTable::default();
         let is_jit = |frame| is_jit(frame, &modules);
-        // Of a JVM whose code is laid out in an unknown way, or was not known yet.
+        // Code of a JVM with an unknown layout, or with one that was not known yet.
         assert!(is_jit(StackFrame::new(0x7f00_1234, layer::NO_FILE)));
         assert!(!is_jit(StackFrame::new(0x7f00_1234, layer::GENERATED)));
         assert!(!is_jit(StackFrame::new(0x7f00_1234, layer::INTERPRETED - 1)));

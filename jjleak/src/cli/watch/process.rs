@@ -23,60 +23,62 @@ use crate::cost::Spending;
 use crate::processes::{ExitWatch, Mapping, ModuleTable, Pid, Process, Running, Unopened};
 use crate::profile::{ProcessInfo, ProcessKind};
 
-/// What is known of a process that is being profiled.
+/// State of a profiled process.
 pub(super) struct Watched {
     pub(super) process: Process,
     pub(super) image: ImageId,
-    /// The process that its memory is a copy of, until it runs another program.
+    /// Process of which its memory is a copy, until it runs another program.
     pub(super) forked_from: Option<Pid>,
     pub(super) command: Option<Running>,
-    /// The program that was started, and how many folders it had libraries in when more were looked for.
+    /// The program started by jjleak, and the number of its library folders at the last search for files that it may
+    /// map.
     pub(super) started: Option<Program>,
     pub(super) folders: usize,
     pub(super) modules: ModuleTable,
-    /// What the process mapped for execution when it was last looked at.
+    /// Executable mappings at the last scan.
     pub(super) code: Vec<Mapping>,
-    /// When that was, or it was met, if nobody has looked yet.
+    /// Time of the last scan, or of adding the process if there was none.
     pub(super) looked_at: Instant,
-    /// The JVM that it is, if it is one.
+    /// State of its JVM, if it has one.
     pub(super) jvm: WatchedJvm,
-    /// The names that it writes down for other code that it generates.
+    /// Names in its perf map, for other generated code.
     pub(super) perf_map: WatchedPerfMap,
-    /// When accounting began, in nanoseconds of `CLOCK_MONOTONIC`: the wall clock is set and steps.
+    /// Start of accounting, in nanoseconds of `CLOCK_MONOTONIC`, because the wall clock can be set.
     pub(super) since_ns: u64,
-    /// True if it is counted.
+    /// True if the process is counted.
     pub(super) is_armed: bool,
-    /// Files with allocators that were found while it was counted already.
+    /// Files with allocators that were found after counting had begun.
     pub(super) late: ImageFiles,
-    /// Programs that were over before they could be counted.
+    /// Number of programs that were over before they could be counted.
     pub(super) unseen: u64,
-    /// When it was looked at last; how far it is known what the image had mapped, both in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the last scan; and the time up to which the image's mappings are known. Both in nanoseconds of
+    /// `CLOCK_MONOTONIC`.
     pub(super) looked_ns: u64,
     pub(super) known_ns: u64,
-    /// The last image that was over and was looked through for what had been missed.
+    /// Last image that is over and was searched for missed files.
     pub(super) closed: Option<ImageId>,
-    /// The image whose mappings have been seen.
+    /// Image whose mappings were scanned.
     seen: Option<ImageId>,
     /// Files with allocators that cannot be followed.
     pub(super) unfollowed: ImageFiles,
-    /// Mapped files that could not be found before the process ended.
+    /// Mapped files that were not found before the process ended.
     pub(super) unseen_files: ImageFiles,
-    /// When which image of it was judged last.
+    /// Last judged image, and the time of its judgement.
     pub(super) judged: Option<(ImageId, u64)>,
-    /// Holds on to the process; `None` when it was over before anybody could.
+    /// Keeps the process identifiable; `None` if it was over before it could be opened.
     pub(super) exit: Option<Arc<ExitWatch>>,
-    /// How it ended, once it has.
+    /// Exit status or reason, once the process has ended.
     pub(super) ended: Option<String>,
-    /// The thread that the kernel finds the process by, if its probes are its own, how often it has ended, and how often
-    /// another one has taken its place by `exec`.
+    /// The thread by which the kernel finds the process, if the probes are the process's own; the number of times
+    /// that it has ended, and that another thread has replaced it by `exec`.
     pub(super) bound_to: Option<Pid>,
     pub(super) times_unbound: u64,
     pub(super) times_replaced: u64,
-    /// Whether its probes could not be bound to another one yet.
+    /// True while its probes could not be bound to another thread.
     pub(super) is_unbound: bool,
-    /// How often it had forked when its children were last looked after.
+    /// Number of forks when probes were last removed from its children.
     pub(super) times_forked: u64,
-    /// What being profiled costs it.
+    /// Cost of being profiled.
     pub(super) spending: Spending,
 }
 
@@ -120,8 +122,8 @@ impl Watched {
         self.image.slot()
     }
 
-    /// What tells the program from others, if it has a build ID. Scripts have the one of what interprets them, and a name of
-    /// their own.
+    /// Identity of its program, if that has a build ID. A script has its interpreter's build ID, and a name of its
+    /// own.
     pub(super) fn program(&self) -> Option<Program> {
         let mut modules = self.modules.iter().map(|(_, module)| module);
         let module = modules.find(|module| module.path == self.process.exe)?;
@@ -132,8 +134,8 @@ impl Watched {
         self.process.pid
     }
 
-    /// When accounting began and when a snapshot was taken, by the wall clock, of which it is known what it shows now and
-    /// when that is. What is between them is as long as it was, however the clock is set meanwhile.
+    /// Start of accounting and time of a snapshot, by the wall clock. `now` is a reading of the wall clock at the
+    /// time `at_ns`. The duration between the two results is right even if the clock was set meanwhile.
     pub(super) fn span(&self, taken_ns: u64, (now, at_ns): (Timestamp, u64)) -> (Timestamp, Timestamp) {
         let before = |time: Timestamp, duration_ns: u64| {
             time.saturating_sub(Duration::from_nanos(duration_ns)).unwrap_or(Timestamp::MIN)
@@ -142,12 +144,13 @@ impl Watched {
         (before(taken_at, taken_ns.saturating_sub(self.since_ns)), taken_at)
     }
 
-    /// Counting begins, with probes in all that it maps: whatever else it has mapped by now is from before.
+    /// Begins counting, once all mapped files have probes. Allocations of other files up to now are from before
+    /// counting.
     pub(super) fn begin_counting(&mut self) {
         (self.is_armed, self.known_ns) = (true, now_ns());
     }
 
-    /// Notes that the mappings of its image have been seen.
+    /// Notes that the mappings of the image were scanned.
     pub(super) const fn note_seen(&mut self) {
         self.seen = Some(self.image);
     }
@@ -165,7 +168,7 @@ impl Watched {
         }
     }
 
-    /// The process runs another program: what it mapped before is gone.
+    /// Begins another image: the process runs another program, and the mappings of the old one are gone.
     pub(super) fn begin_image(&mut self, tracked: &Tracked) {
         self.image = tracked.image;
         self.known_ns = tracked.since_ns;
@@ -174,7 +177,7 @@ impl Watched {
         self.jvm = WatchedJvm::default();
         self.perf_map = WatchedPerfMap::default();
         match Process::open(self.pid()) {
-            // Its PID is its own for as long as it runs.
+            // The PID cannot be reused while the process runs.
             Ok(process) if self.runs() => self.process = process,
             _ => {
                 self.process.comm = tracked.name();
@@ -183,7 +186,7 @@ impl Watched {
         }
     }
 
-    /// Whether it runs; its PID can be another process's otherwise. How it ended is noted.
+    /// Returns true while the process runs; afterwards its PID can be another process's. Notes how it ended.
     pub(super) fn runs(&mut self) -> bool {
         if self.ended.is_none() && self.exit.as_ref().is_none_or(|exit| exit.has_ended()) {
             self.ended = Some(self.ending());
@@ -191,13 +194,13 @@ impl Watched {
         self.ended.is_none()
     }
 
-    /// How the process ended, as far as it can be known.
+    /// Exit status of the process, as far as it is known.
     pub(super) fn ending(&mut self) -> String {
         let status = self.command.as_mut().and_then(Running::status);
         status.map_or_else(|| "exit status unknown".to_owned(), |status| status.to_string())
     }
 
-    /// Adds what the user side has counted.
+    /// Adds the events counted by the user side.
     pub(super) fn complete(&self, counters: &mut BTreeMap<Counter, u64>) {
         *counters.entry(Counter::ProbesUnbound).or_default() += self.times_unbound;
         *counters.entry(Counter::LateProbes).or_default() += self.late.count();
@@ -220,7 +223,7 @@ impl Watched {
         }
     }
 
-    /// Why nothing of the process is counted.
+    /// Error for a process of which nothing is counted, with the reason.
     pub(super) fn has_no_allocator(&self, choice: &Choice) -> Failure {
         let pid = self.pid();
         let known = known_families();
@@ -254,12 +257,12 @@ mod tests {
         let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
         watched.since_ns = 5_000_000_000;
         let at = |second| Timestamp::from_second(second).unwrap();
-        // The reading was 2 s after the snapshot.
+        // The clock was read 2 s after the snapshot.
         for now in [1_000_000, 900_000, 2_000_000] {
             let span = watched.span(65_000_000_000, (at(now), 67_000_000_000));
             assert_eq!(span, (at(now - 62), at(now - 2)));
         }
-        // Only just taken in.
+        // A process that was just added.
         assert_eq!(watched.span(4_000_000_000, (at(10), 4_000_000_000)), (at(10), at(10)));
     }
 

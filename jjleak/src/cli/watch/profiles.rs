@@ -1,4 +1,4 @@
-//! Profiles of the processes: at an interval, for the sake of later verdicts, and the last ones of those that have ended.
+//! Profiles of the processes: at intervals, to prepare later verdicts, and at the end of a process.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,23 +20,23 @@ use crate::collect::BlockFilter;
 use crate::processes::MemoryLimit;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 
-/// Looks of a view that judge, at most, in the time at which allocations are old enough to be judged: more would say nothing of what
-/// is old, and they are dearer than those that have figures only.
+/// Maximum number of a view's snapshots with verdicts, within the time after which allocations are old enough to be
+/// judged. More snapshots would say nothing about what is old, and they cost more than those with figures only.
 const JUDGED_IN_SETTLE: u32 = 4;
-/// Whatever that time is, what is new is judged so soon.
+/// Maximum time between verdicts on new allocations, however long that time is.
 const JUDGED_AGAIN: Duration = Duration::from_secs(4);
 
-/// What is known of an image's past.
+/// State of an image's history.
 struct Past {
-    /// The last instant that it is told by.
+    /// Last instant that divides its history.
     divided_ns: Option<u64>,
-    /// Whether another instant would tell more of it.
+    /// True if another instant would tell more.
     is_due: bool,
 }
 
 impl Past {
-    /// Whether it is worth while to judge anew what was judged at an instant. What was looked at since then for the sake of the
-    /// past makes that no less so.
+    /// Returns true if a new verdict is worth its cost, after the last one at `judged_ns`. Snapshots taken since then
+    /// for the history only count in favour.
     fn tells_more(&self, judged_ns: u64, now_ns: u64, settle: Duration) -> bool {
         let least = nanoseconds((settle / JUDGED_IN_SETTLE).min(JUDGED_AGAIN));
         let is_more_known = self.divided_ns > Some(judged_ns.saturating_add(least));
@@ -47,7 +47,7 @@ impl Past {
 impl Watch {
     /// Takes profiles of all processes.
     pub(in crate::cli) fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Failure> {
-        // A past of minutes is told by few instants: what is between them is looked at for its figures.
+        // A history of minutes has few instants. The snapshots between them have figures only.
         let now_ns = now_ns();
         let is_glanced = |watched: &Watched| {
             pace == Pace::InTurn && !self.coverage.combined && !self.is_to_be_judged(watched, now_ns)
@@ -75,7 +75,8 @@ impl Watch {
         Ok(profiles)
     }
 
-    /// Whether a view's look shall judge a process anew, for which it tells apart what was allocated since the one before.
+    /// Returns true if a view's snapshot shall judge a process again, and distinguish what was allocated since the
+    /// last verdict.
     fn is_to_be_judged(&self, watched: &Watched, now_ns: u64) -> bool {
         let judged = watched.judged.filter(|(image, _)| *image == watched.image);
         judged.is_none_or(|(image, judged_ns)| {
@@ -87,8 +88,8 @@ impl Watch {
         })
     }
 
-    /// Looks at what lives, for the sake of later verdicts, in processes whose past is told apart by that; whether there were
-    /// any. The longer a process has been watched, the rarer that is.
+    /// Takes snapshots of live blocks for the history of processes where one is due. Returns true if there were any.
+    /// The longer a process has been watched, the rarer they are.
     pub(in crate::cli) fn look_at_past(&mut self) -> Result<bool, Failure> {
         let now_ns = now_ns();
         let known: BTreeSet<_> = self.images(|_| true).into_iter().collect();
@@ -103,8 +104,9 @@ impl Watch {
         Ok(true)
     }
 
-    /// Takes profiles of all but these images, at an instant that their pasts are told by. An `exec` in between would leave
-    /// stacks of the new program to the names of the old one's files: then profiles are taken again.
+    /// Takes profiles of all images but `resting`, at an instant that divides their histories. If a process calls
+    /// `exec` in between, stacks of the new program would get names from the old one's files; then profiles are taken
+    /// again.
     fn take_but(&mut self, resting: &BTreeSet<ImageId>) -> Result<Vec<Profile>, Failure> {
         const ATTEMPTS: u32 = 3;
         self.look_at_all()?;
@@ -134,7 +136,7 @@ impl Watch {
         watched.ended.is_some() || image.is_ok_and(|image| image == watched.image)
     }
 
-    /// Closes the books of processes that have ended: their last profiles.
+    /// Takes the last profiles of processes that have ended, and stops accounting for them.
     pub(in crate::cli) fn close(&mut self) -> Result<Vec<Profile>, Failure> {
         self.judge_programs();
         let ended = |watched: &Watched| watched.ended.is_some();
@@ -170,7 +172,7 @@ impl Watch {
             ..InWindows::default()
         });
         let coverage = Coverage { windows, ..*coverage };
-        let mut snapshots = collector.snapshots(attachment, &images, view(coverage))?;
+        let mut snapshots = collector.snapshots(attachment, &images, block_filter(coverage))?;
         let now = (Timestamp::now(), now_ns());
         let profiles = processes.values_mut().filter_map(|watched| {
             let mut snapshot = snapshots.remove(&watched.image)?;
@@ -180,9 +182,8 @@ impl Watch {
             name_generated(names, collector, watched, Urgency::Now);
             watched.complete(&mut snapshot.counters);
             if coverage.windows.is_some() {
-                // Blocks that were not counted are freed, and others that were are freed without being seen: their addresses
-                // come again. Calls that are in progress when probes are put in or taken out are seen by half, after or before
-                // the window.
+                // Uncounted blocks are freed, and counted blocks are freed unseen, after which their addresses are
+                // used again. Calls in progress when probes are put in or taken out are seen only in part.
                 let seen_by_half =
                     [Counter::UnknownFree, Counter::MissedFree, Counter::StalePending, Counter::MutedCall];
                 for counter in seen_by_half {
@@ -190,7 +191,7 @@ impl Watch {
                 }
             }
             if !allocators.are_c_libraries(&watched.modules, &watched.process.exe) {
-                // Whoever freed these may have been the program.
+                // The program itself may have freed these blocks.
                 snapshot.counters.remove(&Counter::FreedByCLibrary);
             }
             if coverage.threads && watched.ended.is_none() {
@@ -213,7 +214,7 @@ impl Watch {
     }
 }
 
-/// How much memory a process can have.
+/// Memory limit of a process.
 const fn memory(MemoryLimit { is_cgroup, limit, available }: MemoryLimit) -> Memory {
     Memory { kind: if is_cgroup { MemoryKind::Cgroup } else { MemoryKind::Ram }, limit, available }
 }
@@ -222,8 +223,8 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a snapshot has to show for this coverage.
-fn view(coverage: Coverage) -> BlockFilter {
+/// Extent of a snapshot for this coverage.
+fn block_filter(coverage: Coverage) -> BlockFilter {
     let older_ns = nanoseconds(coverage.older);
     BlockFilter { older_ns, blocks_per_stack: coverage.blocks_per_stack }
 }
@@ -232,7 +233,7 @@ fn view(coverage: Coverage) -> BlockFilter {
 mod tests {
     use super::*;
 
-    /// The longest time between judging looks of a view, beside looks for the sake of the past.
+    /// Longest time between verdicts of a view, with snapshots for the history in between.
     fn longest_unjudged(interval: Duration, settle: Duration, spacing: Duration) -> Duration {
         let (mut divided, mut judged, mut longest) = (0, 0, 0);
         let [interval, of_past, spacing] = [interval, settle / 2, spacing].map(nanoseconds);

@@ -1,7 +1,7 @@
-//! Whether the programs that processes run are counted from their beginning, and names those that are not.
+//! Finds programs that were not counted from their beginning, and names them.
 //!
-//! The kernel side tells of each program as it begins. One that is over before anybody has seen what it maps is judged by its
-//! files: where one of them has an allocator without probes, its allocations are missing.
+//! The kernel side reports each program as it begins. One that is over before its mappings were scanned is judged by
+//! its files: if one of them has an allocator without probes, the program's allocations are missing.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -12,25 +12,25 @@ use crate::attach::{BegunProgram, Following, Scope};
 use crate::cli::Failure;
 use crate::processes::{self, Launch, Module, Pid};
 
-/// Most processes in whose roots a file is looked for.
+/// Maximum number of processes in whose root folders a file is searched for.
 const MAX_ROOTS: usize = 16;
 
-/// What is known of a program that has begun.
+/// Verdict on a program that has begun.
 enum Verdict {
-    /// It runs, and will be looked at.
+    /// The program runs, and will be scanned.
     Runs,
-    /// Every allocator that it can have used had probes, or is known to have got them late.
+    /// Every allocator that the program can have used had probes, or is known to have got them late.
     Counted,
-    /// This is where it may have allocated without being seen, and why.
+    /// The program may have allocated uncounted: in this file, for this reason.
     Missed(PathBuf, &'static str),
 }
 
 impl Watch {
-    /// Judges the programs that are over.
+    /// Judges programs that are over.
     pub(super) fn judge_programs(&mut self) {
         for program in std::mem::take(&mut self.begun) {
             let slot = program.image.slot();
-            // Whoever is not wanted is in nobody's way.
+            // Its process is not profiled.
             let Some(mut watched) = self.processes.remove(&slot) else { continue };
             match self.verdict(&program, &mut watched) {
                 Verdict::Runs => self.begun.push(program.clone()),
@@ -66,7 +66,7 @@ impl Watch {
         if found.is_none() && was_seen {
             return Verdict::Counted;
         }
-        // One that was deleted meanwhile is still open, and its libraries are those of a process like it.
+        // A deleted program may still be open in jjleak, and its libraries are those of a similar process.
         let found =
             found.or_else(|| roots.into_iter().find(|root| root.proc_file("root/").exists()).zip(known));
         let Some((root, module)) = found else {
@@ -107,8 +107,9 @@ impl Watch {
         }
     }
 
-    /// Processes in whose roots the files of one may be that is gone: itself, jjleak, and others in its mount namespace. Those that
-    /// are profiled come first, for their roots can be other ones than their namespace's (`chroot`).
+    /// Processes whose root folders may contain the files of a process that is gone: itself, jjleak, and others in
+    /// its mount namespace. Profiled ones come before other processes, because their root can differ from that of
+    /// their namespace (`chroot`).
     fn roots(&self, pid: Pid, namespace: Option<u64>) -> Vec<Pid> {
         let is_in = |other: &Pid| namespace.is_none() || processes::mount_namespace(*other) == namespace;
         let own = Pid::new(std::process::id()).filter(is_in);
@@ -122,8 +123,8 @@ impl Watch {
         roots
     }
 
-    /// Has an allocator that was met too late be ready the next time: for everybody from now on, if probes are for everybody, and
-    /// for the next run.
+    /// Prepares for the next use of an allocator that was found too late: in the next run, and with probes for
+    /// everybody at once.
     pub(super) fn expect_allocator(&mut self, module: &Rc<Module>, for_everybody: bool) {
         self.note_allocator(&module.path);
         if for_everybody {
@@ -131,15 +132,15 @@ impl Watch {
         }
     }
 
-    /// Notes for the next run that a file has an allocator which is to have probes from the beginning.
+    /// Saves, for the next run, that a file has an allocator which needs probes from the beginning.
     pub(super) fn note_allocator(&self, path: &Path) {
         if let Some(program) = &self.started {
             self.earlier.add_allocator(program, path);
         }
     }
 
-    /// Puts probes into files that the command is likely to run, though nobody maps them yet: those that its arguments name, and
-    /// those in which allocators were met too late in earlier runs.
+    /// Attaches probes to files that the command is likely to run, although nobody maps them yet: those that its
+    /// arguments name, and those whose allocators were found too late in earlier runs.
     pub(super) fn prepare_programs(&mut self, watched: &Watched, launch: &Launch) {
         let (pid, slot) = (watched.pid(), watched.slot());
         let scope = match self.following {
@@ -168,7 +169,7 @@ impl Watch {
         }
     }
 
-    /// Attaches to the allocators that a process has, and counts those that it may have used before.
+    /// Attaches to the allocators of a process, and counts those that it may have used before.
     pub(super) fn attach_allocator(
         &mut self,
         watched: &mut Watched,

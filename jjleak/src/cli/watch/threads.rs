@@ -1,4 +1,4 @@
-//! The threads that stacks are of.
+//! Threads of stacks.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::collect::Thread;
 use crate::processes::{Pid, thread_name};
 use crate::symbolize::{Frame, NamedStack};
 
-/// Stacks below their threads, by row of the kernel's table: put together once, and shared by all profiles.
+/// Stacks below their threads, by row of the kernel's table: built once, and shared by all profiles.
 #[derive(Default)]
 pub(super) struct ThreadRoots(HashMap<u32, Arc<[Frame]>>);
 
@@ -23,13 +23,13 @@ impl ThreadRoots {
         });
     }
 
-    /// Forgets rows that are free for other stacks.
+    /// Forgets rows that other stacks may use now.
     pub(super) fn forget(&mut self, rows: &BTreeSet<u32>) {
         self.0.retain(|row, _| !rows.contains(row));
     }
 }
 
-/// What a thread of a process is called now, for [`crate::collect::Collector::rename_threads`].
+/// Current name of a thread, for [`crate::collect::Collector::rename_threads`].
 pub(super) fn name_of(pid: Pid) -> impl Fn(u32) -> Option<String> {
     move |thread| thread_name(pid, thread)
 }

@@ -1,15 +1,15 @@
-//! Which processes are to be profiled.
+//! Selection of the processes to profile.
 
 use regex::Regex;
 
 use crate::processes::Process;
 
-/// Which processes are to be profiled, of those that could be.
+/// Rule that selects processes.
 #[derive(Debug, Clone)]
 pub(in crate::cli) enum Wanted {
     /// All but jjleak itself.
     All,
-    /// Those whose name, or whose executable's path, has a match for this.
+    /// Those whose name, or executable's path, matches.
     Named(Regex),
 }
 
