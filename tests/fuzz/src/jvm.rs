@@ -1,4 +1,4 @@
-//! The memory of a JVM that means harm: a small one, of which the input says what is otherwise.
+//! The memory of a malicious JVM: a small valid one, which the input changes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,45 +7,45 @@ use std::rc::Rc;
 use jjleak::jvm::{Description, Jvm, KnownMethods, Memory};
 use jjleak_common::jvm::barrier;
 
-/// A JVM that is right, written by jjleak's own tests: `SYMBOL ADDRESS`, and `ADDRESS WORD` where a word is not 0.
+/// A valid JVM, written by jjleak's own tests: lines `SYMBOL ADDRESS`, and `ADDRESS WORD` for words other than 0.
 const SMALL: &str = include_str!("../jvm-memory");
 
-/// Addresses in it of methods, one every so many bytes.
+/// Address of its first method, and the distance between methods in bytes.
 const METHODS: u64 = 0x30_0000;
 const METHOD_BYTES: u64 = 0x1000;
 
-/// Bytes of one change: which word, how, and a number.
+/// Size of a change in bytes: the word, the kind of change, and a number.
 const CHANGE_BYTES: usize = 11;
 
-/// Its blobs are so far apart, and their code begins so far from there.
+/// Distance between blobs in bytes, their number, and the offset of their code.
 const BLOB_BYTES: u64 = 0x1000;
 const BLOBS: u64 = 16;
 const CODE: u64 = 0x90;
-/// Places in each blob's code that are looked at: those that a method describes, and others.
+/// Offsets in a blob's code to look up: those that a method describes, and others.
 const PLACES: [u64; 5] = [1, 0x20, 0x21, 0x40, 0x100];
 
-/// What is got to as long as nothing is changed: one method is inlined into another, and the collector is ZGC with generations.
+/// Result for the unchanged JVM: one method is inlined into another, and the collector is generational ZGC.
 const ALL: Reached = Reached { methods: 2, barrier: Some(barrier::SHIFTED) };
 
-/// How far reading a JVM gets.
+/// Extent to which the JVM could be read.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Reached {
-    /// How many methods a place stands for, at most.
+    /// Maximum number of methods found at an address.
     methods: usize,
-    /// How references to frames of virtual threads are kept right.
+    /// Method by which references to frames of virtual threads are kept valid.
     barrier: Option<u32>,
 }
 
 struct Small {
     bytes: Vec<u8>,
     symbols: HashMap<String, u64>,
-    /// Addresses of words that mean something.
+    /// Addresses of words with a meaning.
     words: Vec<u64>,
-    /// What is in all other places, over and over; if empty, they are not mapped.
+    /// Content of all other memory, repeated; if empty, that memory is not mapped.
     elsewhere: Vec<u8>,
 }
 
-/// The same memory for all that reads it.
+/// One memory, shared by all its readers.
 #[derive(Clone)]
 struct Shared(Rc<RefCell<Small>>);
 
@@ -98,7 +98,7 @@ impl Small {
         u64::from_le_bytes(self.word(address).try_into().expect("it has 8 bytes"))
     }
 
-    /// Changes what the input says, and returns the words that were there.
+    /// Applies the changes of the input, and returns the previous words.
     fn change(&mut self, changes: &[u8]) -> Vec<(u64, u64)> {
         let mut before = Vec::new();
         for change in changes.chunks_exact(CHANGE_BYTES) {
@@ -123,7 +123,7 @@ impl Small {
     }
 }
 
-/// Reads all that can be read of a JVM.
+/// Reads everything that can be read of a JVM.
 pub(crate) fn structures(data: &[u8]) {
     thread_local!(static SMALL: Shared = {
         let small = Shared(Rc::new(RefCell::new(Small::new())));

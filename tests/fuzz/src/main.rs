@@ -1,7 +1,7 @@
-//! Fuzz targets: all that parses what a profiled process, or whoever may have written a file, can choose. `cargo xtask fuzz`
+//! Fuzz targets: all parsers of data that a profiled process, or any author of a file, can choose. `cargo xtask fuzz`
 //! builds and runs them.
 //!
-//! One program holds all of them, since building it takes minutes; `JJLEAK_FUZZ_TARGET` names the one to run.
+//! One program holds all targets, because building it takes minutes; `JJLEAK_FUZZ_TARGET` selects one.
 #![no_main]
 #![allow(
     clippy::expect_used,
@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 
-/// The targets. `xtask/src/fuzz.rs` has their names, too.
+/// The targets; `xtask/src/fuzz.rs` lists their names, too.
 const TARGETS: [(&str, fn(&[u8])); 7] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),
@@ -37,7 +37,7 @@ static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
 
 fuzz_target!(|data: &[u8]| TARGET(data));
 
-/// `/proc/PID/maps`: its paths are the process's choice.
+/// Parses `/proc/PID/maps`, whose paths the process chooses.
 fn maps(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for mapping in jjleak::processes::parse_maps(&text).unwrap_or_default() {
@@ -46,7 +46,7 @@ fn maps(data: &[u8]) {
     }
 }
 
-/// A perf map, which the process writes.
+/// Parses a perf map, which the process writes.
 fn perf_map(data: &[u8]) {
     let mut names = jjleak::perf_map::NamedRanges::default();
     names.add_text(data);
@@ -60,7 +60,8 @@ fn perf_map(data: &[u8]) {
     }
 }
 
-/// A saved profile, which can come from anywhere. What is read can be written, and is the same then.
+/// Reads a saved profile, which can come from anywhere. A profile that can be read can be written, and reads back
+/// equal.
 fn pprof(data: &[u8]) {
     let Ok(reading) = jjleak::pprof::read(data) else { return };
     let mut file = Vec::new();

@@ -1,4 +1,4 @@
-//! Files that a process maps, their call frame information, and what is kept of it.
+//! Mapped files, their call frame information, and cached unwind rows.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use jjleak::unwind::{ModuleRows, RowCache, compile};
 use object::{Object, ObjectSection};
 use tempfile::TempDir;
 
-/// What is found is sorted, and every address of the text has the row that a plain search finds.
+/// Asserts that rows are sorted, and that a search for a row's address finds that row.
 fn check(rows: &ModuleRows) {
     let all = rows.rows();
     assert!(all.windows(2).all(|pair| pair[0].address() < pair[1].address()));
@@ -23,7 +23,7 @@ fn check(rows: &ModuleRows) {
     }
 }
 
-/// Any file. A process can map it as its JVM's library, too.
+/// Compiles any file, which a process can also map as its JVM's library.
 pub(crate) fn elf(data: &[u8]) {
     let _ = Symbols::of(data);
     if let Ok(rows) = compile(data) {
@@ -31,7 +31,7 @@ pub(crate) fn elf(data: &[u8]) {
     }
 }
 
-/// A file that is right but for its call frame information, which is the input, or in which the input changes bits.
+/// Compiles a valid file whose call frame information is the input, or is changed by the input.
 pub(crate) fn call_frames(data: &[u8]) {
     static TEMPLATE: LazyLock<(Vec<u8>, std::ops::Range<usize>)> = LazyLock::new(|| {
         let elf = vdso();
@@ -53,7 +53,8 @@ pub(crate) fn call_frames(data: &[u8]) {
     }
 }
 
-/// The library that the kernel maps into every process, this one, too: it is small, and has all that others have.
+/// The vDSO, which the kernel maps into every process, including this one: it is small, and has everything that
+/// larger files have.
 fn vdso() -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let maps = fs::read_to_string("/proc/self/maps").expect("there is /proc");
@@ -66,11 +67,11 @@ fn vdso() -> Vec<u8> {
     bytes
 }
 
-/// A file of the cache with a right checksum, in which bits are changed, or which is longer than it should be.
+/// Reads a cache file with a valid checksum, in which the input changes bits or appends bytes.
 pub(crate) fn cache(data: &[u8]) {
     const BUILD_ID: &str = "0123456789abcdef";
     static FIXTURE: LazyLock<(TempDir, RowCache, PathBuf, Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
-        // In memory: each input makes a file.
+        // In memory, because each input makes a file.
         let folder = TempDir::new_in("/dev/shm").expect("a folder can be made");
         let (cache, elf) = (RowCache::new(CacheFolder::new(folder.path().to_owned())), vdso());
         cache.rows(BUILD_ID, &*elf).expect("the vDSO has rows");
@@ -81,7 +82,7 @@ pub(crate) fn cache(data: &[u8]) {
     });
     let (_, cache, path, elf, sound) = &*FIXTURE;
     let mut content = sound.clone();
-    // The magic number and the checksum are right.
+    // The input changes everything after the magic number and the checksum, which are valid.
     let length = data.len().max(sound.len() - 12);
     content.resize(12 + length, 0);
     content[12..].iter_mut().zip(data).for_each(|(byte, change)| *byte ^= change);
