@@ -275,7 +275,7 @@ impl Attachment {
 
     /// Adds the unwind rows of a file that is likely to be mapped, if enough space remains for mapped files.
     pub fn expect_rows(&mut self, file: FileVersion, rows: &VerifiedRows) -> Result<(), TablesFull> {
-        self.tables.expect(file, rows)
+        self.tables.add_expected(file, rows)
     }
 
     /// Sets the location of a process's generated code; [`Self::set_code`] must follow.

@@ -143,7 +143,11 @@ impl UnwindTables {
     }
 
     /// Adds the rows of a file that may be mapped later, so that stacks through it are complete at once.
-    pub(super) fn expect(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
+    pub(super) fn add_expected(
+        &mut self,
+        file: FileVersion,
+        module: &VerifiedRows,
+    ) -> Result<(), TablesFull> {
         let (rows, pages) = (module.rows().rows().len(), module.rows().pages().len());
         if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + pages > PAGES / 2 {
             return Err(TablesFull { rows });

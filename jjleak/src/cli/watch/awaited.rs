@@ -34,7 +34,7 @@ impl JvmLibraries {
     }
 
     /// Reads the symbols of a file that may be mapped soon, if it is a JVM library.
-    pub(super) fn expect(&mut self, module: &Module) {
+    pub(super) fn prepare(&mut self, module: &Module) {
         if jvm::has_name(module)
             && let Err(error) = self.symbols(module)
         {

@@ -87,7 +87,7 @@ impl CodeFollower {
     }
 
     /// Adds the rows of a file that is likely to be mapped.
-    pub(super) fn expect(&mut self, module: &Module, attachment: &mut Attachment) {
+    pub(super) fn prepare(&mut self, module: &Module, attachment: &mut Attachment) {
         if attachment.has_rows(module.version) {
             return;
         }

@@ -266,8 +266,8 @@ impl Watch {
         let earlier = watched.started.as_ref().map(|program| self.earlier.of(program)).unwrap_or_default();
         let Watched { process, modules, .. } = &*watched;
         for module in self.files.expected(process.pid, &process.exe, modules, &earlier) {
-            self.code.expect(&module, &mut self.attachment);
-            self.jvm_libraries.expect(&module);
+            self.code.prepare(&module, &mut self.attachment);
+            self.jvm_libraries.prepare(&module);
             // Preparing takes time, and the process runs on meanwhile.
             self.collector.receive_frames();
         }

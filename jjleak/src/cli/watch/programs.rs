@@ -163,7 +163,7 @@ impl Watch {
 
     fn prepare(&mut self, module: &Rc<Module>, scope: Scope) {
         match self.allocators.attach(module, scope, &mut self.names, &mut self.attachment) {
-            Ok(true) => self.code.expect(module, &mut self.attachment),
+            Ok(true) => self.code.prepare(module, &mut self.attachment),
             Ok(false) => {}
             Err(error) => tracing::debug!(%error, path = %module.path.display(), "no probes ahead"),
         }
