@@ -112,7 +112,7 @@ set edit:completion:arg-completer[jjleak] = {|@words|
             cand -T 'Number of stacks, or of verdicts, in text reports [default: 10]'
             cand --top 'Number of stacks, or of verdicts, in text reports [default: 10]'
             cand --report-sort 'Order of the stacks in reports: size, count, growth or age'
-            cand --format 'What to write at the end: text, json, svg, pprof, collapsed'
+            cand --format 'What to write at the end: text, json, svg, html, pprof, collapsed'
             cand --out 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]'
             cand --by 'What flame graphs and collapsed stacks show: bytes, objects, or both'
             cand --max-overhead 'Keep what profiling costs the process below this, in per cent of the CPU time that it uses itself; figures become estimates'

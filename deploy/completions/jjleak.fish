@@ -94,7 +94,7 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'B
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l settle -d 'Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a while. A process is judged when it has been watched for four times as long' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks, or of verdicts, in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'What to write at the end: text, json, svg, pprof, collapsed' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'What to write at the end: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'What flame graphs and collapsed stacks show: bytes, objects, or both' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-overhead -d 'Keep what profiling costs the process below this, in per cent of the CPU time that it uses itself; figures become estimates' -r
