@@ -11,6 +11,11 @@ use crate::allocators::{self, CallFollowing, Hints, ModuleAllocators, NamedAlloc
 /// Maximum size of an allocator table; a function takes about 80 bytes.
 const MAX_TABLE_BYTES: u64 = 1 << 20;
 
+/// Returns true if a path leads to a file through links, as `/lib/x86_64-linux-gnu/libc.so.6` does to one in `/usr/lib`.
+fn is_link_to(named: &Path, path: &Path) -> bool {
+    named.components().count() > 1 && fs::canonicalize(named).is_ok_and(|found| found == path)
+}
+
 /// Selection of allocators.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
@@ -42,7 +47,7 @@ impl Choice {
         elf: &[u8],
         debug_file: Option<&[u8]>,
     ) -> Result<ModuleAllocators, allocators::Error> {
-        let is_only = self.only.as_deref().map(|only| is_file(only, path));
+        let is_only = self.only.as_deref().map(|only| is_file(only, path) || is_link_to(only, path));
         let named: Vec<_> = self.named.iter().filter(|allocator| allocator.may_be_in(path)).collect();
         let following = self.following;
         let mut found = find_sites(elf, Hints { named: &named, debug_file, following })?;
@@ -94,4 +99,23 @@ fn read_table(path: &Path) -> Result<Vec<NamedAllocator>, Failure> {
             "correct the table as docs/allocators.md describes it",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_can_be_named_by_a_link_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let (file, link, other) = (folder.join("libc.so.6"), folder.join("link"), folder.join("other"));
+        fs::write(&file, "").unwrap();
+        fs::write(&other, "").unwrap();
+        symlink(&file, &link).unwrap();
+        assert!(is_link_to(&link, &file));
+        assert!(!is_link_to(&link, &other) && !is_link_to(Path::new("libc.so.6"), &file));
+    }
 }
