@@ -19,6 +19,11 @@ const STEPPED_CALLS: u32 = 20;
 /// Number of timings, of which the fastest counts: disturbances only make them longer.
 const TIMINGS: u32 = 3;
 
+/// Number of measurements, of which the first plausible one counts. Other programs with probes in the same file can disturb one.
+const ATTEMPTS: u32 = 5;
+/// Minimum cost of a breakpoint: entering and leaving the kernel takes longer on any processor.
+const LEAST_NS: f64 = 20.;
+
 /// Nanoseconds per breakpoint, with probe programs that do nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Traps {
@@ -31,6 +36,11 @@ pub struct Traps {
 }
 
 impl Traps {
+    /// Returns true if the probes were there while they were measured.
+    fn is_plausible(&self) -> bool {
+        self.emulated_ns > LEAST_NS && self.stepped_ns > LEAST_NS
+    }
+
     /// Mean cost of a probe at the end of a call, if all probed ends are hit equally often.
     #[must_use]
     pub(crate) fn exit_ns(self, exits: ExitCounts) -> f64 {
@@ -82,6 +92,10 @@ impl Calibration {
 }
 
 fn measure(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps> {
+    (0..ATTEMPTS).find_map(|_| measure_once(&attach).filter(Traps::is_plausible))
+}
+
+fn measure_once(attach: impl Fn(&[u64], bool) -> io::Result<OwnedFd>) -> Option<Traps> {
     let begun = Instant::now();
     let mappings = Mapping::all(Pid::new(std::process::id())?).ok()?;
     let place = |function: extern "C" fn()| offset(&mappings, function as *const () as u64);

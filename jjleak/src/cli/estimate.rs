@@ -53,7 +53,10 @@ async fn count(args: &Args, pid: Pid) -> Result<Estimate, Failure> {
     let _measuring = Measuring::begin().map_err(|_| unmeasured())?;
     let attachment = watch.attachment_mut();
     let calibration = attachment.calibrate().ok_or_else(unmeasured)?;
-    let traps = calibration.outcome().ok_or_else(unmeasured)?;
+    let traps = calibration.outcome().ok_or_else(|| {
+        let what = "the cost of a breakpoint on this machine cannot be measured: probes on jjleak itself are not hit";
+        Failure::new(OTHER, what, "try again; or profile the process for a moment: reports say what it costs")
+    })?;
     let (before, begin, cpu_before) = (attachment.runs(), Instant::now(), cpu_time(pid));
     // Printed after the start of counting: a reader may rely on all later calls being counted.
     tell(&format!("counting the calls of process {pid} for {}", duration(args.interval)));
