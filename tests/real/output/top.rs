@@ -1,9 +1,11 @@
 //! The live view in a real terminal, on a real process: its output, its keys, and the terminal afterwards.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 
 use jjleak::render::json::Document;
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::support::bounded::{self, SOON};
@@ -21,6 +23,14 @@ fn leaked(options: &str, environment: &[(&str, &str)]) -> (Ledger, Terminal) {
     ledger.open_books();
     ledger.run("malloc");
     (ledger, terminal)
+}
+
+/// The thread of a live view that reads keys.
+fn key_reader(program: u32) -> Pid {
+    let threads = fs::read_dir(format!("/proc/{program}/task")).unwrap().map(|thread| thread.unwrap());
+    let named = |thread: &DirEntry| fs::read_to_string(thread.path().join("comm")).unwrap() == "keys\n";
+    let thread = threads.into_iter().find(named).expect("a thread named keys");
+    Pid::from_raw(thread.file_name().to_str().unwrap().parse().unwrap())
 }
 
 /// Formats a number as `12,586,086`.
@@ -123,6 +133,31 @@ fn a_report_that_is_asked_for_comes_when_the_view_is_left() {
     terminal.press(&["q"]);
     let screen = terminal.assert_ended(0);
     assert!(screen.contains("stacks with outstanding allocations:"), "{screen}");
+}
+
+/// Regression test: the thread that found a resize and a key at once did not read the key before the next one.
+#[test]
+fn a_key_pressed_right_after_a_resize_is_read() {
+    require_program!("tmux");
+    let (mut ledger, terminal) = leaked("", &[]);
+    let live = ledger.books().live();
+    terminal.until(&format!("{} bytes", grouped(live.bytes)));
+
+    let reader = key_reader(terminal.program());
+    ptrace::seize(reader, ptrace::Options::empty()).unwrap();
+    ptrace::interrupt(reader).unwrap();
+    waitpid(reader, Some(WaitPidFlag::__WALL)).unwrap();
+    terminal.resize(100, 30);
+    terminal.until_so("the larger screen", |screen| screen.lines().count() == 30);
+    terminal.press(&["?"]);
+    // The thread now finds the resize and the key at once.
+    ptrace::detach(reader, None).unwrap();
+    terminal.until("Ctrl-L");
+    terminal.press(&["?"]);
+    terminal.until("CALL SITE");
+
+    terminal.press(&["q"]);
+    terminal.assert_ended(0);
 }
 
 #[test]
