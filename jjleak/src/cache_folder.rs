@@ -1,10 +1,11 @@
 //! Folder for cache files. Losing an entry affects speed only, so entries that another user could have written are
-//! ignored.
+//! ignored, and those not used for longest are deleted when the folder exceeds its limits.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
@@ -14,6 +15,10 @@ use tempfile::Builder;
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Limits of a folder: total size of the entries in bytes, and their number. An entry has up to 128 MiB, most have less than 1 MiB.
+const MAX_BYTES: u64 = 1 << 30;
+const MAX_ENTRIES: usize = 8192;
 
 /// A folder of cache files.
 #[derive(Debug, Clone)]
@@ -28,7 +33,8 @@ impl CacheFolder {
         Self { folder }
     }
 
-    /// Opens an entry. Fails with [`io::ErrorKind::PermissionDenied`] if another user could have written it.
+    /// Opens an entry, which counts as used now. Fails with [`io::ErrorKind::PermissionDenied`] if another user could have
+    /// written it.
     pub fn open(&self, name: &str) -> io::Result<File> {
         // Do not follow a symbolic link, and do not block on a named pipe that has no writer.
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
@@ -36,20 +42,44 @@ impl CacheFolder {
         let metadata = file.metadata()?;
         let is_ours = metadata.uid() == Uid::effective().as_raw() || metadata.uid() == 0;
         if metadata.is_file() && is_ours && metadata.mode() & WRITABLE_BY_OTHERS == 0 {
+            // Only its owner can set the time.
+            let _ = file.set_modified(SystemTime::now());
             Ok(file)
         } else {
             Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user could have written it"))
         }
     }
 
-    /// Writes an entry, replacing an older one of that name. Not synced: readers detect from the content what a crash cut
-    /// short.
+    /// Writes an entry, replacing an older one of that name, and deletes others if the folder is full. Not synced: readers detect
+    /// from the content what a crash cut short.
     pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.folder)?;
         let permissions = Permissions::from_mode(FILE_MODE);
         let mut file = Builder::new().prefix(".kept-").permissions(permissions).tempfile_in(&self.folder)?;
         file.write_all(content)?;
         file.persist(self.path(name))?;
+        self.shrink(MAX_BYTES, MAX_ENTRIES)
+    }
+
+    /// Deletes the entries not used for longest until the others keep within these limits.
+    fn shrink(&self, max_bytes: u64, max_entries: usize) -> io::Result<()> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.folder)?.flatten() {
+            // Another jjleak may have deleted it.
+            if let Ok(about) = entry.metadata()
+                && about.is_file()
+            {
+                entries.push((about.modified()?, about.len(), entry.path()));
+            }
+        }
+        entries.sort_unstable_by(|one, other| other.cmp(one));
+        let (mut bytes, mut count) = (0, 0);
+        for (_, size, path) in entries {
+            (bytes, count) = (bytes + size, count + 1);
+            if bytes > max_bytes || count > max_entries {
+                let _ = fs::remove_file(path);
+            }
+        }
         Ok(())
     }
 
@@ -57,5 +87,31 @@ impl CacheFolder {
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn entries_not_used_for_longest_are_deleted_when_the_folder_is_full() {
+        let place = TempDir::new().unwrap();
+        let folder = CacheFolder::new(place.path().to_owned());
+        for (age, name) in ["new", "newer", "used", "old"].into_iter().enumerate() {
+            folder.write(name, &[0; 10]).unwrap();
+            let time = SystemTime::now() - Duration::from_secs(60 * (age as u64 + 1));
+            File::open(folder.path(name)).unwrap().set_modified(time).unwrap();
+        }
+        let left = || ["new", "newer", "used", "old"].map(|name| folder.path(name).exists());
+        folder.open("used").unwrap();
+        folder.shrink(35, 4).unwrap();
+        assert_eq!(left(), [true, true, true, false]);
+        folder.shrink(40, 1).unwrap();
+        assert_eq!(left(), [false, false, true, false]);
     }
 }

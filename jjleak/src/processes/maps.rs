@@ -30,6 +30,13 @@ pub struct FileVersion {
 impl FileVersion {
     /// Placeholder for the code that the kernel maps into every process (vdso(7)), which is in no file.
     pub const VDSO: Self = Self { file: FileId { device: (0, 0), inode: u64::MAX }, changed: (0, 0) };
+
+    /// The fields in hex, separated by hyphens.
+    #[must_use]
+    pub fn key(&self) -> String {
+        let Self { file: FileId { device: (major, minor), inode }, changed: (seconds, nanoseconds) } = self;
+        format!("{major:x}-{minor:x}-{inode:x}-{seconds:x}-{nanoseconds:x}")
+    }
 }
 
 /// One line of `/proc/PID/maps`.

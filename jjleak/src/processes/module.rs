@@ -78,6 +78,12 @@ impl Module {
         &self.headers.build_id
     }
 
+    /// Key for caches on disk: the build ID, or the version of the file if it has none, as most files linked by LLD.
+    #[must_use]
+    pub fn key(&self) -> String {
+        if self.build_id().is_empty() { self.version.key() } else { self.build_id().to_owned() }
+    }
+
     /// Returns true if it exports a variable of this name that has the size of a pointer. Cached.
     #[must_use]
     pub fn exports_word(&self, name: &'static str) -> bool {

@@ -34,10 +34,10 @@ const STATISTICS_WORDS: usize = 4 + Unsupported::ALL.len();
 const HEADER_BYTES: usize = COVERED_AT + 3 * size_of::<u32>() + size_of::<u64>() + 4 * STATISTICS_WORDS;
 const MAX_FILE_BYTES: usize = HEADER_BYTES + MAX_ROWS * size_of::<Row>();
 
-/// Maximum length of a build ID that becomes a file name, in hex digits; usual ones have 16 to 40.
-const MAX_BUILD_ID_DIGITS: usize = 128;
+/// Maximum length of a key that becomes a file name. Usual build IDs have 16 to 40 digits.
+const MAX_KEY_CHARACTERS: usize = 128;
 
-/// A cache of compiled rows by build ID.
+/// A cache of compiled rows by the keys of their modules.
 ///
 /// Losing a file affects speed only. A file is recompiled and replaced if it is damaged, was made from other call frame
 /// information or by another version, or could have been written by another user.
@@ -65,11 +65,11 @@ impl RowCache {
         Self { files: files.into() }
     }
 
-    /// The rows of a module, from the cache or compiled, and compared with its code in either case. `build_id` is in hex; a
-    /// module without one is not cached.
-    pub fn rows<'data>(&self, build_id: &str, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
+    /// The rows of a module, from the cache or compiled, and compared with its code in either case. A module with an empty key is
+    /// not cached.
+    pub fn rows<'data>(&self, key: &str, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
         let frames = CallFrames::locate(elf)?;
-        let (Some(name), Some(files)) = (name(build_id), &self.files) else {
+        let (Some(name), Some(files)) = (name(key), &self.files) else {
             return verify(frames.compile()?, elf);
         };
         let source = frames.checksum();
@@ -98,11 +98,11 @@ fn load(files: &CacheFolder, name: &str, source: u32) -> Result<ModuleRows, Reje
     decode(&content, source)
 }
 
-/// File name for a build ID. Build IDs come from untrusted files: only hex digits are accepted.
-fn name(build_id: &str) -> Option<String> {
-    let valid = (1..=MAX_BUILD_ID_DIGITS).contains(&build_id.len())
-        && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    valid.then(|| format!("{build_id}.v{VERSION}"))
+/// File name for a key. Build IDs come from untrusted files: only hex digits and hyphens are accepted.
+fn name(key: &str) -> Option<String> {
+    let is_valid = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    let valid = (1..=MAX_KEY_CHARACTERS).contains(&key.len()) && key.bytes().all(is_valid);
+    valid.then(|| format!("{key}.v{VERSION}"))
 }
 
 fn encode(rows: &ModuleRows, source: u32) -> Vec<u8> {

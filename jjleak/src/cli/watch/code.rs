@@ -142,7 +142,7 @@ impl CodeFollower {
 /// Rows of a file, from the cache or compiled.
 pub(super) fn rows_of(module: &Module, cache: &RowCache) -> Result<VerifiedRows, String> {
     let parts = module.parts().map_err(|error| error.to_string())?;
-    cache.rows(module.build_id(), &parts).map_err(|error| error.to_string())
+    cache.rows(&module.key(), &parts).map_err(|error| error.to_string())
 }
 
 /// Folder of the cache: the system's for root, the user's otherwise (XDG Base Directory Specification), none without

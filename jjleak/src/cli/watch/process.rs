@@ -122,12 +122,11 @@ impl Watched {
         self.image.slot()
     }
 
-    /// Identity of its program, if that has a build ID. A script has its interpreter's build ID, and a name of its
-    /// own.
+    /// Identity of its program. A script has its interpreter's key, and a name of its own.
     pub(super) fn program(&self) -> Option<Program> {
         let mut modules = self.modules.iter().map(|(_, module)| module);
         let module = modules.find(|module| module.path == self.process.exe)?;
-        Program::new(module.build_id(), &self.process.comm)
+        Some(Program::new(&module.key(), &self.process.comm))
     }
 
     pub(super) const fn pid(&self) -> Pid {

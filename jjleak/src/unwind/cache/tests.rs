@@ -1,13 +1,13 @@
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
 };
 
 use tempfile::TempDir;
 
 use super::*;
+use crate::processes::FileVersion;
 use crate::unwind::{
     compile,
     test_elf::{AT_ENTRY, CODE_ADDRESS, Frames, TestElf},
@@ -41,10 +41,10 @@ impl Fixture {
 
     /// Requests the rows of `elf`; returns true if the file was not rewritten.
     fn is_used(&self, elf: &[u8]) -> bool {
-        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-        File::open(self.file()).unwrap().set_modified(long_ago).unwrap();
+        let inode = || fs::metadata(self.file()).unwrap().ino();
+        let before = inode();
         assert_eq!(self.cache.rows(BUILD_ID, elf).unwrap().rows(), &compile(elf).unwrap());
-        fs::metadata(self.file()).unwrap().modified().unwrap() == long_ago
+        inode() == before
     }
 }
 
@@ -128,13 +128,24 @@ fn a_link_is_not_followed() {
 }
 
 #[test]
-fn a_build_id_that_is_no_hex_number_names_no_file() {
+fn a_key_that_is_not_of_hex_digits_names_no_file() {
     let fixture = Fixture::new();
     let elf = module(64);
-    for build_id in ["", "../../etc/passwd", "xyz", &"0".repeat(MAX_BUILD_ID_DIGITS + 1)] {
-        assert_eq!(fixture.cache.rows(build_id, &*elf).unwrap().rows(), &compile(&*elf).unwrap());
+    for key in ["", "../../etc/passwd", "xyz", &"0".repeat(MAX_KEY_CHARACTERS + 1)] {
+        assert_eq!(fixture.cache.rows(key, &*elf).unwrap().rows(), &compile(&*elf).unwrap());
     }
     assert_eq!(files(fixture.folder.path()), 0);
+}
+
+#[test]
+fn rows_of_a_file_without_a_build_id_are_kept_by_its_version() {
+    let fixture = Fixture::new();
+    let elf = module(64);
+    let key = FileVersion::VDSO.key();
+    let compiled = fixture.cache.rows(&key, &*elf).unwrap();
+    let kept = fixture.cache.files.as_ref().unwrap().open(&name(&key).unwrap());
+    assert!(kept.unwrap().metadata().unwrap().len() > HEADER_BYTES as u64);
+    assert_eq!(fixture.cache.rows(&key, &*elf).unwrap(), compiled);
 }
 
 #[test]
