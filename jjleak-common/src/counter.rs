@@ -84,7 +84,7 @@ counters! {
     LateProbes = "late_probes", Loss;
     /// A program that the process ran was over before jjleak had put probes into its allocator, or had read its file; what it allocated is missing.
     UnseenProgram = "unseen_program", Loss;
-    /// A process was over before jjleak had found a file whose code was on one of its stacks; what an allocator in that file gave is missing.
+    /// A process was over before jjleak could open a file that it had mapped, or records of mapped files were lost; allocations by an allocator in that file are missing.
     UnseenFile = "unseen_file", Loss;
     /// A file that the process maps has an allocator, or a function of one, that jjleak cannot follow; what it gives is missing.
     UnfollowedAllocator = "unfollowed_allocator", Loss;

@@ -6,6 +6,7 @@
 mod calibration;
 mod error;
 mod events;
+mod file_records;
 mod hints;
 mod kernel_log;
 mod kernel_offsets;
@@ -42,6 +43,7 @@ pub use calibration::{Calibration, Traps};
 pub use error::Error;
 pub(crate) use error::is_missing_key;
 pub use events::Events;
+pub use file_records::{FileRecord, FileRecords, Recorded, RecordedFile};
 pub use hints::{BegunProgram, Hints, MappedCode, Told};
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};

@@ -10,7 +10,6 @@ mod exit;
 mod exports;
 mod headers;
 mod identity;
-mod inodes;
 mod launch;
 mod layout;
 mod mapped_file;

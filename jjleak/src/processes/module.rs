@@ -157,8 +157,12 @@ impl ModuleFiles {
     /// The file in this version, if it is open.
     #[must_use]
     pub fn find(&self, version: FileVersion) -> Option<Rc<Module>> {
-        let module = self.open.get(&version.file).and_then(Weak::upgrade);
-        module.filter(|module| module.version == version)
+        self.find_file(version.file).filter(|module| module.version == version)
+    }
+
+    /// The file, if it is open. Its inode number cannot be reused meanwhile.
+    pub(super) fn find_file(&self, file: FileId) -> Option<Rc<Module>> {
+        self.open.get(&file).and_then(Weak::upgrade)
     }
 
     /// Opens a file that a process maps, unless it is open.
@@ -194,7 +198,7 @@ impl ModuleFiles {
     }
 
     fn known(&self, file: FileId) -> Option<Rc<Module>> {
-        self.open.get(&file).and_then(Weak::upgrade).filter(|module| !module.has_changed())
+        self.find_file(file).filter(|module| !module.has_changed())
     }
 
     fn keep(&mut self, module: Module) -> Rc<Module> {

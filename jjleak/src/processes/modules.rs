@@ -91,6 +91,12 @@ impl ModuleTable {
         self.regions.map(addresses, identity, FilePlace { module, offset: file_offset, addend });
     }
 
+    /// Returns true if the process maps this file or has mapped it.
+    #[must_use]
+    pub fn maps(&self, file: FileId) -> bool {
+        self.by_file.contains_key(&file)
+    }
+
     /// The file of a mapping, and the address of the mapping's start before relocation.
     #[must_use]
     pub fn place(&self, mapping: &Mapping) -> Option<(FileVersion, u64)> {

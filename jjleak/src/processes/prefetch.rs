@@ -81,13 +81,19 @@ impl ModuleFiles {
             search.add_needed(&path, &dynamic_of(&module));
             expected.push(module);
         }
+        tracing::debug!(
+            files = expected.len(),
+            left = search.waiting.len(),
+            seconds = search.begin.elapsed().as_secs_f64(),
+            "expected files"
+        );
         expected
     }
 }
 
 /// State of a search.
 struct Search {
-    end: Instant,
+    begin: Instant,
     folders_left: usize,
     known: HashSet<PathBuf>,
     /// Folders of the program's libraries.
@@ -98,7 +104,7 @@ struct Search {
 impl Search {
     fn new() -> Self {
         Self {
-            end: Instant::now() + MAX_TIME,
+            begin: Instant::now(),
             folders_left: MAX_FOLDERS,
             known: HashSet::new(),
             folders: HashSet::new(),
@@ -107,7 +113,7 @@ impl Search {
     }
 
     fn is_over(&self) -> bool {
-        Instant::now() >= self.end
+        self.begin.elapsed() >= MAX_TIME
     }
 
     /// Adds the libraries in a folder.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use object::elf::ELFMAG;
 
 use super::prefetch::{MAX_FOLDERS, SYSTEM, dynamic_of};
-use super::{FileVersion, Module, ModuleFiles, Pid};
+use super::{FileId, FileVersion, Module, ModuleFiles, Pid};
 
 /// Maximum number of libraries of a program to look up. Large programs need about a hundred.
 const MAX_NEEDED: usize = 256;
@@ -61,6 +61,16 @@ impl ModuleFiles {
             Some((pid, module))
         };
         pids.iter().find_map(|pid| inside(self, *pid))
+    }
+
+    /// Opens a file that a process has mapped, if it is open already, or its path still leads to it in the root of one of these
+    /// processes.
+    pub fn open_recorded(&mut self, pids: &[Pid], path: &Path, file: FileId) -> Option<Rc<Module>> {
+        if let Some(module) = self.find_file(file) {
+            return Some(module);
+        }
+        let opened = pids.iter().filter_map(|pid| self.open_in_root(*pid, path).ok());
+        opened.into_iter().find(|module| module.version.file == file)
     }
 
     /// Finds the libraries of a program by name, in the root of a process. Searches like the loader, without its environment

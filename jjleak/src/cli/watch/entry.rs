@@ -245,7 +245,7 @@ impl Watch {
         let mut watched = Watched::new(process, tracked.image);
         warn_narrow(&watched);
         watched.forked_from = tracked.forked_from;
-        watched.known_ns = tracked.since_ns;
+        (watched.image_since_ns, watched.known_ns) = (tracked.since_ns, tracked.since_ns);
         watched.is_armed = true;
         if let Some(parent) = self.parent(tracked) {
             watched.modules = parent.modules.of_child();

@@ -1,14 +1,15 @@
-//! Mapped code that the kernel side found on stacks, in files that a process may have mapped and left before jjleak
-//! read its mappings.
+//! Files that a process may have mapped and left before jjleak read its mappings: those with code that the kernel side found
+//! on stacks, and those that the kernel has recorded.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::rc::Rc;
 
+use jjleak_common::process::ProcessSlot;
+
 use super::Watch;
 use super::process::Watched;
-use crate::attach::{Following, MappedCode};
-use crate::processes::Module;
+use crate::attach::{Following, MappedCode, RecordedFile};
+use crate::processes::{FileId, FileVersion, Module};
 
 impl Watch {
     /// Adds the mappings that the kernel side has reported for the process's program, if their files are open. The
@@ -20,19 +21,57 @@ impl Watch {
         }
     }
 
-    /// Closes an image whose program is over. Searches by inode for the files of reported mappings that were never
-    /// opened, and counts those not found, as well as allocators without probes.
+    /// Closes the images of processes that have ended.
+    pub(super) fn close_images(&mut self, ended: &[ProcessSlot]) {
+        for slot in ended {
+            if let Some(mut watched) = self.processes.remove(slot) {
+                self.close_image(&mut watched);
+                self.processes.insert(*slot, watched);
+            }
+        }
+    }
+
+    /// Closes an image whose program is over: adds the files that it mapped since the last scan, counts those that cannot be
+    /// found any more, and allocators without probes.
     pub(super) fn close_image(&mut self, watched: &mut Watched) {
         if watched.closed.replace(watched.image) == Some(watched.image) || !watched.is_armed {
             return;
         }
-        let reported = self.learn_open(watched);
-        if !reported.is_empty() {
-            self.search(watched, &reported);
+        // All records, now that the program is over.
+        self.receive_files();
+        self.learn_recorded(watched);
+        if self.file_log.has_lost(watched.looked_ns.max(watched.image_since_ns)) {
+            let unknown = FileId { device: (0, 0), inode: 0 };
+            note_unseen(watched, unknown, Path::new("unknown: the kernel had no room for records"));
+        }
+        for code in self.learn_open(watched) {
+            note_unseen(watched, code.file.file, Path::new("unknown"));
         }
         let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
         for module in &modules {
             self.note_missed(watched, module);
+        }
+    }
+
+    /// Adds the files that the image has mapped by the kernel's records.
+    fn learn_recorded(&mut self, watched: &mut Watched) {
+        let begun = self.begun.iter().find(|program| program.image == watched.image);
+        // The program itself is judged separately.
+        let is_program = |file: FileId| {
+            begun.and_then(|program| program.file).is_some_and(|version| version.file.inode == file.inode)
+        };
+        let recorded = self.file_log.of(watched.pid().number().get(), watched.image_since_ns);
+        let new: Vec<_> = recorded.filter(|file| !watched.modules.maps(file.file)).cloned().collect();
+        if new.is_empty() {
+            return;
+        }
+        let roots = self.roots(watched.pid(), begun.and_then(|program| program.mount_namespace));
+        for RecordedFile { addresses, file_offset, file, path } in new {
+            match self.files.open_recorded(&roots, &path, file) {
+                Some(module) => watched.modules.learn(&addresses, file_offset, module),
+                None if is_program(file) => {}
+                None => note_unseen(watched, file, &path),
+            }
         }
     }
 
@@ -47,28 +86,6 @@ impl Watch {
             })
         });
         reported
-    }
-
-    /// Searches for the files of code that a finished program mapped.
-    fn search(&mut self, watched: &mut Watched, reported: &[MappedCode]) {
-        let earlier = self.started.as_ref().map(|program| self.earlier.of(program)).unwrap_or_default();
-        let earlier = earlier.iter().filter_map(|path| path.parent());
-        let folders: HashSet<_> =
-            watched.modules.folders().into_iter().chain(earlier).map(Path::to_path_buf).collect();
-        let wanted = reported.iter().map(|code| code.file).collect();
-        let found = self.files.find_in_folders(watched.pid(), folders.into_iter(), &wanted);
-        for code in reported {
-            if let Some(module) = found.iter().find(|module| module.version == code.file) {
-                watched.modules.learn(&code.addresses, code.file_offset, Rc::clone(module));
-            } else if watched.unseen_files.add(watched.image, code.file) {
-                tracing::warn!(
-                    "process {} was over before a file that it mapped could be found (inode {}): what an allocator in it \
-                     gave is not counted",
-                    watched.pid(),
-                    code.file.file.inode
-                );
-            }
-        }
     }
 
     /// Counts a file of a finished program if it has an allocator without probes.
@@ -100,5 +117,18 @@ impl Watch {
     pub(super) fn forget_reported(&mut self) {
         let images = self.attachment.processes().images();
         self.learned.retain(|image, _| images.is_current(*image));
+    }
+}
+
+/// Counts a file that an image has mapped and that cannot be found any more.
+fn note_unseen(watched: &mut Watched, file: FileId, path: &Path) {
+    if watched.unseen_files.add(watched.image, FileVersion { file, changed: (0, 0) }) {
+        tracing::warn!(
+            "process {} was over before a file that it mapped could be found ({}; inode {}): what an allocator in it gave is \
+             not counted",
+            watched.pid(),
+            path.display(),
+            file.inode
+        );
     }
 }

@@ -13,6 +13,7 @@ mod code;
 mod dead;
 mod earlier;
 mod entry;
+mod file_log;
 mod image_files;
 mod jvm;
 mod keep_up;
@@ -26,7 +27,7 @@ mod programs;
 mod threads;
 mod wanted;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,7 +39,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Failure;
 use super::choice::Choice;
 use crate::analyze::{Growth, Histories};
-use crate::attach::{Attachment, BegunProgram, Drained, Following, MappedCode, Settings, Told};
+use crate::attach::{Attachment, BegunProgram, Drained, Following, MappedCode, Settings, Told, now_ns};
 use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
 use crate::cost::{Bound, Meter};
@@ -52,6 +53,7 @@ use children::Children;
 use code::{CodeFollower, cache_folder};
 use dead::Dead;
 use earlier::{EarlierRuns, Program};
+use file_log::FileLog;
 use mappings::Mappings;
 use process::Watched;
 use threads::ThreadRoots;
@@ -102,6 +104,8 @@ pub(super) struct Watch {
     processes: BTreeMap<ProcessSlot, Watched>,
     children: Children,
     dead: Dead,
+    /// Files that processes have mapped.
+    file_log: FileLog,
     /// Mappings that the kernel side has reported and no scan has found yet.
     learned: HashMap<ImageId, Vec<MappedCode>>,
     /// Started programs without a verdict yet.
@@ -125,6 +129,7 @@ impl Watch {
         let (kept, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
         let ahead = LookAhead::begin(pids, &choice, kept.as_ref());
         let mut attachment = Attachment::load(settings)?;
+        let file_log = FileLog::begin();
         // Probes of a file apply to every process that runs its code, including those with a system call filter.
         if settings.following != Following::Nobody {
             attachment.try_returns()?;
@@ -156,6 +161,7 @@ impl Watch {
             processes: BTreeMap::new(),
             children: Children::default(),
             dead: Dead::default(),
+            file_log,
             learned: HashMap::new(),
             begun: Vec::new(),
             started: None,
@@ -181,11 +187,23 @@ impl Watch {
         self.mappings.receive()
     }
 
-    /// Waits until a process has ended. Cancel-safe.
+    /// Takes the records of mapped files.
+    fn receive_files(&mut self) {
+        self.file_log.receive(now_ns());
+    }
+
+    /// Waits until a process has ended, and meanwhile takes records of mapped files before there is no room for more.
+    /// Cancel-safe.
     pub(super) async fn next_ending(&mut self) {
-        // The channel never closes, because `self` keeps the sender.
-        if let Some(slot) = self.endings.1.recv().await {
-            self.note_ending(slot);
+        loop {
+            tokio::select! {
+                // The channel never closes, because `self` keeps the sender.
+                Some(slot) = self.endings.1.recv() => {
+                    self.note_ending(slot);
+                    break;
+                }
+                () = self.file_log.wait() => self.receive_files(),
+            }
         }
         while let Ok(slot) = self.endings.1.try_recv() {
             self.note_ending(slot);
@@ -211,6 +229,7 @@ impl Watch {
 
     /// Updates the processes in these slots, and adds new processes. Returns true if anything was new.
     fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Failure> {
+        self.receive_files();
         let mut news = self.adopt_new()?;
         for slot in slots {
             news |= self.keep_up(*slot)?;
@@ -231,6 +250,9 @@ impl Watch {
         let images = self.attachment.processes().images();
         self.mappings.forget(&images);
         self.forget_reported();
+        let pids: HashSet<u32> =
+            self.processes.values().map(|watched| watched.pid().number().get()).collect();
+        self.file_log.forget_others(now_ns(), |pid| pids.contains(&pid));
         let rows = self.dead.sweep(&mut self.attachment, &mut self.collector)?;
         self.names.forget(&rows);
         self.threads.forget(&rows);

@@ -27,6 +27,8 @@ use crate::profile::{ProcessInfo, ProcessKind};
 pub(super) struct Watched {
     pub(super) process: Process,
     pub(super) image: ImageId,
+    /// Begin of the image if it began while jjleak looked, or of watching, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) image_since_ns: u64,
     /// Process of which its memory is a copy, until it runs another program.
     pub(super) forked_from: Option<Pid>,
     pub(super) command: Option<Running>,
@@ -88,6 +90,7 @@ impl Watched {
             spending: Spending::begin(process.pid),
             process,
             image,
+            image_since_ns: now_ns(),
             forked_from: None,
             command: None,
             started: None,
@@ -170,7 +173,7 @@ impl Watched {
     /// Begins another image: the process runs another program, and the mappings of the old one are gone.
     pub(super) fn begin_image(&mut self, tracked: &Tracked) {
         self.image = tracked.image;
-        self.known_ns = tracked.since_ns;
+        (self.image_since_ns, self.known_ns) = (tracked.since_ns, tracked.since_ns);
         self.forked_from = tracked.forked_from;
         self.modules = ModuleTable::default();
         self.jvm = WatchedJvm::default();

@@ -138,10 +138,11 @@ impl Watch {
 
     /// Takes the last profiles of processes that have ended, and stops accounting for them.
     pub(in crate::cli) fn close(&mut self) -> Result<Vec<Profile>, Failure> {
-        self.judge_programs();
         let ended = |watched: &Watched| watched.ended.is_some();
         let slots: Vec<_> =
             self.processes.iter().filter(|(_, watched)| ended(watched)).map(|(slot, _)| *slot).collect();
+        self.close_images(&slots);
+        self.judge_programs();
         if slots.is_empty() {
             return Ok(Vec::new());
         }

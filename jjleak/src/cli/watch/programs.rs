@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use super::Watch;
 use super::process::Watched;
-use crate::attach::{BegunProgram, Following, Scope};
+use crate::attach::{BegunProgram, Following, RecordedFile, Scope};
 use crate::cli::Failure;
-use crate::processes::{self, Launch, Module, Pid};
+use crate::processes::{self, Launch, Module, Pid, ProgramFiles};
 
 /// Maximum number of processes in whose root folders a file is searched for.
 const MAX_ROOTS: usize = 16;
@@ -57,10 +57,17 @@ impl Watch {
         if is_current && watched.ended.is_none() {
             return Verdict::Runs;
         }
+        // All records, now that the program is over.
+        self.receive_files();
         let pid = watched.pid();
         let was_seen = watched.was_seen(program.image);
         let known = program.file.and_then(|version| self.files.find(version));
-        let path = known.as_ref().map_or(&program.path, |module| &module.path).clone();
+        let recorded: Vec<_> = self.file_log.of(pid.number().get(), program.at_ns).cloned().collect();
+        let is_program =
+            |file: &&RecordedFile| program.file.is_some_and(|version| version.file.inode == file.file.inode);
+        let recorded_path = recorded.iter().find(is_program).map(|file| &file.path);
+        let known_path = known.as_ref().map(|module| &module.path);
+        let path = known_path.or(recorded_path).unwrap_or(&program.path).clone();
         let roots = self.roots(pid, program.mount_namespace);
         let found = self.files.open_program(&roots, &path, program.file);
         if found.is_none() && was_seen {
@@ -68,11 +75,15 @@ impl Watch {
         }
         // A deleted program may still be open in jjleak, and its libraries are those of a similar process.
         let found =
-            found.or_else(|| roots.into_iter().find(|root| root.proc_file("root/").exists()).zip(known));
+            found.or_else(|| roots.iter().copied().find(|root| root.proc_file("root/").exists()).zip(known));
         let Some((root, module)) = found else {
             return Verdict::Missed(program.path.clone(), "was over before it could be read");
         };
-        let files = self.files.needed_by(root, &module);
+        let files = if recorded.is_empty() || self.file_log.has_lost(program.at_ns) {
+            self.files.needed_by(root, &module)
+        } else {
+            self.open_recorded(&roots, &module, &recorded)
+        };
         if !was_seen && let Some(started) = &self.started {
             self.earlier.add(started, files.modules.iter().map(|module| module.path.clone()));
         }
@@ -98,6 +109,21 @@ impl Watch {
         }
     }
 
+    /// Opens the files that a program has mapped by the kernel's records.
+    fn open_recorded(&mut self, roots: &[Pid], program: &Rc<Module>, files: &[RecordedFile]) -> ProgramFiles {
+        let (mut modules, mut lacks) = (vec![Rc::clone(program)], false);
+        for RecordedFile { file, path, .. } in files {
+            match self.files.open_recorded(roots, path, *file) {
+                Some(module) if !modules.iter().any(|known| known.version == module.version) => {
+                    modules.push(module);
+                }
+                Some(_) => {}
+                None => lacks |= *file != program.version.file,
+            }
+        }
+        ProgramFiles { modules, lacks }
+    }
+
     /// Counts the files with allocators that cannot be followed.
     pub(super) fn note_unfollowed(&self, watched: &mut Watched) {
         let unfollowed = watched.modules.iter().filter(|(_, module)| self.allocators.is_unfollowed(module));
@@ -110,7 +136,7 @@ impl Watch {
     /// Processes whose root folders may contain the files of a process that is gone: itself, jjleak, and others in
     /// its mount namespace. Profiled ones come before other processes, because their root can differ from that of
     /// their namespace (`chroot`).
-    fn roots(&self, pid: Pid, namespace: Option<u64>) -> Vec<Pid> {
+    pub(super) fn roots(&self, pid: Pid, namespace: Option<u64>) -> Vec<Pid> {
         let is_in = |other: &Pid| namespace.is_none() || processes::mount_namespace(*other) == namespace;
         let own = Pid::new(std::process::id()).filter(is_in);
         let mut roots: Vec<_> = [pid].into_iter().chain(own).collect();

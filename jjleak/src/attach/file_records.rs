@@ -1,0 +1,150 @@
+//! The kernel's records of programs begun and files mapped for execution, made for profilers (`perf_event_open(2)`).
+//!
+//! They contain paths, which BPF programs cannot read, and so lead to files of processes that are over.
+
+use std::ffi::OsStr;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use aya::util::online_cpus;
+use perf_event::data::{self, Mmap2, Record};
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, SampleFlag, Sampler};
+use rustix::event::epoll;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::processes::FileId;
+
+/// Size of a CPU's buffer. A record has some 150 bytes; the buffer is readable when it is half full.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Flag of a record about a name that is a new program's (`PERF_RECORD_MISC_COMM_EXEC`).
+const IS_EXEC: u16 = 1 << 13;
+
+/// Buffers of the records of all processes, one for each CPU.
+pub struct FileRecords {
+    buffers: Vec<Sampler>,
+    waiting: AsyncFd<OwnedFd>,
+}
+
+/// A record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRecord {
+    /// PID of the process.
+    pub pid: u32,
+    /// Time in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// What the process did.
+    pub what: Recorded,
+}
+
+/// Action of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// It began a program. Files mapped before are not mapped any more.
+    Program,
+    /// It mapped a file for execution.
+    File(RecordedFile),
+}
+
+/// A file mapped for execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedFile {
+    /// Address range.
+    pub addresses: Range<u64>,
+    /// File offset of the first address.
+    pub file_offset: u64,
+    /// The file.
+    pub file: FileId,
+    /// Path of the file in the root of the process.
+    pub path: PathBuf,
+}
+
+impl FileRecords {
+    /// Begins to record on all CPUs that are online. Fails without the privilege to observe all processes. Requires a running
+    /// tokio runtime.
+    pub fn begin() -> io::Result<Self> {
+        let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let cpus = online_cpus().map_err(|(_, error)| error)?;
+        let buffers = cpus.into_iter().map(|cpu| record(cpu as usize)).collect::<io::Result<Vec<_>>>()?;
+        for buffer in &buffers {
+            // SAFETY: the buffer keeps its descriptor open as long as it lives.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(buffer.as_raw_fd()) };
+            epoll::add(&waiting, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        // SAFETY: the descriptor is owned, and never replaced.
+        let waiting = unsafe { AsyncFd::register_with_interest(waiting, Interest::READABLE) }?;
+        Ok(Self { buffers, waiting })
+    }
+
+    /// Waits until a buffer is half full. Cancel-safe.
+    pub async fn wait(&self) {
+        // An error means that the runtime is shutting down.
+        if let Ok(mut guard) = self.waiting.readable().await {
+            guard.clear_ready();
+        }
+    }
+
+    /// Takes the pending records, those of a process in any order. Returns the number of records lost for lack of room.
+    pub fn take(&mut self, mut each: impl FnMut(FileRecord)) -> u64 {
+        let mut lost = 0;
+        for buffer in &mut self.buffers {
+            while let Some(record) = buffer.next_record() {
+                let is_exec = record.misc() & IS_EXEC != 0;
+                match record.parse_record() {
+                    Ok(Record::Lost(data::Lost { lost: number, .. })) => lost += number,
+                    Ok(parsed) => {
+                        if let Some((pid, what)) = read(&parsed, is_exec) {
+                            each(FileRecord { pid, at_ns: time(&record.to_contiguous()), what });
+                        }
+                    }
+                    Err(_) => lost += 1,
+                }
+            }
+        }
+        lost
+    }
+}
+
+fn record(cpu: usize) -> io::Result<Sampler> {
+    let mut builder = Builder::new(Software::DUMMY);
+    builder.any_pid().one_cpu(cpu).mmap(true).mmap2(true).comm(true).comm_exec(true);
+    builder.sample(SampleFlag::TIME).sample_id_all(true).clockid(Clock::MONOTONIC);
+    builder.wakeup_watermark(BUFFER_BYTES / 2).enabled(true);
+    builder.build()?.sampled(BUFFER_BYTES)
+}
+
+/// Process and content of a record; `None` for others than those described above, and for processes of other PID namespaces.
+fn read(record: &Record<'_>, is_exec: bool) -> Option<(u32, Recorded)> {
+    let (pid, what) = match record {
+        Record::Comm(name) if is_exec => (name.pid, Recorded::Program),
+        Record::Mmap2(mapping) => (mapping.pid, Recorded::File(file(mapping)?)),
+        _ => return None,
+    };
+    (pid != 0).then_some((pid, what))
+}
+
+/// The mapped file. `None` for memory of no file, and for what is a file in name only.
+fn file(mapping: &Mmap2<'_>) -> Option<RecordedFile> {
+    let length = mapping.filename.iter().position(|byte| *byte == 0).unwrap_or(mapping.filename.len());
+    let path = Path::new(OsStr::from_bytes(&mapping.filename[..length]));
+    // `//anon` is memory of no file. Files made by memfd_create(2) have no path; runtimes map code that they have generated so.
+    let has_path =
+        path.is_absolute() && !path.starts_with("/memfd:") && mapping.filename.get(1) != Some(&b'/');
+    let file = FileId { device: (mapping.maj()?, mapping.min()?), inode: mapping.ino()? };
+    (has_path && file.inode != 0).then(|| RecordedFile {
+        addresses: mapping.addr..mapping.addr.saturating_add(mapping.len),
+        file_offset: mapping.pgoff,
+        file,
+        path: path.to_path_buf(),
+    })
+}
+
+/// Time of a record: its last field.
+fn time(record: &[u8]) -> u64 {
+    record.last_chunk().map_or(0, |time| u64::from_ne_bytes(*time))
+}
