@@ -1,30 +1,18 @@
 //! Every way to lose or distort data, each with a name that reaches the user.
 
+use crate::named::named_variants;
 use crate::process::MAX_PROCESSES;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $kind:ident;)+) => {
-        /// Something that went wrong, or is worth knowing, in the kernel side.
+        /// An event in the kernel side that affects the figures or explains them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u32)]
         pub enum Counter { $($(#[doc = $doc])+ $variant,)+ }
 
+        named_variants! { Counter: $($(#[doc = $doc])+ $variant = $name;)+ }
+
         impl Counter {
-            /// All counters, in the order of their index.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The name in reports, JSON and metrics.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)+ }
-            }
-
-            /// One sentence for the user: what happened and what it does to the figures.
-            #[must_use]
-            pub const fn meaning(self) -> &'static str {
-                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
-            }
-
             /// Effect of a nonzero value on the figures.
             #[must_use]
             pub const fn kind(self) -> Kind {
@@ -48,75 +36,75 @@ counters! {
     LiveTableFull = "live_table_full", Loss;
     /// Bytes of the allocations that were not recorded because the live table was full.
     LiveTableFullBytes = "live_table_full_bytes", Loss;
-    /// An allocation was recorded without its stack because the stack table was full; its bytes stand under no stack.
+    /// An allocation was recorded without its stack because the stack table was full; its bytes are counted under no stack.
     StackTableFull = "stack_table_full", Loss;
-    /// A new stack was recorded without its frames because the frame storage was full; its bytes stand under a stack without frames.
+    /// A new stack was recorded without its frames because the frame storage was full; its bytes are counted under a stack without frames.
     FrameStorageFull = "frame_storage_full", Loss;
     /// An allocation was recorded without its stack because all scratch buffers of the CPU were in use.
     ScratchBusy = "scratch_busy", Loss;
-    /// An allocation call was not followed because the kernel gave no memory for its pending record.
+    /// An allocation call was not followed because the kernel had no memory for its pending record; its block is missing.
     PendingFull = "pending_full", Loss;
-    /// An allocation was recorded without its thread because the kernel gave no memory for what is known of it; its bytes stand under no thread.
+    /// An allocation was recorded without its thread because the kernel had no memory for the thread's data; its bytes are counted under no thread.
     UnknownThread = "unknown_thread", Loss;
-    /// An allocation call never returned (longjmp, exception, or a return the kernel missed); its pending record was dropped.
+    /// An allocation call never returned (longjmp, exception, or a missed return); its pending record was dropped.
     StalePending = "stale_pending", Loss;
-    /// An allocation call was taken for a part of another one that then never returned; its block is missing.
+    /// An allocation call was taken for a part of another call that never returned; its block is missing.
     MutedCall = "muted_call", Loss;
-    /// The thread that the probes were bound to was gone (the main thread ended, or another one called exec); what was allocated until jjleak bound them to another one is missing.
+    /// The thread that the probes were bound to ended, or another thread called exec; allocations are missing until jjleak has bound the probes to another thread.
     ProbesUnbound = "probes_unbound", Loss;
     /// An allocation returned without a pending record: the call was already running when jjleak attached, or its entry was missed.
     ReturnWithoutEntry = "return_without_entry", Note;
-    /// A block was recorded at an address already recorded as live: the free between was missed, and the older record was replaced.
+    /// A block was recorded at the address of a live block: the free in between was missed, and the older record was replaced.
     MissedFree = "missed_free", Loss;
     /// The result of a successful allocation could not be read from the target's memory; its bytes are missing.
     ResultUnreadable = "result_unreadable", Loss;
-    /// A block was freed that is not in the table: it was allocated before jjleak attached, filtered by size, or counted among the losses; or a thread ended, and glibc freed what it had kept for it, though that was free already.
+    /// A freed block is not in the table: it was allocated before jjleak attached, filtered by size, or lost; or glibc freed its cache of free blocks when a thread ended.
     UnknownFree = "unknown_free", Note;
-    /// A thread ended, and the last that it had freed were blocks that are not in the table, by the C library itself: what the library had kept for it. They count among the others, too.
+    /// At the end of a thread, the C library freed blocks that are not in the table: its cache for the thread. They count as unknown frees, too.
     FreedByCLibrary = "freed_by_c_library", Note;
-    /// An allocation by a function that does not call malloc was not followed: an operator new whose code jjleak does not understand, or the strdup of a sanitizer; its bytes are missing.
+    /// An allocation by a function that does not call malloc was not followed: an operator new with unknown code, or a sanitizer's strdup; its bytes are missing.
     UnseenAllocation = "unseen_allocation", Loss;
-    /// A block was freed that the process was born with: its memory is a copy of its parent's.
+    /// A freed block was inherited from the parent process at fork.
     InheritedFree = "inherited_free", Note;
-    /// A process ran so many programs one after the other that what an earlier one had left could be taken for a later one's; its figures can be wrong.
+    /// A process ran more programs one after the other than jjleak tells apart; blocks of an earlier program can be counted as a later one's.
     ImageReused = "image_reused", Loss;
-    /// An allocator's probes were put into a process that had it loaded already: what it gave before is missing.
+    /// A process had loaded an allocator before jjleak placed its probes; earlier allocations are missing.
     LateProbes = "late_probes", Loss;
-    /// A program that the process ran was over before jjleak had put probes into its allocator, or had read its file; what it allocated is missing.
+    /// A program ended before jjleak had placed probes in its allocator, or had read its file; its allocations are missing.
     UnseenProgram = "unseen_program", Loss;
-    /// A process was over before jjleak could open a file that it had mapped, or records of mapped files were lost; allocations by an allocator in that file are missing.
+    /// A process ended before jjleak could open a file that it had mapped, or records of mapped files were lost; allocations by an allocator in that file are missing.
     UnseenFile = "unseen_file", Loss;
-    /// A file that the process maps has an allocator, or a function of one, that jjleak cannot follow; what it gives is missing.
+    /// A mapped file has an allocator, or a function of one, that jjleak cannot follow; its allocations are missing.
     UnfollowedAllocator = "unfollowed_allocator", Loss;
-    /// A process that should be profiled was not, because the process table was full.
+    /// A process was not profiled because the process table was full.
     ProcessTableFull = "process_table_full", Loss;
-    /// Since jjleak began, the kernel has left out a run of one of its programs, as it does when that is running on the same processor already; whichever process of the host it was for, and jjleak's programs look at many that are not profiled.
+    /// Since jjleak began, the kernel has skipped a run of one of its BPF programs, because the program was already running on that CPU; it may have been for a process that is not profiled.
     MissedRun = "missed_run", Note;
-    /// All blocks of a heap of mimalloc's were freed at once, which is not followed; they stand as live.
+    /// All blocks of a mimalloc heap were freed at once, which is not followed; they still count as live.
     UnseenFree = "unseen_free", Loss;
-    /// An operator new ended without returning, as it does when it throws an exception, or a signal handler jumped out of a malloc: it allocated nothing.
+    /// An operator new threw an exception, or a signal handler jumped out of malloc: nothing was allocated.
     Thrown = "thrown", Note;
-    /// A system call that maps or unmaps memory was not followed because the ring buffer to jjleak was full; mappings are missing, or stand although they are gone.
+    /// A system call that maps or unmaps memory was not followed because the ring buffer was full; mappings are missing, or unmapped ones still count.
     MappingEventLost = "mapping_event_lost", Loss;
-    /// A mapping was not recorded because jjleak keeps no more of them; its bytes are missing.
+    /// A mapping was not recorded because the table of mappings was full; its bytes are missing.
     MappingTableFull = "mapping_table_full", Loss;
-    /// A mapping was made inside an allocator and is not counted as such: what is allocated from it is.
+    /// An allocator made a mapping, which is not counted: the blocks that it allocates from the mapping are.
     MappingOfAllocator = "mapping_of_allocator", Note;
-    /// A frame of Java code has no name because the code, or its class, was gone before it could be looked up; the figures are not concerned.
+    /// A Java frame has no name because its code or class was unloaded before it could be looked up; the figures are exact.
     UnnamedCode = "unnamed_code", Note;
-    /// The process replaced its program (exec); the books began anew, and what the old program had allocated is gone.
+    /// The process ran another program (exec); accounting started again, without the old program's memory.
     Exec = "exec", Note;
-    /// The process forked; its child is not followed, and the probes are soon taken out of the child's memory.
+    /// The process forked; its child is not followed, and the probes are soon removed from the child's memory.
     Fork = "fork", Note;
-    /// A child shared the process's memory until it ran another program (vfork and its like); what it allocated or freed in the meantime, as no well-behaved program does, is not followed.
+    /// A child shared the process's memory until it ran another program (vfork); what it allocated or freed meanwhile is not followed.
     SharedMemoryChild = "shared_memory_child", Note;
-    /// An allocation was left out by the size filters.
+    /// An allocation was excluded by the size filters.
     Filtered = "filtered", Note;
-    /// An allocation was left out by sampling; the figures are estimates of all, this one included.
+    /// An allocation was not sampled; the figures are estimates that include it.
     Unsampled = "unsampled", Note;
-    /// A line of the trace was not shown because the program allocates faster than they are written; the figures are not concerned.
+    /// A line of the trace was not shown because the program allocates faster than lines are written; the figures are exact.
     TraceLost = "trace_lost", Loss;
-    /// A block was freed while a snapshot was being taken, and could not be kept for it: that report may lack the block, which then lived.
+    /// A block was freed while a snapshot was taken, and could not be kept for it: that report may lack a block that was live.
     SnapshotTorn = "snapshot_torn", Loss;
 }
 

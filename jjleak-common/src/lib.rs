@@ -28,6 +28,7 @@ pub mod freed;
 pub mod jvm;
 pub mod live;
 pub mod mapping;
+mod named;
 pub mod pending;
 pub mod process;
 pub mod sampling;

@@ -5,6 +5,7 @@
 //! user side once, through a ring buffer. When an image is gone, the user side empties its rows. A stack whose probe
 //! sequence passes an emptied row may then get a second row, which the user side adds to the first.
 
+use crate::named::named_variants;
 use crate::process::{COMM_BYTES, MAX_PROCESSES, ProcessSlot};
 use crate::unwind::MAX_FOUND;
 
@@ -53,22 +54,9 @@ macro_rules! statuses {
         #[repr(u8)]
         pub enum StackStatus { $($(#[doc = $doc])+ $variant = $value,)+ }
 
+        named_variants! { StackStatus: $($(#[doc = $doc])+ $variant = $name;)+ }
+
         impl StackStatus {
-            /// All statuses.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The name in reports and JSON.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)+ }
-            }
-
-            /// One sentence for the user.
-            #[must_use]
-            pub const fn meaning(self) -> &'static str {
-                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
-            }
-
             /// The status with this number; `None` for a number no status has.
             #[must_use]
             pub const fn from_number(number: u8) -> Option<Self> {
@@ -91,7 +79,7 @@ statuses! {
     Fault = 4, "fault";
     /// The stack has more frames than are kept; the outermost are missing.
     TooDeep = 5, "too_deep";
-    /// A return address is in code that jjleak did not know of when the stack was taken.
+    /// A return address is in code that jjleak did not know when the stack was taken.
     NoMapping = 6, "no_mapping";
     /// A frame is in code without call frame information.
     NoRow = 7, "no_row";
@@ -99,13 +87,13 @@ statuses! {
     Unsupported = 8, "unsupported";
     /// A frame's call frame information leads to no possible caller.
     BadFrame = 9, "bad_frame";
-    /// What the process maps was being written down anew when the stack was taken.
+    /// The table of the process's mappings was being updated when the stack was taken.
     Changed = 10, "changed";
-    /// The frames that called the last one are in the Java heap: a virtual thread's are kept there until they run again.
+    /// The remaining frames are in the Java heap, where a virtual thread's frames are kept until they run again.
     InHeap = 11, "in_heap";
     /// Another tool took the stack, and its profile does not say how it ended.
     Foreign = 12, "foreign";
-    /// A return address is in code that the process generated at run time, and that jjleak did not know of when the stack was taken.
+    /// A return address is in code generated at run time that jjleak did not know when the stack was taken.
     GeneratedCode = 13, "generated_code";
 }
 

@@ -31,9 +31,9 @@ pub const MAX_CODE_FILES: u32 = 4096;
 /// Maximum number of executable mappings of a process that the kernel side knows.
 pub const MAX_MAPPINGS: usize = 512;
 
-/// Maximum number of mappings that a walk can find besides the known ones: stacks of a program that has just started
-/// lead through some libraries.
-pub const MAX_FOUND: usize = 8;
+/// Maximum number of mappings that a walk can find besides the known ones. Stacks of programs with plugins lead through a
+/// dozen libraries.
+pub const MAX_FOUND: usize = 16;
 
 /// Mapping tables per process: one in use, one to write the next version into.
 pub const TABLES_PER_PROCESS: u32 = 2;
@@ -74,11 +74,13 @@ pub mod layer {
     /// The code is in no file.
     pub const NO_FILE: u16 = 0x7ffd;
     /// From here on: the walk found the mapping itself, and the stack's record identifies it.
-    pub const FOUND: u16 = 0x7ff0;
+    pub const FOUND: u16 = 0x7fe0;
     /// Unknown what the code was when the stack was captured.
     pub const UNKNOWN: u16 = 0x7ffe;
     /// The frame of a probe site, which was not looked up: its file is the one with the probe.
     pub const OF_SITE: u16 = 0x7fff;
+
+    const _: () = assert!(FOUND as usize + super::MAX_FOUND <= NO_FILE as usize);
 }
 
 /// Distinguishes mapped code from other code at the same addresses, by the file and the address at which its

@@ -128,10 +128,9 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
         walk.hash = walk.hash.push(walk.thread);
     }
     walk.frame_count = 0;
-    walk.found_count = 0;
+    forget_found(walk);
     walk.is_java = 0;
     walk.heap.begin();
-    forget_found(walk);
     walk.status = StackStatus::TooDeep as u64;
     // Only `replay::begin` enables recording.
     replay::spoil(walk);
@@ -140,6 +139,10 @@ fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointe
 /// Clears mappings found by an earlier walk.
 #[inline(always)]
 fn forget_found(walk: &mut Walk) {
+    if walk.found_count == 0 {
+        return;
+    }
+    walk.found_count = 0;
     let mut place = 0;
     while place < MAX_FOUND {
         walk.found[place].end = 0;

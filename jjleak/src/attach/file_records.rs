@@ -133,10 +133,10 @@ fn file(mapping: &Mmap2<'_>) -> Option<RecordedFile> {
     let length = mapping.filename.iter().position(|byte| *byte == 0).unwrap_or(mapping.filename.len());
     let path = Path::new(OsStr::from_bytes(&mapping.filename[..length]));
     // `//anon` is memory of no file. Files made by memfd_create(2) have no path; runtimes map code that they have generated so.
-    let has_path =
-        path.is_absolute() && !path.starts_with("/memfd:") && mapping.filename.get(1) != Some(&b'/');
+    let is_path = path.is_absolute()
+        && ![&b"//"[..], b"/memfd:"].iter().any(|begin| mapping.filename.starts_with(begin));
     let file = FileId { device: (mapping.maj()?, mapping.min()?), inode: mapping.ino()? };
-    (has_path && file.inode != 0).then(|| RecordedFile {
+    (is_path && file.inode != 0).then(|| RecordedFile {
         addresses: mapping.addr..mapping.addr.saturating_add(mapping.len),
         file_offset: mapping.pgoff,
         file,

@@ -107,9 +107,15 @@ mod tests {
         let header = [9u64.to_ne_bytes().to_vec()]
             .into_iter()
             .chain(words)
-            .chain([5u64, 6, 0, 0, 0, 0, 0, 0, 99].map(|word| word.to_ne_bytes().to_vec()))
+            .chain(found().into_iter().chain([99]).map(|word| word.to_ne_bytes().to_vec()))
             .chain([42u64.to_ne_bytes().to_vec(), b"worker\0\0noise\0\0\0".to_vec()]);
         header.chain(frames.iter().map(|frame| frame.to_ne_bytes().to_vec())).flatten().collect()
+    }
+
+    fn found() -> [u64; MAX_FOUND] {
+        let mut found = [0; MAX_FOUND];
+        found[..2].copy_from_slice(&[5, 6]);
+        found
     }
 
     #[test]
@@ -117,7 +123,7 @@ mod tests {
         let complete = StackStatus::Complete;
         let expected = RawStack {
             status: complete,
-            found: [5, 6, 0, 0, 0, 0, 0, 0],
+            found: found(),
             thread: 99,
             frames: vec![StackFrame(0x10), StackFrame(0x20)],
         };

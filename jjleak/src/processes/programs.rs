@@ -107,12 +107,18 @@ impl ModuleFiles {
         ProgramFiles { modules, lacks }
     }
 
-    /// Opens the programs that the arguments of a command name, also within words of a script.
-    pub fn named_by(&mut self, pid: Pid, words: &[OsString]) -> Vec<Rc<Module>> {
+    /// Opens the programs that the arguments of a command name, also within words of a script. Each has the name that it would
+    /// run under.
+    pub fn named_by(&mut self, pid: Pid, words: &[OsString]) -> Vec<(String, Rc<Module>)> {
         let path = env::var_os("PATH").unwrap_or_default();
         let folders: Vec<_> = env::split_paths(&path).collect();
-        let paths = programs_in(words, &folders);
-        paths.iter().filter_map(|path| self.open_path(pid, path).ok()).collect()
+        let mut opened = Vec::new();
+        for path in programs_in(words, &folders) {
+            let module = path.canonicalize().and_then(|path| self.open_path(pid, &path));
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            opened.extend(name.zip(module.ok()));
+        }
+        opened
     }
 }
 
@@ -139,8 +145,7 @@ fn programs_in(words: &[OsString], folders: &[PathBuf]) -> Vec<PathBuf> {
         let is_path = word.as_os_str().as_bytes().contains(&b'/');
         let places = folders.iter().filter(|_| !is_path).map(|folder| folder.join(word));
         let direct = is_path.then(|| word.to_path_buf());
-        let place = direct.into_iter().chain(places).find(|place| is_program(place))?;
-        place.canonicalize().ok()
+        direct.into_iter().chain(places).find(|place| is_program(place))
     });
     found.filter(|path| known.insert(path.clone())).take(MAX_NAMED).collect()
 }
@@ -168,8 +173,7 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let folders = [PathBuf::from("/nonexistent"), PathBuf::from("/usr/bin")];
         let found = |arguments: &[&str]| programs_in(&words(arguments), &folders);
-        let env = Path::new("/usr/bin/env").canonicalize().unwrap();
-        let nice = Path::new("/usr/bin/nice").canonicalize().unwrap();
+        let (env, nice) = (PathBuf::from("/usr/bin/env"), PathBuf::from("/usr/bin/nice"));
         assert_eq!(found(&["nice", "-n", "5", "/usr/bin/env"]), [nice.clone(), env.clone()]);
         assert_eq!(found(&["-c", "cd /; exec /usr/bin/env>x&&nice"]), [env.clone(), nice]);
         assert_eq!(found(&["--program=/usr/bin/env", "env"]), [env]);

@@ -212,7 +212,8 @@ mod tests {
         assert_eq!(regions.of_frame(0x7010, layer::UNKNOWN, &NOTHING), None);
         assert_eq!(regions.of_frame(0x7010, layer::NO_FILE, &NOTHING), None);
         assert_eq!(regions.of_frame(0x7010, 7, &NOTHING), None);
-        let found = [5, second.identity(), 0, 0, 0, 0, 0, 0];
+        let mut found = NOTHING;
+        found[..2].copy_from_slice(&[5, second.identity()]);
         assert_eq!(regions.of_frame(0x8010, layer::FOUND + 1, &found), Some(located_at(SECOND, 0x1010)));
         assert_eq!(regions.of_frame(0x7010, layer::FOUND + 1, &found), None);
         assert_eq!(regions.of_frame(0x8010, layer::FOUND, &found), None);

@@ -86,6 +86,13 @@ impl Program {
         Self(format!("{key}-{:08x}.mapped", crc32fast::hash(comm.as_bytes())))
     }
 
+    /// Identifies a program that runs under this name: the kernel keeps the first 15 bytes (proc(5), `/proc/PID/comm`).
+    pub(super) fn named(key: &str, name: &str) -> Self {
+        const MAX_BYTES: usize = 15;
+        let comm = name.as_bytes();
+        Self::new(key, &String::from_utf8_lossy(&comm[..comm.len().min(MAX_BYTES)]))
+    }
+
     /// Name of the saved file with the allocators that were found too late.
     fn allocators(&self) -> String {
         format!("{}.allocators", self.0)

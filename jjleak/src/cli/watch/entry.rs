@@ -150,8 +150,11 @@ impl Watch {
         watched.process = Process::open(pid)?;
         watched.started = watched.program();
         self.started.clone_from(&watched.started);
+        let named = self.named_by(launch);
+        watched.prepared_as =
+            watched.started.iter().chain(named.iter().map(|(program, _)| program)).cloned().collect();
         self.expect_code(&mut watched);
-        self.prepare_programs(&watched, launch);
+        self.prepare_programs(&watched, &named);
         watched.begin_counting();
         self.processes.insert(slot, watched);
         Ok(())

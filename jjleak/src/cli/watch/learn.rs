@@ -44,8 +44,12 @@ impl Watch {
             let unknown = FileId { device: (0, 0), inode: 0 };
             note_unseen(watched, unknown, Path::new("unknown: the kernel had no room for records"));
         }
-        for code in self.learn_open(watched) {
-            note_unseen(watched, code.file.file, Path::new("unknown"));
+        let reported = self.learn_open(watched);
+        // Of files that were modified while they were mapped, such as those that runtimes generate code in, a version is known.
+        let unknown: Vec<_> =
+            reported.iter().map(|code| code.file.file).filter(|file| !watched.modules.maps(*file)).collect();
+        for file in unknown {
+            note_unseen(watched, file, Path::new("path unknown"));
         }
         let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
         for module in &modules {

@@ -285,7 +285,8 @@ impl Watch {
             return;
         }
         watched.folders = folders;
-        let earlier = watched.started.as_ref().map(|program| self.earlier.of(program)).unwrap_or_default();
+        let earlier: Vec<_> =
+            watched.prepared_as.iter().flat_map(|program| self.earlier.of(program)).collect();
         let Watched { process, modules, .. } = &*watched;
         for module in self.files.expected(process.pid, &process.exe, modules, &earlier) {
             self.code.prepare(&module, &mut self.attachment);

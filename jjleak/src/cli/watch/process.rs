@@ -36,6 +36,8 @@ pub(super) struct Watched {
     /// map.
     pub(super) started: Option<Program>,
     pub(super) folders: usize,
+    /// Programs whose earlier runs tell what it may map: itself, and those that its arguments name.
+    pub(super) prepared_as: Vec<Program>,
     pub(super) modules: ModuleTable,
     /// Executable mappings at the last scan.
     pub(super) code: Vec<Mapping>,
@@ -95,6 +97,7 @@ impl Watched {
             command: None,
             started: None,
             folders: 0,
+            prepared_as: Vec::new(),
             modules: ModuleTable::default(),
             code: Vec::new(),
             looked_at: Instant::now(),

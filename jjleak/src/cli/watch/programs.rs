@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::Watch;
+use super::earlier::Program;
 use super::process::Watched;
 use crate::attach::{BegunProgram, Following, RecordedFile, Scope};
 use crate::cli::Failure;
@@ -165,26 +166,32 @@ impl Watch {
         }
     }
 
-    /// Attaches probes to files that the command is likely to run, although nobody maps them yet: those that its
-    /// arguments name, and those whose allocators were found too late in earlier runs.
-    pub(super) fn prepare_programs(&mut self, watched: &Watched, launch: &Launch) {
+    /// Attaches probes to files that the command is likely to run, although nobody maps them yet: programs that its arguments
+    /// name, and files with allocators that were found too late in earlier runs of the command or of these programs.
+    pub(super) fn prepare_programs(&mut self, watched: &Watched, named: &[(Program, Rc<Module>)]) {
         let (pid, slot) = (watched.pid(), watched.slot());
         let scope = match self.following {
             Following::Nobody => Scope::Process { slot, thread: watched.bound_to.unwrap_or(pid) },
             Following::Children | Following::Everyone => Scope::File,
         };
         let mut modules = Vec::new();
-        for program in self.files.named_by(pid, launch.arguments()) {
-            modules.extend(self.files.needed_by(pid, &program).modules);
+        for (_, program) in named {
+            modules.extend(self.files.needed_by(pid, program).modules);
         }
-        for path in
-            self.started.as_ref().map(|program| self.earlier.allocators_of(program)).unwrap_or_default()
-        {
+        let programs = watched.started.iter().chain(named.iter().map(|(program, _)| program));
+        for path in programs.flat_map(|program| self.earlier.allocators_of(program)) {
             modules.extend(self.files.open_program(&[pid], &path, None).map(|(_, module)| module));
         }
         for module in modules {
             self.prepare(&module, scope);
         }
+    }
+
+    /// Programs that the arguments of the command name.
+    pub(super) fn named_by(&mut self, launch: &Launch) -> Vec<(Program, Rc<Module>)> {
+        let named = self.files.named_by(launch.pid(), launch.arguments());
+        let identify = |(name, module): (String, Rc<Module>)| (Program::named(&module.key(), &name), module);
+        named.into_iter().map(identify).collect()
     }
 
     fn prepare(&mut self, module: &Rc<Module>, scope: Scope) {

@@ -40,7 +40,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         "mariadb",
         MARIADB,
         &["/bin/sh", "-c",
-          "echo 'create table test.t(a int); insert into test.t values (1), (2); select sum(a) from test.t;' | \
+          "printf '%s\\n' 'create table test.t(a int);' 'insert into test.t values (1), (2);' 'select sum(a) from test.t;' | \
            /usr/sbin/mariadbd --no-defaults --bootstrap --datadir={folder}/data --user=root --innodb-buffer-pool-size=8M 2>/dev/null"],
     )
     .prepared(&[
