@@ -76,7 +76,7 @@ impl Windows {
         self.past.push(Window { begin_ns, end_ns, stratum_end_ns: stratum_end_ns.max(end_ns), counted_ns });
     }
 
-    /// Whether everything is being counted and has been since the start.
+    /// Returns true if everything is being counted and has been since the start.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.whole_since_ns.is_some()
@@ -94,7 +94,7 @@ impl Windows {
         self.past.len()
     }
 
-    /// Whether no window has finished.
+    /// Returns true if no window has finished.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.past.is_empty()
@@ -153,7 +153,7 @@ impl Weighted {
         self.weights.len()
     }
 
-    /// Whether there are no windows.
+    /// Returns true if there are no windows.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.weights.is_empty()

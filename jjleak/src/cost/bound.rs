@@ -53,7 +53,7 @@ impl Bound {
         self.schedule.next()
     }
 
-    /// Whether probes must be disabled within moments. Defer anything slow until then.
+    /// Returns true if probes must be disabled within moments. Defer anything slow until then.
     #[must_use]
     pub fn is_time_critical(&self) -> bool {
         self.schedule.is_time_critical(Instant::now())

@@ -69,7 +69,7 @@ impl Load {
         share * self.own.max(IDLE_CORES)
     }
 
-    /// Whether counting frees all the time is affordable.
+    /// Returns true if counting frees all the time is affordable.
     pub(super) fn can_always_count_frees(&self, share: f64) -> bool {
         self.frees < self.allowed(share) / 2.
     }
@@ -224,7 +224,7 @@ impl Budget {
         self.saved_s
     }
 
-    /// Whether counting everything is no longer affordable.
+    /// Returns true if counting everything is no longer affordable.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
         self.saved_s < -self.grace_s

@@ -72,7 +72,7 @@ pub(super) struct Schedule {
     spent_s: f64,
     /// CPU seconds that this stratum has taken for switching probes, including what was hit meanwhile.
     switch_s: f64,
-    /// Whether frees are counted.
+    /// True if frees are counted.
     counts_frees: bool,
 }
 
@@ -125,12 +125,12 @@ impl Schedule {
         self.correction.spent_s(measured)
     }
 
-    /// Whether allocations are counted.
+    /// Returns true if allocations are counted.
     pub(super) const fn counts_allocations(&self) -> bool {
         matches!(self.state, State::Full { .. } | State::Window { .. })
     }
 
-    /// Whether probes must be disabled soon, or should already be, so that slow work has to wait.
+    /// Returns true if probes must be disabled soon, or should already be: slow work has to wait.
     pub(super) fn is_time_critical(&self, now: Instant) -> bool {
         self.next <= now
             || match self.state {

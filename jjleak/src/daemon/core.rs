@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) history: Arc<Mutex<History>>,
     /// State saved for the next daemon. Lock before the core if both are needed.
     handover: Arc<Mutex<Handover>>,
-    /// Whether a save is already pending.
+    /// True if a save is already pending.
     is_handover_pending: Arc<AtomicBool>,
     /// Sends profiles to a remote store, if one is configured.
     pub(super) pusher: Option<Arc<Pusher>>,
@@ -57,9 +57,9 @@ pub(super) struct Core {
     pub(super) scans: u64,
     pub(super) profiles_begun: u64,
     pub(super) profiles_failed: u64,
-    /// Whether there is a change that the next daemon must learn even if this one is killed now.
+    /// True if there is a change that the next daemon must learn even if this one is killed now.
     pub(super) needs_handover: bool,
-    /// Whether the daemon is shutting down.
+    /// True if the daemon is shutting down.
     pub(super) is_ending: bool,
     /// Number of unwatched processes last reported to the log.
     reported_turned_away: usize,

@@ -45,7 +45,7 @@ pub fn start(log: &Log) {
     };
 }
 
-/// Whether the log goes to systemd's journal (`systemd.exec(5)`, `$JOURNAL_STREAM`).
+/// Returns true if the log goes to systemd's journal (`systemd.exec(5)`, `$JOURNAL_STREAM`).
 fn is_journal() -> bool {
     let stderr = fs::metadata("/proc/self/fd/2").map(|stderr| format!("{}:{}", stderr.dev(), stderr.ino()));
     env::var("JOURNAL_STREAM").is_ok_and(|journal| stderr.is_ok_and(|stderr| stderr == journal))

@@ -9,7 +9,7 @@ pub(super) struct Outcome {
     leaking: usize,
     /// The profile with the verdict; empty if it was not stored.
     profile: String,
-    /// Whether it needs attention.
+    /// True if it needs attention.
     is_warning: bool,
     /// Summary of the finding.
     what: &'static str,

@@ -62,9 +62,9 @@ pub struct Finding {
     pub leaking: usize,
     /// Total leak rate in bytes per second.
     pub leak_rate: f64,
-    /// Whether there is a verdict on leaks.
+    /// True if there is a verdict on leaks.
     pub judged: bool,
-    /// Whether the last profile had a verdict; [`Self::judged`] may be from an earlier one.
+    /// True if the last profile had a verdict; [`Self::judged`] may be from an earlier one.
     pub is_last_judged: bool,
     /// Verdict of the last profile, conclusive or not.
     pub last_verdict: String,
@@ -74,7 +74,7 @@ pub struct Finding {
     pub estimate: Option<Estimate>,
     /// Overhead of profiling; `None` if unknown.
     pub cost: Option<Costs>,
-    /// Whether further snapshots of the last run could bring no other verdict.
+    /// True if no further snapshot of the last run could change the verdict.
     is_last_final: bool,
     /// Losses by name.
     pub lost: Vec<(String, u64)>,
@@ -115,7 +115,7 @@ impl Finding {
         Self { verdict, verdict_profile, leaking, leak_rate, judged, ..self }
     }
 
-    /// Whether the last profile was inconclusive, and a longer one of its kind would be, too.
+    /// Returns true if the last profile was inconclusive, and a longer one of its kind would be, too.
     pub(super) const fn is_last_in_vain(&self) -> bool {
         self.is_last_final && !self.is_last_judged
     }
@@ -125,7 +125,7 @@ impl Finding {
         self.verdict_profile.as_ref().filter(|id| history.get(id).is_some()).or(self.last_profile.as_ref())
     }
 
-    /// Whether waiting longer is pointless: there is a verdict, or there can be none.
+    /// Returns true if waiting longer is pointless: there is a verdict, or there can be none.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         self.is_last_final || self.judged && !self.is_last_judged
@@ -145,7 +145,7 @@ pub enum Message {
         start_time: u64,
         /// The merged finding, if any, or the reason for failure.
         outcome: Result<Option<Finding>, String>,
-        /// Whether it was stopped early because it cost more than allowed.
+        /// True if it was stopped early because it cost more than allowed.
         is_too_costly: bool,
     },
 }
@@ -162,7 +162,7 @@ pub struct Job {
     /// Extension of the run, granted once, if there is no verdict by the deadline.
     grace: Option<Duration>,
     is_stopping: bool,
-    /// Whether there is a verdict, or can be none.
+    /// True if there is a verdict, or can be none.
     is_conclusive: bool,
     stop: Arc<Notify>,
 }
@@ -274,7 +274,7 @@ impl Job {
         self.stop.notify_one();
     }
 
-    /// Whether the job profiles this process.
+    /// Returns true if the job profiles this process.
     #[must_use]
     pub fn is_of(&self, pid: Pid, start_time: u64) -> bool {
         self.pid == pid && self.start_time == start_time

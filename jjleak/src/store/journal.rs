@@ -22,7 +22,7 @@ pub struct Journal {
     file: File,
     /// End of the last complete line, as far as is known.
     length: u64,
-    /// Whether the last line may be incomplete.
+    /// True if the last line may be incomplete.
     is_torn: bool,
 }
 

@@ -158,7 +158,7 @@ impl PendingFile {
     }
 }
 
-/// Whether a path is a device or a pipe, so that its content goes elsewhere.
+/// Returns true if a path is a device or a pipe, whose content goes elsewhere.
 #[must_use]
 pub fn is_stream(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| is_stream_type(metadata.file_type()))

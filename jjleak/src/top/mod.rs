@@ -54,7 +54,7 @@ pub struct About {
     pub time_zone: TimeZone,
     /// Description of what the figures leave out; empty if they are complete.
     pub view: String,
-    /// Whether there can be more than one process.
+    /// True if there can be more than one process.
     pub several: bool,
     /// Colours that the terminal supports.
     pub colors: Colors,
@@ -88,7 +88,7 @@ pub struct Top {
     forgotten: usize,
     /// Number of snapshots so far.
     instants: u64,
-    /// Whether the run has ended.
+    /// True if the run has ended.
     has_ended: bool,
     /// Time until the next snapshot.
     next_in: Duration,
@@ -169,7 +169,7 @@ impl Top {
         self.forgotten += number;
     }
 
-    /// Whether the run has ended.
+    /// Returns true if the run has ended.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.has_ended

@@ -134,7 +134,7 @@ impl Filter {
         profile.stacks.iter().filter(is_of_thread).map(|stack| stack.id).collect()
     }
 
-    /// Whether a call site matches by verdict, process, any frame, or a thread (`of_threads`).
+    /// Returns true if a call site matches by verdict, process, any frame, or a thread (`of_threads`).
     pub(super) fn shows_site(&self, profile: &Profile, of_threads: &HashSet<u64>, verdict: &Verdict) -> bool {
         let frame = |frame: &Frame| {
             self.matches(&frame.symbol) || self.matches(&frame.file) || self.matches(&frame.module)

@@ -61,7 +61,7 @@ impl<K> List<K> {
 }
 
 impl Screen {
-    /// Whether the screen shows any of this process.
+    /// Returns true if the screen shows any of this process.
     pub(super) fn shows(&self, profile: &Profile) -> bool {
         self.scope().has(profile)
     }
@@ -104,7 +104,7 @@ impl Screen {
 }
 
 impl Scope {
-    /// Whether the scope includes any of this process.
+    /// Returns true if the scope includes any of this process.
     pub(super) fn has(self, profile: &Profile) -> bool {
         let key = ProcessKey::of(&profile.process);
         match self {

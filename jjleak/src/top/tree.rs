@@ -163,7 +163,7 @@ fn id_at(stack: &StackProfile, depth: usize) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Whether the stack begins with this path.
+/// Returns true if the stack begins with this path.
 pub(super) fn is_below(stack: &StackProfile, path: &[u64]) -> bool {
     path.iter().enumerate().all(|(depth, id)| id_at(stack, depth) == Some(*id))
 }

@@ -21,7 +21,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether other hosts can connect.
+    /// Returns true if other hosts can connect.
     #[must_use]
     pub fn is_reachable_remotely(&self) -> bool {
         matches!(self, Self::Tcp(address) if !address.ip().is_loopback())

@@ -121,7 +121,7 @@ pub struct Http {
     pub listen: ListenAddress,
     /// File with the token that clients must present; empty for none.
     pub token_file: PathBuf,
-    /// Whether to show command lines, which can contain secrets.
+    /// True to show command lines, which can contain secrets.
     pub show_command_lines: bool,
     /// Maximum number of connections.
     pub max_connections: Count<1, 10_000>,

@@ -45,7 +45,7 @@ pub enum Reason {
     Request,
     /// It grows and is close to a limit.
     Limit {
-        /// Whether the limit is a control group's or the machine's.
+        /// True if the limit is a control group's, false if it is the machine's.
         is_cgroup: bool,
         /// Used share of the limit, in per cent.
         taken: f64,
@@ -156,7 +156,7 @@ impl Case {
         }
     }
 
-    /// Whether a reason is urgent enough to end a back-off early, which is never shorter than the configured minimum.
+    /// Returns true if a reason is urgent enough to end a back-off early, but never before the configured minimum.
     fn ends_back_off(&self, now: Duration, until: Duration, reason: Reason, config: &Config) -> bool {
         let is_urgent = match reason {
             Reason::Limit { left, .. } => left.is_some_and(|left| now.saturating_add(left) < until),
@@ -284,7 +284,7 @@ pub fn next<K: Copy + Ord>(cases: impl Iterator<Item = (K, State)>, room: usize)
 }
 
 impl Reason {
-    /// Whether the reason comes from samples.
+    /// Returns true if the reason comes from samples.
     const fn is_seen(self) -> bool {
         matches!(self, Self::Limit { .. } | Self::Pressure(_) | Self::Growth(_))
     }
@@ -368,7 +368,7 @@ impl State {
         }
     }
 
-    /// Whether a profiling thread is attached to it.
+    /// Returns true if a profiling thread is attached to it.
     #[must_use]
     pub const fn has_probes(&self) -> bool {
         matches!(self, Self::Profiling(..) | Self::Stuck(_))

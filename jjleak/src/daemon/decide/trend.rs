@@ -69,7 +69,7 @@ impl MemoryTrend {
 }
 
 impl Scale {
-    /// Whether growth has continued recently: from one half of the newest quarter to the other, at half of its rate at least.
+    /// Returns true if growth has continued recently: from one half of the newest quarter to the other, at half its rate or more.
     fn is_ongoing(&self) -> bool {
         let Some(rise) = self.rise else { return false };
         let half = self.points.len() / 8;

@@ -29,8 +29,8 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Whether ages by the wall clock can be trusted: not for a day after it jumped, nor after a start at which even the newest
-    /// profile would be too old (`oldest` is the limit).
+    /// Returns true if ages by the wall clock can be trusted: not for a day after it jumped, nor after a start at which even the
+    /// newest profile would be too old (`oldest` is the limit).
     pub(super) fn is_trusted(&mut self, now: Instant, newest: Option<Timestamp>, oldest: Timestamp) -> bool {
         let has_jumped = match self.last.replace(now) {
             Some(last) => {

@@ -96,7 +96,7 @@ pub struct Entry {
     pub live_bytes: u64,
     /// Live objects.
     pub live_objects: u64,
-    /// Whether there is a verdict on leaks.
+    /// True if there is a verdict on leaks.
     pub judged: bool,
     /// The verdict on the process, in words.
     pub verdict: String,
@@ -114,7 +114,7 @@ pub struct Entry {
     /// Overhead since the previous profile; `None` if unknown.
     #[serde(default)]
     pub cost: Option<Costs>,
-    /// Whether anything was lost, so that figures are not exact.
+    /// True if anything was lost: figures are not exact.
     pub has_losses: bool,
     /// Losses by name.
     #[serde(default)]
@@ -129,7 +129,7 @@ pub struct Entry {
 pub struct Estimate {
     /// Method, in words.
     pub from: String,
-    /// Whether the fate of each counted block is observed. If not, there can be no verdict, however long profiling takes.
+    /// True if the fate of each counted block is observed. If not, there can be no verdict, however long profiling takes.
     pub can_be_judged: bool,
 }
 
@@ -199,7 +199,7 @@ impl Entry {
         Self { series: Some(first.get_or_insert_with(|| self.id.clone()).clone()), ..self }
     }
 
-    /// Whether both are of the same series.
+    /// Returns true if both are of the same series.
     #[must_use]
     pub fn is_same_series(&self, other: &Self) -> bool {
         if self.pid != other.pid || self.start_time != other.start_time {
@@ -211,7 +211,7 @@ impl Entry {
         }
     }
 
-    /// Whether later profiles of its kind would add nothing: there is a verdict, or there can be none.
+    /// Returns true if later profiles of its kind would add nothing: there is a verdict, or there can be none.
     #[must_use]
     pub fn is_final(&self) -> bool {
         self.judged || self.estimate.as_ref().is_some_and(|estimate| !estimate.can_be_judged)
@@ -223,7 +223,7 @@ impl Entry {
         self.checksum = crc32fast::hash(file);
     }
 
-    /// Whether a file with this length and checksum is unchanged.
+    /// Returns true if a file with this length and checksum is unchanged.
     pub(super) const fn is_of(&self, (length, checksum): (u64, u32)) -> bool {
         self.file_bytes == length && self.checksum == checksum
     }

@@ -120,7 +120,7 @@ pub struct Repairs {
     pub unreadable: usize,
     /// Files left by a daemon that was killed while writing or removing them; now removed.
     pub leftovers: usize,
-    /// Whether the index was unreadable as a whole, moved aside, and rebuilt from the profiles.
+    /// True if the index was unreadable as a whole, moved aside, and rebuilt from the profiles.
     pub rebuilt: bool,
 }
 

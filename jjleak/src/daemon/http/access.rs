@@ -21,7 +21,7 @@ const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 pub struct Guard {
     /// Hash of the token. Comparing hashes takes the same time wherever tokens differ.
     token: Option<[u8; 32]>,
-    /// Whether to check the host name against DNS rebinding: a foreign page can resolve a name of its own to this host.
+    /// True to check the host name against DNS rebinding: a foreign page can resolve a name of its own to this host.
     checks_name: bool,
 }
 

@@ -102,7 +102,7 @@ pub(super) async fn metrics(State(served): State<Served>) -> Response {
     text.await.map_or_else(internal_error, |text| (kind, text).into_response())
 }
 
-/// Whether scans are on time.
+/// Responds 200 if scans are on time, 503 if not.
 pub(super) async fn health(State(served): State<Served>) -> Response {
     let core = served.shared.core();
     let latest = (core.config.watch.interval.0 * MISSED_SCANS).max(MIN_HUNG);

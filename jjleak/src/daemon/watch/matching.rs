@@ -19,7 +19,7 @@ pub(super) trait Traits {
     fn is_jvm(&self) -> bool;
 }
 
-/// Whether the rules match a process.
+/// Returns true if the rules match a process.
 pub(super) fn is_wanted(of: &impl Traits, rules: &Watching) -> bool {
     let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.0.is_match(text));
     let is_named = |patterns: &[Pattern]| of.names().iter().any(|name| any(patterns, name));
@@ -58,15 +58,15 @@ impl Traits for Candidate<'_> {
     }
 }
 
-/// Whether a process maps a JVM's library as code.
+/// Returns true if a process maps a JVM's library as code.
 fn maps_jvm(pid: Pid) -> bool {
     let Ok(maps) = File::open(pid.proc_file("maps")) else { return false };
     let lines = BufReader::new(maps.take(MAX_MAPS_BYTES)).split(b'\n').map_while(Result::ok);
     lines.into_iter().any(|line| maps_library(&String::from_utf8_lossy(&line)))
 }
 
-/// Whether a line of `/proc/PID/maps` is of a JVM's code, by file name alone, because every new process is checked. Profilers
-/// map the file as well, but not executable.
+/// Returns true if a line of `/proc/PID/maps` is of a JVM's code, by file name alone, because every new process is checked.
+/// Profilers map the file as well, but not executable.
 fn maps_library(line: &str) -> bool {
     let is_code =
         line.split(' ').nth(1).is_some_and(|permissions| permissions.as_bytes().get(2) == Some(&b'x'));

@@ -217,7 +217,7 @@ impl Watched {
         is_wanted(&candidate, &config.watch)
     }
 
-    /// Whether the process has executed another program.
+    /// Returns true if the process has executed another program.
     fn is_another(&self) -> bool {
         let exe = fs::read_link(self.process.pid.proc_file("exe"));
         exe.is_ok_and(|exe| program(&exe) != program(&self.process.exe)) && !self.case.state().has_probes()
