@@ -1,4 +1,4 @@
-//! Programs attached without the command line in between.
+//! BPF programs attached without the command line.
 
 use jjleak::allocators::{CallFollowing, Hints, Placement, Stepping, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Programs, Scope, Settings, Target};
@@ -10,12 +10,12 @@ use jjleak_common::stage::Stage;
 
 use crate::Result;
 
-/// Where probes are put.
+/// Placement of probes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sites {
-    /// At the instructions that are chosen for what they cost.
+    /// At the instructions that jjleak selects for low cost.
     Chosen(CallFollowing),
-    /// At the first instructions of functions, as everybody else does.
+    /// At the first instructions of functions, like other tools.
     Entries,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Sites {
 pub(crate) struct Attached {
     pub(crate) attachment: Attachment,
     image: ImageId,
-    /// Keeps the files open that the probes' paths lead to.
+    /// Keeps the files open that the probes' paths refer to.
     _modules: ModuleTable,
 }
 
@@ -32,12 +32,12 @@ impl Attached {
         Self::up_to(Stage::All, pid, programs, sites)
     }
 
-    /// With programs that end with a stage.
+    /// Attaches programs that stop after a stage.
     pub(crate) fn up_to(stage: Stage, pid: u32, programs: Programs, sites: Sites) -> Result<Self> {
         let pid = Pid::new(pid).ok_or("PID 0")?;
         let mut attachment = Attachment::load(Settings { last_stage: stage, ..Settings::new(programs) })?;
-        let slot = attachment.processes_mut().reserve()?.ok_or("no room for a process")?;
-        let image = attachment.processes_mut().assign(slot, pid)?.ok_or("it is profiled already")?;
+        let slot = attachment.processes_mut().reserve()?.ok_or("no free process slot")?;
+        let image = attachment.processes_mut().assign(slot, pid)?.ok_or("the process is already profiled")?;
         let seen = attachment.begin_look(slot)?;
         let scope = Scope::Process { slot, thread: pid };
         let following = match sites {
@@ -51,7 +51,7 @@ impl Attached {
             for mut allocator in find_sites(&module.read()?, hints)?.profiled {
                 if matches!(sites, Sites::Entries) {
                     for site in &mut allocator.sites {
-                        // What the program at it would have to know of the frame does not matter: it does nothing.
+                        // A wrong frame layout does not matter: the program does nothing.
                         site.placement =
                             Placement { delta: 0, stepping: Stepping::SingleStep, ..site.placement };
                     }
@@ -62,7 +62,7 @@ impl Attached {
             }
         }
         for (_, module) in modules.iter() {
-            // What has no rows is unwound by frame pointers.
+            // Modules without rows are unwound by frame pointers.
             if let Ok(rows) = unwind::verified(&*module.read()?) {
                 attachment.add_rows(module.version, &rows)?;
             }
@@ -77,13 +77,13 @@ impl Attached {
         Ok(Self { attachment, image, _modules: modules })
     }
 
-    /// Reads the books, as a report does.
+    /// Reads the accounting, like a report.
     pub(crate) fn snapshot(&self, collector: &mut Collector) -> Result<Snapshot> {
         let mut snapshots = collector.snapshots(&self.attachment, &[self.image], BlockFilter::default())?;
-        snapshots.remove(&self.image).ok_or_else(|| "there is no snapshot".into())
+        snapshots.remove(&self.image).ok_or_else(|| "no snapshot of the process".into())
     }
 
-    /// How many frames the longest stack has, of those that are whole.
+    /// Number of frames of the deepest complete stack.
     pub(crate) fn deepest(&mut self) -> Result<usize> {
         let mut collector = Collector::new(&mut self.attachment)?;
         let snapshot = self.snapshot(&mut collector)?;

@@ -1,4 +1,4 @@
-//! What `--max-overhead` takes of a process, by what the process has used without and with it.
+//! Overhead with `--max-overhead`, from the CPU time of a process without and with jjleak.
 
 use crate::Result;
 use crate::options::Options;
@@ -7,10 +7,10 @@ use crate::subjects::{Calls, Environment, Paced};
 use crate::timings::Timings;
 use crate::tools::Jjleak;
 
-/// In per cent of what the process uses itself.
+/// In per cent of the process's own CPU time.
 const BOUNDS: [&str; 2] = ["20", "4"];
 const TURNS: usize = 3;
-/// A bound is kept over spans of ten seconds; what is used without one is the same at any time.
+/// A bound holds over spans of ten seconds; without one, CPU usage is constant.
 const BOUNDED_MS: usize = 25_000;
 const STEADY_MS: usize = 5_000;
 
@@ -21,7 +21,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     let mut whole = Timings::default();
     let mut cores = Timings::default();
     for _ in 0..options.choose(TURNS, 1) {
-        // A program of its own for each: what a JIT or a heap has become is the same for all.
+        // A new process for each run, so that all begin in the same state.
         let run = |milliseconds: usize, jjleak: Option<&[&str]>| -> Result<Paced> {
             let mut program = Calls::start(&Environment::new())?;
             let _at_work = jjleak.map(|arguments| Jjleak::attach(program.pid(), arguments)).transpose()?;
@@ -31,8 +31,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         let seconds = |milliseconds: usize| milliseconds as f64 / 1000.;
         let alone = run(steady_ms, None)?;
         cores.0.push(alone.used_s / seconds(steady_ms) * 100.);
-        // What calls take themselves is the same at any time; what the process takes to sleep and wake up is not, and is
-        // several times as much.
+        // The time in calls is constant; that of sleeping and waking up varies, and is several times as long.
         let per_cent = |milliseconds: usize, with: Paced| {
             let calls_s = alone.in_calls_s * seconds(milliseconds) / seconds(steady_ms);
             let taken_s = with.in_calls_s - calls_s;
@@ -44,20 +43,20 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         }
     }
     let mut facts = vec![
-        Fact::new("the program uses of a core", "%", cores.figure()),
-        Fact::new("counting everything takes, of that", "%", whole.figure()),
+        Fact::new("CPU usage of the program alone (of one core)", "%", cores.figure()),
+        Fact::new("overhead of counting everything", "%", whole.figure()),
     ];
     for (bound, taken) in BOUNDS.iter().zip(&taken) {
-        let fact = Fact::new(format!("`--max-overhead {bound}` takes, of that"), "%", taken.figure());
-        // The milliseconds of the beginning are much of a quick run.
+        let fact = Fact::new(format!("overhead with `--max-overhead {bound}`"), "%", taken.figure());
+        // The first milliseconds dominate a quick run.
         facts.push(if options.quick { fact } else { fact.at_most(bound.parse()?) });
     }
     Ok(Section {
-        title: "Below a bound".to_owned(),
-        says: "A program makes 60 pairs of `malloc` and `free` each millisecond, for 25 seconds below a bound and 5 else, and rests in between. \
-               jjleak is attached just before. What its calls have taken by its own CPU clock beyond what they take alone: breakpoints, \
-               programs, and whatever the caches of the processor make of both; as a share of all else that it has used in the same \
-               run."
+        title: "Bounded overhead".to_owned(),
+        says: "A program makes 60 pairs of `malloc` and `free` each millisecond and sleeps in between, for 25 seconds with a \
+               bound and 5 without. jjleak attaches just before. The overhead is what the calls take on the program's CPU clock \
+               beyond their time without jjleak: breakpoints, BPF programs, and the effect of both on CPU caches. It is a share \
+               of all other CPU time of the same run."
             .to_owned(),
         facts,
         ..Section::default()

@@ -1,4 +1,4 @@
-//! What the daemon takes while it watches JVMs that do nothing.
+//! CPU usage and memory of the daemon while it watches idle JVMs.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,9 +14,9 @@ use crate::subjects::{Environment, Talker, scratch};
 use crate::timings::Figure;
 
 const JVMS: usize = 50;
-/// Small, and with no more threads than a JVM must have.
+/// Options for a small JVM with as few threads as possible.
 const JVM: [&str; 5] = ["-Xmx16m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
-/// Until it has found them, and its looks are what they will be.
+/// Time until all JVMs are found and scans are in a steady state.
 const SETTLE: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_secs(20);
 const WANTED_PERCENT: f64 = 0.5;
@@ -27,14 +27,14 @@ struct Daemon(Child);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 pub(crate) fn measure(options: &Options) -> Result<Section> {
-    // Compiles what the JVMs run.
+    // Compiles the JVMs' program.
     crate::subjects::Buffers::new(options)?;
     let count = options.choose(JVMS, 3);
     let jvms = (0..count).map(|_| jvm()).collect::<Result<Vec<_>>>()?;
@@ -50,27 +50,28 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     let wait = |long: Duration| std::thread::sleep(if options.quick { long / 5 } else { long });
     wait(SETTLE);
     let pid = Pid::new(daemon.0.id()).ok_or("PID 0")?;
-    let taken = || cpu_time(pid).ok_or("the daemon has ended");
+    let taken = || cpu_time(pid).ok_or("the daemon has exited");
     let (begun, before) = (Instant::now(), taken()?);
     wait(MEASURED);
     let percent = taken()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.;
     let memory = resident_mib(pid)?;
     drop(jvms);
     Ok(Section {
-        title: "The daemon, while nothing happens".to_owned(),
+        title: "Idle daemon".to_owned(),
         says: format!(
-            "It watches {count} JVMs that wait, and whatever else runs on the host, as it does by default. It has no BPF \
-             program loaded then."
+            "The daemon watches {count} idle JVMs and all else that runs on the host, as by default. No BPF program is \
+             loaded."
         ),
         facts: vec![
-            Fact::new("of a core", "%", Some(Figure::of(percent))).at_most(WANTED_PERCENT),
-            Fact::new("memory of the daemon", "MiB", Some(Figure::of(memory))).at_most(WANTED_MIB),
+            Fact::new("CPU usage of the daemon (of one core)", "%", Some(Figure::of(percent)))
+                .at_most(WANTED_PERCENT),
+            Fact::new("resident memory of the daemon", "MiB", Some(Figure::of(memory))).at_most(WANTED_MIB),
         ],
         ..Section::default()
     })
 }
 
-/// One that waits for a line.
+/// Starts a JVM that waits for input.
 fn jvm() -> Result<Talker> {
     let mut java = Command::new("java");
     java.args(JVM).arg("-cp").arg(scratch("bench-buffers")).arg("Buffers");
@@ -80,6 +81,6 @@ fn jvm() -> Result<Talker> {
 fn resident_mib(pid: Pid) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
-    let kib: f64 = line.split_whitespace().nth(1).ok_or("no figure")?.parse()?;
+    let kib: f64 = line.split_whitespace().nth(1).ok_or("no value of VmRSS")?.parse()?;
     Ok(kib / 1024.)
 }

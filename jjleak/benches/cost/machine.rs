@@ -1,4 +1,4 @@
-//! The machine that is measured on, and how quiet it is.
+//! Description of the machine, and its noise.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) distribution: String,
     pub(crate) libc: String,
-    /// Of the tools that are compared.
+    /// Versions of tools and workloads.
     pub(crate) versions: Vec<String>,
 }
 
@@ -54,19 +54,19 @@ impl Machine {
     }
 }
 
-/// How quiet the machine is.
+/// Noise from other load.
 #[derive(Debug, Serialize)]
 pub(crate) struct Noise {
-    /// By how much the same work differs from one time to the next.
+    /// Relative spread of repeated runs.
     pub(crate) spread_percent: f64,
-    /// What the host has taken of the processors while that was measured, in per cent of their time.
+    /// Steal time of all CPUs during the measurement, in per cent of elapsed time.
     pub(crate) stolen_percent: f64,
-    /// Processes that could run, over the last minute.
+    /// Load average over one minute.
     pub(crate) load: f64,
 }
 
 impl Noise {
-    /// Takes a fifth of a second.
+    /// Takes about 0.2 s.
     pub(crate) fn measure() -> Self {
         const TIMINGS: usize = 100;
         const EACH: u32 = 200_000;
@@ -93,9 +93,9 @@ impl Noise {
     }
 }
 
-/// What the host has taken of all processors.
+/// Steal time of all CPUs since boot.
 fn stolen() -> Duration {
-    /// `proc(5)`: in hundredths of a second, the eighth figure.
+    /// Column of the `cpu` line (`proc(5)`), in units of 10 ms.
     const STEAL: usize = 8;
     let stat = read("/proc/stat");
     let ticks = stat.split_whitespace().nth(STEAL).and_then(|ticks| ticks.parse::<u64>().ok());
@@ -106,7 +106,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The first line that a program says of itself.
+/// First line of a program's output.
 fn first_line(program: &str, option: &str) -> Option<String> {
     let output = Command::new(program).arg(option).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned())

@@ -1,8 +1,8 @@
-//! What jjleak costs, beside bare probes and beside other tools, in one run: calls of the allocator, real programs, stacks,
-//! snapshots, the live view, attaching, and the daemon.
+//! Benchmark of jjleak's cost beside bare probes and other tools: allocator calls, real programs, stacks, snapshots, the
+//! live view, attaching, and the daemon.
 //!
-//! Every tool gets the same programs, in turns, so that what else the machine does is shared by all. Figures are medians;
-//! where they spread too much, there are more turns. `cargo xtask bench` runs it, and keeps what it writes.
+//! All tools run the same programs in turns, so that other load affects them equally. Figures are medians; noisy tables get
+//! more turns. `cargo xtask bench` runs it and stores the output.
 
 #![expect(clippy::print_stdout, reason = "prints its tables")]
 
@@ -36,7 +36,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// A part of the benchmark.
 struct Part {
-    /// For `--only`.
+    /// Name for `--only`.
     name: &'static str,
     measure: fn(&Options) -> Result<Section>,
 }
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     let options = Options::parse(std::env::args().skip(1))?;
     let parts = PARTS.map(|part| part.name);
     if let Some(only) = options.unknown(parts) {
-        return Err(format!("there is no part {only:?}: it must be one of {}", parts.join(", ")).into());
+        return Err(format!("unknown part {only:?}; available: {}", parts.join(", ")).into());
     }
     jjleak::attach::preflight()?;
     let mut report = Report::begin(&options);
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
         say(&format!("measuring {}", part.name));
         let section = match (part.measure)(&options) {
             Ok(section) => section,
-            // The others are worth as much without it.
+            // The other parts do not depend on it.
             Err(error) => Section::failed(part.name, &error.to_string()),
         };
         println!("{}", page::section(&section));
@@ -83,13 +83,13 @@ fn main() -> Result<()> {
         say(&format!("not measured: {why}"));
     }
     if report.is_noisy() {
-        say("the machine is noisy: repeat this when it is quiet");
+        say("the machine is noisy: repeat the benchmark when it is idle");
     }
     Ok(())
 }
 
-/// What is being done, for whoever waits.
-#[expect(clippy::print_stderr, reason = "tells how far it is")]
+/// Prints progress.
+#[expect(clippy::print_stderr, reason = "prints progress")]
 fn say(what: &str) {
     eprintln!("bench: {what}");
 }

@@ -1,4 +1,4 @@
-//! Tools by workloads.
+//! Tables of tools by workloads.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,30 +10,30 @@ use crate::subjects::{Buffers, Calls, LIBC, MICRO, Redis, Subject, compiler, pyt
 use crate::timings::{Figure, Timings};
 use crate::tools::{BARE, BPFTRACE, JJLEAK, TOOLS, Tool, UNTRACED};
 
-/// Rounds a timing of calls: some ten milliseconds with probes, long against the clock and short against other load.
+/// Rounds per timing: some ten milliseconds with probes, long beside the clock's resolution, short beside other load.
 const ROUNDS: usize = 5_000;
-/// Of those that are made without a probe, which take nanoseconds.
+/// Rounds per timing without probes, which take nanoseconds each.
 const UNTRACED_ROUNDS: usize = 200_000;
-/// Timings of each workload in a turn.
+/// Timings per workload and turn.
 const TIMINGS: usize = 5;
-/// What jjleak may add, beside what a script for bpftrace adds.
+/// Maximum overhead relative to a bpftrace script.
 const OF_BPFTRACE: f64 = 0.25;
 
-/// What a tool has taken.
+/// Timings of a tool.
 struct Taken {
     tool: &'static Tool,
     timings: Vec<Timings>,
-    /// Why there are none, by workload.
+    /// Reasons for missing timings, by workload.
     failures: BTreeMap<usize, String>,
 }
 
-/// A program that does nothing but call the allocator.
-#[expect(clippy::unnecessary_wraps, reason = "as every part")]
+/// Measures a program that only calls the allocator.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of every part")]
 pub(crate) fn calls(options: &Options) -> Result<Section> {
     let rounds = options.choose(ROUNDS, 500);
     let timings = options.choose(TIMINGS, 1);
     let turn = |taken: &mut Taken| {
-        // What has failed once would fail again, and can take long to.
+        // A failed tool would fail again, perhaps after a long time.
         if taken.failures.is_empty()
             && let Err(error) = call(taken, rounds, timings)
         {
@@ -41,15 +41,15 @@ pub(crate) fn calls(options: &Options) -> Result<Section> {
         }
     };
     let workloads = MICRO.iter().map(|micro| micro.name.to_owned()).collect();
-    let matrix = measure(options, "ns a round", workloads, |tool| tool.is_for_calls, turn);
+    let matrix = measure(options, "ns per round", workloads, |tool| tool.is_for_calls, turn);
     let facts = beside_bare(&matrix).chain(beside_bpftrace(&matrix)).collect();
     Ok(Section {
-        title: "Calls of the allocator".to_owned(),
-        says: "A round is `malloc` and `free`: of 64 bytes from 8 frames by one thread, if its column says nothing else; in \
-               the last two columns `calloc` and `free`, and `malloc`, `realloc` to twice the size, and `free`. *Bare probes* \
-               are BPF programs that do nothing, attached by uprobe-multi: what the kernel's traps cost on this machine. \
-               *bpftrace* runs [a plain script](../../jjleak/benches/cost/tools/memleak.bt) that keeps sizes and stacks of \
-               what lives, as bcc's `memleak` does."
+        title: "Allocator calls".to_owned(),
+        says: "A round is `malloc` and `free`: 64 bytes, 8 frames and one thread, unless the column says otherwise. In the \
+               last two columns it is `calloc` and `free`, and `malloc`, `realloc` to twice the size, and `free`. *Bare probes* \
+               are empty BPF programs, attached by uprobe-multi: the cost of the kernel's traps on this machine. *bpftrace* \
+               runs [a plain script](../../jjleak/benches/cost/tools/memleak.bt) that records sizes and stacks of live \
+               blocks, like bcc's `memleak`."
             .to_owned(),
         matrix: Some(matrix),
         facts,
@@ -57,7 +57,7 @@ pub(crate) fn calls(options: &Options) -> Result<Section> {
     })
 }
 
-/// Programs that do something.
+/// Measures real programs.
 pub(crate) fn programs(options: &Options) -> Result<Section> {
     let subjects: [Box<dyn Subject>; 5] = [
         python(options),
@@ -82,9 +82,9 @@ pub(crate) fn programs(options: &Options) -> Result<Section> {
     let facts = beside_bpftrace(&matrix).collect();
     Ok(Section {
         title: "Programs".to_owned(),
-        says: "From the program's first instruction (of the server and the JVM: from the first request) to its end, with \
-               the tool attached before. python3 takes each object from the C library (`PYTHONMALLOC=malloc`); redis-server \
-               takes its own from jemalloc, also where no tool brings it."
+        says: "Time from the program's first instruction (server and JVM: from the first request) to the end of its work, \
+               with the tool attached before. python3 allocates each object with the C library (`PYTHONMALLOC=malloc`); \
+               redis-server is linked to jemalloc and uses it in every row."
             .to_owned(),
         matrix: Some(matrix),
         facts,
@@ -92,7 +92,7 @@ pub(crate) fn programs(options: &Options) -> Result<Section> {
     })
 }
 
-/// A turn of one tool.
+/// Runs one turn of a tool.
 fn call(taken: &mut Taken, rounds: usize, timings: usize) -> Result<()> {
     let (environment, _prepared) = taken.tool.prepare()?;
     let mut program = Calls::start(&environment)?;
@@ -113,7 +113,7 @@ fn run(tool: &Tool, subject: &dyn Subject) -> Result<f64> {
     running.run()
 }
 
-/// Takes turns until figures do not spread any more, or patience is at an end.
+/// Repeats turns while figures are noisy, up to a maximum of turns and time.
 fn measure(
     options: &Options,
     unit: &'static str,
@@ -137,7 +137,7 @@ fn measure(
 }
 
 impl Taken {
-    /// Whether what others are compared with spreads too much.
+    /// Returns true if the tool enters ratios and is noisy.
     fn is_noisy(&self) -> bool {
         let matters = [BARE, JJLEAK, BPFTRACE].contains(&self.tool.name);
         matters && self.timings.iter().filter_map(Timings::figure).any(|figure| figure.is_noisy())
@@ -149,20 +149,20 @@ impl Taken {
     }
 }
 
-/// What jjleak takes, beside bare probes at the same sites.
+/// Cost of jjleak relative to bare probes at the same sites.
 fn beside_bare(matrix: &Matrix) -> impl Iterator<Item = Fact> {
     MICRO.iter().enumerate().filter_map(|(workload, micro)| {
         let ratio = matrix.median(JJLEAK, workload).zip(matrix.median(BARE, workload));
-        let what = format!("jjleak, beside bare probes at the same sites: {}", micro.name);
+        let what = format!("jjleak relative to bare probes at the same sites: {}", micro.name);
         Some(fact(what, ratio).at_most(micro.budget?))
     })
 }
 
-/// What jjleak adds, beside what bpftrace adds.
+/// Overhead of jjleak relative to bpftrace's.
 fn beside_bpftrace(matrix: &Matrix) -> impl Iterator<Item = Fact> {
     matrix.workloads.iter().enumerate().map(|(workload, name)| {
         let ratio = matrix.added(JJLEAK, workload).zip(matrix.added(BPFTRACE, workload));
-        fact(format!("what jjleak adds, beside what bpftrace adds: {name}"), ratio).at_most(OF_BPFTRACE)
+        fact(format!("overhead of jjleak relative to bpftrace: {name}"), ratio).at_most(OF_BPFTRACE)
     })
 }
 

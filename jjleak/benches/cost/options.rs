@@ -1,20 +1,19 @@
-//! What is to be measured, and how thoroughly.
+//! Command-line options: what to measure, and how thoroughly.
 
 use std::time::Duration;
 
 use crate::Result;
 
-/// The arguments.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
-    /// Little of everything: whether it works, and no figures to keep.
+    /// True for a short run that only checks the benchmark.
     pub(crate) quick: bool,
-    /// These parts; all if there are none.
+    /// Parts to measure; empty for all.
     only: Vec<String>,
 }
 
 impl Options {
-    /// Further turns of a table are begun only before this has gone by.
+    /// Time after which no extra turn of a table begins.
     pub(crate) const PATIENCE: Duration = Duration::from_secs(200);
 
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
@@ -22,10 +21,10 @@ impl Options {
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => options.quick = true,
-                "--only" => options.only.push(words.next().ok_or("--only wants the name of a part")?),
-                // What cargo gives to every benchmark.
+                "--only" => options.only.push(words.next().ok_or("--only needs the name of a part")?),
+                // Passed by cargo to every benchmark.
                 "--bench" => {}
-                other => return Err(format!("{other:?} is not known: --quick, --only PART").into()),
+                other => return Err(format!("unknown option {other:?} (--quick, --only PART)").into()),
             }
         }
         Ok(options)
@@ -35,17 +34,17 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|only| only == part)
     }
 
-    /// The first part that is asked for, and is none of these.
+    /// The first requested part that is not in `parts`.
     pub(crate) fn unknown<const N: usize>(&self, parts: [&str; N]) -> Option<&str> {
         self.only.iter().map(String::as_str).find(|only| !parts.contains(only))
     }
 
-    /// A number that is smaller when it is to be quick.
+    /// Selects the number for a thorough or a quick run.
     pub(crate) const fn choose(&self, thorough: usize, quick: usize) -> usize {
         if self.quick { quick } else { thorough }
     }
 
-    /// Turns of a table: so many to begin with, and at most, for as long as figures spread.
+    /// Minimum and maximum number of turns per table; extra turns only for noisy figures.
     pub(crate) const fn turns(&self) -> (usize, usize) {
         if self.quick { (1, 1) } else { (3, 5) }
     }

@@ -1,4 +1,4 @@
-//! What was measured: the document that is kept as JSON, and that the page is made of.
+//! Report of the measurements: stored as JSON and rendered as a page.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::machine::{Machine, Noise};
 use crate::options::Options;
 use crate::timings::Figure;
 
-/// Changes when fields change their meaning.
+/// Incremented when the meaning of a field changes.
 const SCHEMA: u32 = 1;
 
 #[derive(Debug, Serialize)]
@@ -14,10 +14,10 @@ pub(crate) struct Report {
     schema: u32,
     tool: String,
     pub(crate) date: String,
-    /// Little of everything: no figures to keep.
+    /// True for a short run without meaningful figures.
     pub(crate) quick: bool,
     pub(crate) machine: Machine,
-    /// Before and after.
+    /// Noise before and after the run.
     pub(crate) noise: Vec<Noise>,
     pub(crate) took_s: f64,
     pub(crate) sections: Vec<Section>,
@@ -25,22 +25,22 @@ pub(crate) struct Report {
     begun: std::time::Instant,
 }
 
-/// What was measured together.
+/// Results of a part of the benchmark.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Section {
     pub(crate) title: String,
-    /// What was done, in sentences.
+    /// Description of the method.
     pub(crate) says: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) matrix: Option<Matrix>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) facts: Vec<Fact>,
-    /// Why there is nothing.
+    /// Reason for missing results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
 }
 
-/// Tools by workloads.
+/// Figures by tool and workload.
 #[derive(Debug, Serialize)]
 pub(crate) struct Matrix {
     pub(crate) unit: &'static str,
@@ -51,9 +51,9 @@ pub(crate) struct Matrix {
 #[derive(Debug, Serialize)]
 pub(crate) struct ToolRow {
     pub(crate) tool: &'static str,
-    /// For each workload.
+    /// One per workload.
     pub(crate) figures: Vec<Option<Figure>>,
-    /// Why there are none.
+    /// Reasons for missing figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) failures: Vec<String>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Fact {
     pub(crate) what: String,
     pub(crate) unit: &'static str,
     pub(crate) figure: Option<Figure>,
-    /// It is to be at most this.
+    /// Target: maximum of the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) wanted: Option<f64>,
 }
@@ -89,7 +89,7 @@ impl Report {
         self.took_s = self.begun.elapsed().as_secs_f64();
     }
 
-    /// Whether the machine had other things to do.
+    /// Returns true if other load disturbed the machine.
     pub(crate) fn is_noisy(&self) -> bool {
         self.noise.iter().any(Noise::is_noisy)
     }
@@ -110,20 +110,20 @@ impl Fact {
         Self { wanted: Some(wanted), ..self }
     }
 
-    /// Whether it is what it was to be.
+    /// Returns true if the target was met; `None` without figure or target.
     pub(crate) fn is_met(&self) -> Option<bool> {
         Some(self.figure?.median <= self.wanted?)
     }
 }
 
 impl Matrix {
-    /// What a tool takes of a workload.
+    /// Median of a tool for a workload.
     pub(crate) fn median(&self, tool: &str, workload: usize) -> Option<f64> {
         let row = self.tools.iter().find(|row| row.tool == tool)?;
         row.figures.get(workload)?.map(|figure| figure.median)
     }
 
-    /// What a tool takes more than nothing does.
+    /// Overhead of a tool: its median minus that without a tool.
     pub(crate) fn added(&self, tool: &str, workload: usize) -> Option<f64> {
         Some(self.median(tool, workload)? - self.median(crate::tools::UNTRACED, workload)?)
     }

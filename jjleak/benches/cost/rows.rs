@@ -1,4 +1,4 @@
-//! How long it takes to turn a file's call frame information into rows.
+//! Time to compile a file's call frame information into unwind rows.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::report::{Fact, Section};
 use crate::timings::Timings;
 
-/// Where they are installed.
+/// Paths on Debian.
 const FILES: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/libc.so.6",
     "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
@@ -36,8 +36,8 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         facts.push(Fact::new(format!("{name}, {count} rows"), "ms", timings.figure()));
     }
     Ok(Section {
-        title: "Rows for the unwinder".to_owned(),
-        says: "They are made once for each file, and kept in a cache on disk.".to_owned(),
+        title: "Unwind rows".to_owned(),
+        says: "Time to compile them: once per file, because they are cached on disk.".to_owned(),
         facts,
         ..Section::default()
     })

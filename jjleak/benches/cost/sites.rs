@@ -1,4 +1,4 @@
-//! How long it takes to find where to probe a C library.
+//! Time to find the probe sites of the C library.
 
 use std::fs;
 use std::time::Instant;
@@ -28,12 +28,11 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         |what: &str, following| -> Result<Fact> { Ok(Fact::new(what, "ms", time(following)?.figure())) };
     let facts = vec![
         fact("at entry and return", CallFollowing::EntryAndReturn)?,
-        fact("with the proof that a probe inside of `malloc` sees all", CallFollowing::Inside)?,
+        fact("inside `malloc`, with the proof that the probe sees every call", CallFollowing::Inside)?,
     ];
     Ok(Section {
-        title: "Where to probe".to_owned(),
-        says: "The C library's functions are found and disassembled, once for each file that is mapped."
-            .to_owned(),
+        title: "Probe sites".to_owned(),
+        says: "Time to find and disassemble the C library's functions: once per mapped file.".to_owned(),
         facts,
         ..Section::default()
     })

@@ -1,4 +1,4 @@
-//! How long it takes to read the books while the program runs.
+//! Time to read the accounting while the program runs.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     let mut attached = Attached::to(program.pid(), Programs::Accounting, sites)?;
     program.hold(blocks, STACKS)?;
     let mut collector = Collector::new(&mut attached.attachment)?;
-    // The first one receives the frames of the stacks.
+    // The first one also receives the frames of the stacks.
     attached.snapshot(&mut collector)?;
     let mut timings = Timings::default();
     for _ in 0..options.choose(TIMINGS, 2) {
@@ -33,13 +33,14 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         timings.0.push(begun.elapsed().as_secs_f64() * 1000.);
         let objects: u64 = snapshot.stacks.iter().map(|(_, used)| used.live.objects).sum();
         if objects < blocks.into() {
-            return Err(format!("{objects} of {blocks} blocks were read").into());
+            return Err(format!("read only {objects} of {blocks} blocks").into());
         }
     }
-    let fact = Fact::new(format!("{blocks} live blocks of {STACKS} stacks are read"), "ms", timings.figure());
+    let fact =
+        Fact::new(format!("snapshot of {blocks} live blocks from {STACKS} stacks"), "ms", timings.figure());
     Ok(Section {
         title: "Snapshots".to_owned(),
-        says: "The program is not stopped for them.".to_owned(),
+        says: "The program keeps running during a snapshot.".to_owned(),
         facts: vec![fact.at_most(WANTED_MS)],
         ..Section::default()
     })

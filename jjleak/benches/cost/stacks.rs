@@ -1,4 +1,4 @@
-//! What a stack costs, by jjleak and by the kernel's own walk.
+//! Cost of a stack by jjleak's unwinder and by the kernel's.
 
 use jjleak::allocators::CallFollowing;
 use jjleak::attach::Programs;
@@ -10,13 +10,13 @@ use crate::report::{Fact, Section};
 use crate::subjects::{Calls, Environment, Micro};
 use crate::timings::{Figure, Timings};
 
-/// With what it may take of the kernel's own.
+/// Numbers of frames, and maximum cost relative to the kernel's unwinder.
 const WANTED: [(u32, f64); 3] = [(8, 0.5), (23, 0.42), (63, 0.35)];
 const TURNS: usize = 3;
 const TIMINGS: usize = 7;
 const ROUNDS: usize = 10_000;
 
-/// The program has frame pointers, by which the kernel walks.
+/// The program has frame pointers, which the kernel's unwinder needs.
 pub(crate) fn measure(options: &Options) -> Result<Section> {
     let mut program = Calls::start(&Environment::new())?;
     let mut facts = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         let mut all: [Timings; 3] = Default::default();
         for _ in 0..options.choose(TURNS, 1) {
             for (programs, timings) in kinds.iter().zip(&mut all) {
-                // The kernel walks by frame pointers, which malloc's own code does not keep.
+                // The kernel's unwinder needs frame pointers, which malloc's code does not keep.
                 let sites = Sites::Chosen(CallFollowing::EntryAndReturn);
                 let _attached = Attached::to(program.pid(), *programs, sites)?;
                 for _ in 0..options.choose(TIMINGS, 1) {
@@ -41,24 +41,24 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         };
         let (kernel, own) = (beyond(&kernel), beyond(&own));
         let ratio = own.zip(kernel).map(|(own, kernel)| Figure::of(own.median / kernel.median));
-        facts.push(Fact::new(format!("a stack of {frames} frames: `bpf_get_stack`"), "ns", kernel));
-        facts.push(Fact::new(format!("a stack of {frames} frames: jjleak"), "ns", own));
-        let what = format!("a stack of {frames} frames by jjleak, beside `bpf_get_stack`");
+        facts.push(Fact::new(format!("stack of {frames} frames: `bpf_get_stack`"), "ns", kernel));
+        facts.push(Fact::new(format!("stack of {frames} frames: jjleak"), "ns", own));
+        let what = format!("stack of {frames} frames: jjleak relative to `bpf_get_stack`");
         facts.push(Fact::new(what, "x", ratio).at_most(wanted));
     }
     facts.push(check(&mut program)?);
     Ok(Section {
         title: "Stacks".to_owned(),
-        says: "Beyond bare probes, of a program that has frame pointers, by which the kernel walks. It allocates from the \
-               same place again and again, as loops do: a walk that would read the same words of the stack as one of the last \
-               eight is not walked again, and that is what is measured here."
+        says: "Cost beyond bare probes, for a program with frame pointers, which the kernel's unwinder needs. It allocates \
+               repeatedly from one place, like a loop. jjleak does not unwind again if the words of the stack are the same as in \
+               one of the last eight walks; this case is measured."
             .to_owned(),
         facts,
         ..Section::default()
     })
 }
 
-/// A figure is only worth something if the stacks are whole.
+/// Checks that stacks are complete, without which figures mean nothing.
 fn check(program: &mut Calls) -> Result<Fact> {
     let (frames, _) = WANTED[2];
     let sites = Sites::Chosen(CallFollowing::EntryAndReturn);
@@ -66,8 +66,8 @@ fn check(program: &mut Calls) -> Result<Fact> {
     program.time(Micro::of_frames(frames), 100)?;
     let deepest = attached.deepest()?;
     if deepest < frames as usize - 1 {
-        return Err(format!("stacks are not whole: {deepest} frames of {frames}").into());
+        return Err(format!("incomplete stacks: {deepest} of {frames} frames").into());
     }
     #[expect(clippy::cast_precision_loss, reason = "a few frames")]
-    Ok(Fact::new("frames of the deepest stack, which is whole", "frames", Some(Figure::of(deepest as f64))))
+    Ok(Fact::new("depth of the deepest complete stack", "frames", Some(Figure::of(deepest as f64))))
 }

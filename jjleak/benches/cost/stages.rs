@@ -1,4 +1,4 @@
-//! What each of jjleak's programs takes of a call, and each stage of the one that takes most, as the kernel measures it.
+//! Run time of each BPF program per call, and of each stage of the slowest one, as measured by the kernel.
 
 use jjleak::allocators::CallFollowing;
 use jjleak::attach::{Measuring, Programs, Runs, RunsByPart};
@@ -12,29 +12,29 @@ use crate::subjects::{Calls, Environment, Micro};
 use crate::timings::{Figure, Timings};
 
 const FRAMES: [u32; 3] = [8, 27, 67];
-/// Machines have moods: every program has its turn in each of them.
+/// Turns of all programs, because a machine's speed varies over time.
 const TURNS: usize = 3;
 const TIMINGS: usize = 3;
 const ROUNDS: usize = 20_000;
 
-/// What is done up to the end of each stage, beyond the one before.
+/// Work of each stage beyond the previous one.
 const STAGES: [(Stage, &str); 6] = [
-    (Stage::Process, "the cookie, the registers, the process's row"),
-    (Stage::Calls, "whether it is a part of another call (task storage)"),
-    (Stage::Words, "a buffer is claimed, and the words of the stack are copied"),
-    (Stage::Stack, "they are compared with those of an earlier walk"),
-    (Stage::Counted, "the time is taken, the allocation is counted"),
-    (Stage::All, "the block is entered"),
+    (Stage::Process, "decode the cookie, read registers, look up the process"),
+    (Stage::Calls, "detect nested calls (task storage)"),
+    (Stage::Words, "claim a buffer, copy the words of the stack"),
+    (Stage::Stack, "compare the words with those of an earlier walk"),
+    (Stage::Counted, "read the time, count the allocation"),
+    (Stage::All, "insert the block"),
 ];
 
-/// What cannot be done without, as it is at least: each is done many times in one run.
+/// Indispensable steps, each repeated many times in one run for its minimum cost.
 const LEAST: [(Step, &str); 6] = [
-    (Step::Claim, "a buffer is claimed, and given back"),
-    (Step::Copy, "the same, with 384 bytes copied there from the stack (`bpf_probe_read_user`)"),
-    (Step::Word, "a word is read from the stack (`bpf_probe_read_user`)"),
-    (Step::Storage, "what is kept of the thread is looked up (`bpf_task_storage_get`)"),
-    (Step::Time, "the time is taken (`bpf_ktime_get_ns`)"),
-    (Step::Add, "two sums of a row are added to"),
+    (Step::Claim, "claim and release a buffer"),
+    (Step::Copy, "the same, with a copy of 384 bytes of the stack (`bpf_probe_read_user`)"),
+    (Step::Word, "read a word of the stack (`bpf_probe_read_user`)"),
+    (Step::Storage, "look up the thread's storage (`bpf_task_storage_get`)"),
+    (Step::Time, "read the time (`bpf_ktime_get_ns`)"),
+    (Step::Add, "add to two sums of a row"),
 ];
 
 /// Timings of the parts of a call, in nanoseconds.
@@ -59,20 +59,19 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     }
     facts.extend(least(&mut program, free_ns, options)?);
     Ok(Section {
-        title: "Where the time goes".to_owned(),
-        says: "Run time statistics of the kernel (`BPF_ENABLE_STATS`), for each of the programs that run in a round of \
-               `malloc(64)` and `free`: two where `malloc` is probed inside, three with `--entry-and-return`. What measuring \
-               takes is in the first line of each, and not in the lines of single stages, which are differences between programs that \
-               end with one stage and with the one before. What a round takes beyond these is the kernel's: its \
-               breakpoints. The last lines are of programs that do one thing many times in a run: what it takes at least, with all \
-               of it in the caches."
+        title: "Time per stage".to_owned(),
+        says: "Run time statistics of the kernel (`BPF_ENABLE_STATS`) for each program in a round of `malloc(64)` and \
+               `free`: two where `malloc` is probed inside, three with `--entry-and-return`. The overhead of measuring is in the \
+               first row for each number of frames. The rows of single stages do not include it: they are differences between \
+               programs that end with a stage and with the one before. The rest of a round is the kernel's: its breakpoints. The \
+               last rows are of programs that repeat one step many times in a run: its minimum cost, with all data in the caches."
             .to_owned(),
         facts,
         ..Section::default()
     })
 }
 
-/// What is known of a number of frames, and what `free` takes, without what measuring does.
+/// Facts for a number of frames, and the time of `free` without the overhead of measuring.
 fn of_frames(program: &mut Calls, frames: u32, options: &Options) -> Result<(Vec<Fact>, f64)> {
     let (mut nothing, mut apart) = (Parts::default(), Parts::default());
     let mut stages: [Parts; STAGES.len()] = Default::default();
@@ -92,24 +91,24 @@ fn of_frames(program: &mut Calls, frames: u32, options: &Options) -> Result<(Vec
         facts.push(Fact::new(format!("{frames} frames: {what}"), "ns", figure));
     };
     let [.., whole] = &stages;
-    add("a program that does nothing: what measuring takes", nothing.entry.figure());
-    // What another C library's code does not allow cannot be measured with it.
+    add("empty program: overhead of measuring", nothing.entry.figure());
+    // Other C libraries may not allow a probe inside `malloc`.
     if whole.given.figure().is_some() {
         add("`malloc`, probed inside", whole.given.figure());
         let mut before = nothing.entry.median();
         for ((_, what), parts) in STAGES.iter().zip(&stages) {
             let median = parts.given.median();
-            add(&format!("of that: {what}"), Some(Figure::of(median - before)));
+            add(&format!("of which: {what}"), Some(Figure::of(median - before)));
             before = median;
         }
     }
-    add("`free`: the block is taken out", whole.free.figure());
+    add("`free`: remove the block", whole.free.figure());
     add("with `--entry-and-return`: entry of `malloc`", apart.entry.figure());
     add("with `--entry-and-return`: return of `malloc`", apart.leave.figure());
     Ok((facts, whole.free.median() - nothing.entry.median()))
 }
 
-/// What single steps take, and what a round takes that does nothing else, but for `free`, of which that is known.
+/// Time of single steps, and of a round of these steps only, with the known time of `free`.
 fn least(program: &mut Calls, free_ns: f64, options: &Options) -> Result<Vec<Fact>> {
     let mut nothing = Parts::default();
     let mut steps: [Parts; LEAST.len()] = Default::default();
@@ -131,13 +130,13 @@ fn least(program: &mut Calls, free_ns: f64, options: &Options) -> Result<Vec<Fac
     let mut round_ns = free_ns;
     let mut facts = Vec::new();
     for ((step, what), parts) in LEAST.iter().zip(&steps) {
-        facts.push(Fact::new(format!("at least: {what}"), "ns", Some(Figure::of(of_one(parts)))));
-        // The copy has a buffer, and the words.
+        facts.push(Fact::new(format!("minimum: {what}"), "ns", Some(Figure::of(of_one(parts)))));
+        // The copy includes both.
         if !matches!(step, Step::Claim | Step::Word) {
             round_ns += of_one(parts);
         }
     }
-    let round = "at least: a round that does no more than that, with what `free` takes at 8 frames";
+    let round = "minimum: a round of these steps only, with the time of `free` at 8 frames";
     facts.push(Fact::new(round, "ns", Some(Figure::of(round_ns))));
     Ok(facts)
 }

@@ -1,18 +1,18 @@
-//! Several timings of the same, and what they say.
+//! Repeated timings, and their summary.
 
 use serde::Serialize;
 
-/// Beyond this spread between the quartiles, figures are worth little.
+/// Spread above which a figure is noisy ([`Figure::spread_percent`]).
 pub(crate) const NOISY_PERCENT: f64 = 10.0;
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Timings(pub(crate) Vec<f64>);
 
-/// What timings say.
+/// Summary of timings.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Figure {
     pub(crate) median: f64,
-    /// Distance between the quartiles, in per cent of the median.
+    /// Interquartile range, in per cent of the median.
     pub(crate) spread_percent: f64,
     pub(crate) timings: usize,
 }
@@ -36,7 +36,7 @@ impl Timings {
         self.quantile(0.5)
     }
 
-    /// What they say; nothing if there are none.
+    /// Summary; `None` without timings.
     pub(crate) fn figure(&self) -> Option<Figure> {
         let median = self.median();
         let spread_percent = (self.quantile(0.75) - self.quantile(0.25)) / median * 100.0;
@@ -45,7 +45,7 @@ impl Timings {
 }
 
 impl Figure {
-    /// A single one.
+    /// Figure of a single timing.
     pub(crate) const fn of(value: f64) -> Self {
         Self { median: value, spread_percent: 0., timings: 1 }
     }

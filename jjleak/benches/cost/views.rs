@@ -1,4 +1,4 @@
-//! What the live view takes on a program with thousands of call sites.
+//! Cost of the live view for a program with thousands of call sites.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,13 +12,13 @@ use crate::report::{Fact, Section};
 use crate::subjects::Sites;
 use crate::timings::Timings;
 
-/// Until everything has its name, call sites are judged, and as many instants are remembered as there will be.
+/// Time until all frames are named, call sites are judged, and the history is full.
 const SETTLE: Duration = Duration::from_secs(75);
 const MEASURED: Duration = Duration::from_secs(10);
 const TURNS: usize = 4;
 const WANTED_PERCENT: f64 = 2.;
 const WANTED_MS: f64 = 20.;
-/// Longer than anything takes to show.
+/// Timeout for expected text.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn measure(options: &Options) -> Result<Section> {
@@ -31,7 +31,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     let pid = terminal.program()?;
     let (mut percents, mut looks) = (Timings::default(), Timings::default());
     for _ in 0..options.choose(TURNS, 1) {
-        let taken = || cpu_time(pid).ok_or("the view has ended");
+        let taken = || cpu_time(pid).ok_or("the view has exited");
         let (begun, before) = (Instant::now(), taken()?);
         std::thread::sleep(MEASURED);
         let percent = taken()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.;
@@ -42,26 +42,27 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     Ok(Section {
         title: "The live view".to_owned(),
         says: format!(
-            "`jjleak top`, a look a second, on a program that allocates and frees at {number} call sites each second. Looks \
-             come less often where they would take more than 2 % of a core."
+            "`jjleak top`, one snapshot per second, on a program that allocates and frees at {number} call sites each \
+             second. Snapshots become less frequent where they would take more than 2 % of a core."
         ),
         facts: vec![
-            Fact::new("of a core", "%", percents.figure()).at_most(WANTED_PERCENT),
-            Fact::new("a look, with all that is done until the next", "ms", looks.figure())
+            Fact::new("CPU usage of the live view (of one core)", "%", percents.figure())
+                .at_most(WANTED_PERCENT),
+            Fact::new("CPU time per snapshot, with all work until the next", "ms", looks.figure())
                 .at_most(WANTED_MS),
         ],
         ..Section::default()
     })
 }
 
-/// Seconds between looks, as the view says.
+/// Seconds between snapshots, as shown by the view.
 fn pace(screen: &str) -> Result<f64> {
     let words = screen.split("slowed to ").nth(1).or_else(|| screen.split("every ").nth(1));
     let seconds = words.and_then(|words| words.split(' ').next()?.parse().ok());
-    seconds.ok_or_else(|| format!("the view does not say how often it looks:\n{screen}").into())
+    seconds.ok_or_else(|| format!("the view shows no interval:\n{screen}").into())
 }
 
-/// A terminal in which a program runs. It ends with this value.
+/// Terminal that runs a program. Killed when dropped.
 struct Terminal {
     folder: tempfile::TempDir,
 }
@@ -81,7 +82,7 @@ impl Terminal {
         let begun = Instant::now();
         while !self.screen()?.contains(what) {
             if begun.elapsed() > PATIENCE {
-                return Err(format!("{what:?} did not show, but\n{}", self.screen()?).into());
+                return Err(format!("{what:?} did not appear:\n{}", self.screen()?).into());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -105,7 +106,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.tmux(&["kill-server"]);
     }
 }

@@ -1,7 +1,7 @@
-//! What a JVM with much code costs: to attach and detach, to find out how it lays out its structures, and to name frames.
+//! Cost of a JVM with much code: attaching, detaching, reading the layout of its structures, and naming frames.
 //!
-//! The kernel side reads the code cache itself when a stack leads through it: there is no view of it to build at attaching,
-//! and none to refresh when code is compiled. What is left is measured here.
+//! The kernel side reads the code cache while it unwinds: there is no copy to build when attaching, or to refresh when code is
+//! compiled. The remaining costs are measured here.
 
 mod program;
 
@@ -22,21 +22,21 @@ use crate::options::Options;
 use crate::report::{Fact, Section};
 use crate::timings::{Figure, Timings};
 
-/// Methods of the program, each compiled on its own.
+/// Methods of the program, each compiled separately.
 const METHODS: usize = 30_000;
-/// Frames that are named at a time: as many methods as a refresh would have had to look at.
+/// Frames named at a time: as many methods as a refresh of a copy would read.
 const FRAMES: usize = 1000;
-/// Timings of each.
+/// Timings per figure.
 const TURNS: usize = 5;
-/// What attaching and detaching may take.
+/// Maximum time to attach, and to detach.
 const WANTED_MS: f64 = 500.;
-/// What it may take to know a JVM with all this code.
+/// Maximum time to read the structures of this JVM.
 const KNOWN_MS: f64 = 150.;
-/// What it may take to know so many methods that are new.
+/// Maximum time to name [`FRAMES`] new methods.
 const NEW_MS: f64 = 20.;
-/// Distance of addresses that are tried: the size of a segment.
+/// Distance between tried addresses: the size of a segment.
 const SEGMENT: u64 = 128;
-/// Segments without code after which a heap counts as empty from there on.
+/// Consecutive segments without code after which the rest of a heap counts as empty.
 const EMPTY: u64 = 1 << 14;
 
 pub(crate) fn measure(options: &Options) -> Result<Section> {
@@ -71,7 +71,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         attach.0.push(attached);
         detach.0.push(detached);
     }
-    let naming = format!("{} frames are named, each of another method", chosen.len());
+    let naming = format!("naming {} frames, each of another method", chosen.len());
     Ok(Section {
         title: "A JVM".to_owned(),
         says: format!(
@@ -81,11 +81,11 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
             frames.len()
         ),
         facts: vec![
-            Fact::new("the description of its structures is read", "ms", open).at_most(KNOWN_MS),
+            Fact::new("reading the description of its structures", "ms", open).at_most(KNOWN_MS),
             Fact::new(naming, "ms", named).at_most(NEW_MS),
             Fact::new("from the start of `jjleak -p` until it counts", "ms", attach.figure())
                 .at_most(WANTED_MS),
-            Fact::new("from Ctrl-C until it has ended", "ms", detach.figure()).at_most(WANTED_MS),
+            Fact::new("from Ctrl-C until jjleak has exited", "ms", detach.figure()).at_most(WANTED_MS),
         ],
         ..Section::default()
     })
@@ -105,7 +105,7 @@ fn ms_since(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1000.
 }
 
-/// All code that there is.
+/// All generated code.
 fn blobs(jvm: &Jvm<ProcessMemory>, heaps: &[CodeHeap]) -> Vec<Blob> {
     let mut blobs = Vec::new();
     for heap in heaps {
@@ -130,12 +130,12 @@ fn frame(blob: &Blob) -> StackFrame {
     StackFrame::new(middle, layer::GENERATED | id_in_frame(blob.compile_id()))
 }
 
-/// Runs jjleak on a process for a moment: how long it takes to attach, and to end.
+/// Runs jjleak on a process briefly; returns the milliseconds to attach and to exit.
 fn session(pid: u32) -> Result<(f64, f64)> {
     let begun = Instant::now();
     let mut jjleak = Command::new(env!("CARGO_BIN_EXE_jjleak"))
         .args(["-p", &pid.to_string(), "3600"])
-        // It leaves a flame graph.
+        // It writes a flame graph.
         .current_dir(env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -147,7 +147,7 @@ fn session(pid: u32) -> Result<(f64, f64)> {
     let attached = ms_since(begun);
     let begun = Instant::now();
     Command::new("kill").args(["-INT", &jjleak.id().to_string()]).status()?;
-    // What it still says is read, so that it does not wait for a reader.
+    // A full pipe would block it.
     lines.for_each(drop);
     jjleak.wait()?;
     Ok((attached, ms_since(begun)))

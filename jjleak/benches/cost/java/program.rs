@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Result;
 
-/// Methods of a class; a class has room for 65,535 constants.
+/// Methods per class; a class can have 65,535 constants.
 const METHODS_OF_CLASS: usize = 300;
 
 /// The running program. Killed when dropped.
@@ -17,24 +17,24 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program with so many compiled methods, and waits until they are.
+    /// Starts a program with this many methods, and waits until they are compiled.
     pub(crate) fn start(methods: usize) -> Result<Self> {
         let folder = compile(methods.div_ceil(METHODS_OF_CLASS))?;
-        // Each method is compiled when it is first called, none into another.
+        // Each method is compiled when it is first called; none is inlined.
         let options = ["-Xcomp", "-XX:TieredStopAtLevel=1", "-XX:-Inline", "-XX:ReservedCodeCacheSize=240m"];
         let mut java = Command::new("java");
         java.args(options).arg("-cp").arg(folder).arg("Main").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = Self { child: java.spawn()? };
         let mut line = String::new();
         BufReader::new(program.child.stdout.take().ok_or("no stdout")?).read_line(&mut line)?;
-        if line.trim() == "ready" { Ok(program) } else { Err(format!("the program said {line:?}").into()) }
+        if line.trim() == "ready" { Ok(program) } else { Err(format!("the program wrote {line:?}").into()) }
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The content of its `libjvm.so`, and where that is mapped.
+    /// Content and base address of its `libjvm.so`.
     pub(crate) fn library(&self) -> Result<(Vec<u8>, u64)> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid()))?;
         let line = maps.lines().find(|line| line.ends_with("/libjvm.so")).ok_or("no libjvm.so")?;
@@ -51,7 +51,7 @@ impl Drop for Program {
     }
 }
 
-/// Writes and compiles the classes; where they are.
+/// Writes and compiles the classes; returns their folder.
 fn compile(classes: usize) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-jvm");
     fs::create_dir_all(&folder)?;

@@ -7,7 +7,7 @@ use super::{Environment, Running, Subject, Talker, own, scratch};
 use crate::Result;
 use crate::options::Options;
 
-/// Until it is compiled.
+/// Number of buffers until the code is compiled.
 const WARM_UP: usize = 20_000;
 
 pub(crate) struct Buffers {
@@ -54,7 +54,6 @@ impl Running for Jvm {
         self.talker.pid()
     }
 
-    /// Seconds.
     fn run(&mut self) -> Result<f64> {
         self.talker.ask(&self.count.to_string())
     }

@@ -5,27 +5,27 @@ use std::process::Command;
 use super::{Environment, Talker, compile};
 use crate::Result;
 
-/// Frames that are there without any recursion: the allocator's function, the loop, what chooses it, the last
-/// recursion, main and the three that call it.
+/// Frames without any recursion: the allocator's function, the loop, its caller, the last recursion, `main` and its three
+/// callers.
 pub(crate) const OTHER_FRAMES: u32 = 8;
 
-/// What it is asked for.
+/// A workload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Micro {
-    /// For a column.
+    /// Name of its column.
     pub(crate) name: &'static str,
     kind: &'static str,
-    /// On the stack, the allocator's function included.
+    /// Depth of the stack, including the allocator's function.
     frames: u32,
     size: u32,
     threads: u32,
-    /// What it may cost beside bare probes.
+    /// Maximum cost relative to bare probes.
     pub(crate) budget: Option<f64>,
 }
 
 const PAIR: Micro = Micro { name: "", kind: "pairs", frames: 8, size: 64, threads: 1, budget: None };
 
-/// Frames, sizes, threads and functions.
+/// Variations of frames, paths, sizes, threads and functions.
 pub(crate) const MICRO: [Micro; 10] = [
     Micro { name: "8 frames", budget: Some(1.15), ..PAIR },
     Micro { name: "27 frames", frames: 27, budget: Some(1.35), ..PAIR },
@@ -46,14 +46,14 @@ impl Micro {
     }
 }
 
-/// The program.
+/// The running program.
 pub(crate) struct Calls(Talker);
 
-/// What it has taken, in seconds of a core.
+/// CPU time of a paced run, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paced {
     pub(crate) used_s: f64,
-    /// Of that, from before calls to after them.
+    /// Part of it that was spent in calls.
     pub(crate) in_calls_s: f64,
 }
 
@@ -62,18 +62,18 @@ impl Calls {
         Talker::start(&mut Command::new(compile("calls")?), environment).map(Self)
     }
 
-    /// Nanoseconds of a round of so many.
+    /// Nanoseconds per round: mean of `rounds`.
     pub(crate) fn time(&mut self, micro: Micro, rounds: usize) -> Result<f64> {
         let Micro { kind, frames, size, threads, .. } = micro;
         self.0.ask(&format!("{kind} {} {rounds} {size} {threads}", frames - OTHER_FRAMES))
     }
 
-    /// Has it allocate so many blocks from so many stacks, and keep them.
+    /// Makes it allocate this many blocks from this many stacks, and keep them.
     pub(crate) fn hold(&mut self, blocks: u32, stacks: u32) -> Result<()> {
         self.0.ask(&format!("hold {blocks} {stacks}")).map(drop)
     }
 
-    /// Has it allocate and free at a steady pace for so many milliseconds.
+    /// Makes it allocate and free at a steady pace for this time.
     pub(crate) fn pace(&mut self, milliseconds: usize) -> Result<Paced> {
         let [used_ns, in_calls_ns] = self.0.ask_for(&format!("pace {milliseconds}"))?;
         Ok(Paced { used_s: used_ns / 1e9, in_calls_s: in_calls_ns / 1e9 })

@@ -1,4 +1,4 @@
-//! Programs that do their work and end: what they take is timed from their first instruction to their end.
+//! Programs that exit after their work, timed from their first instruction to their exit.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use super::{Environment, Running, Subject, compile, scratch};
 use crate::Result;
 use crate::options::Options;
 
-/// A command line.
+/// A timed command line.
 struct Timed {
     name: &'static str,
     program: PathBuf,
@@ -30,7 +30,7 @@ impl Timed {
     }
 }
 
-/// Python's JSON, with each object taken from the C library.
+/// Python's JSON, with each object allocated by the C library.
 pub(crate) fn python(options: &Options) -> Box<dyn Subject> {
     let rounds = options.choose(25, 4);
     let script = format!(
@@ -43,7 +43,7 @@ pub(crate) fn python(options: &Options) -> Box<dyn Subject> {
     Box::new(python)
 }
 
-/// A table that is filled, indexed, changed and searched.
+/// Fills, indexes, updates and searches a table.
 pub(crate) fn sqlite(options: &Options) -> Box<dyn Subject> {
     let rows = options.choose(20_000, 2_000);
     let script = format!(
@@ -59,14 +59,14 @@ pub(crate) fn sqlite(options: &Options) -> Box<dyn Subject> {
     Box::new(sqlite)
 }
 
-/// The C compiler proper, on a big preprocessed file.
+/// The C compiler proper on a large preprocessed file.
 pub(crate) fn compiler(options: &Options) -> Result<Box<dyn Subject>> {
     let source = scratch("big.c");
     let preprocessed = scratch("big.i");
     fs::write(&source, program(options.choose(30, 3))?)?;
     let status = Command::new("gcc").arg("-E").arg(&source).arg("-o").arg(&preprocessed).status()?;
     if !status.success() {
-        return Err(format!("gcc -E ended with {status}").into());
+        return Err(format!("gcc -E failed: {status}").into());
     }
     let compiler = Command::new("gcc").arg("-print-prog-name=cc1").output()?.stdout;
     let compiler = String::from_utf8(compiler)?.trim().to_owned();
@@ -75,7 +75,7 @@ pub(crate) fn compiler(options: &Options) -> Result<Box<dyn Subject>> {
     Ok(Box::new(Timed::new("cc1 -O2", compiler, &arguments)))
 }
 
-/// C with so many functions, and the headers of the C library.
+/// C source with this many functions, and headers of the C library.
 fn program(functions: usize) -> Result<String> {
     let mut text = String::new();
     for header in
@@ -109,7 +109,7 @@ impl Subject for Timed {
 
     fn start(&self, environment: &Environment) -> Result<Box<dyn Running>> {
         if self.stopwatch.get().is_none() {
-            // Nobody else fills it.
+            // It was empty, and there is one thread.
             let _ = self.stopwatch.set(compile("stopwatch")?);
         }
         let stopwatch = self.stopwatch.get().ok_or("no stopwatch")?;
@@ -117,7 +117,7 @@ impl Subject for Timed {
     }
 }
 
-/// It has not begun yet.
+/// A process held before its first instruction.
 struct Waiting(Child);
 
 impl Waiting {
@@ -132,10 +132,10 @@ impl Waiting {
             .stderr(Stdio::null())
             .spawn()?;
         let mut line = String::new();
-        // It says no more before it is let go.
+        // It writes nothing more until released: the buffer loses nothing.
         BufReader::new(child.stdout.as_mut().ok_or("no stdout")?).read_line(&mut line)?;
         let waiting = Self(child);
-        if line.trim() == "ready" { Ok(waiting) } else { Err(format!("the stopwatch said {line:?}").into()) }
+        if line.trim() == "ready" { Ok(waiting) } else { Err(format!("the stopwatch wrote {line:?}").into()) }
     }
 }
 
@@ -144,7 +144,6 @@ impl Running for Waiting {
         self.0.id()
     }
 
-    /// Seconds.
     fn run(&mut self) -> Result<f64> {
         let mut output = self.0.stdout.take().ok_or("it has run")?;
         let reader = std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
@@ -153,13 +152,13 @@ impl Running for Waiting {
         let status = self.0.wait()?;
         let took = begun.elapsed();
         let _ = reader.join();
-        if status.success() { Ok(took.as_secs_f64()) } else { Err(format!("it ended with {status}").into()) }
+        if status.success() { Ok(took.as_secs_f64()) } else { Err(format!("it failed: {status}").into()) }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

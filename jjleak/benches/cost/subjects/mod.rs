@@ -1,4 +1,4 @@
-//! The programs that tools are tried on. Each waits before it does its work, so that a tool can be attached.
+//! Profiled programs. Each waits before its work, so that a tool can be attached.
 
 mod buffers;
 mod calls;
@@ -18,36 +18,35 @@ pub(crate) use command::{compiler, python, sqlite};
 pub(crate) use redis::Redis;
 pub(crate) use sites::Sites;
 
-/// Variables that a program is started with, for tools that are libraries.
+/// Environment variables of a program, for tools that are libraries.
 pub(crate) type Environment = Vec<(String, String)>;
 
-/// A program that tools are tried on.
+/// A program to profile.
 pub(crate) trait Subject {
-    /// What it does, for a column.
+    /// Name of its column.
     fn name(&self) -> String;
 
-    /// Starts it.
     fn start(&self, environment: &Environment) -> Result<Box<dyn Running>>;
 
-    /// The library that it calls `malloc` of.
+    /// The library whose `malloc` it calls.
     fn allocator(&self) -> &'static Path {
         Path::new(LIBC)
     }
 }
 
-/// Its process. Killed when dropped.
+/// Process of a [`Subject`]. Killed when dropped.
 pub(crate) trait Running {
     fn pid(&self) -> u32;
 
-    /// Does its work once; what that took.
+    /// Does its work once; returns the time in seconds.
     fn run(&mut self) -> Result<f64>;
 }
 
-/// Debian's, and its kin's.
+/// Path on Debian and its derivatives.
 pub(crate) const LIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
 pub(crate) const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
 
-/// A program that takes lines and answers each with one.
+/// A program that answers each line with a line.
 pub(crate) struct Talker {
     child: Child,
     input: ChildStdin,
@@ -55,7 +54,7 @@ pub(crate) struct Talker {
 }
 
 impl Talker {
-    /// Waits until it is ready.
+    /// Returns when it is ready.
     pub(crate) fn start(command: &mut Command, environment: &Environment) -> Result<Self> {
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -64,7 +63,7 @@ impl Talker {
         let mut talker = Self { child, input, output };
         match talker.answer()?.as_str() {
             "ready" => Ok(talker),
-            other => Err(format!("{} said {other:?}", command.get_program().display()).into()),
+            other => Err(format!("{} wrote {other:?}", command.get_program().display()).into()),
         }
     }
 
@@ -72,18 +71,18 @@ impl Talker {
         self.child.id()
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a line, and waits for the answer.
     pub(crate) fn ask(&mut self, question: &str) -> Result<f64> {
         self.ask_for(question).map(|[answer]| answer)
     }
 
-    /// The same for what is answered by several numbers.
+    /// The same for an answer of several numbers.
     pub(crate) fn ask_for<const NUMBERS: usize>(&mut self, question: &str) -> Result<[f64; NUMBERS]> {
         writeln!(self.input, "{question}")?;
         let answer = self.answer()?;
         let numbers: Option<Vec<f64>> = answer.split(' ').map(|number| number.parse().ok()).collect();
         let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
-        numbers.ok_or_else(|| format!("{question:?} was answered by {answer:?}").into())
+        numbers.ok_or_else(|| format!("unexpected answer to {question:?}: {answer:?}").into())
     }
 
     fn answer(&mut self) -> Result<String> {
@@ -95,27 +94,27 @@ impl Talker {
 
 impl Drop for Talker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where a file of ours lies.
+/// Path of a file of this benchmark.
 pub(crate) fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/cost").join(path)
 }
 
-/// Where files are made.
+/// Path of a generated file.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Compiles a C program of ours.
+/// Compiles a C program of this benchmark.
 pub(crate) fn compile(name: &str) -> Result<PathBuf> {
     let program = scratch(name);
     let options = ["-O2", "-g", "-pthread", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-o"];
     let source = own(&format!("subjects/{name}.c"));
     let status = Command::new("cc").args(options).args([&program, &source]).status()?;
-    if status.success() { Ok(program) } else { Err(format!("cc ended with {status}").into()) }
+    if status.success() { Ok(program) } else { Err(format!("cc failed: {status}").into()) }
 }

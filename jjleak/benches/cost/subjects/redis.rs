@@ -9,7 +9,7 @@ use super::{Environment, JEMALLOC, Running, Subject, scratch};
 use crate::Result;
 use crate::options::Options;
 
-/// How long it may take to listen.
+/// Timeout until it listens.
 const BEGIN: Duration = Duration::from_secs(20);
 
 pub(crate) struct Redis {
@@ -49,7 +49,7 @@ impl Subject for Redis {
         Ok(Box::new(server))
     }
 
-    /// Debian's is linked to it.
+    /// Debian's redis-server is linked to jemalloc.
     fn allocator(&self) -> &'static Path {
         Path::new(JEMALLOC)
     }
@@ -66,7 +66,6 @@ impl Running for Server {
         self.process.id()
     }
 
-    /// Seconds.
     fn run(&mut self) -> Result<f64> {
         let begun = Instant::now();
         let status = Command::new("redis-benchmark")
@@ -92,14 +91,14 @@ impl Running for Server {
         if status.success() {
             Ok(took.as_secs_f64())
         } else {
-            Err(format!("redis-benchmark ended with {status}").into())
+            Err(format!("redis-benchmark failed: {status}").into())
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_file(&self.socket);

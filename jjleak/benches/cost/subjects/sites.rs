@@ -5,18 +5,18 @@ use std::process::Command;
 use super::{Environment, Talker, compile};
 use crate::Result;
 
-/// The program.
+/// The running program.
 pub(crate) struct Sites(Talker);
 
 impl Sites {
-    /// How many call sites it has.
+    /// Number of call sites.
     pub(crate) const NUMBER: u32 = 10_000;
 
     pub(crate) fn start() -> Result<Self> {
         Talker::start(&mut Command::new(compile("sites")?), &Environment::new()).map(Self)
     }
 
-    /// Has it allocate at each of them, and go on doing so.
+    /// Makes it allocate at every call site, repeatedly.
     pub(crate) fn keep(&mut self) -> Result<()> {
         self.0.ask("keep").map(drop)
     }

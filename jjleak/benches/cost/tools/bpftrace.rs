@@ -1,4 +1,4 @@
-//! What one writes for bpftrace to see leaks: a map of blocks that live, with their sizes and stacks.
+//! bpftrace with a plain script to find leaks: a map of live blocks with their sizes and stacks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use super::AtWork;
 use crate::Result;
 use crate::subjects::scratch;
 
-/// `LIBRARY` is where `malloc` is.
+/// `LIBRARY` stands for the file with `malloc`.
 const SCRIPT: &str = include_str!("memleak.bt");
-/// Room for as many blocks as jjleak has by default; its own default of 4,096 would be full at once.
+/// Maximum number of blocks: jjleak's default. That of bpftrace, 4,096, would be full at once.
 const ROOM: (&str, &str) = ("BPFTRACE_MAP_KEYS_MAX", "1000000");
-/// It compiles its script with LLVM first.
+/// Start timeout: it compiles its script with LLVM first.
 const LONGEST_START: Duration = Duration::from_secs(60);
-/// Its uprobes. Each is a perf event, and there is one more a processor, by which it would print.
+/// Number of its uprobes. Each is a perf event; one more per CPU is for its output.
 const PROBES: usize = 7;
 
 pub(crate) struct Bpftrace(Child);
 
 impl Bpftrace {
-    /// Waits until its probes are in place.
+    /// Returns when its probes are attached.
     pub(crate) fn attach(pid: u32, allocator: &Path) -> Result<Self> {
         let script = scratch("memleak.bt");
         fs::write(&script, SCRIPT.replace("LIBRARY", &allocator.display().to_string()))?;
@@ -35,7 +35,7 @@ impl Bpftrace {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .map_err(|error| format!("bpftrace does not start: {error}"))?;
+            .map_err(|error| format!("cannot start bpftrace: {error}"))?;
         let mut bpftrace = Self(child);
         let begun = Instant::now();
         let processors = std::thread::available_parallelism()?.get();
@@ -48,7 +48,7 @@ impl Bpftrace {
         Ok(bpftrace)
     }
 
-    /// How many it holds.
+    /// Number of open perf events.
     fn perf_events(&self) -> usize {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.0.id()));
         let links =
@@ -60,14 +60,14 @@ impl Bpftrace {
 fn last_words(log: &PathBuf) -> String {
     let said = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = said.lines().rev().filter(|line| !line.trim().is_empty()).take(3).collect();
-    format!("bpftrace ended, or did not attach: {}", lines.into_iter().rev().collect::<Vec<_>>().join("; "))
+    format!("bpftrace exited or did not attach: {}", lines.into_iter().rev().collect::<Vec<_>>().join("; "))
 }
 
 impl AtWork for Bpftrace {}
 
 impl Drop for Bpftrace {
     fn drop(&mut self) {
-        // It would print its maps.
+        // After SIGINT, it would print its maps.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

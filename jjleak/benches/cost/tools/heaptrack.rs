@@ -1,4 +1,4 @@
-//! heaptrack: a library in the program, and a program that makes sense of what it writes.
+//! heaptrack: a preloaded library, and a program that interprets its output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use crate::subjects::{Environment, scratch};
 const LIBRARY: &str = "/usr/lib/heaptrack/libheaptrack_preload.so";
 const INTERPRETER: &str = "/usr/lib/heaptrack/libexec/heaptrack_interpret";
 
-/// What its own script starts beside the program.
+/// The interpreter that heaptrack's script starts.
 pub(crate) struct Heaptrack {
     interpreter: Child,
     pipe: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Heaptrack {
 impl Heaptrack {
     pub(crate) fn start() -> Result<Self> {
         if !Path::new(LIBRARY).exists() || !Path::new(INTERPRETER).exists() {
-            return Err(format!("there is no {LIBRARY}").into());
+            return Err(format!("{LIBRARY} or its interpreter is missing").into());
         }
         let pipe = scratch("heaptrack.pipe");
         let _ = std::fs::remove_file(&pipe);
@@ -51,7 +51,7 @@ impl AtWork for Heaptrack {}
 
 impl Drop for Heaptrack {
     fn drop(&mut self) {
-        // It ends with the program; if that has never opened the pipe, it waits for ever.
+        // It exits with the program, but waits forever if that never opened the pipe.
         if let Ok(group) = i32::try_from(self.interpreter.id()) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }

@@ -1,4 +1,4 @@
-//! jjleak itself, as users start it.
+//! jjleak itself, from the command line.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::Result;
 pub(crate) struct Jjleak(Child);
 
 impl Jjleak {
-    /// Waits until it counts.
+    /// Returns when it counts.
     pub(crate) fn attach(pid: u32, options: &[&str]) -> Result<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_jjleak"))
             .args(["-p", &pid.to_string(), "--out", "/dev/null", "--format", "json"])
@@ -26,7 +26,7 @@ impl Jjleak {
         for line in lines.by_ref() {
             let line = line?;
             if line.contains("attached to") {
-                // What it still says is read, so that it does not wait for a reader.
+                // A full pipe would block it.
                 std::thread::spawn(move || lines.for_each(drop));
                 return Ok(jjleak);
             }
@@ -40,7 +40,7 @@ impl AtWork for Jjleak {}
 
 impl Drop for Jjleak {
     fn drop(&mut self) {
-        // Its probes go with it; nobody wants its report.
+        // Its probes are removed with it; no report is needed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! What is compared: nothing, probes that do nothing, jjleak, and others.
+//! Compared tools: none, empty probes, jjleak, and others.
 
 mod bpftrace;
 mod heaptrack;
@@ -20,14 +20,14 @@ pub(crate) const BARE: &str = "bare probes at jjleak's sites";
 pub(crate) const JJLEAK: &str = "jjleak";
 pub(crate) const BPFTRACE: &str = "bpftrace";
 
-/// Something that a program can be run with.
+/// A tool to run a program with.
 pub(crate) struct Tool {
-    /// For its row.
+    /// Name of its row.
     pub(crate) name: &'static str,
     kind: Kind,
-    /// Whether it is of use where a program calls all the time, and is timed for milliseconds.
+    /// True if it is measured on continuous calls, timed for milliseconds.
     pub(crate) is_for_calls: bool,
-    /// Whether it is of use for programs.
+    /// True if it is measured on real programs.
     pub(crate) is_for_programs: bool,
 }
 
@@ -38,7 +38,7 @@ enum Kind {
     Jjleak(&'static [&'static str]),
     Bpftrace,
     Heaptrack,
-    /// With this configuration.
+    /// Value of `MALLOC_CONF`.
     Jemalloc(&'static str),
 }
 
@@ -48,7 +48,7 @@ const fn tool(name: &'static str, kind: Kind) -> Tool {
 
 const AROUND: Sites = Sites::Chosen(CallFollowing::EntryAndReturn);
 
-/// All of them, in the order in which they are run.
+/// All tools in the order of execution.
 pub(crate) const TOOLS: [Tool; 14] = [
     tool(UNTRACED, Kind::Nothing),
     tool("bare probes at the functions' entries", Kind::Bare(Sites::Entries)),
@@ -61,19 +61,19 @@ pub(crate) const TOOLS: [Tool; 14] = [
     },
     tool("jjleak -C", Kind::Jjleak(&["-C"])),
     tool("jjleak -s 100", Kind::Jjleak(&["-s", "100"])),
-    // What it takes depends on the window, and none is as short as what is timed of calls.
+    // Its cost depends on the window, and windows are longer than a timing of calls.
     Tool { is_for_calls: false, ..tool("jjleak --max-overhead 5", Kind::Jjleak(&["--max-overhead", "5"])) },
     tool(BPFTRACE, Kind::Bpftrace),
     tool("heaptrack", Kind::Heaptrack),
-    tool("jemalloc, not profiled", Kind::Jemalloc("prof:false")),
-    tool("jemalloc, each allocation profiled", Kind::Jemalloc("prof:true,lg_prof_sample:0")),
-    tool("jemalloc, one in 512 KiB profiled", Kind::Jemalloc("prof:true,lg_prof_sample:19")),
+    tool("jemalloc, profiling off", Kind::Jemalloc("prof:false")),
+    tool("jemalloc, every allocation sampled", Kind::Jemalloc("prof:true,lg_prof_sample:0")),
+    tool("jemalloc, one sample per 512 KiB", Kind::Jemalloc("prof:true,lg_prof_sample:19")),
 ];
 
-/// A tool at work. It ends when it is dropped.
+/// A running tool. Stopped when dropped.
 pub(crate) trait AtWork {}
 
-/// Nothing that would have to be ended.
+/// No tool to stop.
 struct Nothing;
 
 impl AtWork for Nothing {}
@@ -81,7 +81,7 @@ impl AtWork for Nothing {}
 impl AtWork for Attached {}
 
 impl Tool {
-    /// What has to be there before the program starts, and the variables that it starts with.
+    /// Starts what must run before the program; also returns the program's environment.
     pub(crate) fn prepare(&self) -> Result<(Environment, Box<dyn AtWork>)> {
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         match self.kind {
@@ -90,7 +90,7 @@ impl Tool {
                 Ok((heaptrack.environment(), Box::new(heaptrack)))
             }
             Kind::Jemalloc(_) if !Path::new(JEMALLOC).exists() => {
-                Err(format!("there is no {JEMALLOC}").into())
+                Err(format!("{JEMALLOC} is missing").into())
             }
             Kind::Jemalloc(options) => {
                 let environment = vec![variable("LD_PRELOAD", JEMALLOC), variable("MALLOC_CONF", options)];
@@ -100,7 +100,7 @@ impl Tool {
         }
     }
 
-    /// Attaches it to a program that runs, whose `malloc` is in this library.
+    /// Attaches to a running program whose `malloc` is in this library.
     pub(crate) fn attach(&self, pid: u32, allocator: &Path) -> Result<Box<dyn AtWork>> {
         Ok(match self.kind {
             Kind::Nothing | Kind::Heaptrack | Kind::Jemalloc(_) => Box::new(Nothing),
