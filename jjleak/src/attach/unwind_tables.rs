@@ -26,8 +26,9 @@ const USER_SPACE_END: u64 = 1 << 47;
 /// Width of the minor number in the kernel's device numbers (`MINORBITS` in `include/linux/kdev_t.h`).
 pub(super) const MINOR_BITS: u32 = 20;
 
-/// Rows of files that are not mapped yet are added only up to this fill level.
-const MAX_EXPECTED_ROWS: usize = ROWS / 2;
+/// Rows and pages of files that are not mapped yet are added only up to these fill levels.
+const MAX_EXPECTED_ROWS: usize = ROWS / 8 * 7;
+const MAX_EXPECTED_PAGES: usize = PAGES / 8 * 7;
 
 /// The memory-mapped tables. Rows of a module are never freed: they stay valid as long as the file exists, wherever and whenever
 /// it is mapped.
@@ -149,7 +150,7 @@ impl UnwindTables {
         module: &VerifiedRows,
     ) -> Result<(), TablesFull> {
         let (rows, pages) = (module.rows().rows().len(), module.rows().pages().len());
-        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + pages > PAGES / 2 {
+        if self.used_rows + rows > MAX_EXPECTED_ROWS || self.used_pages + pages > MAX_EXPECTED_PAGES {
             return Err(TablesFull { rows });
         }
         self.add(file, module)
