@@ -15,9 +15,9 @@ pub const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
 /// Steps of the binary search in a page, which has at most 2^10 rows, one per byte.
 pub const SEARCH_STEPS: u32 = 11;
 
-/// Capacity in rows of all modules: 2^21 (16 MiB) hold a JVM with all its libraries five times over, or all but the
-/// largest compilers. A power of two: the kernel side masks indexes with it.
-pub const ROWS: usize = 1 << 21;
+/// Capacity in rows of all modules: 2^22 (32 MiB) hold a JVM with all its libraries ten times over, or rustc with LLVM and
+/// cargo. A power of two: the kernel side masks indexes with it.
+pub const ROWS: usize = 1 << 22;
 /// Capacity of the index in entries: 2^19 (2 MiB) for 512 MiB of text.
 pub const PAGES: usize = 1 << 19;
 
@@ -195,6 +195,22 @@ pub struct CodeFile {
     pub device: u32,
 }
 
+/// Maximum number of parts of a file's code with separate address ranges that the kernel side knows. Tools that optimize linked files
+/// (BOLT, as for rustc's LLVM) append a second one.
+pub const MAX_CODE_PARTS: usize = 2;
+
+/// A part of a file's code.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodePart {
+    /// File offsets of its pages; an empty range if there is no such part.
+    pub begin: u64,
+    /// First file offset behind it.
+    pub end: u64,
+    /// Address at which the start of the text would be if the file's start were mapped at 0, as a wrapping addend.
+    pub text: u64,
+}
+
 /// Rows of a file, and the conversion of an offset in the file to an address in its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -203,8 +219,8 @@ pub struct CodeRows {
     pub first_page: u32,
     /// See [`Mapping::pages`].
     pub pages: u32,
-    /// Address at which the start of the text would be if the file's start were mapped at 0, as a wrapping addend.
-    pub text: u64,
+    /// Parts of its code, which do not overlap.
+    pub parts: [CodePart; MAX_CODE_PARTS],
 }
 
 /// A hint to the user side to examine a process: it maps code that is in no known mapping, runs another program,
@@ -248,7 +264,7 @@ pub struct ProgramBegun {
 
 const _: () = assert!(size_of::<ProgramBegun>() == 40 + PATH_BYTES && align_of::<ProgramBegun>() == 8);
 const _: () = assert!(size_of::<Hint>() == 56 && align_of::<Hint>() == 8);
-const _: () = assert!(size_of::<CodeFile>() == 24 && size_of::<CodeRows>() == 16);
+const _: () = assert!(size_of::<CodeFile>() == 24 && size_of::<CodeRows>() == 56);
 const _: () = assert!(size_of::<Mapping>() == 48 && align_of::<Mapping>() == 8);
 const _: () = assert!(size_of::<MappingTable>() == 24 + 48 * MAX_MAPPINGS);
 

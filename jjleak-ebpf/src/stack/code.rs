@@ -5,7 +5,7 @@
 
 use core::{
     ffi::c_void,
-    ptr::{addr_of_mut, read_volatile, write_volatile},
+    ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
 use aya_ebpf::{
@@ -19,7 +19,10 @@ use jjleak_common::{
     counter::Counter,
     process::{ImageId, MAX_REPORTED},
     stack::StackStatus,
-    unwind::{CodeFile, Hint, MAX_FOUND, Mapping, PATH_BYTES, ProgramBegun, code_identity, layer},
+    unwind::{
+        CodeFile, CodePart, Hint, MAX_CODE_PARTS, MAX_FOUND, Mapping, PATH_BYTES, ProgramBegun,
+        code_identity, layer,
+    },
 };
 
 use super::{Scratch, Walk};
@@ -51,6 +54,8 @@ static INODE_CHANGED_S: Global<u64> = Global::new(0);
 static INODE_CHANGED_NS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SUPER_DEVICE: Global<u64> = Global::new(0);
+
+const _: () = assert!(MAX_CODE_PARTS == 2);
 
 /// ENOENT, which `bpf_find_vma` returns for an unmapped address.
 const NO_MAPPING: i64 = -2;
@@ -119,15 +124,33 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Re
         found
     };
     let Some(rows) = CODE.get_ptr(&hint.file) else { return Err(StackStatus::NoMapping) };
-    // SAFETY: both point into map values.
+    // SAFETY: both point into map values, and the indexes are in bounds.
     unsafe {
+        let parts = addr_of!((*rows).parts).cast::<CodePart>();
+        let mut part = parts;
+        if !is_in(part, hint.file_offset) {
+            part = parts.add(1);
+            if !is_in(part, hint.file_offset) {
+                return Err(StackStatus::NoMapping);
+            }
+        }
         (*found).begin = hint.begin;
         (*found).end = hint.end;
-        (*found).text = file_start.wrapping_add((*rows).text);
+        (*found).text = file_start.wrapping_add((*part).text);
         (*found).first_page = (*rows).first_page;
         (*found).pages = (*rows).pages;
     }
     Ok(())
+}
+
+/// Returns true if a file offset is in a part of the file's code.
+///
+/// # Safety
+/// The part is in a map value.
+#[inline(always)]
+unsafe fn is_in(part: *const CodePart, offset: u64) -> bool {
+    // SAFETY: as promised by the caller.
+    unsafe { offset.wrapping_sub((*part).begin) < (*part).end.wrapping_sub((*part).begin) }
 }
 
 /// Returns true if an address is on the stack of the walk: in the mapping of the stack pointer, as far as the kernel reports it.

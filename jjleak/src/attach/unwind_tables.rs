@@ -11,13 +11,13 @@ use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::{
-    CodeFile, CodeRows, CodeSeen, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS, PAGES, ROWS, Row,
-    TABLES_PER_PROCESS, layer,
+    CodeFile, CodePart, CodeRows, CodeSeen, MAX_CODE_PARTS, MAX_MAPPINGS, Mapping, MappingTable, NO_MAPPINGS,
+    PAGES, ROWS, Row, TABLES_PER_PROCESS, layer,
 };
 
 use super::{Error, Mapped};
 use crate::processes::{FileVersion, Mapping as ProcessMapping, ModuleTable};
-use crate::unwind::VerifiedRows;
+use crate::unwind::{VerifiedPart, VerifiedRows};
 
 /// Addresses above belong to the kernel and the vsyscall page, which contain no frames of a program. The kernel side's search
 /// compares addresses by the sign of their difference, which is correct below.
@@ -59,7 +59,7 @@ struct Place {
 struct Loaded {
     place: Place,
     text_start: u64,
-    /// See [`VerifiedRows::addends`].
+    /// Of its verified parts, see [`VerifiedRows::parts`].
     addends: Vec<u64>,
 }
 
@@ -124,21 +124,23 @@ impl UnwindTables {
         self.modules.contains_key(&file)
     }
 
-    /// Adds a module's rows. If all of its code has the same addend, the kernel side learns their location, so that it can use
-    /// them for any process that maps the file later. `Err` if there is no space: the module's code is then unwound by frame
+    /// Adds a module's rows. If its code has few parts, the kernel side learns their location, so that it can use them for any
+    /// process that maps the file later. `Err` if there is no space: the module's code is then unwound by frame
     /// pointers.
     pub(super) fn add(&mut self, file: FileVersion, module: &VerifiedRows) -> Result<(), TablesFull> {
-        let (rows, addends) = (module.rows(), module.addends().to_vec());
+        let (rows, parts) = (module.rows(), module.parts());
         let full = TablesFull { rows: rows.rows().len() };
         let place = self.append(rows.rows(), rows.pages()).ok_or(full)?;
         let text_start = rows.text_start();
-        if let [addend] = addends[..] {
+        if let Some(parts) = as_kernel_parts(parts, text_start) {
             let Place { first_page, pages } = place;
-            let rows = CodeRows { first_page, pages, text: text_start.wrapping_sub(addend) };
-            if let Err(error) = self.code.insert(as_kernel_knows(file), rows, 0) {
+            if let Err(error) =
+                self.code.insert(as_kernel_knows(file), CodeRows { first_page, pages, parts }, 0)
+            {
                 tracing::debug!(%error, ?file, "the kernel side is not told of it");
             }
         }
+        let addends = parts.iter().map(|part| part.addend).collect();
         self.modules.insert(file, Loaded { place, text_start, addends });
         Ok(())
     }
@@ -307,6 +309,20 @@ fn as_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
+/// Parts of code for the kernel side; `None` if there are too many, or they overlap.
+fn as_kernel_parts(parts: &[VerifiedPart], text_start: u64) -> Option<[CodePart; MAX_CODE_PARTS]> {
+    let is_apart = parts.windows(2).all(|pair| pair[0].offsets.end <= pair[1].offsets.start);
+    let mut places = [CodePart::default(); MAX_CODE_PARTS];
+    if parts.len() > MAX_CODE_PARTS || !is_apart {
+        return None;
+    }
+    for (place, VerifiedPart { offsets, addend }) in places.iter_mut().zip(parts) {
+        let text = text_start.wrapping_sub(*addend);
+        *place = CodePart { begin: offsets.start, end: offsets.end, text };
+    }
+    Some(places)
+}
+
 fn as_kernel_knows(FileVersion { file, changed }: FileVersion) -> CodeFile {
     let (major, minor) = file.device;
     CodeFile {
@@ -323,4 +339,23 @@ fn as_kernel_knows(FileVersion { file, changed }: FileVersion) -> CodeFile {
 #[error("the unwind tables have no room for its {rows} rows")]
 pub struct TablesFull {
     rows: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_side_knows_code_in_up_to_two_parts_that_share_no_page() {
+        let part = |offsets, addend| VerifiedPart { offsets, addend };
+        let [first, second] = as_kernel_parts(&[part(0x1000..0x3000, 0x10)], 0x5000).unwrap();
+        assert_eq!(
+            (first, second),
+            (CodePart { begin: 0x1000, end: 0x3000, text: 0x4ff0 }, CodePart::default())
+        );
+        let bolt = [part(0x1000..0x3000, 0x1000), part(0x20_0000..0x40_0000, 0)];
+        assert_eq!(as_kernel_parts(&bolt, 0x2000).unwrap()[1].text, 0x2000);
+        assert_eq!(as_kernel_parts(&[part(0x1000..0x3000, 1), part(0x2000..0x4000, 2)], 0), None);
+        assert_eq!(as_kernel_parts(&[0, 1, 2].map(|at| part(at << 12..(at + 1) << 12, at)), 0), None);
+    }
 }

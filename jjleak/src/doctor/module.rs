@@ -43,7 +43,7 @@ pub enum Unwinding {
 }
 
 impl Examined {
-    /// `addends` are those of all mappings of its code, see [`VerifiedRows::addends`]; `None` if one is uncertain.
+    /// `addends` are those of all mappings of its code, see [`VerifiedRows::parts`]; `None` if one is uncertain.
     pub(super) fn new(module: &Module, addends: &[Option<u64>]) -> Self {
         let elf = module.read();
         let unwinding = match &elf {
@@ -70,7 +70,8 @@ fn unwinding(elf: &[u8], addends: &[Option<u64>]) -> Unwinding {
         Ok(verified) => verified,
         Err(error) => return Unwinding::FramePointers(error.to_string()),
     };
-    let is_verified = |addend: &Option<u64>| addend.is_some_and(|it| verified.addends().contains(&it));
+    let is_verified =
+        |addend: &Option<u64>| addend.is_some_and(|it| verified.parts().iter().any(|part| part.addend == it));
     if !addends.iter().all(is_verified) {
         let why = "its code is mapped in a way that does not follow from its program headers";
         return Unwinding::FramePointers(why.to_owned());

@@ -26,7 +26,7 @@ pub use entries::Statistics;
 pub use go::GoNames;
 pub use module::{Coverage, ModuleRows};
 pub use rule::Unsupported;
-pub use verify::{Agreement, Verification, VerifiedRows};
+pub use verify::{Agreement, Verification, VerifiedPart, VerifiedRows};
 
 use object::ReadRef;
 

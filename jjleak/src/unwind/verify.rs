@@ -26,18 +26,29 @@ const SYMBOLS: usize = 96;
 /// Maximum number of segments compared: linkers generate one, sometimes two or three. Code in further segments counts as without
 /// rows.
 const MAX_SEGMENTS: usize = 16;
+/// Size of a page of memory, in which whole files are mapped.
+const PAGE_BYTES: u64 = 4096;
 /// Minimum share that must agree, in percent. In the programs of a Debian system, 99.9 % of the functions agree; in one that is
 /// off by a page, hardly any.
 const ENOUGH_PERCENT: u64 = 80;
 /// Number of disagreements that can be coincidences, such as hand-written functions.
 const COINCIDENCES: u32 = 2;
 
-/// Rows that were compared with the module's code, with the addends that turn file offsets into the addresses of the rows.
+/// Rows that were compared with the module's code, and the parts of the code that they are right for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedRows {
     rows: ModuleRows,
-    addends: Vec<u64>,
+    parts: Vec<VerifiedPart>,
     verification: Verification,
+}
+
+/// A part of a file's code whose rows were compared: segments with the same addend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedPart {
+    /// File offsets of its pages.
+    pub offsets: Range<u64>,
+    /// Turns these offsets into addresses of the rows, with wrapping.
+    pub addend: u64,
 }
 
 /// Result of a comparison.
@@ -107,19 +118,19 @@ impl VerifiedRows {
         &self.verification
     }
 
-    /// Addends that turn offsets of code in the file into addresses of these rows, with wrapping; one per distinct layout of
-    /// segments.
+    /// The parts of the code that the rows are right for, by file offset.
     #[must_use]
-    pub fn addends(&self) -> &[u64] {
-        &self.addends
+    pub fn parts(&self) -> &[VerifiedPart] {
+        &self.parts
     }
 }
 
 /// Compares the rows of an ELF file with its code, in all executable segments.
 pub(super) fn verify<'data>(rows: ModuleRows, elf: impl ReadRef<'data>) -> Result<VerifiedRows, Error> {
     let symbols = Symbols::of(elf);
-    let (mut verification, mut addends) = (Verification::default(), Vec::new());
-    let segments = code(elf)?;
+    let (mut verification, mut compared) = (Verification::default(), Vec::new());
+    let mut segments = code(elf)?;
+    segments.sort_by_key(|(_, offsets)| offsets.start);
     // Code without prologues or symbols to compare is code of the other segments' layout, or its layout is uncertain.
     let is_uniform = segments.windows(2).all(|pair| pair[0].0 == pair[1].0);
     for (addend, offsets) in segments {
@@ -128,11 +139,29 @@ pub(super) fn verify<'data>(rows: ModuleRows, elf: impl ReadRef<'data>) -> Resul
             return Err(Error::Refuted(found));
         }
         verification.add(&found);
-        if (is_uniform || !found.is_empty()) && !addends.contains(&addend) {
-            addends.push(addend);
-        }
+        compared.push((addend, offsets, is_uniform || !found.is_empty()));
     }
-    Ok(VerifiedRows { rows, addends, verification })
+    Ok(VerifiedRows { rows, parts: parts(compared), verification })
+}
+
+/// Joins verified segments with the same addend, if no other segment is between them.
+fn parts(compared: Vec<(u64, Range<u64>, bool)>) -> Vec<VerifiedPart> {
+    let mut parts = Vec::<VerifiedPart>::new();
+    let mut previous = None;
+    for (addend, offsets, is_verified) in compared {
+        if !is_verified {
+            previous = None;
+            continue;
+        }
+        let begin = offsets.start & !(PAGE_BYTES - 1);
+        let end = offsets.end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        match parts.last_mut() {
+            Some(part) if previous == Some(addend) => part.offsets.end = end,
+            _ => parts.push(VerifiedPart { offsets: begin..end, addend }),
+        }
+        previous = Some(addend);
+    }
+    parts
 }
 
 /// The addend and the file offsets of each executable segment.

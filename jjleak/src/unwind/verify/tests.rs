@@ -7,8 +7,6 @@ use super::*;
 use crate::unwind::tests::is_long;
 use crate::unwind::{compile, verified};
 
-const PAGE_BYTES: u64 = 4096;
-
 fn own_program() -> Vec<u8> {
     fs::read(std::env::current_exe().unwrap()).unwrap()
 }
@@ -26,7 +24,7 @@ fn rows_of_this_program_are_verified_by_code_and_by_symbols() {
         functions.compared > 50 && symbols.compared > 10 && calls > 20,
         "{functions:?} {symbols:?} {calls}"
     );
-    assert_eq!(rows.addends().len(), 1);
+    assert_eq!(rows.parts().len(), 1);
 }
 
 /// Regression test for LLD's layout: all file offsets were taken for addresses a page away.
@@ -40,6 +38,15 @@ fn rows_that_are_off_by_a_page_are_refused_by_code_and_by_symbols() {
             assert!(found.functions.is_refuted() && found.symbols.is_refuted(), "{shift:#x}: {found:?}");
         }
     }
+}
+
+#[test]
+fn segments_of_one_layout_are_one_part_unless_an_unverified_one_is_between_them() {
+    let part = |offsets, addend| VerifiedPart { offsets, addend };
+    let joined = parts(vec![(0, 0x1010..0x1fff, true), (0, 0x2010..0x3001, true), (5, 0x8000..0x9000, true)]);
+    assert_eq!(joined, [part(0x1000..0x4000, 0), part(0x8000..0x9000, 5)]);
+    let apart = parts(vec![(0, 0x1000..0x2000, true), (9, 0x2000..0x3000, false), (0, 0x4000..0x5000, true)]);
+    assert_eq!(apart, [part(0x1000..0x2000, 0), part(0x4000..0x5000, 0)]);
 }
 
 /// All files in a folder and its subfolders.

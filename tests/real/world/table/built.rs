@@ -24,11 +24,6 @@ const GO: &str = "cat > main.go <<'E'\n\
     func deep(n int) int { if n == 0 { for i := 1; i <= 100; i++ { C.leak(C.int(i)) }; return 0 }; return deep(n-1) + 1 }\n\
     func main() { fmt.Println(deep(5)) }\nE";
 
-const NO_ROOM_FOR_LLVM: Exception = Exception {
-    of: Target::Complete,
-    why: "the kernel side's tables have no room for the 1.4 million rows of rustc's LLVM beside those of its driver; a warning says so",
-};
-
 pub(super) const PROGRAMS: &[Program] = &[
     Program::new("clang", CLANG, &["/usr/bin/clang", "-O1", "-c", "a.c", "-o", "a.o"])
         .prepared(&["echo 'int f(int n) { int s = 0; for (int i = 0; i < n; i++) s += i * i; return s; }' > a.c"]),
@@ -56,19 +51,15 @@ pub(super) const PROGRAMS: &[Program] = &[
         .in_tests(),
     Program::new("rustc", &[], &["{rustc}", "-g", "-o", "a", "a.rs"])
         .prepared(&[HELLO_RUST])
-        .compared_with(Oracle::CounterBeside(&["rustc", "librustc_driver"]))
-        .but(&[NO_ROOM_FOR_LLVM]),
+        .compared_with(Oracle::CounterBeside(&["rustc", "librustc_driver"])),
     Program::new("cargo build", &[], &["{cargo}", "build", "--offline", "--quiet", "--manifest-path", "hello/Cargo.toml"])
         .prepared(&["cargo init --quiet --vcs none hello"])
         .compared_with(Oracle::CounterBeside(&["rustc", "librustc_driver"]))
-        .but(&[
-            NO_ROOM_FOR_LLVM,
-            Exception {
-                of: Target::Losses,
-                why: "rustc ends within milliseconds: the first run finds its allocator too late, and says so; the second counts it \
-                      from its first call",
-            },
-        ]),
+        .but(&[Exception {
+            of: Target::Losses,
+            why: "rustc ends within milliseconds: the first run finds its allocator too late, and says so; the second counts it from \
+                  its first call",
+        }]),
     Program::new("Go with cgo", &[debian("/usr/bin/go", "golang-go"), debian("/usr/bin/gcc", "gcc")], &["{folder}/a"])
         .prepared(&[GO, "GO111MODULE=off GOCACHE=$PWD/cache go build -o a main.go && rm -rf cache"])
         .but(&[Exception {

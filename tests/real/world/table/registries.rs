@@ -38,10 +38,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         &["/usr/bin/python3", "-c", "import polars; print(polars.DataFrame({'a': list(range(100))})['a'].sum())"],
     )
     .compared_with(Oracle::CounterBeside(&["_polars_runtime"]))
-    .but(&[
-        FOUND_LATE,
-        Exception { of: Target::Complete, why: "the kernel side's tables have no room for the 1.6 million rows of its library" },
-    ]),
+    .but(&[FOUND_LATE]),
     Program::new(
         "pyarrow",
         &[PYTHON, Package::Wheel("pyarrow==26.0.1")],
