@@ -89,7 +89,7 @@ impl Programs {
         }
     }
 
-    /// Groups sites that can be attached together, in order of attachment.
+    /// Groups sites that can be attached together, in order of attachment: returns before entries, and frees before allocations.
     pub(super) fn group(self, targets: &[Target]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut add = |program, at_return, Target { file, site }: &Target| {
@@ -114,9 +114,26 @@ impl Programs {
                 add(leave, true, target);
             }
         }
-        for target in targets {
+        let mut entries: Vec<_> = targets.iter().collect();
+        entries.sort_by_key(|target| order(target.site.role));
+        for target in entries {
             add(self.of(target.site.role).0, false, target);
         }
         groups
+    }
+}
+
+/// Position of a role in the order of attachment. The functions of a program that runs get their probes one after the other: a
+/// block must not be recorded before its free can be seen.
+const fn order(role: Role) -> u8 {
+    match role {
+        Role::Free | Role::UnseenFree => 0,
+        Role::Resize | Role::ResizeInPlace => 1,
+        Role::Allocate
+        | Role::Given
+        | Role::Noted
+        | Role::AllocateOrThrow
+        | Role::Exit
+        | Role::UnseenAllocation => 2,
     }
 }

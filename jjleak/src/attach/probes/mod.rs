@@ -95,7 +95,7 @@ impl Probes {
         self.multi.iter().map(MultiPrograms::missed_runs).chain(others).sum()
     }
 
-    /// Attaches probes: returns first, so that no entry lacks its return.
+    /// Attaches probes: returns first, so that no entry lacks its return, and frees before allocations.
     pub(super) fn attach(&mut self, ebpf: &mut Ebpf, scope: Scope, targets: &[Target]) -> Result<(), Error> {
         let Self { programs, multi, placed, resting, .. } = self;
         for group in programs.group(targets) {
