@@ -50,6 +50,10 @@ static TASK_SIGNAL: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static SIGNAL_LIVE: Global<u64> = Global::new(0);
 
+/// Offset of the saved thread pointer (the FS base) in a task; 0 if unknown.
+#[unsafe(no_mangle)]
+static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
+
 #[unsafe(no_mangle)]
 static MM_BRK: Global<u64> = Global::new(0);
 
@@ -335,6 +339,17 @@ pub(crate) fn current_thread() -> u32 {
         return initial;
     }
     current_in_namespace().map_or(initial, |info| info.pid)
+}
+
+/// Thread pointer (FS base) of the current thread; `None` if the kernel does not tell where it is.
+#[inline(always)]
+pub(crate) fn thread_pointer() -> Option<u64> {
+    if TASK_THREAD_POINTER.load() == 0 {
+        return None;
+    }
+    // SAFETY: has no preconditions.
+    let task = unsafe { bpf_get_current_task() };
+    read_kernel(task + TASK_THREAD_POINTER.load())
 }
 
 /// IDs of the current task in the user side's PID namespace; `None` if it is in another one, including nested ones.

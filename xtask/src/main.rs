@@ -11,7 +11,8 @@
 //! | [`mod@fuzz`] | random input for all parsers |
 //! | [`vm`] | jjleak on another kernel, and its service under systemd |
 //! | [`mod@soak`] | resource usage of a long-running daemon |
-//! | [`mod@jdks`] | Java stacks on every JDK |
+//! | [`mod@jdks`], [`go`] | Java stacks on every JDK; versions of Go |
+//! | [`pypi`] | packages of Python's index that contain them |
 //! | [`check`], [`imports`], [`licences`] | formatting, direction of imports, lints, docs, licences |
 //! | [`manual`] | man pages and completions |
 //! | [`mod@package`] | the Debian package, and validation of all files in deploy/ |
@@ -31,6 +32,7 @@ mod check;
 mod command;
 mod demo;
 mod fuzz;
+mod go;
 mod imports;
 mod jdks;
 mod ledger;
@@ -38,6 +40,7 @@ mod licences;
 mod manual;
 mod package;
 mod prerequisites;
+mod pypi;
 mod run;
 mod soak;
 mod sudo;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::{
     build::{self, OBJECT_VARIABLE},
     command::{self, announce, host_cargo, shown},
-    fuzz, jdks, package, prerequisites,
+    fuzz, go, jdks, package, prerequisites,
     sudo::Root,
     tally::Tally,
     vm, workspace, world,
@@ -71,7 +71,7 @@ pub(crate) fn test(long: bool, args: &[String]) -> Result<ExitCode> {
         cargo.arg("--").args(args);
     }
     if long {
-        cargo.env(LONG, "1").env(jdks::HOMES, jdks::homes()?);
+        cargo.env(LONG, "1").env(jdks::HOMES, jdks::homes()?).env(go::COMMANDS, go::commands()?);
     }
     let root = Root::obtain("load jjleak's BPF programs");
     match &root {

@@ -6,7 +6,7 @@
 
 mod row;
 
-pub use row::{GoSwitch, Row, RowKind, SavedFp, ToScheduler};
+pub use row::{GoSwitch, Row, RowKind, SavedFp, ToRunning, ToScheduler};
 
 /// log2 of [`PAGE_BYTES`].
 pub const PAGE_SHIFT: u32 = 10;

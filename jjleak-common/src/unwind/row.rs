@@ -63,11 +63,15 @@ pub enum GoSwitch {
     /// `runtime.asmcgocall` has switched from a goroutine's stack to the scheduler's. It has saved the goroutine
     /// (`g`) and the depth of its stack.
     ToScheduler = 0,
-    /// `runtime.asmcgocall` was on the scheduler's stack already and has saved the stack pointer.
+    /// `runtime.asmcgocall` was on the scheduler's stack already, or `runtime.callCgoMmap` has aligned the stack: the
+    /// stack pointer is saved.
     Stay = 1,
     /// `runtime.cgocallback` has switched from the scheduler's stack to a goroutine's. The scheduler has saved the
     /// stack pointer.
     ToGoroutine = 2,
+    /// `runtime.systemstack` and `runtime.morestack` have switched from a goroutine's stack to the scheduler's. The
+    /// goroutine that the thread was running has saved the stack pointer and the address of the code.
+    ToRunning = 3,
 }
 
 /// Fields of a [`GoSwitch::ToScheduler`], in words.
@@ -81,6 +85,22 @@ pub struct ToScheduler {
     pub room: u64,
     /// Offset of the thread (`m`) in a goroutine.
     pub thread_in_g: u64,
+    /// Offset of the saved stack pointer in a goroutine (`g.sched.sp`).
+    pub pointer_in_g: u64,
+}
+
+/// Fields of a [`GoSwitch::ToRunning`], in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToRunning {
+    /// Distance from the goroutine's saved stack pointer to the CFA; 0 if the goroutine has saved the address of the
+    /// code in which it continues, too (`g.sched.pc`, the word after the stack pointer).
+    pub cfa: u64,
+    /// Distance of the variable with the current goroutine (`g`) below the thread pointer (FS base).
+    pub below_thread: u64,
+    /// Offset of the thread (`m`) in a goroutine.
+    pub thread_in_g: u64,
+    /// Offset of the goroutine that the thread runs (`m.curg`) in a thread.
+    pub running_in_m: u64,
     /// Offset of the saved stack pointer in a goroutine (`g.sched.sp`).
     pub pointer_in_g: u64,
 }
@@ -221,6 +241,18 @@ impl Row {
         Some(Self(Self::go(address, GoSwitch::ToGoroutine).0 | cfa << OFFSET_SHIFT))
     }
 
+    /// Packs a row of [`GoSwitch::ToRunning`]; `None` if a field does not fit.
+    #[must_use]
+    pub const fn go_to_running(address: u32, fields: &ToRunning) -> Option<Self> {
+        let ToRunning { cfa, below_thread, thread_in_g, running_in_m, pointer_in_g } = *fields;
+        let packed =
+            ToScheduler { cfa, goroutine_at: running_in_m, room: below_thread, thread_in_g, pointer_in_g };
+        match Self::go_to_scheduler(address, &packed) {
+            Some(row) => Some(Self(row.0 | (GoSwitch::ToRunning as u64) << SAVED_SHIFT)),
+            None => None,
+        }
+    }
+
     const fn go(address: u32, switch: GoSwitch) -> Self {
         Self(Self::plain(address, RowKind::Go).0 | (switch as u64) << SAVED_SHIFT)
     }
@@ -246,7 +278,7 @@ impl Row {
         (self.0 >> (OFFSET_SHIFT + GO_CFA_BITS + GO_FIELD_BITS) & GO_FIELD_MASK) << 3
     }
 
-    /// See [`ToScheduler::room`]; in bytes.
+    /// See [`ToScheduler::room`] and [`ToRunning::below_thread`]; in bytes.
     #[inline(always)]
     #[must_use]
     pub const fn go_room_bytes(self) -> u64 {
@@ -372,6 +404,12 @@ mod tests {
         let back = Row::go_to_goroutine(1, 5).unwrap();
         assert_eq!((back.saved(), back.go_cfa_bytes()), (2, 40));
         assert_eq!(Row::go_to_scheduler(0, &ToScheduler { thread_in_g: 32, ..fields }), None);
+        let fields = ToRunning { cfa: 0, below_thread: 1, thread_in_g: 6, running_in_m: 24, pointer_in_g: 7 };
+        let running = Row::go_to_running(2, &fields).unwrap();
+        assert_eq!((running.kind(), running.saved(), running.go_cfa_bytes()), (RowKind::Go as u64, 3, 0));
+        assert_eq!((running.go_room_bytes(), running.fp_offset_bytes()), (8, 192));
+        assert_eq!((running.go_thread_bytes(), running.go_pointer_bytes()), (48, 56));
+        assert_eq!(Row::go_to_running(0, &ToRunning { below_thread: 32, ..fields }), None);
         assert_eq!((Row::go_stay(0, 16, 5), Row::go_to_goroutine(0, 16)), (None, None));
     }
 

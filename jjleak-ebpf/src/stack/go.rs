@@ -4,6 +4,9 @@
 //! goroutine's stack: that stack can be moved while C code has called back into Go. `runtime.cgocallback`, which makes such a
 //! call back, continues on the goroutine's stack; `g0.sched.sp` is its position on the scheduler's stack, and the word at that
 //! address is the previous value.
+//!
+//! `runtime.systemstack` and `runtime.morestack` run functions of the runtime on the scheduler's stack, from `g0.sched.sp` down.
+//! `m.curg` is the goroutine that they left, and has saved its stack pointer; `m` is found with the thread's variable `g`.
 
 use jjleak_common::{
     stack::StackStatus,
@@ -11,11 +14,11 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, replay,
-    walk::{MAX_FRAME_BYTES, Step},
+    Scratch, Walk, replay,
+    walk::{self, MAX_FRAME_BYTES, Step},
     window::word,
 };
-use crate::memory::read_user_word;
+use crate::{memory::read_user_word, process::thread_pointer};
 
 /// Offset of the stack's upper end in a goroutine: `g.stack.hi`, the second word in every version of the runtime.
 const STACK_END_IN_G: u64 = 8;
@@ -29,8 +32,11 @@ pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
     let walk = unsafe { &mut (*scratch).walk };
     // Reads from the goroutine are not recorded for replay.
     replay::spoil(walk);
-    let kept_at = walk.stack_pointer.wrapping_add(row.fp_offset_bytes());
     let switch = row.saved();
+    if switch == GoSwitch::ToRunning as u64 {
+        return to_running(scratch, row);
+    }
+    let kept_at = walk.stack_pointer.wrapping_add(row.fp_offset_bytes());
     let caller = if switch == GoSwitch::ToScheduler as u64 {
         let goroutine = word(scratch, kept_at)?;
         let depth = word(scratch, kept_at.wrapping_sub(8))?;
@@ -59,8 +65,44 @@ pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
         caller
     };
     let cfa = caller.wrapping_add(row.go_cfa_bytes());
-    walk.instruction_pointer = word(scratch, cfa.wrapping_sub(8))?;
-    walk.stack_pointer = cfa;
+    let return_address = word(scratch, cfa.wrapping_sub(8))?;
+    continue_at(walk, return_address, cfa)
+}
+
+/// Continues on the stack of the goroutine that the thread runs.
+#[inline(always)]
+fn to_running(scratch: *mut Scratch, row: Row) -> Step {
+    // SAFETY: `scratch` is a map value that is ours while claimed.
+    let walk = unsafe { &mut (*scratch).walk };
+    let Some(thread) = thread_pointer() else { return Err(StackStatus::Unsupported) };
+    let goroutine = read_user_word(thread.wrapping_sub(row.go_room_bytes())).ok_or(StackStatus::Fault)?;
+    // The scheduler's stack pointer must be this frame's: that confirms the thread and the switch.
+    let frame = scheduler_pointer(row, goroutine).ok_or(StackStatus::Fault)?;
+    if frame != walk.stack_pointer {
+        return Err(StackStatus::BadFrame);
+    }
+    let thread = read_user_word(goroutine.wrapping_add(row.go_thread_bytes())).ok_or(StackStatus::Fault)?;
+    let running = read_user_word(thread.wrapping_add(row.fp_offset_bytes())).ok_or(StackStatus::Fault)?;
+    if running == 0 {
+        // The goroutine has given up the thread, and other threads may run it: the scheduler has no callers.
+        return Err(walk::finished(walk));
+    }
+    let saved_at = running.wrapping_add(row.go_pointer_bytes());
+    let pointer = read_user_word(saved_at).ok_or(StackStatus::Fault)?;
+    let cfa = pointer.wrapping_add(row.go_cfa_bytes());
+    let return_address = if row.go_cfa_bytes() == 0 {
+        // The word after the stack pointer: the goroutine's stack may have been moved without the return address.
+        read_user_word(saved_at.wrapping_add(8)).ok_or(StackStatus::Fault)?
+    } else {
+        word(scratch, cfa.wrapping_sub(8))?
+    };
+    continue_at(walk, return_address, cfa)
+}
+
+#[inline(always)]
+fn continue_at(walk: &mut Walk, return_address: u64, stack_pointer: u64) -> Step {
+    walk.instruction_pointer = return_address;
+    walk.stack_pointer = stack_pointer;
     walk.after_call = 1;
     walk.by_frame_pointer = 0;
     walk.base_saved = 0;

@@ -348,8 +348,9 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
     if return_address != 0 {
         return Ok(());
     }
-    // A stack can begin with a zero word, but other memory has many, too: an end, but no proof.
-    walk.unproven = 1;
+    // A function that could not return has no caller: fibres of Ruby and libco begin so, and debuggers end there. Where call
+    // frame information does not say where the return address is, the zero may be any word of memory.
+    walk.unproven |= by_frame_pointer as u64;
     Err(finished(walk))
 }
 
@@ -398,7 +399,7 @@ fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, Stack
 
 /// Status of a walk that has reached the root.
 #[inline(always)]
-fn finished(walk: &Walk) -> StackStatus {
+pub(super) fn finished(walk: &Walk) -> StackStatus {
     if walk.unproven == 0 { StackStatus::Complete } else { StackStatus::FramePointers }
 }
 

@@ -1,6 +1,6 @@
 //! The rows of a module, and the index with which the kernel searches them.
 
-use jjleak_common::unwind::{PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
+use jjleak_common::unwind::{GoSwitch, PAGE_BYTES, PAGE_SHIFT, Row, RowKind, SavedFp};
 
 use super::{MAX_ROWS, Statistics};
 
@@ -49,11 +49,17 @@ impl ModuleRows {
     /// Validates the rows; `None` if they break an invariant of the type.
     pub(super) fn new(text_start: u64, rows: Vec<Row>, statistics: Statistics) -> Option<Self> {
         let ascending = rows.windows(2).all(|pair| pair[0].address() < pair[1].address());
-        let known =
-            rows.iter().all(|row| MODULES.contains(&row.kind()) && row.saved() <= SavedFp::AtFp as u64);
+        let is_known = |row: &Row| {
+            let saved = if row.kind() == RowKind::Go as u64 {
+                GoSwitch::ToRunning as u64
+            } else {
+                SavedFp::AtFp as u64
+            };
+            MODULES.contains(&row.kind()) && row.saved() <= saved
+        };
         let first_at_0 = rows.first().is_some_and(|row| row.address() == 0);
         let valid = ascending
-            && known
+            && rows.iter().all(is_known)
             && first_at_0
             && rows.len() <= MAX_ROWS
             && text_start.is_multiple_of(PAGE_BYTES);

@@ -19,14 +19,16 @@ const BUILDS: [(&str, &[&str]); 2] = [("go-plain", &[]), ("go-stripped", &["-ldf
 const LONG_BUILDS: [(&str, &[&str]); 2] =
     [("go-pie", &["-buildmode=pie"]), ("go-pie-stripped", &["-buildmode=pie", "-ldflags", "-s -w"])];
 
-fn build(name: &str, flags: &[&str]) -> PathBuf {
+/// Builds a fixture with the Go command at this path.
+fn build(go: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/stacks/cgo.go");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/stacks").join(source);
     let program = folder.join(name);
-    let mut go = Command::new("go");
-    go.arg("build").args(flags).arg("-o").arg(&program).arg(source);
-    go.env("CGO_ENABLED", "1").env("GOCACHE", folder.join("go-cache")).env("GOFLAGS", "");
-    assert!(go.status().unwrap().success(), "cannot build {name}");
+    let mut command = Command::new(go);
+    command.arg("build").args(flags).arg("-o").arg(&program).arg(source);
+    command.env("CGO_ENABLED", "1").env("GOTOOLCHAIN", "local");
+    command.env("GOCACHE", folder.join("go-cache")).env("GOFLAGS", "");
+    assert!(command.status().unwrap().success(), "cannot build {name}");
     program
 }
 
@@ -57,26 +59,87 @@ fn reported(stack: &StackDocument) -> Vec<&str> {
 }
 
 fn assert_as_go_says(program: &Path) {
-    let options = ["--format", "json", "--out", "report.json", "--"].map(AsRef::as_ref);
-    let ended = Ended::of(options.into_iter().chain([program.as_os_str()])).assert_done();
-    let report = std::fs::read_to_string(ended.file("report.json")).unwrap();
-    let report: Document = serde_json::from_str(report.lines().last().unwrap()).unwrap();
+    let (stdout, report) = report_of(program, &[]);
     assert_nothing_lost(&report);
-    let said = said(&ended.stdout);
+    assert_all_complete(&report, program);
+    let said = said(&stdout);
     assert_eq!(said.keys().copied().collect::<Vec<_>>(), BLOCKS);
     for (size, names) in said {
         let of_size: Vec<_> = report.stacks.iter().filter(|stack| stack.allocated.bytes == size).collect();
         let [stack] = of_size[..] else { panic!("not one stack of {size} bytes: {of_size:#?}") };
         assert_eq!(reported(stack), names, "{size} bytes, {}: {:#?}", program.display(), stack.frames);
-        assert_eq!(stack.status, "complete", "{size} bytes, {}", program.display());
     }
+}
+
+fn assert_all_complete(report: &Document, program: &Path) {
+    let cut: Vec<_> = report.stacks.iter().filter(|stack| stack.status != "complete").collect();
+    assert!(cut.is_empty(), "{}: {cut:#?}", program.display());
+}
+
+/// Functions of a stack from the one with this name on, innermost first. Excludes those restored after tail calls.
+fn from<'a>(name: &str, stack: &'a StackDocument) -> Vec<&'a str> {
+    let frames = stack.frames.iter().filter(|frame| !frame.tail_call);
+    let names = frames.map(|frame| frame.symbol.trim_end_matches(".abi0"));
+    names.skip_while(|it| *it != name).collect()
+}
+
+/// The runtime maps memory on the scheduler's stack: for the heap in `runtime.systemstack`, for a larger stack in
+/// `runtime.morestack`. Both continue on the goroutine's stack.
+fn assert_growth_has_callers(program: &Path) {
+    let (stdout, report) = report_of(program, &["--mmap"]);
+    assert_nothing_lost(&report);
+    assert_all_complete(&report, program);
+    let callers: Vec<_> = stdout.trim_end().split(' ').collect();
+    let of_heap = |stack: &&StackDocument| from("runtime.systemstack", stack).contains(&"main.grow");
+    let grown: Vec<_> = report.stacks.iter().filter(of_heap).collect();
+    assert!(!grown.is_empty(), "{}: {:#?}", program.display(), report.stacks);
+    for stack in grown {
+        assert_eq!(from("main.grow", stack), callers, "{}: {:#?}", program.display(), stack.frames);
+    }
+    let of_stack = |stack: &&StackDocument| from("runtime.morestack", stack).contains(&"main.descend");
+    let descended: Vec<_> = report.stacks.iter().filter(of_stack).collect();
+    assert!(!descended.is_empty(), "{}: {:#?}", program.display(), report.stacks);
+    for stack in descended {
+        let mut names = from("runtime.morestack", stack);
+        names.dedup();
+        let expected = ["runtime.morestack", "main.descend", "main.main.func1", "runtime.goexit"];
+        assert_eq!(names, expected, "{}: {:#?}", program.display(), stack.frames);
+    }
+}
+
+/// The report on a Go program that jjleak starts.
+fn report_of(program: &Path, options: &[&str]) -> (String, Document) {
+    let options =
+        options.iter().chain(&["--format", "json", "--out", "report.json", "--"]).map(AsRef::as_ref);
+    let ended = Ended::of(options.chain([program.as_os_str()])).assert_done();
+    let report = std::fs::read_to_string(ended.file("report.json")).unwrap();
+    (ended.stdout, serde_json::from_str(report.lines().last().unwrap()).unwrap())
+}
+
+/// The installed Go command, and in long runs those that `JJLEAK_GO` names, separated by colons.
+fn commands() -> Vec<PathBuf> {
+    let further = std::env::var("JJLEAK_GO").ok().filter(|_| is_long());
+    let further: Vec<_> = further.iter().flat_map(|it| std::env::split_paths(it)).collect();
+    [PathBuf::from("go")].into_iter().chain(further).collect()
 }
 
 #[test]
 fn stacks_through_cgo_are_what_gos_runtime_says() {
     require_bpf!();
     let long = if is_long() { &LONG_BUILDS[..] } else { &[] };
-    for (name, flags) in BUILDS.iter().chain(long) {
-        assert_as_go_says(&build(name, flags));
+    for go in commands() {
+        for (name, flags) in BUILDS.iter().chain(long) {
+            assert_as_go_says(&build(&go, "cgo.go", name, flags));
+        }
+    }
+}
+
+#[test]
+fn memory_that_gos_runtime_maps_has_the_goroutines_callers() {
+    require_bpf!();
+    for go in commands() {
+        for (name, flags) in [("go-growth", &[][..]), ("go-growth-pie", &["-buildmode=pie"])] {
+            assert_growth_has_callers(&build(&go, "growth.go", name, flags));
+        }
     }
 }

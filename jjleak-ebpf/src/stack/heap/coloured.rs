@@ -9,14 +9,9 @@
 //! continuations, are updated before the thread acknowledges the new phase (`ZStackWatermark::start_processing_impl` in the JDK),
 //! which it does before it resumes: they are valid if the thread has acknowledged the phase.
 
-use aya_ebpf::{Global, helpers::generated::bpf_get_current_task};
 use jjleak_common::jvm::{self, Continuations, barrier};
 
-use crate::memory::{read_kernel, read_user_word};
-
-/// Offset of the saved thread pointer (the FS base) in a task; 0 if unknown.
-#[unsafe(no_mangle)]
-static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
+use crate::{memory::read_user_word, process::thread_pointer};
 
 /// Offset of a thread's table of TLS modules from the thread pointer (glibc, x86-64).
 const MODULES_AT: u64 = 8;
@@ -83,12 +78,7 @@ fn now(known: &Continuations) -> Option<jvm::Phase> {
 /// The JVM's thread object of the current thread, if this is its stack.
 #[inline(always)]
 fn current_thread(known: &Continuations, stack_pointer: u64) -> Option<u64> {
-    if TASK_THREAD_POINTER.load() == 0 {
-        return None;
-    }
-    // SAFETY: has no preconditions.
-    let task = unsafe { bpf_get_current_task() };
-    let pointer: u64 = read_kernel(task + TASK_THREAD_POINTER.load())?;
+    let pointer = thread_pointer()?;
     // The thread pointer's target contains its own address, for programs that cannot read the register.
     if read_user_word(pointer)? != pointer {
         return None;

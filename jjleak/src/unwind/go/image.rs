@@ -29,6 +29,7 @@ pub(in crate::unwind) struct Image<'data> {
 struct Segment<'data> {
     addresses: Range<u64>,
     bytes: &'data [u8],
+    is_code: bool,
     is_writable: bool,
 }
 
@@ -50,6 +51,7 @@ impl<'data> Image<'data> {
             Some(Segment {
                 addresses: start..start.checked_add(bytes.len() as u64)?,
                 bytes,
+                is_code: segment.p_flags(LittleEndian).contains(elf::PF_X),
                 is_writable: segment.p_flags(LittleEndian).contains(elf::PF_W),
             })
         });
@@ -98,6 +100,15 @@ impl<'data> Image<'data> {
             return Some(*word);
         }
         Some(u64::from_le_bytes(self.bytes(address, WORD).try_into().ok()?))
+    }
+
+    /// The first address of these bytes in code.
+    pub(super) fn find_code(&self, code: &[u8]) -> Option<u64> {
+        let segments = self.segments.iter().filter(|segment| segment.is_code);
+        let mut found = segments.filter_map(|segment| {
+            Some(segment.addresses.start + memchr::memmem::find(segment.bytes, code)? as u64)
+        });
+        found.next()
     }
 
     /// Addresses of words with this value in writable memory.

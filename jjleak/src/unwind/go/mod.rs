@@ -4,10 +4,12 @@
 //! - `table`: functions, and the stack pointer's distance from the return address at each instruction (`pcsp`).
 //! - `names`: names of functions.
 //! - `switch`: functions of the runtime that switch stacks, from their code.
+//! - `crosscall`: the C function that starts a thread's Go code.
 //!
 //! Supports tables of Go 1.18 and later. The address of the code comes from the runtime's own description of the module
 //! (`runtime.firstmoduledata`), which must agree with the table in six places.
 
+mod crosscall;
 mod image;
 mod names;
 mod switch;
@@ -17,7 +19,7 @@ pub(super) use image::Image;
 pub use names::GoNames;
 pub(super) use table::is_table;
 
-use jjleak_common::unwind::{Row, RowKind, SavedFp};
+use jjleak_common::unwind::{Row, RowKind, SavedFp, ToRunning};
 
 use self::table::{Function, Table};
 use super::{
@@ -57,6 +59,12 @@ impl<'data> GoCode<'data> {
         for function in self.table.functions().filter(|it| switch::is_special(it.name)) {
             hasher.update(self.code(&function));
         }
+        hasher.update(&self.image.find_code(crosscall::CODE).unwrap_or_default().to_le_bytes());
+    }
+
+    fn to_running(&self) -> Option<ToRunning> {
+        let mut systemstack = self.table.functions().filter(|it| it.name == switch::SYSTEMSTACK);
+        systemstack.find_map(|it| switch::to_running(self.code(&it), &it, &self.table))
     }
 
     fn code(&self, function: &Function<'_>) -> &'data [u8] {
@@ -68,6 +76,7 @@ impl Entries<'_> {
     /// Adds the functions of Go.
     pub(super) fn read_go(&mut self, go: &GoCode<'_>) -> Result<(), Error> {
         let mut special_left = switch::MAX_SPECIAL;
+        let running = go.to_running();
         for function in go.table.functions() {
             let size = function.addresses.end - function.addresses.start;
             let Some(addresses) = self.text.relative(function.addresses.start, size) else {
@@ -78,7 +87,7 @@ impl Entries<'_> {
                 continue;
             }
             let first = self.rows.len();
-            self.add_function(go, &function, addresses.start, &mut special_left);
+            self.add_function(go, &function, addresses.start, running.as_ref(), &mut special_left);
             if self.rows.len() == first {
                 continue;
             }
@@ -88,7 +97,19 @@ impl Entries<'_> {
             self.statistics.entries += 1;
             self.spans.push(Span { addresses, rows: first..self.rows.len() });
         }
+        self.add_crosscall(go);
         Ok(())
+    }
+
+    /// Adds the function that starts Go code in threads made by C code, if the program uses cgo.
+    fn add_crosscall(&mut self, go: &GoCode<'_>) {
+        let begin = go.image.find_code(crosscall::CODE);
+        let addresses = begin.and_then(|it| self.text.relative(it, crosscall::CODE.len() as u64));
+        let Some(addresses) = addresses.filter(|it| !it.is_empty()) else { return };
+        let first = self.rows.len();
+        self.rows.extend(crosscall::rows(addresses.start));
+        self.statistics.entries += 1;
+        self.spans.push(Span { addresses, rows: first..self.rows.len() });
     }
 
     /// Adds the rows of a function at `begin`; none for C code, which Go's linker lists without a table.
@@ -97,6 +118,7 @@ impl Entries<'_> {
         go: &GoCode<'_>,
         function: &Function<'_>,
         begin: u32,
+        running: Option<&ToRunning>,
         special_left: &mut usize,
     ) {
         let first = self.rows.len();
@@ -107,7 +129,7 @@ impl Entries<'_> {
         let relative = |address: u64| begin + u32::try_from(address - function.addresses.start).unwrap_or(0);
         if switch::is_special(function.name) && *special_left > 0 {
             *special_left -= 1;
-            for (address, row) in switch::rows(go.code(function), function, &go.table) {
+            for (address, row) in switch::rows(go.code(function), function, &go.table, running) {
                 push(&mut self.rows, first, row.at(relative(address)));
             }
             return;

@@ -62,10 +62,6 @@ pub(super) const PROGRAMS: &[Program] = &[
         }]),
     Program::new("Go with cgo", &[debian("/usr/bin/go", "golang-go"), debian("/usr/bin/gcc", "gcc")], &["{folder}/a"])
         .prepared(&[GO, "GO111MODULE=off GOCACHE=$PWD/cache go build -o a main.go && rm -rf cache"])
-        .but(&[Exception {
-            of: Target::Complete,
-            why: "what the runtime allocates for itself on a system stack ends in `systemstack` or `morestack`, as `unsupported`",
-        }])
         .in_tests(),
     Program::new("AddressSanitizer", SANITIZER, &["{folder}/a"])
         .prepared(&[SOURCE, "clang++ -O1 -g -fsanitize=address -o a a.cpp"])

@@ -3,9 +3,13 @@
 
 use std::ops::Range;
 
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
-use jjleak_common::unwind::{Row, RowKind, SavedFp, ToScheduler};
+mod code;
+mod running;
 
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
+use jjleak_common::unwind::{Row, RowKind, SavedFp, ToRunning, ToScheduler};
+
+use self::code::{depth_at, is_call, load, stack_pointer_from, store, words, writes_stack_pointer};
 use super::{
     WORD, sp_row,
     table::{Function, Table},
@@ -14,33 +18,61 @@ use super::{
 /// Maximum size of a function that is disassembled; `runtime.cgocallback` has about 300 bytes.
 const MAX_CODE_BYTES: u64 = 1024;
 
-/// Maximum number of functions that are disassembled. Each of the four names can have two: a function, and a wrapper for callers
+/// Maximum number of functions that are disassembled. Each of the eight names can have two: a function, and a wrapper for callers
 /// with other calling conventions.
 pub(super) const MAX_SPECIAL: usize = 16;
+
+/// Function that runs another one on the scheduler's stack.
+pub(super) const SYSTEMSTACK: &[u8] = b"runtime.systemstack";
 
 /// Offset of the stack's upper end in a goroutine (`g.stack.hi`).
 const STACK_END_IN_G: u64 = 8;
 
 /// Returns true if a function's rows come from its code, because its table is insufficient.
 pub(super) fn is_special(name: &[u8]) -> bool {
-    matches!(name, b"runtime.asmcgocall" | b"runtime.cgocallback" | b"runtime.mcall" | b"crosscall2")
+    matches!(
+        name,
+        b"runtime.asmcgocall"
+            | b"runtime.callCgoMmap"
+            | b"runtime.callCgoMunmap"
+            | b"runtime.cgocallback"
+            | b"runtime.mcall"
+            | b"runtime.morestack"
+            | b"crosscall2"
+            | SYSTEMSTACK
+    )
+}
+
+/// The way from the scheduler's stack back to the goroutine that the thread runs, from the code of `runtime.systemstack`.
+pub(super) fn to_running(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> Option<ToRunning> {
+    let instructions = instructions(code, function)?;
+    let depths: Vec<_> = table.depths(function).collect();
+    let written = instructions.iter().position(writes_stack_pointer)?;
+    running::systemstack(&instructions, written, |address| depth_at(&depths, address))
+}
+
+/// The instructions of a function; `None` if it is too large to be one of the runtime's.
+fn instructions(code: &[u8], function: &Function<'_>) -> Option<Vec<Instruction>> {
+    let Range { start, end } = function.addresses;
+    let decoder = Decoder::with_ip(u64::BITS, code, start, DecoderOptions::NONE);
+    (end - start <= MAX_CODE_BYTES).then(|| decoder.into_iter().collect())
 }
 
 /// The rows of a [special](is_special) function, with their addresses. Code of unknown form is unsupported.
-pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> Vec<(u64, Row)> {
-    if function.addresses.end - function.addresses.start > MAX_CODE_BYTES {
-        return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
-    }
-    let decoder = Decoder::with_ip(u64::BITS, code, function.addresses.start, DecoderOptions::NONE);
-    let instructions: Vec<_> = decoder.into_iter().collect();
+pub(super) fn rows(
+    code: &[u8],
+    function: &Function<'_>,
+    table: &Table<'_>,
+    running: Option<&ToRunning>,
+) -> Vec<(u64, Row)> {
+    let unsupported = || vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
+    let Some(instructions) = instructions(code, function) else { return unsupported() };
     let depths: Vec<_> = table.depths(function).collect();
     let depth = |address| depth_at(&depths, address);
     if function.name == b"crosscall2" {
         return crosscall(&instructions, &depths);
     }
-    let Some(written) = instructions.iter().position(writes_stack_pointer) else {
-        return vec![(function.addresses.start, Row::plain(0, RowKind::Unsupported))];
-    };
+    let Some(written) = instructions.iter().position(writes_stack_pointer) else { return unsupported() };
     // Calls before the switch are on the caller's stack.
     let mut rows: Vec<_> = depths.iter().map(|(from, depth)| (*from, sp_row(*depth))).collect();
     rows.retain(|(from, _)| *from < instructions[written].ip());
@@ -50,8 +82,12 @@ pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> V
         let (call, row) = (
             &instructions[index],
             match function.name {
-                b"runtime.asmcgocall" => asmcgocall(&instructions, index, depth),
+                b"runtime.asmcgocall" | b"runtime.callCgoMmap" | b"runtime.callCgoMunmap" => {
+                    asmcgocall(&instructions, index, depth)
+                }
                 b"runtime.cgocallback" => cgocallback(&instructions, written, index, depth),
+                b"runtime.morestack" => running.and_then(|it| running::morestack(&instructions[..index], it)),
+                SYSTEMSTACK => running.and_then(|it| Row::go_to_running(0, it)),
                 _ => Some(Row::plain(0, RowKind::End)),
             },
         );
@@ -65,11 +101,6 @@ pub(super) fn rows(code: &[u8], function: &Function<'_>, table: &Table<'_>) -> V
         }
     }
     rows
-}
-
-/// The distance from the stack pointer to the return address at one address.
-fn depth_at(depths: &[(u64, i64)], address: u64) -> Option<i64> {
-    depths.iter().take_while(|(from, _)| *from <= address).last().map(|(_, depth)| *depth)
 }
 
 /// Content of a register while `runtime.asmcgocall` switches back.
@@ -90,6 +121,10 @@ fn asmcgocall(instructions: &[Instruction], call: usize, depth: impl Fn(u64) -> 
         held.iter().rev().find(|(it, _)| *it == register).map(|it| it.1)
     };
     for instruction in &instructions[call + 1..] {
+        if let Some((Register::RSP, Register::RSP, offset)) = load(instruction) {
+            let cfa = u64::try_from(depth(instruction.next_ip())?).ok()? / WORD + 1;
+            return Row::go_stay(0, cfa, words(offset)?);
+        }
         if let Some((to, base, offset)) = load(instruction) {
             match of(&held, base) {
                 _ if base == Register::RSP => held.push((to, Held::Kept(offset))),
@@ -209,51 +244,4 @@ fn saved_frame_pointer(
         if is_push(save) { -WORD.cast_signed() } else { i64::try_from(store(save)?.2).ok()? };
     let from_cfa = from_pointer - depth(save.ip())? - WORD.cast_signed();
     Some((save.next_ip()..restore.next_ip(), from_cfa / WORD.cast_signed()))
-}
-
-/// `mov offset(base), to` of a whole word.
-fn load(instruction: &Instruction) -> Option<(Register, Register, u64)> {
-    let is_plain = instruction.code() == Code::Mov_r64_rm64
-        && instruction.op1_kind() == OpKind::Memory
-        && is_by_base(instruction);
-    is_plain
-        .then(|| (instruction.op0_register(), instruction.memory_base(), instruction.memory_displacement64()))
-}
-
-/// `mov from, offset(base)` of a whole word.
-fn store(instruction: &Instruction) -> Option<(Register, Register, u64)> {
-    let is_plain = instruction.code() == Code::Mov_rm64_r64
-        && instruction.op0_kind() == OpKind::Memory
-        && is_by_base(instruction);
-    is_plain
-        .then(|| (instruction.op1_register(), instruction.memory_base(), instruction.memory_displacement64()))
-}
-
-fn is_by_base(instruction: &Instruction) -> bool {
-    instruction.segment_prefix() == Register::None
-        && instruction.memory_index() == Register::None
-        && !matches!(instruction.memory_base(), Register::None | Register::RIP)
-}
-
-/// The register from which the stack pointer is set.
-fn stack_pointer_from(instruction: &Instruction) -> Option<Register> {
-    let is_move = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64)
-        && instruction.op0_kind() == OpKind::Register
-        && instruction.op1_kind() == OpKind::Register;
-    (is_move && instruction.op0_register() == Register::RSP).then(|| instruction.op1_register())
-}
-
-/// Returns true if the instruction sets or aligns the stack pointer, which the function's table does not record.
-fn writes_stack_pointer(instruction: &Instruction) -> bool {
-    matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::And)
-        && instruction.op0_kind() == OpKind::Register
-        && instruction.op0_register() == Register::RSP
-}
-
-fn is_call(instruction: &Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
-}
-
-fn words(bytes: u64) -> Option<u64> {
-    bytes.is_multiple_of(WORD).then_some(bytes / WORD)
 }
