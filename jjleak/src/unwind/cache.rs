@@ -8,8 +8,8 @@
 //! | 16..20 | checksum of the call frame information that the rows were compiled from |
 //! | 20..24 | number of rows |
 //! | 24..32 | start of the text |
-//! | 32..76 | [`Statistics`] |
-//! | 76.. | the rows |
+//! | 32..80 | [`Statistics`] |
+//! | 80.. | the rows |
 
 use std::io::{self, Read};
 
@@ -24,7 +24,7 @@ use crate::cache_folder::CacheFolder;
 const MAGIC: [u8; 8] = *b"jjleakuw";
 
 /// Incremented with every change of the content: this layout, the layout of [`Row`], or the compilation of rows.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Offset of the checksum, and of the bytes that it covers.
 const CHECKSUM_AT: usize = MAGIC.len();

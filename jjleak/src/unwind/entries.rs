@@ -162,9 +162,7 @@ impl<'text> Entries<'text> {
             return Ok(());
         };
         let first_row = self.rows.len();
-        if fde.is_signal_trampoline() {
-            self.rows.push(Row::plain(addresses.start, RowKind::Signal));
-        } else if self.evaluate(table, fde, addresses.start).is_err() {
+        if self.evaluate(table, fde, addresses.start).is_err() {
             self.rows.truncate(first_row);
             self.rows.push(Row::plain(addresses.start, RowKind::Unsupported));
             self.statistics.unsupported[Unsupported::Malformed as usize] += 1;
@@ -192,7 +190,12 @@ impl<'text> Entries<'text> {
             let distance = u32::try_from(start - fde.initial_address()).unwrap_or(u32::MAX);
             let address = begin.saturating_add(distance);
             let encoding = fde.cie().encoding();
-            let row = rule::express(section, encoding, table_row, address).unwrap_or_else(|reason| {
+            let row = if fde.is_signal_trampoline() {
+                rule::express_signal_frame(section, encoding, table_row, address)
+            } else {
+                rule::express(section, encoding, table_row, address)
+            };
+            let row = row.unwrap_or_else(|reason| {
                 self.statistics.unsupported[reason as usize] += 1;
                 Row::plain(address, RowKind::Unsupported)
             });

@@ -22,6 +22,11 @@ const RA: Register = X86_64::RA;
 /// A call pushes the return address, which is therefore directly below the CFA.
 const RETURN_ADDRESS_FROM_CFA: i64 = -8;
 
+/// Offsets of the interrupted stack pointer and instruction pointer from the stack pointer in the frame that the kernel pushes
+/// for a signal handler, once the handler has returned (`uc_mcontext` in `struct ucontext`).
+const SP_FROM_SP: i64 = 160;
+const IP_FROM_SP: i64 = 168;
+
 /// Unit of the offsets in rows.
 const WORD_BYTES: i64 = 8;
 
@@ -53,19 +58,22 @@ pub enum Unsupported {
     StackPointer,
     /// The return address is not directly below the CFA.
     ReturnAddress,
+    /// A frame to which no call returns, other than the one that the kernel pushes for a signal handler.
+    SignalFrame,
     /// The rules could not be evaluated.
     Malformed,
 }
 
 impl Unsupported {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::CfaRegister,
         Self::CfaExpression,
         Self::CfaOffset,
         Self::FramePointer,
         Self::StackPointer,
         Self::ReturnAddress,
+        Self::SignalFrame,
         Self::Malformed,
     ];
 }
@@ -97,6 +105,34 @@ pub(super) fn express<'data, S: UnwindSection<Bytes<'data>>>(
     let cfa = cfa(section, encoding, table_row.cfa())?;
     let row = row(section, encoding, table_row, cfa, address)?;
     Ok(row.with_base_saved(saved_base(table_row)))
+}
+
+/// Converts the rules of a signal frame (augmentation `S`), whose caller was interrupted rather than called. Other code than
+/// signal handlers' return has such entries, too: the first frames of coroutines, for example.
+pub(super) fn express_signal_frame<'data, S: UnwindSection<Bytes<'data>>>(
+    section: &S,
+    encoding: Encoding,
+    table_row: &UnwindTableRow<usize, Room>,
+    address: u32,
+) -> Result<Row, Unsupported> {
+    let (cfa, place) = match (table_row.cfa(), table_row.register(RA)) {
+        (_, Some(RegisterRule::Undefined)) => return Ok(Row::plain(address, RowKind::End)),
+        (CfaRule::Expression(cfa), Some(RegisterRule::Expression(place))) => (*cfa, place),
+        _ => return Err(Unsupported::SignalFrame),
+    };
+    let [cfa, place] = [cfa, place].map(|expression| operations(section, encoding, expression));
+    match (cfa.as_deref(), place.as_deref()) {
+        (
+            Some(
+                [
+                    Operation::RegisterOffset { register: SP, offset: SP_FROM_SP, .. },
+                    Operation::Deref { size: 8, .. },
+                ],
+            ),
+            Some([Operation::RegisterOffset { register: SP, offset: IP_FROM_SP, .. }]),
+        ) => Ok(Row::plain(address, RowKind::Signal)),
+        _ => Err(Unsupported::SignalFrame),
+    }
 }
 
 fn row<'data, S: UnwindSection<Bytes<'data>>>(

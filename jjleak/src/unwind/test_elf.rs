@@ -22,6 +22,10 @@ pub(super) const RA: u8 = 16;
 /// CFA = stack pointer + 8, return address below it: the state at a function's entry.
 pub(super) const AT_ENTRY: &[u8] = &[0x0c, SP, 8, 0x80 | RA, 1];
 
+/// CFA = word at the stack pointer + 160, return address at the stack pointer + 168: what the kernel pushes for a signal handler.
+pub(super) const KERNELS_FRAME: &[u8] =
+    &[0x0f, 4, 0x70 + SP, 0xa0, 0x01, 0x06, 0x10, RA, 3, 0x70 + SP, 0xa8, 0x01];
+
 /// Builder for entries of `.eh_frame` or `.debug_frame`.
 pub(super) struct Frames {
     bytes: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The caller of a frame according to gimli's interpreter and according to our rows, on a synthetic machine.
 
 use gimli::{
-    CfaRule, Encoding, EndianSlice, EvaluationResult, Expression, LittleEndian, Location, Register,
-    RegisterRule, UnwindSection, UnwindTableRow, Value,
+    CfaRule, Encoding, EndianSlice, EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian,
+    Location, Register, RegisterRule, UnwindSection, UnwindTableRow, Value,
 };
 use jjleak_common::unwind::{Row, RowKind, SavedFp};
 
@@ -21,6 +21,10 @@ pub(super) struct Caller {
 
 /// Number of `rbx` in the System V ABI for x86-64.
 const BASE: Register = Register(3);
+
+/// Offsets of `uc_mcontext.gregs[REG_RSP]` and `[REG_RIP]` from the stack pointer in the frame that the kernel pushes.
+const SP_FROM_SP: u64 = 160;
+const IP_FROM_SP: u64 = 168;
 
 /// Known facts about a frame.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,9 +97,10 @@ impl Machine {
     pub(super) fn evaluate<'data>(
         self,
         section: &impl UnwindSection<Bytes<'data>>,
-        encoding: Encoding,
+        entry: &FrameDescriptionEntry<Bytes<'data>>,
         rules: &UnwindTableRow<usize>,
     ) -> Option<Frame> {
+        let encoding = entry.cie().encoding();
         if rules.register(Register(16)) == Some(RegisterRule::Undefined) {
             return Some(Frame::Outermost);
         }
@@ -126,12 +131,17 @@ impl Machine {
                 Some(_) => Self::word(address(register)?),
             })
         };
+        let return_address_at = address(16)?;
+        if entry.is_signal_trampoline() {
+            let [sp, ip] = [SP_FROM_SP, IP_FROM_SP].map(|offset| self.register(Register(7)) + offset);
+            return (cfa == Self::word(sp) && return_address_at == ip).then_some(Frame::Signal);
+        }
         Some(Frame::Called(Caller {
             cfa,
             stack_pointer: value(7, cfa)?,
             frame_pointer: value(6, self.register(Register(6)))?,
             base_at: base_within_reach(rules).map(|offset| cfa.wrapping_add_signed(offset)),
-            return_address_at: address(16)?,
+            return_address_at,
         }))
     }
 

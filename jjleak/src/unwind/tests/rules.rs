@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::evaluated::Evaluated;
 use crate::unwind::{
     Error, ModuleRows, Unsupported, compile,
-    test_elf::{AT_ENTRY, BASE, CODE_ADDRESS, FP, Frames, RA, SP, TestElf},
+    test_elf::{AT_ENTRY, BASE, CODE_ADDRESS, FP, Frames, KERNELS_FRAME, RA, SP, TestElf},
 };
 
 const CODE_BYTES: u64 = 0x4000;
@@ -115,12 +115,26 @@ fn an_undefined_return_address_ends_the_stack() {
 }
 
 #[test]
-fn a_signal_frame_is_known_by_its_augmentation() {
-    let mut frames = Frames::eh_frame();
-    let cie = frames.cie("S", AT_ENTRY);
-    frames.fde(cie, CODE_ADDRESS, 64, &[0x41, 0x0e, 16]);
-    let rows = compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
-    assert_eq!(rows.rows(), [none(0), Row::plain(FIRST, RowKind::Signal), none(FIRST + 64)]);
+fn a_signal_frame_is_one_that_the_kernel_pushes() {
+    let compiled = |instructions: &[u8]| {
+        let mut frames = Frames::eh_frame();
+        let cie = frames.cie("S", AT_ENTRY);
+        frames.fde(cie, CODE_ADDRESS, 64, instructions);
+        let rows = compile(&*TestElf::new(CODE_BYTES, frames).build()).unwrap();
+        assert_eq!([rows.rows()[0], rows.rows()[2]], [none(0), none(FIRST + 64)]);
+        (rows.rows()[1], rows.statistics().unsupported(Unsupported::SignalFrame))
+    };
+    assert_eq!(compiled(KERNELS_FRAME), (Row::plain(FIRST, RowKind::Signal), 0));
+    assert_eq!(compiled(&[0x07, RA]), (Row::plain(FIRST, RowKind::End), 0));
+    let unsupported = (Row::plain(FIRST, RowKind::Unsupported), 1);
+    assert_eq!(compiled(&[]), unsupported); // at CFA - 8, as in a call
+    assert_eq!(compiled(&[0x80 | RA, 2]), unsupported); // at CFA - 16
+    assert_eq!(compiled(&KERNELS_FRAME[6..]), unsupported); // CFA = SP + 8
+    for changed in [2, 3, 5, 8, 10] {
+        let mut instructions = KERNELS_FRAME.to_vec();
+        instructions[changed] -= 1;
+        assert_eq!(compiled(&instructions).0.kind(), RowKind::Unsupported as u64, "byte {changed}");
+    }
 }
 
 #[test]
