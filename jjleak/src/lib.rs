@@ -25,10 +25,14 @@
 //! | [`doctor`] | a process | what the stages will be able to do with it, and what would help |
 //! | [`store`] | rendered bytes | files that are complete or absent |
 //! | [`push`] | profile files | requests to a remote profile store |
+//! | [`notices`] | messages | lines on stderr, which no profiled process can forge |
+//! | [`session`] | a plan of a run | profiles, events and notices, for an observer |
+//! | [`reports`] | what a run delivers | text and JSON at every interval, files at the end |
+//! | [`live`] | what a run delivers, and keys | a live view on a terminal |
 //! | [`daemon`] | the memory of processes, for weeks | suspects to profile, and a history served over HTTP |
-//! | [`cli`] | arguments | runs, which it wires together; exit codes |
+//! | [`cli`] | arguments | plans of runs; exit codes and remedies |
 //!
-//! Stages cache files in a [`cache_folder`]. [`cli`] alone wires the stages together; [`daemon`] has it profile suspects.
+//! Stages cache files in a [`cache_folder`].
 
 pub mod allocators;
 pub mod analyze;
@@ -39,10 +43,13 @@ pub mod collect;
 pub mod cost;
 pub mod daemon;
 pub mod doctor;
+mod error_chain;
 mod fast_map;
 pub mod jcmd;
 pub mod jvm;
+pub mod live;
 pub mod mappings;
+pub mod notices;
 pub mod perf_map;
 pub mod pprof;
 pub mod processes;
@@ -50,7 +57,9 @@ pub mod profile;
 pub mod push;
 mod random;
 pub mod render;
+pub mod reports;
 pub mod sample_windows;
+pub mod session;
 pub mod store;
 pub mod symbolize;
 pub mod top;

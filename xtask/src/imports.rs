@@ -31,8 +31,6 @@ const IMPURE_PATH: &str = "/proc";
 const KNOWN: &[(&str, &str)] = &[
     // The formats of bytes and durations belong in a separate module below both.
     ("analyze", "render"),
-    // The engine that runs profiles is a part of `cli`, and the daemon runs profiles.
-    ("daemon", "cli"),
     // The types of a snapshot and of mapping events belong in pure stages, filled by `collect` and `attach`.
     ("analyze", "collect"),
     ("mappings", "attach"),

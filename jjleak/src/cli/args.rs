@@ -11,11 +11,11 @@ use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
 use super::Failure;
-use super::outputs::Asked;
 use crate::analyze::{Selection, SortBy};
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Contents, Format, Value};
+use crate::reports::OutputPlan;
 
 /// Maximum number of blocks listed per stack with `--show-allocs`: more than anybody reads, and a bound on the size of a report.
 const SHOWN_BLOCKS: usize = 100;
@@ -277,14 +277,14 @@ impl Args {
     }
 
     /// Requested outputs.
-    pub(super) fn asked(&self) -> Asked<'_> {
+    pub(super) fn outputs(&self) -> OutputPlan {
         let selection = Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) };
-        let mut options = Asked::options(selection);
+        let mut options = OutputPlan::options(selection);
         options.contents = self.contents();
         if let Some(baseline) = &self.baseline {
             options.view = format!("what is not in {}, without verdicts", baseline.display());
         }
-        Asked { formats: &self.format, out: self.out.as_deref(), by: &self.by, options }
+        OutputPlan { formats: self.format.clone(), out: self.out.clone(), by: self.by.clone(), options }
     }
 
     /// Contents of text reports: those of bcc's memleak if options of its kind are given.

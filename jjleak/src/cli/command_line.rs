@@ -8,7 +8,7 @@ use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
 use super::manual::{CompletionsArgs, ManualArgs};
 use super::report::ReportArgs;
-use super::top::TopArgs;
+use super::top_args::TopArgs;
 
 /// Names the call paths that leak memory in a running process.
 ///

@@ -3,18 +3,16 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use nix::sys::stat::{Mode, umask};
 
 use super::Failure;
-use super::failure::{OTHER, USAGE, chain};
-use super::notices;
-use super::record::record;
+use super::failure::{OTHER, USAGE};
 use crate::attach;
 use crate::daemon::config::{self, Config};
-use crate::daemon::profile::Profiler;
 use crate::daemon::{self, Reload, log, memory};
+use crate::error_chain::chain;
+use crate::notices;
 
 /// Default path of the configuration.
 const CONFIG: &str = "/etc/jjleak/jjleak.toml";
@@ -66,8 +64,7 @@ pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
     umask(Mode::from_bits_truncate(UMASK));
     let (path, set) = (args.config.clone(), args.set.clone());
     let reload: Reload = Box::new(move || read(&path, &set));
-    let profiler: Profiler = Arc::new(record);
-    daemon::run(config, &reload, &profiler).map_err(|error| {
+    daemon::run(config, &reload).map_err(|error| {
         Failure::new(OTHER, chain(&error), "check the state directory and the limits of the service")
     })
 }

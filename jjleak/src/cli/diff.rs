@@ -1,15 +1,16 @@
 //! `jjleak diff`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::failure::USAGE;
-use super::outputs::{Asked, write_difference};
-use super::saved;
 use super::view::{ViewArgs, values};
-use crate::analyze::{Difference, Matching, Selection, SortBy};
+use crate::analyze::{Difference, Matching, Pace, Selection, SortBy};
+use crate::notices::tell;
 use crate::profile::Profile;
 use crate::render::{Format, Value};
+use crate::reports::{OutputPlan, write_difference};
+use crate::session::{SavedFiles, Source};
 
 /// Compare two saved profiles (pprof files): what has grown, shrunk, come and gone
 ///
@@ -67,19 +68,31 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
         let what = format!("--format {format}: a difference is written as text, json or svg");
         return Err(Failure::new(USAGE, what, "choose of these"));
     }
-    let (before, words_before) = args.view.apply(saved::open(&args.before)?.across_threads());
-    let (after, words_after) = args.view.apply(saved::open(&args.after)?.across_threads());
+    let (before, words_before) = args.view.apply(read(&args.before)?);
+    let (after, words_after) = args.view.apply(read(&args.after)?);
     let matching = Matching { ignore_lines: args.ignore_lines };
     let difference = Difference::new(&before, &after, matching, args.normalize).ok_or_else(|| {
         let what = "--normalize: a profile does not say how long it ran";
         Failure::new(USAGE, what, "leave --normalize out")
     })?;
-    let mut options = Asked::options(Selection { sort: SortBy::Size, top: args.top });
+    let mut options = OutputPlan::options(Selection { sort: SortBy::Size, top: args.top });
     options.inverted = args.inverted;
     if !words_before.is_empty() {
         options.view = format!("before {words_before}; after {words_after}");
     }
     let by = values(&args.by, &Profile::merge([&before, &after].into_iter()));
-    let asked = Asked { formats: &args.format, out: args.out.as_deref(), by: &by, options };
-    write_difference(&asked, &difference)
+    let plan = OutputPlan { formats: args.format.clone(), out: args.out.clone(), by, options };
+    for path in write_difference(&plan, &difference)? {
+        tell(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+/// The profile in a file.
+fn read(path: &Path) -> Result<Profile, Failure> {
+    let profiles = SavedFiles { paths: vec![path.to_owned()], threads: false }.profiles(Pace::Thorough)?;
+    Ok(match <[Profile; 1]>::try_from(profiles) {
+        Ok([only]) => only,
+        Err(several) => Profile::merge(several.iter()),
+    })
 }

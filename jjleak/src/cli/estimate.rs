@@ -1,20 +1,17 @@
 //! `jjleak --estimate`: predicts the cost of exact profiling for a process.
 
 use std::io::{self, Write};
-use std::time::Instant;
 
 use serde::Serialize;
 
 use super::Failure;
+use super::allocator_tables;
 use super::args::Args;
-use super::choice::Choice;
-use super::failure::{OTHER, PREFLIGHT};
-use super::notices::tell;
-use super::watch::{Wanted, Watch};
-use crate::attach::{self, Measuring, Programs, Settings};
 use crate::cost::{Advice, Estimate};
-use crate::processes::{self, Pid, Process, cpu_time};
+use crate::notices::tell;
+use crate::processes::{Pid, Process};
 use crate::render::{Format, TOOL, duration, grouped, share_in_words};
+use crate::session;
 
 /// Counts calls for a while and reports the predicted cost.
 pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
@@ -22,13 +19,9 @@ pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("--estimate looks at one process: give one -p".to_owned()));
     };
     let pid = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()))?;
-    attach::preflight().map_err(attach::Error::from)?;
-    let process = Process::open(pid)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| {
-        Failure::new(OTHER, format!("starting the runtime failed: {error}"), "check ulimit -a")
-    })?;
-    let estimate = runtime.block_on(count(args, pid))?;
+    let allocators = allocator_tables::choice(args)?;
+    let begun = || tell(&format!("counting the calls of process {pid} for {}", duration(args.interval)));
+    let (process, estimate) = session::estimate::estimate(pid, allocators, args.interval, begun)?;
     let text = if args.format.contains(&Format::Json) {
         json(&process, &estimate)
     } else {
@@ -37,41 +30,6 @@ pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
     // If the reader has gone away, nobody needs the rest.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(())
-}
-
-async fn count(args: &Args, pid: Pid) -> Result<Estimate, Failure> {
-    let settings = Settings::new(Programs::Counting);
-    let mut watch = Watch::new(settings, args.coverage()?, Wanted::All, Choice::of(args)?, &[pid])?;
-    watch.attach(&[pid])?;
-    let unmeasured = || {
-        Failure::new(
-            PREFLIGHT,
-            "this kernel cannot count calls: --estimate needs uprobe-multi links and run time statistics of BPF programs",
-            "use Linux 6.6 or newer; or profile the process for a moment: reports say what it costs",
-        )
-    };
-    let _measuring = Measuring::begin().map_err(|_| unmeasured())?;
-    let attachment = watch.attachment_mut();
-    let calibration = attachment.calibrate().ok_or_else(unmeasured)?;
-    let traps = calibration.outcome().ok_or_else(|| {
-        let what = "the cost of a breakpoint on this machine cannot be measured: probes on jjleak itself are not hit";
-        Failure::new(OTHER, what, "try again; or profile the process for a moment: reports say what it costs")
-    })?;
-    let (before, begin, cpu_before) = (attachment.runs(), Instant::now(), cpu_time(pid));
-    // Printed after the start of counting: a reader may rely on all later calls being counted.
-    tell(&format!("counting the calls of process {pid} for {}", duration(args.interval)));
-    tokio::select! {
-        () = tokio::time::sleep(args.interval) => {}
-        // The calls counted so far suffice.
-        _ = tokio::signal::ctrl_c() => {}
-    }
-    let counted = attachment.runs().since(before);
-    let (over, cpu) = (begin.elapsed(), cpu_time(pid));
-    let cpu = cpu.zip(cpu_before).map(|(now, before)| now.saturating_sub(before));
-    if cpu.is_none() {
-        return Err(processes::Error::Gone(pid).into());
-    }
-    Ok(Estimate::of(over, counted, cpu, traps, attachment.steppings()))
 }
 
 fn words(process: &Process, estimate: &Estimate) -> String {

@@ -1,5 +1,6 @@
 //! Failures as the user sees them: what failed and why, the remedy, and the exit code.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
@@ -7,8 +8,10 @@ use std::process::ExitCode;
 use nix::errno::Errno;
 use nix::unistd::Uid;
 
-use super::notices::tell;
-use crate::{attach, processes, render, store};
+use crate::error_chain::chain;
+use crate::notices::tell;
+use crate::session::{self, BoundError, NoAllocator, SavedFileError};
+use crate::{allocators, attach, live, processes, render, reports, store};
 
 pub(super) const DONE: u8 = 0;
 pub(super) const OTHER: u8 = 1;
@@ -34,18 +37,6 @@ impl Failure {
         Self::new(USAGE, what, "see jjleak --help")
     }
 
-    /// Fails with all of the failures, if there are any, and the remedy of the first.
-    pub(super) fn all(failures: Vec<Self>) -> Result<(), Self> {
-        let whats: Vec<_> = failures.iter().map(|failure| failure.what.as_str()).collect();
-        let what = whats.join("; ");
-        failures.into_iter().next().map_or(Ok(()), |first| Err(Self { what, ..first }))
-    }
-
-    /// Returns true if there is no process to profile.
-    pub(super) const fn is_missing_target(&self) -> bool {
-        self.code == NO_TARGET
-    }
-
     /// Prints the failure to stderr.
     pub(super) fn report(&self) -> ExitCode {
         tell(&self.what);
@@ -58,22 +49,6 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
     }
-}
-
-/// An error and its causes, on one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Some libraries repeat the cause in their own message.
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    line.replace('\n', " ")
 }
 
 /// Returns true if a cause in the chain is a missing permission.
@@ -181,17 +156,114 @@ impl From<render::Error> for Failure {
     }
 }
 
+impl From<session::Error> for Failure {
+    fn from(error: session::Error) -> Self {
+        use session::Error as E;
+        let (code, remedy) = match error {
+            E::Process(error) => return error.into(),
+            E::Attach(error) => return error.into(),
+            E::Bound(error) => return error.into(),
+            E::NoAllocator(error) => return error.into(),
+            E::SavedFile(error) => return error.into(),
+            E::TooManyProcesses(_) => (OTHER, "profile fewer, or raise --max-processes"),
+            E::CountCalls => (
+                PREFLIGHT,
+                "use Linux 6.6 or newer; or profile the process for a moment: reports say what it costs",
+            ),
+            E::BreakpointCost => {
+                (OTHER, "try again; or profile the process for a moment: reports say what it costs")
+            }
+            E::Setup { .. } => (OTHER, "check the limits of this session (ulimit -a)"),
+        };
+        Self::new(code, chain(&error), remedy)
+    }
+}
+
+impl From<BoundError> for Failure {
+    fn from(error: BoundError) -> Self {
+        let remedy = match &error {
+            BoundError::BreakpointCost => {
+                "try again, or go without the bound: --estimate says what that costs"
+            }
+            BoundError::MeasureForbidden(_) => "run it as root",
+            BoundError::SlowProbes | BoundError::Measure(_) => "use Linux 6.6 or newer",
+        };
+        Self::new(PREFLIGHT, format!("--max-overhead: {}", chain(&error)), remedy)
+    }
+}
+
+impl From<SavedFileError> for Failure {
+    fn from(error: SavedFileError) -> Self {
+        let (code, remedy) = match &error {
+            SavedFileError::Read(..) => (OTHER, "name a readable file"),
+            SavedFileError::Parse(..) => (
+                USAGE,
+                "name a file that was written with --format pprof, or another tool's pprof heap profile",
+            ),
+            SavedFileError::WithoutThreads(_) => {
+                (USAGE, "record with --threads, too, or leave --threads out here")
+            }
+        };
+        Self::new(code, chain(&error), remedy)
+    }
+}
+
+impl From<NoAllocator> for Failure {
+    fn from(error: NoAllocator) -> Self {
+        let remedy = if error.unopened.as_ref().is_some_and(|unopened| unopened.is_forbidden) {
+            allowance().to_owned()
+        } else if error.only.is_some() {
+            "check /proc/PID/maps for the path, or name the functions (--allocators)".to_owned()
+        } else {
+            let known: BTreeSet<_> = allocators::profiled_families().collect();
+            let known = known.into_iter().collect::<Vec<_>>().join(", ");
+            format!(
+                "profile a process that uses {known}; if the allocator is in a stripped executable, install its debug \
+                 symbols, or name its functions (--allocators)"
+            )
+        };
+        Self::new(OTHER, chain(&error), remedy)
+    }
+}
+
+impl From<reports::Error> for Failure {
+    fn from(error: reports::Error) -> Self {
+        use reports::Error as E;
+        match error {
+            E::Session(error) => error.into(),
+            E::Render(error) => error.into(),
+            E::Store(error) => error.into(),
+            E::Stdout(_) => Self::new(OTHER, chain(&error), "check where stdout goes"),
+            E::Several(first, others) => {
+                others.into_iter().map(Self::from).fold((*first).into(), |all: Self, next| Self {
+                    what: format!("{}; {}", all.what, next.what),
+                    ..all
+                })
+            }
+        }
+    }
+}
+
+impl From<live::Error> for Failure {
+    fn from(error: live::Error) -> Self {
+        use live::Error as E;
+        match error {
+            E::Session(error) => error.into(),
+            E::Reports(error) => error.into(),
+            E::Terminal(_) => {
+                let remedy = "check the terminal (TERM), or leave the word top out for reports";
+                Self::new(OTHER, chain(&error), remedy)
+            }
+            E::Render(error) => error.into(),
+            E::Store(error) => error.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::processes::Pid;
-
-    #[test]
-    fn an_error_and_its_causes_stand_on_one_line() {
-        let source = std::io::Error::other("no\nluck");
-        let error = store::Error::Write { path: "/x".into(), source };
-        assert_eq!(Failure::from(error).what, "cannot write /x: no luck");
-    }
 
     #[test]
     fn what_the_kernel_forbids_is_a_missing_privilege() {
@@ -226,13 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_together_and_the_first_gives_the_code() {
-        let failures = ["a", "b"].map(|what| Failure::new(LOSS, what, ""));
-        assert_eq!(
-            Failure::all(failures.into()).map_err(|all| (all.what, all.code)),
-            Err(("a; b".into(), LOSS))
-        );
-        assert!(Failure::all(Vec::new()).is_ok());
+    fn several_failures_are_named_and_the_first_gives_the_code() {
+        let failed = |text: &str| reports::Error::Stdout(std::io::Error::other(text.to_owned()));
+        let all = Failure::from(reports::Error::Several(Box::new(failed("a")), vec![failed("b")]));
+        assert_eq!(all.what, "writing to stdout failed: a; writing to stdout failed: b");
+        assert_eq!((all.code, all.remedy.as_str()), (OTHER, "check where stdout goes"));
     }
 
     #[test]

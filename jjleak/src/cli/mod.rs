@@ -1,11 +1,11 @@
-//! The command line: connects the stages.
+//! The command line: turns arguments into plans, and errors into exit codes and remedies.
 //!
-//! In: arguments. Out: reports on stdout, files, an exit code. Errors are one line that says what failed and why, and one line
+//! In: arguments. Out: what is run, and an exit code. Errors are one line that says what failed and why, and one line
 //! with the remedy.
 
+mod allocator_tables;
 mod args;
-mod audience;
-mod choice;
+mod baseline;
 mod command_line;
 mod daemon;
 mod diff;
@@ -13,32 +13,24 @@ mod doctor;
 mod estimate;
 mod failure;
 mod manual;
-mod notices;
-mod outputs;
-mod progress;
-mod record;
+mod plan;
+mod profile;
 mod report;
-mod saved;
-mod session;
 mod signals;
 mod top;
-mod trace;
+mod top_args;
 mod view;
-mod waiting;
-mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use audience::Wanted;
 use command_line::{Command, CommandLine};
 use failure::Failure;
-pub(crate) use failure::chain;
-pub(crate) use notices::Log;
 
 use crate::jcmd;
+use crate::notices::Log;
 
 /// Runs the command with the arguments of this process.
 #[must_use]
@@ -81,7 +73,7 @@ fn run_with(command_line: CommandLine) -> Result<(), Failure> {
     });
     match command_line.command {
         None if command_line.args.estimate => estimate::estimate(&command_line.args),
-        None => session::profile(&command_line.args, &Wanted::Reports),
+        None => profile::profile(&command_line.args),
         Some(Command::Top(args)) => top::watch(&args),
         Some(Command::Doctor(args)) => doctor::examine(&args),
         Some(Command::Completions(args)) => {

@@ -1,17 +1,15 @@
 //! `jjleak report`.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Failure;
 use super::args::TOP;
-use super::failure::USAGE;
-use super::outputs::{Asked, Outputs, Written};
 use super::view::{ViewArgs, values};
-use super::{notices::tell, saved};
-use crate::analyze::{Selection, SortBy};
-use crate::profile::{Moment, Profile};
+use crate::analyze::{Pace, Selection, SortBy};
+use crate::profile::Profile;
 use crate::render::{Contents, Format, Value};
+use crate::reports::{OutputPlan, Outputs};
+use crate::session::{SavedFiles, Source};
 
 /// Show saved profiles (pprof files), jjleak's own or another tool's
 ///
@@ -78,69 +76,23 @@ impl ReportArgs {
 
 /// Shows the profiles that the arguments name.
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    let mut profiles = Vec::new();
-    for file in &args.files {
-        let profile = saved::open(file)?;
-        if args.threads && !profile.coverage.threads {
-            let what = format!("--threads: {} does not tell which thread allocated", file.display());
-            return Err(Failure::new(USAGE, what, "record with --threads, too, or leave --threads out here"));
-        }
-        profiles.push(if args.threads { profile } else { profile.across_threads() });
-    }
-    let last = last_of_each(profiles);
+    let mut files = SavedFiles { paths: args.files.clone(), threads: args.threads };
+    let profiles = files.profiles(Pace::Thorough)?;
     let (shown, mut words): (Vec<_>, Vec<_>) =
-        last.into_iter().map(|profile| args.view.apply(profile)).unzip();
+        profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();
     words.retain(|words| !words.is_empty());
     let selection = Selection { sort: args.sort.unwrap_or_default(), top: args.top.unwrap_or(TOP) };
-    let mut options = Asked::options(selection);
+    let mut options = OutputPlan::options(selection);
     options.contents = args.contents(!words.is_empty());
     options.inverted = args.inverted;
     options.view = words.join("; ");
     let by = values(&args.by, &Profile::merge(shown.iter()));
-    let asked = Asked { formats: &args.format, out: args.out.as_deref(), by: &by, options };
+    let plan = OutputPlan { formats: args.format.clone(), out: args.out.clone(), by, options };
     let pid = match &shown[..] {
         [one] if one.process.pid > 0 => Some(one.process.pid),
         _ => None,
     };
-    let mut outputs = Outputs::open(&asked, pid)?;
+    let mut outputs = Outputs::open(&plan, pid)?;
     outputs.report(&shown);
-    let Written { files, failures } = outputs.finish(&shown);
-    for path in files {
-        tell(&format!("wrote {}", path.display()));
-    }
-    Failure::all(failures)
-}
-
-/// The last profile of each process, in the order in which the processes are first named.
-fn last_of_each(profiles: Vec<Profile>) -> Vec<Profile> {
-    let mut last: Vec<Profile> = Vec::new();
-    for profile in profiles {
-        match last.iter_mut().find(|other| is_same_process(other, &profile)) {
-            Some(other) => {
-                let (newer, older) = if other.taken_at <= profile.taken_at {
-                    (profile, &*other)
-                } else {
-                    (other.clone(), &profile)
-                };
-                let history = together(older, &newer);
-                *other = Profile { history, ..newer };
-            }
-            None => last.push(profile),
-        }
-    }
-    last
-}
-
-/// The combined history of both.
-fn together(older: &Profile, newer: &Profile) -> Vec<Moment> {
-    let themselves = [older, newer].map(|it| Moment { at: it.taken_at, live: it.live() });
-    let all = older.history.iter().chain(&newer.history).chain(&themselves);
-    let sorted: BTreeMap<_, _> = all.map(|moment| (moment.at, *moment)).collect();
-    sorted.into_values().collect()
-}
-
-/// Returns true if both are of the same process; profiles of other tools do not say.
-fn is_same_process(one: &Profile, other: &Profile) -> bool {
-    let (one, other) = (&one.process, &other.process);
-    one.pid != 0 && (one.pid, one.start_time) == (other.pid, other.start_time)
+    Ok(outputs.finish(&shown).tell()?)
 }

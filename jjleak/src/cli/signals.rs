@@ -11,8 +11,7 @@ use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::Notify;
 
-use super::top;
-use crate::store;
+use crate::{live, store};
 
 /// Time during which further signals count as echoes of the first. timeout(1) signals jjleak and then its whole process group; a
 /// closing terminal sends one signal, and its shell another. None of them asks jjleak to leave without a report, and within this
@@ -47,7 +46,7 @@ pub(super) fn watch() -> io::Result<Arc<Notify>> {
 /// code is the one that a shell reports for a process killed by the signal.
 fn leave(signal: Signal) -> ! {
     store::discard_all();
-    top::give_back();
+    live::give_back();
     // SAFETY: it only ends the process, and all cleanup has been done.
     unsafe { libc::_exit(128 + signal as i32) }
 }

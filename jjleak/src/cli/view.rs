@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::notices::tell;
+use crate::notices::tell;
 use crate::profile::{FrameKinds, Profile, StackFilter};
 use crate::render::Value;
 

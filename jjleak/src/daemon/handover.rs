@@ -108,8 +108,9 @@ impl Handover {
             .collect();
         // The directory may have been removed while the daemon runs.
         let made = fs::create_dir_all(&self.directory).map_err(|error| error.to_string());
-        let written =
-            made.and_then(|()| self.journal.rewrite(lines.iter()).map_err(|error| crate::cli::chain(&error)));
+        let written = made.and_then(|()| {
+            self.journal.rewrite(lines.iter()).map_err(|error| crate::error_chain::chain(&error))
+        });
         if let (Err(error), false) = (&written, self.has_failed) {
             tracing::warn!("cannot save growth and back-offs for the next daemon: {error}");
         }

@@ -86,7 +86,7 @@ struct Lines {
 impl Write for Lines {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         let line = format!("{}{}", self.level, one_line(&String::from_utf8_lossy(message)));
-        crate::cli::Log.write_all(line.as_bytes())?;
+        crate::notices::Log.write_all(line.as_bytes())?;
         Ok(message.len())
     }
 

@@ -10,7 +10,7 @@
 //!           http       serves a page, JSON, profiles and metrics
 //! ```
 //!
-//! In: a [`Config`], and a [`Profiler`] from `cli`. Out: the state directory, and the log.
+//! In: a [`Config`]. Out: the state directory, and the log.
 
 pub mod config;
 mod core;
@@ -26,12 +26,14 @@ mod outcome;
 mod privileges;
 pub mod profile;
 pub mod pushing;
+mod recorder;
 mod systemd;
 mod token;
 pub mod watch;
 
 use std::io;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -82,7 +84,8 @@ pub enum Error {
 pub type Reload = Box<dyn Fn() -> Result<Config, String>>;
 
 /// Runs the daemon until SIGTERM or SIGINT.
-pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), Error> {
+pub fn run(config: Config, reload: &Reload) -> Result<(), Error> {
+    let profiler: Profiler = Arc::new(recorder::record);
     let directory = config.state.directory.clone();
     let unusable = |error| Error::State(directory.clone(), error);
     let _lock = Lock::take(&directory).map_err(unusable)?;
@@ -111,7 +114,7 @@ pub fn run(config: Config, reload: &Reload, profiler: &Profiler) -> Result<(), E
     shared.apply_retention();
     let outcome = runtime.block_on(async {
         let serving = listener.map(|listener| serve(listener, guard, &shared));
-        watch(&shared, reload, profiler, serving).await
+        watch(&shared, reload, &profiler, serving).await
     });
     // Nobody waits for a report that is still being rendered.
     runtime.shutdown_background();

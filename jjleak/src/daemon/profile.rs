@@ -1,6 +1,6 @@
 //! Profiles one process for a limited time on a thread of its own, so that watching goes on whatever happens there.
 //!
-//! In: an [`Order`], and a [`Profiler`] that carries it out, which is a run of the command line. Out: profiles in the
+//! In: an [`Order`], and a [`Profiler`] that carries it out. Out: profiles in the
 //! history, and [`Message`]s.
 
 use std::io;
@@ -290,14 +290,13 @@ fn keep(profile: &Profile, pid: Pid, entry: Entry, history: &Mutex<History>) -> 
         let written = room.folder().write(&sealed);
         lock().commit(sealed, room, written)
     };
-    let picture = render(profile, Format::Svg, &options()).map_err(|error| crate::cli::chain(&error));
-    let sealed = picture
-        .as_ref()
-        .map_err(Clone::clone)
-        .and_then(|picture| Sealed::of(profile, entry, picture).map_err(|error| crate::cli::chain(&error)));
+    let picture = render(profile, Format::Svg, &options()).map_err(|error| crate::error_chain::chain(&error));
+    let sealed = picture.as_ref().map_err(Clone::clone).and_then(|picture| {
+        Sealed::of(profile, entry, picture).map_err(|error| crate::error_chain::chain(&error))
+    });
     // A failure to render is a loss, which the history has not counted yet.
     let sealed = sealed.inspect_err(|why| lock().record_loss(why.clone()));
-    let kept = sealed.and_then(|sealed| keep(sealed).map_err(|error| crate::cli::chain(&error)));
+    let kept = sealed.and_then(|sealed| keep(sealed).map_err(|error| crate::error_chain::chain(&error)));
     match kept {
         Ok(id) => (finding.last_profile, finding.verdict_profile) = (Some(id.clone()), Some(id)),
         Err(error) => tracing::error!("cannot store the profile of {}: {error}", profile.process),
@@ -310,8 +309,8 @@ fn push(pusher: &Pusher, id: &Id, history: &Mutex<History>) {
     let kept = history.lock().unwrap_or_else(PoisonError::into_inner).profile(id);
     let file = kept.and_then(|kept| kept.read());
     let outcome = file
-        .map_err(|error| crate::cli::chain(&error))
-        .and_then(|file| pusher.push(&file).map_err(|error| crate::cli::chain(&error)));
+        .map_err(|error| crate::error_chain::chain(&error))
+        .and_then(|file| pusher.push(&file).map_err(|error| crate::error_chain::chain(&error)));
     if let Err(error) = outcome {
         tracing::error!("cannot push {id}: {error}");
     }

@@ -235,7 +235,7 @@ fn the_daemon_finds_a_leak_with_what_its_unit_gives_and_keeps_no_more_than_profi
     // It reports what it cannot do, and what it does instead.
     let unbounded = daemon.until("CAP_SYS_ADMIN", LONG);
     let told = unbounded["message"].as_str().unwrap();
-    assert!(told.contains("everything is counted until a look shows that it costs too much"), "{told}");
+    assert!(told.contains("everything is counted until a profile shows that it costs too much"), "{told}");
     assert_eq!(unbounded["level"], "WARN");
     assert_enough(daemon.pid());
     let told = daemon.until(&format!("(pid {}) ", program.id()), LONG);

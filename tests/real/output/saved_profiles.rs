@@ -242,7 +242,7 @@ fn a_profile_that_was_recorded_without_threads_is_not_shown_by_threads() {
     let saved = Saved::of("malloc", &[]);
     Ended::of(["report", saved.file().to_str().unwrap(), "--threads"]).assert_failed(
         2,
-        "does not tell which thread allocated",
+        "does not say which thread allocated",
         "record with --threads",
     );
 }

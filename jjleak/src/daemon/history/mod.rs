@@ -250,7 +250,7 @@ impl History {
         match &kept {
             Ok(_) => self.last_error = None,
             Err(error) => {
-                self.record_loss(crate::cli::chain(error));
+                self.record_loss(crate::error_chain::chain(error));
             }
         }
         kept
@@ -304,7 +304,7 @@ impl History {
         match self.journal.rewrite(lines.iter()) {
             Ok(()) => self.stale_lines = 0,
             // The old index remains valid.
-            Err(error) => tracing::warn!("cannot rewrite the index: {}", crate::cli::chain(&error)),
+            Err(error) => tracing::warn!("cannot rewrite the index: {}", crate::error_chain::chain(&error)),
         }
     }
 
@@ -343,7 +343,7 @@ impl History {
                 }
                 // A newer version may have written it, or it may be readable again later: do not remove it.
                 Err(error) => {
-                    tracing::warn!("ignoring a profile: {}", crate::cli::chain(&error));
+                    tracing::warn!("ignoring a profile: {}", crate::error_chain::chain(&error));
                     repairs.unreadable += 1;
                     self.unreadable.insert(id.clone(), self.file_bytes(id));
                 }

@@ -14,8 +14,9 @@ use super::body::Chunks;
 use super::{MAX_SENDING, Served, failure};
 use crate::daemon::history::{Error, Id, MAX_PROFILE, Stored};
 use crate::daemon::profile::options;
+use crate::error_chain::chain;
+use crate::pprof as profile_file;
 use crate::render::{Format, render};
-use crate::{cli, pprof as profile_file};
 
 const PPROF: &str = "application/octet-stream";
 const SVG: &str = "image/svg+xml";
@@ -97,7 +98,7 @@ pub(super) async fn report(State(served): State<Served>, Path(id): Path<String>)
             response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
             response
         }
-        Some(Ok(Err(error))) => failure(StatusCode::INTERNAL_SERVER_ERROR, &cli::chain(&error)),
+        Some(Ok(Err(error))) => failure(StatusCode::INTERNAL_SERVER_ERROR, &chain(&error)),
         Some(Err(error)) => error_response(&error),
         None => internal_error(),
     }
@@ -136,11 +137,11 @@ pub(super) fn error_response(error: &Error) -> Response {
         Error::Unknown(_) | Error::InvalidId => failure(StatusCode::NOT_FOUND, "no such profile"),
         // Do not disclose paths on the host.
         Error::State { .. } | Error::Taken | Error::Write(_) => {
-            tracing::warn!("cannot serve a profile: {}", cli::chain(error));
+            tracing::warn!("cannot serve a profile: {}", chain(error));
             failure(StatusCode::INTERNAL_SERVER_ERROR, "cannot read the profile; see the daemon's log")
         }
         Error::TooLarge { .. } | Error::Damaged(_) | Error::Unreadable(..) => {
-            failure(StatusCode::INTERNAL_SERVER_ERROR, &cli::chain(error))
+            failure(StatusCode::INTERNAL_SERVER_ERROR, &chain(error))
         }
     }
 }

@@ -1,0 +1,26 @@
+//! Baselines: saved profiles that reports subtract.
+
+use super::Failure;
+use super::args::Args;
+use super::failure::USAGE;
+use crate::analyze::{Baseline, Matching};
+use crate::processes::{Pid, Process};
+use crate::session::{Error, SavedFiles};
+
+/// Reads the baseline that reports subtract.
+pub(super) fn baseline(args: &Args) -> Result<Option<Baseline>, Failure> {
+    let Some(file) = &args.baseline else { return Ok(None) };
+    let baseline = Baseline::of(&SavedFiles::read(file).map_err(Error::from)?, Matching::default());
+    for pid in args.pid.iter().filter_map(|pid| Pid::new(*pid)) {
+        let process = Process::open(pid)?;
+        if baseline.is_of(pid.number().get(), process.start_time) {
+            let what = format!(
+                "--baseline: {} is of this very process, of which only what comes from now on is accounted for",
+                file.display()
+            );
+            let remedy = "leave --baseline out: it is for another run of the program";
+            return Err(Failure::new(USAGE, what, remedy));
+        }
+    }
+    Ok(Some(baseline))
+}

@@ -1,0 +1,67 @@
+//! Arguments as a plan.
+
+use super::args::{Args, Subject};
+use super::{Failure, allocator_tables, baseline};
+use crate::attach::{Following, Programs, Settings};
+use crate::processes::{Pid, Streams};
+use crate::session::{CostBound, Plan, Schedule, Target};
+
+/// From `-vv` on, the kernel side's messages are shown.
+const KERNEL_LOG_VERBOSITY: u8 = 2;
+
+/// The run that the arguments describe. A command gets these standard streams.
+pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
+    let subject = args.subject()?;
+    let settings = settings(args, &subject)?;
+    let allocators = allocator_tables::choice(args)?;
+    if args.max_overhead.is_some() && args.pid.len() > 1 {
+        let what = "--max-overhead keeps one process below a bound: give one -p";
+        return Err(Failure::usage(what.to_owned()));
+    }
+    let bound = |percent: f64| CostBound { share: percent / 100., is_patient: false };
+    Ok(Plan {
+        target: target(subject, streams)?,
+        settings,
+        allocators,
+        baseline: baseline::baseline(args)?,
+        coverage: args.coverage()?,
+        cost_bound: args.max_overhead.map(bound),
+        asks_for_perf_maps: args.refresh_perf_map,
+        schedule: Schedule {
+            interval: args.interval,
+            reports: args.count,
+            has_verdicts: args.wants_verdicts(),
+            only_events: args.trace,
+            begins_early: false,
+        },
+    })
+}
+
+fn target(subject: Subject, streams: Streams) -> Result<Target, Failure> {
+    let known = |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
+    Ok(match subject {
+        Subject::Pids(pids) => Target::Pids(pids.iter().map(known).collect::<Result<_, _>>()?),
+        Subject::Named(name) => Target::Named(name),
+        Subject::Everything => Target::Everything,
+        Subject::Command(words) => Target::Command { words, streams },
+    })
+}
+
+fn settings(args: &Args, subject: &Subject) -> Result<Settings, Failure> {
+    let mut settings = Settings::new(Programs::Accounting);
+    settings.sizes = args.size_filter()?;
+    settings.kernel_log = args.verbose >= KERNEL_LOG_VERBOSITY;
+    settings.mappings = args.mmap;
+    settings.following = match subject {
+        Subject::Named(_) | Subject::Everything => Following::Everyone,
+        Subject::Pids(_) | Subject::Command(_) if args.follow => Following::Children,
+        Subject::Pids(_) | Subject::Command(_) => Following::Nobody,
+    };
+    settings.capacity.processes = match subject {
+        Subject::Pids(pids) if !args.follow => u32::try_from(pids.len()).unwrap_or(u32::MAX),
+        Subject::Command(_) if !args.follow => 1,
+        _ => args.max_processes,
+    };
+    args.apply(&mut settings);
+    Ok(settings)
+}

@@ -1,0 +1,171 @@
+//! The live view on a separate thread: it responds to keys while the session is busy, for example when many programs start at
+//! once.
+
+use std::future::pending;
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::oneshot;
+
+use super::view::{Leave, LiveView, Look, ViewPlan, cpu_seconds};
+use crate::notices;
+use crate::profile::Profile;
+use crate::top::About;
+
+/// Queue length for a view that is delayed: each entry can hold all profiles of a host.
+const MAX_WAITING: usize = 16;
+
+/// Messages to the view.
+enum Told {
+    /// Profiles of a snapshot.
+    Look(Look),
+    /// Last profiles of ended processes.
+    Ended(Vec<Profile>),
+    /// Nothing is left to profile.
+    End,
+}
+
+/// The session's handle of the live view.
+pub(super) struct Viewer {
+    /// `None` if the view was closed.
+    told: Option<Sender<Told>>,
+    /// Completes when the view ends.
+    left: Option<oneshot::Receiver<()>>,
+    /// Time until the next snapshot, as the view requests it.
+    pause: Arc<Mutex<Option<Duration>>>,
+    look_began: Option<f64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Viewer {
+    /// Takes over the terminal.
+    pub(super) fn open(about: About, plan: ViewPlan) -> io::Result<Self> {
+        let (told, to_show) = channel(MAX_WAITING);
+        let (opened, is_open) = mpsc::channel();
+        let (leaves, left) = oneshot::channel();
+        let pause = Arc::new(Mutex::new(None));
+        let paused = Arc::clone(&pause);
+        let run = move || {
+            let outcome = run(about, plan, to_show, &paused, &opened);
+            if let Err(error) = outcome {
+                // `open` waits for this.
+                let _ = opened.send(Err(error));
+            }
+            // The session may have ended before.
+            let _ = leaves.send(());
+        };
+        let thread = thread::Builder::new().name("view".to_owned()).spawn(run)?;
+        let viewer =
+            Self { told: Some(told), left: Some(left), pause, look_began: None, thread: Some(thread) };
+        match is_open.recv() {
+            Ok(outcome) => outcome.map(|()| viewer),
+            Err(_) => Err(io::Error::other("its thread has ended")),
+        }
+    }
+
+    /// Announces a snapshot, which is shown when it is complete.
+    pub(super) fn begin_look(&mut self) {
+        self.look_began = cpu_seconds();
+    }
+
+    /// Shows the profiles of a snapshot. Returns false if the view has ended.
+    pub(super) fn show(&mut self, profiles: Vec<Profile>) -> bool {
+        let began = self.look_began.take();
+        self.tell(Told::Look(Look { profiles, began, done: cpu_seconds() }))
+    }
+
+    /// Time until the next snapshot if that is longer than the interval.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        *self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the last profiles of ended processes.
+    pub(super) fn show_ended(&self, profiles: &[Profile]) {
+        // The end of the view is noticed when the next snapshot is shown.
+        let _ = self.tell(Told::Ended(profiles.to_vec()));
+    }
+
+    /// Announces that there is nothing left to profile. Returns true if the view is open.
+    pub(super) fn end(&self) -> bool {
+        self.tell(Told::End)
+    }
+
+    /// Waits until the user leaves. Can be dropped and called again.
+    pub(super) async fn leaving(&mut self) {
+        match &mut self.left {
+            Some(left) => {
+                // Nothing is sent if the thread has panicked.
+                let _ = left.await;
+                self.left = None;
+            }
+            None => pending().await,
+        }
+    }
+
+    fn tell(&self, what: Told) -> bool {
+        let Some(told) = &self.told else { return false };
+        // A stopped terminal (Ctrl-S) misses the messages for which there is no room.
+        !matches!(told.try_send(what), Err(TrySendError::Closed(_)))
+    }
+
+    /// Restores the terminal.
+    pub(super) fn close(&mut self) {
+        self.told = None;
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
+            && !thread::panicking()
+        {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Viewer {
+    /// A failure must be reported on a restored terminal.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Runs the view until the user or the session leaves.
+fn run(
+    about: About,
+    plan: ViewPlan,
+    mut to_show: Receiver<Told>,
+    pause: &Mutex<Option<Duration>>,
+    opened: &mpsc::Sender<io::Result<()>>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut view = LiveView::open(about, plan)?;
+        // `open` waits for this.
+        let _ = opened.send(Ok(()));
+        let why = loop {
+            let shown = tokio::select! {
+                biased;
+                why = view.leaving() => break why,
+                told = to_show.recv() => match told {
+                    Some(Told::Look(look)) => view.show(look),
+                    Some(Told::Ended(profiles)) => {
+                        view.show_ended(&profiles);
+                        Ok(())
+                    }
+                    Some(Told::End) => view.end(),
+                    None => break Leave::IsWanted,
+                },
+            };
+            *pause.lock().unwrap_or_else(PoisonError::into_inner) = view.pause();
+            if shown.is_err() {
+                break Leave::IsGone;
+            }
+        };
+        if why == Leave::IsGone {
+            notices::tell("the terminal of the view is gone: leaving");
+        }
+        Ok(())
+    })
+}

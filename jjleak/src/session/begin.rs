@@ -1,0 +1,91 @@
+//! Start of a run: attaches to the processes.
+
+use super::watch::{Wanted, Watch};
+use super::{Error, Notice, Observer, Plan, Session, Step, Target};
+use crate::attach::{self, Following};
+use crate::error_chain::chain;
+use crate::processes::{Launch, Pid, Process};
+
+/// Fails if the kernel or the privileges do not suffice for the plan.
+pub(super) fn preflight(plan: &Plan) -> Result<(), Error> {
+    attach::preflight().map_err(attach::Error::from)?;
+    if plan.settings.following != Following::Nobody {
+        attach::preflight_following().map_err(attach::Error::from)?;
+    }
+    Ok(())
+}
+
+/// Fails if a PID is not that of a process.
+fn check(pids: &[Pid]) -> Result<(), Error> {
+    for pid in pids {
+        Process::open(*pid)?;
+    }
+    Ok(())
+}
+
+/// Attaches to the target. Counting has begun when this returns.
+pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session<'_, O>, O::Error> {
+    let Plan { target, settings, coverage, allocators, cost_bound, asks_for_perf_maps, baseline, schedule } =
+        plan;
+    let wanted = match &target {
+        Target::Named(name) => Wanted::Named(name.clone()),
+        _ => Wanted::All,
+    };
+    observer.progress(Some(Step::Attaching));
+    let mut launched = None;
+    let mut watch = match target {
+        Target::Pids(pids) => {
+            check(&pids)?;
+            observer.open(<[Pid; 1]>::try_from(&*pids).ok().map(|[pid]| pid))?;
+            let mut watch = Watch::new(settings, coverage, wanted, allocators, &pids)?;
+            if cost_bound.is_some_and(|bound| !bound.is_patient) {
+                watch.rest_at_first()?;
+            }
+            watch.attach(&pids)?;
+            watch
+        }
+        Target::Command { words, streams } => {
+            let mut watch = Watch::new(settings, coverage, wanted, allocators, &[])?;
+            let mut launch = Launch::start(&words, streams).map_err(Error::from)?;
+            observer.open(Some(launch.pid()))?;
+            watch.launch(&mut launch)?;
+            launched = Some(launch);
+            watch
+        }
+        Target::Named(_) | Target::Everything => {
+            observer.open(None)?;
+            let mut watch = Watch::new(settings, coverage, wanted, allocators, &[])?;
+            watch.begin_attaching();
+            while !observer.shows_some_first() && watch.has_to_attach() {
+                watch.attach_some();
+            }
+            watch
+        }
+    };
+    if let Some(bound) = cost_bound {
+        match watch.keep_within(bound) {
+            Err(error) if bound.is_patient => {
+                let why = chain(&error);
+                tracing::warn!("{why}: everything is counted until a profile shows that it costs too much");
+            }
+            outcome => outcome?,
+        }
+    }
+    // Only after the bound is set: otherwise the command pays for all that it does before.
+    if let Some(launch) = launched {
+        watch.release(launch)?;
+    }
+    if asks_for_perf_maps {
+        watch.ask_for_perf_maps();
+    }
+    observer.progress(None);
+    observer.notify(&if watch.has_to_attach() {
+        Notice::Attaching
+    } else {
+        Notice::Attached(watch.describe())
+    });
+    observer.attached()?;
+    let hints = watch.attachment_mut().hints().map_err(Error::from)?;
+    let events = watch.attachment_mut().events().map_err(Error::from)?;
+    Ok(Session::new(watch, observer, hints, events, baseline, schedule))
+}

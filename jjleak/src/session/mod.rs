@@ -1,0 +1,355 @@
+//! Runs profiles: attaches to processes, takes snapshots of them, and delivers these to an observer.
+//!
+//! In: a [`Plan`]. Out: profiles, events and notices for an [`Observer`]; a [`Summary`], or an [`Error`].
+
+mod allocator_choice;
+mod begin;
+mod error;
+pub mod estimate;
+mod observer;
+mod plan;
+mod saved_files;
+mod source;
+pub mod waiting;
+mod watch;
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use crate::analyze::{Baseline, Pace};
+use crate::attach::{Drained, Events, Following, Hints, Told};
+use crate::profile::Profile;
+use waiting::{at, every, readable, ready};
+use watch::Watch;
+
+pub use allocator_choice::AllocatorChoice;
+pub use error::{BoundError, Error, NoAllocator, UnopenedFiles};
+pub use observer::{Notice, Observer, Step};
+pub use plan::{CostBound, Plan, Schedule, Target};
+pub use saved_files::{SavedFileError, SavedFiles};
+pub use source::Source;
+
+/// Interval at which jjleak reads the mappings of the processes, to know their files when they end.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Time of the first profile for an observer that checks the cost of profiling: little is spent by then.
+const FIRST_CHECK_OF_COST: Duration = Duration::from_secs(5);
+/// Time without another snapshot after one that no report needs, as a multiple of its duration: such snapshots use at most 2 %
+/// of a core.
+const LEAST_REST: u32 = 50;
+/// Maximum number of profiles of ended processes to keep for the end; those with the most live bytes are kept.
+const MAX_CLOSED: usize = 64;
+
+/// Outcome of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Names of the counters of lost or distorted data that are not zero.
+    pub losses: BTreeSet<String>,
+}
+
+/// Profiles the target of the plan until it has ended, the observer leaves, or `interrupt` is notified. Blocks.
+pub fn run<O: Observer>(plan: Plan, observer: &mut O, interrupt: &Notify) -> Result<Summary, O::Error> {
+    begin::preflight(&plan)?;
+    runtime()?.block_on(async {
+        let between_snapshots = plan.between_snapshots();
+        let mut session = begin::begin(plan, observer)?;
+        session.run(between_snapshots, interrupt).await?;
+        session.finish()
+    })
+}
+
+fn runtime() -> Result<Runtime, Error> {
+    Builder::new_current_thread().enable_all().build().map_err(Error::setup("starting the runtime"))
+}
+
+/// A run in progress.
+struct Session<'observer, O> {
+    watch: Watch,
+    observer: &'observer mut O,
+    hints: Hints,
+    /// Individual allocations and frees.
+    events: Events,
+    /// Baseline that reports subtract.
+    baseline: Option<Baseline>,
+    schedule: Schedule,
+    /// Last profiles of ended processes, and the messages on them at the end.
+    closed: Vec<Profile>,
+    endings: Vec<String>,
+    /// Number of other processes that have ended.
+    ended: usize,
+    summary: Summary,
+}
+
+impl<'observer, O: Observer> Session<'observer, O> {
+    const fn new(
+        watch: Watch,
+        observer: &'observer mut O,
+        hints: Hints,
+        events: Events,
+        baseline: Option<Baseline>,
+        schedule: Schedule,
+    ) -> Self {
+        Self {
+            watch,
+            observer,
+            hints,
+            events,
+            baseline,
+            schedule,
+            closed: Vec::new(),
+            endings: Vec::new(),
+            ended: 0,
+            summary: Summary { losses: BTreeSet::new() },
+        }
+    }
+
+    /// Reports at every interval until the run ends.
+    ///
+    /// `between_snapshots` is the time between snapshots for the history, if reports give too few of them for verdicts.
+    async fn run(&mut self, between_snapshots: Option<Duration>, interrupt: &Notify) -> Result<(), O::Error> {
+        let mut reports = every(self.schedule.interval);
+        let mut snapshots = every(between_snapshots.unwrap_or(self.schedule.interval));
+        let mut housekeeping = every(HOUSEKEEPING);
+        let mut pauses = self.first_pauses().into_iter();
+        pauses.next().into_iter().for_each(|first| reports.reset_after(first));
+        let mut left = self.schedule.reports.unwrap_or(u64::MAX);
+        let waits = |descriptor| readable(descriptor).map_err(Error::setup("waiting for stacks"));
+        let frames = waits(self.watch.collector_mut().frames_waiting())?;
+        let mappings = self.watch.mappings_waiting().map(waits).transpose()?;
+        loop {
+            // While probes are about to be detached, other work waits.
+            let has_time = !self.watch.is_pressed();
+            tokio::select! {
+                biased;
+                () = interrupt.notified() => break,
+                () = self.observer.leaving() => break,
+                // Ahead of all events that can happen at any rate, which would otherwise starve these timers.
+                _ = housekeeping.tick(), if has_time => {
+                    let begin = Instant::now();
+                    self.tidy_up()?;
+                    // On a busy host, this can take longer than its interval; other work must get its share.
+                    housekeeping.reset_after(HOUSEKEEPING.max(begin.elapsed()));
+                    if self.watch.is_over() && !self.observer.stays() {
+                        break;
+                    }
+                }
+                _ = reports.tick(), if has_time => {
+                    left -= 1;
+                    if left == 0 {
+                        break;
+                    }
+                    if self.schedule.only_events {
+                        continue;
+                    }
+                    self.observer.begin_snapshot();
+                    let profiles = self.profiles(self.observer.pace())?;
+                    if !self.observer.snapshot(profiles) {
+                        break;
+                    }
+                    if let Some(pause) = self.observer.pause().or_else(|| pauses.next()) {
+                        reports.reset_after(pause);
+                    }
+                }
+                _ = snapshots.tick(), if has_time && between_snapshots.is_some() => {
+                    let begin = Instant::now();
+                    self.catch_up()?;
+                    if self.watch.look_at_past()? {
+                        let least = begin.elapsed() * LEAST_REST;
+                        snapshots.reset_after(between_snapshots.unwrap_or_default().max(least));
+                    }
+                }
+                () = yield_now(), if self.watch.has_to_attach() => self.watch.attach_some(),
+                () = at(self.watch.next_turn()) => self.watch.turn(),
+                () = at(self.watch.next_look_at_starting()) => self.watch.look_at_starting()?,
+                () = self.watch.next_ending() => {
+                    self.catch_up()?;
+                    if self.watch.is_crowded() {
+                        self.tidy_up()?;
+                    }
+                    // If processes come and go, their accounting is closed in batches.
+                    if self.watch.following() == Following::Nobody || self.watch.have_all_ended() {
+                        self.close()?;
+                    }
+                    if self.watch.is_over() && !self.observer.stays() {
+                        break;
+                    }
+                }
+                told = self.hints.wait() => {
+                    self.follow(told)?;
+                    if self.watch.is_crowded() {
+                        self.tidy_up()?;
+                    }
+                }
+                // Done even under time pressure: code that is discarded meanwhile would have no name.
+                guard = frames.readable() => {
+                    self.watch.name_new();
+                    if let Ok(mut guard) = guard {
+                        guard.clear_ready();
+                    }
+                }
+                () = self.events.wait(), if self.schedule.only_events => {
+                    if !self.deliver_events() {
+                        break;
+                    }
+                }
+                // Last: a process that constantly maps and unmaps must not block reports.
+                guard = ready(mappings.as_ref()) => {
+                    let drained = self.watch.receive_mappings();
+                    match guard {
+                        Ok(mut guard) if drained == Drained::Empty => guard.clear_ready(),
+                        // More is always pending: give timers and signals a turn.
+                        _ => yield_now().await,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Delays of reports within the first interval, for an observer that checks the cost of profiling if nothing else bounds it.
+    fn first_pauses(&self) -> Vec<Duration> {
+        let Schedule { interval, begins_early, .. } = self.schedule;
+        if begins_early && !self.watch.is_bounded() { divided(interval) } else { Vec::new() }
+    }
+
+    /// Returns false if nobody will see the next events.
+    fn deliver_events(&mut self) -> bool {
+        let mut events = Vec::new();
+        self.events.drain(|event| events.push(event));
+        self.observer.events(&events)
+    }
+
+    /// Follows hints until they lead to nothing new. The number of rounds is bounded, to give other work a turn.
+    fn follow(&mut self, mut told: Told) -> Result<(), Error> {
+        const ROUNDS: u32 = 8;
+        for _ in 0..ROUNDS {
+            if !self.watch.follow(told)? {
+                self.hints.was_wrong();
+                break;
+            }
+            // Hints that arrived meanwhile: loading a library loads its dependencies, too.
+            told = self.hints.was_right();
+            if told.slots.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the accounting of ended processes and discards their remaining data.
+    fn tidy_up(&mut self) -> Result<(), Error> {
+        self.catch_up()?;
+        self.watch.look_at_all()?;
+        self.close()
+    }
+
+    fn profiles(&mut self, pace: Pace) -> Result<Vec<Profile>, Error> {
+        self.catch_up()?;
+        let profiles = self.watch.profiles(pace)?;
+        Ok(self.since_baseline(profiles))
+    }
+
+    /// Subtracts the baseline from the profiles.
+    fn since_baseline(&self, mut profiles: Vec<Profile>) -> Vec<Profile> {
+        if let Some(baseline) = &self.baseline {
+            for profile in &mut profiles {
+                baseline.subtract_from(profile);
+            }
+        }
+        profiles
+    }
+
+    /// Processes all pending events.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        let told = self.hints.take();
+        self.watch.follow(told)?;
+        Ok(())
+    }
+
+    /// Closes the accounting of ended processes.
+    fn close(&mut self) -> Result<(), Error> {
+        let profiles = self.watch.close()?;
+        let profiles = self.since_baseline(profiles);
+        if profiles.is_empty() {
+            return Ok(());
+        }
+        self.summary.losses.extend(profiles.iter().flat_map(losses));
+        let following = self.watch.following();
+        self.observer.ended(&profiles, following);
+        // If all processes of the host are followed, most ended ones are irrelevant.
+        if following == Following::Everyone {
+            self.ended += profiles.len();
+            return Ok(());
+        }
+        for Profile { process, ended, .. } in &profiles {
+            if self.endings.len() < MAX_CLOSED {
+                let ended = ended.as_deref().unwrap_or_default();
+                self.endings.push(format!("{} (pid {}) has ended: {ended}", process.comm, process.pid));
+            }
+        }
+        self.closed.extend(profiles);
+        self.closed.sort_by_key(|profile| Reverse(profile.live().bytes));
+        self.ended += self.closed.len().saturating_sub(MAX_CLOSED);
+        self.closed.truncate(MAX_CLOSED);
+        Ok(())
+    }
+
+    /// Takes the last profiles, and ends counting. The probes cost next to nothing from then on and are detached last: the
+    /// observer does not wait for the kernel to finish that.
+    fn finish(mut self) -> Result<Summary, O::Error> {
+        // If the reader has gone away, the last profiles find out, too.
+        let _ = self.deliver_events();
+        let last = self.profiles(Pace::Thorough)?;
+        self.observer.last(&last, &self.closed, self.watch.following());
+        self.observer.progress(Some(Step::Finishing));
+        self.watch.disarm()?;
+        self.endings.iter().for_each(|ending| self.observer.notify(&Notice::Ended(ending)));
+        for (comm, pid) in self.watch.commands() {
+            self.observer.notify(&Notice::RunsOn(comm, pid));
+        }
+        if self.ended > 0 {
+            self.observer.notify(&Notice::LeftOut(self.ended));
+        }
+        self.summary.losses.extend(last.iter().flat_map(losses));
+        let profiles: Vec<_> = last.into_iter().chain(self.closed).collect();
+        self.observer.finish(&profiles)?;
+        drop(self.watch);
+        self.observer.progress(None);
+        Ok(self.summary)
+    }
+}
+
+/// Divides an interval into parts, each twice as long as the one before, except the last.
+fn divided(interval: Duration) -> Vec<Duration> {
+    let (mut parts, mut part, mut left) = (Vec::new(), FIRST_CHECK_OF_COST, interval);
+    while part < left {
+        parts.push(part);
+        left -= part;
+        part *= 2;
+    }
+    parts.push(left);
+    parts
+}
+
+/// Losses of a profile, by name.
+fn losses(profile: &Profile) -> impl Iterator<Item = String> {
+    profile.lost.iter().filter(|(_, count)| **count > 0).map(|(name, _)| name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_interval_is_divided_and_as_long_as_before() {
+        let seconds = |of: &[u64]| of.iter().map(|part| Duration::from_secs(*part)).collect::<Vec<_>>();
+        assert_eq!(divided(Duration::from_secs(60)), seconds(&[5, 10, 20, 25]));
+        assert_eq!(divided(Duration::from_secs(1)), seconds(&[1]));
+        assert_eq!(divided(Duration::from_secs(5)), seconds(&[5]));
+    }
+}

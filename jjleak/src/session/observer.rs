@@ -1,0 +1,125 @@
+//! What a run delivers, and to whom: reports, the live view, and the daemon are observers.
+
+use std::fmt;
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use jjleak_common::trace::Event;
+
+use super::Error;
+use crate::analyze::Pace;
+use crate::attach::Following;
+use crate::processes::Pid;
+use crate::profile::Profile;
+
+/// Receiver of what a run yields. A failure of the observer ends the run.
+pub trait Observer {
+    /// Failures of the run and of the observer.
+    type Error: From<Error>;
+
+    /// Begins, before anything is attached. `pid` is the only process, if there is one.
+    fn open(&mut self, pid: Option<Pid>) -> Result<(), Self::Error>;
+
+    /// The processes are attached; counting has begun.
+    fn attached(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Returns true if the first snapshot may lack processes that are not attached yet.
+    fn shows_some_first(&self) -> bool {
+        false
+    }
+
+    /// A step that may take seconds begins; with `None`, it has ended.
+    fn progress(&mut self, _step: Option<Step>) {}
+
+    /// Something happened that the user should know.
+    fn notify(&mut self, notice: &Notice<'_>);
+
+    /// Allocations and frees, as they happen. Returns false if nobody will see the next ones.
+    fn events(&mut self, _events: &[Event]) -> bool {
+        true
+    }
+
+    /// A snapshot begins.
+    fn begin_snapshot(&mut self) {}
+
+    /// Which verdicts each snapshot has to update.
+    fn pace(&self) -> Pace {
+        Pace::Thorough
+    }
+
+    /// Time until the next snapshot, if that differs from the interval.
+    fn pause(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The profiles of a snapshot. Returns false if nobody will see the next one.
+    fn snapshot(&mut self, profiles: Vec<Profile>) -> bool;
+
+    /// The last profiles of processes that have ended, and which processes the run follows.
+    fn ended(&mut self, profiles: &[Profile], following: Following);
+
+    /// There is nothing left to profile. Returns true if the observer stays, and ends the run itself.
+    fn stays(&mut self) -> bool {
+        false
+    }
+
+    /// Completes when the observer wants the run to end. Can be dropped and called again.
+    fn leaving(&mut self) -> impl Future<Output = ()> {
+        pending()
+    }
+
+    /// The last profiles: of running processes, and of ended ones.
+    fn last(&mut self, running: &[Profile], ended: &[Profile], following: Following);
+
+    /// All profiles at the end, when nothing is counted any more.
+    fn finish(&mut self, profiles: &[Profile]) -> Result<(), Self::Error>;
+}
+
+/// A step of a run that may take seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Probes are attached.
+    Attaching,
+    /// Files are written, and probes detached.
+    Finishing,
+}
+
+/// An event that the user should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// Probes are being attached, to more processes than can be named.
+    Attaching,
+    /// Probes are attached; the text says to what.
+    Attached(String),
+    /// A process has ended.
+    Ended(&'a str),
+    /// A command goes on when the run ends.
+    RunsOn(&'a str, Pid),
+    /// Processes that have ended are in no file, apart from JSON reports: there were too many.
+    LeftOut(usize),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Attaching => "attaching",
+            Self::Finishing => "writing files, and detaching the probes",
+        })
+    }
+}
+
+impl fmt::Display for Notice<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attaching => formatter.write_str("attaching to all processes that match"),
+            Self::Attached(what) => write!(formatter, "attached to {what}"),
+            Self::Ended(what) => formatter.write_str(what),
+            Self::RunsOn(comm, pid) => write!(formatter, "{comm} runs on as process {pid}"),
+            Self::LeftOut(number) => {
+                write!(formatter, "{number} processes that have ended are in no file but JSON reports")
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run does: complete and typed, whoever orders it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use regex::Regex;
+
+use super::AllocatorChoice;
+use crate::analyze::Baseline;
+use crate::attach::{Programs, Settings};
+use crate::processes::{Pid, Streams};
+use crate::profile::Coverage;
+
+/// Number of snapshots within the settle time, after which allocations are judged.
+const SNAPSHOTS_IN_SETTLE: u32 = 2;
+/// Minimum time between snapshots for the history: more frequent ones cost more than they are worth.
+const SHORTEST_BETWEEN_SNAPSHOTS: Duration = Duration::from_millis(500);
+
+/// A run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The processes to profile.
+    pub target: Target,
+    /// What the kernel side counts, with which capacities, and which processes it follows.
+    pub settings: Settings,
+    /// What the figures cover.
+    pub coverage: Coverage,
+    /// The allocators to profile.
+    pub allocators: AllocatorChoice,
+    /// Bound of the cost of profiling, for a single process.
+    pub cost_bound: Option<CostBound>,
+    /// True if JVMs are asked for perf maps.
+    pub asks_for_perf_maps: bool,
+    /// Profile that reports subtract.
+    pub baseline: Option<Baseline>,
+    /// Times of snapshots.
+    pub schedule: Schedule,
+}
+
+/// The processes to profile.
+#[derive(Debug)]
+pub enum Target {
+    /// Running processes.
+    Pids(Vec<Pid>),
+    /// Processes whose name, or executable's path, matches, including later ones.
+    Named(Regex),
+    /// All processes, including later ones.
+    Everything,
+    /// A command to start.
+    Command {
+        /// The program and its arguments.
+        words: Vec<OsString>,
+        /// Its standard streams.
+        streams: Streams,
+    },
+}
+
+/// Bound of the cost of profiling.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostBound {
+    /// Share of the process's own CPU time.
+    pub share: f64,
+    /// True if short bursts may exceed it for the sake of a verdict, and the observer checks each profile if the kernel cannot
+    /// enforce a bound.
+    pub is_patient: bool,
+}
+
+/// Times of snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schedule {
+    /// Time between two reports.
+    pub interval: Duration,
+    /// Number of reports; `None` until the run ends.
+    pub reports: Option<u64>,
+    /// True if any observer shows verdicts, which may take more snapshots than reports.
+    pub has_verdicts: bool,
+    /// True if the observer gets individual allocations and frees, and profiles only at the end.
+    pub only_events: bool,
+    /// True if the first interval is divided, for an observer that checks the cost in each profile.
+    pub begins_early: bool,
+}
+
+impl Plan {
+    /// A plan that counts all allocations of a running process.
+    #[must_use]
+    pub fn of_process(pid: Pid, interval: Duration, settle: Duration) -> Self {
+        Self {
+            target: Target::Pids(vec![pid]),
+            settings: Settings::new(Programs::Accounting),
+            coverage: Coverage { settle, ..Coverage::default() },
+            allocators: AllocatorChoice::default(),
+            cost_bound: None,
+            asks_for_perf_maps: false,
+            baseline: None,
+            schedule: Schedule {
+                interval,
+                reports: None,
+                has_verdicts: true,
+                only_events: false,
+                begins_early: false,
+            },
+        }
+    }
+
+    /// Time between snapshots for the history, if long report intervals give too few of them for verdicts.
+    pub(super) fn between_snapshots(&self) -> Option<Duration> {
+        let between = (self.coverage.settle / SNAPSHOTS_IN_SETTLE).max(SHORTEST_BETWEEN_SNAPSHOTS);
+        (self.schedule.has_verdicts && self.schedule.interval > between).then_some(between)
+    }
+}

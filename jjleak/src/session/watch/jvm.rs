@@ -1,0 +1,223 @@
+//! JVMs: the location and layout of the code that they generate.
+
+use std::time::Instant;
+
+use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
+use jjleak_common::process::ProcessSlot;
+
+use super::awaited::{Awaited, JvmLibraries, LEAST_REST, Outcome};
+use super::perf_map::{Urgency, name_by_perf_map};
+use super::process::Watched;
+use super::{Look, Watch};
+use crate::collect::Collector;
+use crate::jvm::{self, Jvm, ProcessMemory};
+use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
+use crate::session::Error;
+use crate::symbolize::{JavaNames, KnownJava, StackNames};
+
+/// State of the JVM in a process, if there is one.
+#[derive(Default)]
+pub(super) struct WatchedJvm {
+    stage: Stage,
+    /// Code heaps; empty while there are none.
+    heaps: Vec<CodeHeap>,
+    /// Layout last sent to the kernel side.
+    told: CodeCache,
+    names: KnownJava,
+}
+
+/// Progress of reading a JVM.
+#[derive(Default)]
+enum Stage {
+    /// The process maps no JVM library.
+    #[default]
+    None,
+    /// The JVM seems to be starting.
+    Awaited(Box<Awaited>),
+    /// The JVM can be read.
+    Known(Box<Jvm<ProcessMemory>>),
+    /// The JVM in this file cannot be read and will not be tried again.
+    Unknown(FileVersion),
+}
+
+/// Result of a check of a JVM.
+enum News {
+    /// Nothing has changed.
+    Nothing,
+    /// The JVM generates code in this place and layout.
+    Code(Box<CodeCache>),
+    /// The layout of the code is unknown, and not expected to become known.
+    Unknown,
+}
+
+impl WatchedJvm {
+    /// Returns true if there is a JVM that can be read.
+    pub(super) fn is_known(&self) -> bool {
+        match &self.stage {
+            Stage::Known(_) => true,
+            Stage::Awaited(awaited) => awaited.has_described_itself(),
+            Stage::None | Stage::Unknown(_) => false,
+        }
+    }
+
+    /// Returns true if a JVM is expected to describe its code soon. Until then, nothing can unwind through that code.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(&self.stage, Stage::Awaited(awaited) if awaited.is_starting())
+    }
+
+    /// Number of frames that could not be named.
+    pub(super) const fn unnamed(&self) -> u64 {
+        self.names.unnamed
+    }
+
+    fn jvm(&self) -> Option<&Jvm<ProcessMemory>> {
+        if let Stage::Known(jvm) = &self.stage { Some(jvm) } else { None }
+    }
+
+    /// Detects a mapped JVM library.
+    pub(super) fn notice(&mut self, mappings: &[Mapping], modules: &ModuleTable) {
+        let given_up = match self.stage {
+            Stage::None => None,
+            // The library may have been only the one that loads the JVM.
+            Stage::Unknown(library) => Some(library),
+            Stage::Awaited(_) | Stage::Known(_) => return,
+        };
+        if let Some((library, bias)) = jvm::library(mappings, modules)
+            && Some(library.version) != given_up
+        {
+            self.stage = Stage::Awaited(Box::new(Awaited::new(library, bias)));
+        }
+    }
+
+    /// Checks for a new layout of the code. It becomes known while the JVM starts.
+    fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> News {
+        if let Stage::Awaited(awaited) = &mut self.stage {
+            match awaited.look(thread, libraries) {
+                Outcome::Awaited => return News::Nothing,
+                // The layout of the library stays known, in case the JVM starts after all.
+                Outcome::Stalled => return News::Unknown,
+                Outcome::Unknown => {
+                    self.stage = Stage::Unknown(awaited.library());
+                    return News::Unknown;
+                }
+                Outcome::Known(jvm) => self.stage = Stage::Known(jvm),
+            }
+        }
+        self.look_for_code().map_or(News::Nothing, |code| News::Code(Box::new(code)))
+    }
+
+    /// Time of the next check without another reason.
+    fn next_look(&self) -> Option<Instant> {
+        if let Stage::Awaited(awaited) = &self.stage { awaited.next_look() } else { None }
+    }
+
+    /// Returns true if an awaited JVM can be read now, or never will be. A quick check.
+    fn is_settled(&mut self, pid: Pid, libraries: &mut JvmLibraries) -> bool {
+        match &mut self.stage {
+            Stage::Awaited(awaited) => awaited.is_settled(|| living_thread(pid), libraries),
+            _ => false,
+        }
+    }
+
+    fn look_for_code(&mut self) -> Option<CodeCache> {
+        let jvm = self.jvm()?;
+        let heaps = jvm.heaps().ok()?;
+        if heaps == self.heaps {
+            return self.continuations();
+        }
+        let cache = jvm.code_cache(&heaps);
+        self.heaps = heaps;
+        let unknown = |error: &jvm::Error| {
+            tracing::warn!(
+                "Java code is unwound by frame pointers, since this JVM lays it out in another way: {error}"
+            );
+        };
+        self.told = cache.inspect_err(unknown).ok()?;
+        Some(self.continuations().unwrap_or(self.told))
+    }
+
+    /// The last sent layout with that of virtual threads' frames added, if this has become known: the JVM determines
+    /// it after it has made the code cache.
+    fn continuations(&mut self) -> Option<CodeCache> {
+        if self.told == CodeCache::default() || self.told.continuations != Continuations::default() {
+            return None;
+        }
+        self.told.continuations = self.jvm()?.continuations()?;
+        Some(self.told)
+    }
+}
+
+impl Watch {
+    /// Sends the place and layout of a process's generated code to the unwinder. Returns true if they were new to it.
+    pub(super) fn keep_generated(
+        &mut self,
+        watched: &mut Watched,
+        thread: Pid,
+        look: &Look,
+    ) -> Result<bool, Error> {
+        match watched.jvm.look(thread, &mut self.stacks.jvm_libraries) {
+            News::Nothing => return Ok(false),
+            News::Code(code) => self.attachment.set_generated(watched.slot(), &code),
+            News::Unknown => {}
+        }
+        self.stacks.code.follow(watched, thread, look, &mut self.attachment)?;
+        Ok(true)
+    }
+
+    /// Time of the next check of starting JVMs; `None` if there are none.
+    pub(in crate::session) fn next_look_at_starting(&self) -> Option<Instant> {
+        let starting = self.processes.values().filter(|watched| watched.ended.is_none());
+        let next = starting.filter_map(|watched| watched.jvm.next_look()).min()?;
+        Some(self.stacks.rested_from_starting.map_or(next, |rested| next.max(rested)))
+    }
+
+    /// Checks starting JVMs. They run Java some milliseconds after they have described their code, and the kernel
+    /// side needs the description by then.
+    pub(in crate::session) fn look_at_starting(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let is_due = |watched: &Watched| watched.jvm.next_look().is_some_and(|next| next <= now);
+        let due: Vec<ProcessSlot> =
+            self.processes.iter().filter(|(_, watched)| is_due(watched)).map(|(slot, _)| *slot).collect();
+        for slot in due {
+            let Some(watched) = self.processes.get_mut(&slot) else { continue };
+            if watched.jvm.is_settled(watched.process.pid, &mut self.stacks.jvm_libraries) {
+                self.keep_up(slot)?;
+            }
+        }
+        // With several JVMs starting at once, one is always due; this rest gives other work a turn.
+        let end = Instant::now();
+        self.stacks.rested_from_starting = Some(end + (end - now) * LEAST_REST);
+        Ok(())
+    }
+
+    /// Names the generated code in new stacks, before it disappears.
+    pub(in crate::session) fn name_new(&mut self) {
+        self.accounting.collector.receive_frames();
+        for watched in self.processes.values_mut() {
+            if let Some(code) = watched.jvm.continuations() {
+                self.attachment.set_generated(watched.slot(), &code);
+            }
+            name_generated(&mut self.stacks.names, &mut self.accounting.collector, watched, Urgency::Soon);
+        }
+    }
+}
+
+/// Names the generated code in a process's new stacks: by the JVM's own structures, and by the perf map where these
+/// give no name.
+pub(super) fn name_generated(
+    names: &mut StackNames,
+    collector: &mut Collector,
+    watched: &mut Watched,
+    urgency: Urgency,
+) {
+    let new = collector.take_new(watched.image);
+    if let (WatchedJvm { stage: Stage::Known(jvm), heaps, names: known, .. }, false) =
+        (&mut watched.jvm, new.is_empty())
+    {
+        let mut java = JavaNames::new(jvm, heaps, known);
+        for (row, stack) in new.iter().filter_map(|row| Some((*row, collector.stack(*row)?))) {
+            names.keep_generated(row, stack, |frame| java.frames(frame));
+        }
+    }
+    name_by_perf_map(names, collector, watched, &new, urgency);
+}

@@ -1,0 +1,245 @@
+//! Keeps the state of a process up to date with its mappings and its program.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use jjleak_common::counter::Counter;
+use jjleak_common::process::ProcessSlot;
+
+use super::entry::warn_narrow;
+use super::process::Watched;
+use super::{Look, Watch, executable};
+use crate::attach::{Following, Scope, now_ns};
+use crate::error_chain::chain;
+use crate::processes::{Mapping, Pid, is_alive, living_thread};
+use crate::session::Error;
+
+/// Maximum time of searching for allocators without another scan of the mappings. A library is loaded in some
+/// milliseconds.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
+
+impl Watch {
+    /// Updates a process from its mappings and its current program. Returns true if anything was new.
+    pub(super) fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Error> {
+        let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
+        let news = self.keep_up_with(&mut watched);
+        let (is_wanted, image) = (self.lifecycle.wanted.is_wanted(&watched.process), watched.image);
+        self.processes.insert(slot, watched);
+        // If the process has run another program meanwhile, it is examined again.
+        if !is_wanted && self.attachment.processes_mut().disarm_image(image)? {
+            self.let_go(slot)?;
+        }
+        news
+    }
+
+    /// Scans again if the result was outdated meanwhile, a bounded number of times. Code comes before allocators: the
+    /// process runs on, and searching for allocators takes longer.
+    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Error> {
+        const LOOKS: u32 = 3;
+        let mut news = false;
+        for _ in 0..LOOKS {
+            let is_new = self.keep_up_once(watched)?;
+            news |= is_new;
+            if !is_new || self.attachment.holds_code(watched.slot())? {
+                break;
+            }
+        }
+        if news
+            && let Some(thread) = living_thread(watched.pid())
+            && let Err(error) = self.keep_allocators(watched, thread)
+        {
+            tracing::warn!(
+                "what process {} has loaded since is not counted: {}",
+                watched.pid(),
+                chain(&error)
+            );
+        }
+        if !watched.runs() {
+            self.close_image(watched);
+        }
+        if news && watched.started.is_some() {
+            self.expect_code(watched);
+        }
+        Ok(news)
+    }
+
+    fn keep_up_once(&mut self, watched: &mut Watched) -> Result<bool, Error> {
+        let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
+        let thread = living_thread(watched.pid());
+        // A process that is about to end has no mappings left: keep the known ones.
+        let look = thread.and_then(|thread| self.look(watched.slot(), thread).ok());
+        let runs = watched.runs();
+        let is_new = tracked.image != watched.image;
+        if is_new {
+            self.lifecycle.dead.add_image();
+            self.close_image(watched);
+            self.note_mapped(watched);
+            watched.begin_image(&tracked);
+            self.attachment.forget_generated(watched.slot());
+        }
+        if is_new && !self.lifecycle.wanted.is_wanted(&watched.process) {
+            return Ok(false);
+        }
+        if is_new {
+            warn_narrow(watched);
+        }
+        self.learn(watched);
+        let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
+        if !self.attachment.processes().images().is_current(watched.image) {
+            // The mappings belong to the next image already, or belonged to the last one. A hint for another scan
+            // exists.
+            return Ok(is_new);
+        }
+        watched.note_seen();
+        if is_new {
+            // If another thread called `exec`, the new program's allocations are missed until this is done.
+            self.keep_bound(watched);
+        }
+        let is_same = executable(&look.mappings).eq(&watched.code);
+        let news = if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
+            self.keep_generated(watched, thread, &look)?
+        } else {
+            self.keep_look(watched, thread, &look)?;
+            true
+        };
+        // Binding comes after the scan: it can take a second, for which stacks would have no unwind tables. Probes
+        // whose main thread is gone may still fire.
+        self.keep_bound(watched);
+        Ok(news)
+    }
+
+    /// Applies a scan of a process's mappings.
+    fn keep_look(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Error> {
+        let mut kept = self.keep_code(watched, thread, look);
+        if !is_alive(watched.pid(), thread)
+            && let Some(other) = living_thread(watched.pid())
+        {
+            // Mapped files are opened through a living thread of the process.
+            kept = self.keep_code(watched, other, look);
+        }
+        if let Err(error) = kept {
+            tracing::warn!(
+                "stacks of process {} do not lead through all it maps: {}",
+                watched.pid(),
+                chain(&error)
+            );
+        }
+        if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
+            self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
+        }
+        Ok(())
+    }
+
+    /// Scans the mappings of a process.
+    pub(super) fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Error> {
+        let (seen, at, at_ns) = (self.attachment.begin_look(slot)?, Instant::now(), now_ns());
+        Ok(Look { mappings: Mapping::all(thread)?, seen, at, at_ns })
+    }
+
+    /// Applies a scan: everything that stacks need.
+    pub(super) fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Error> {
+        watched.code = executable(&look.mappings).cloned().collect();
+        watched.perf_map.hold(&watched.process, &watched.code);
+        self.keep_stacks(watched, thread, look)
+    }
+
+    /// Attaches to the allocators in the mapped files.
+    pub(super) fn keep_allocators(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Error> {
+        let scope = match self.lifecycle.following {
+            // All probes are bound to one thread, whose end is watched.
+            Following::Nobody => {
+                let bound_to = watched.bound_to.filter(|bound_to| is_alive(watched.pid(), *bound_to));
+                Scope::Process { slot: watched.slot(), thread: bound_to.unwrap_or(thread) }
+            }
+            Following::Children | Following::Everyone => Scope::File,
+        };
+        if let Scope::Process { thread, .. } = scope {
+            watched.bound_to.get_or_insert(thread);
+        }
+        let looked_ns = watched.looked_ns;
+        let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
+        for module in modules {
+            let is_new = !self.files.allocators.knows(&module);
+            self.attach_allocator(watched, &module, scope)?;
+            // Attaching can take some time, and a starting program loads one library after another.
+            if is_new
+                && watched.looked_at.elapsed() >= BETWEEN_LOOKS
+                && let Ok(look) = self.look(watched.slot(), thread)
+            {
+                self.keep_stacks(watched, thread, &look)?;
+            }
+        }
+        watched.known_ns = looked_ns;
+        self.note_unfollowed(watched);
+        let profiled = watched.modules.iter().filter(|(_, module)| self.files.allocators.is_profiled(module));
+        let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
+        Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
+    }
+
+    /// Updates everything that stacks need.
+    fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Error> {
+        (watched.looked_at, watched.looked_ns) = (look.at, look.at_ns);
+        watched.modules.refresh(&mut self.files.open, thread, &look.mappings);
+        watched.jvm.notice(&look.mappings, &watched.modules);
+        self.stacks.code.follow(watched, thread, look, &mut self.attachment)?;
+        self.keep_generated(watched, thread, look)?;
+        Ok(())
+    }
+
+    /// Binds a process's own probes to another thread if the one that they are bound to is gone: it has ended while
+    /// others run on, or another one has called `exec`, which ends all others. If that fails, the next scan tries
+    /// again.
+    fn keep_bound(&mut self, watched: &mut Watched) {
+        let Some(bound_to) = watched.bound_to else { return };
+        let counters = self.accounting.collector.counters(watched.slot());
+        let replaced = counters.get(&Counter::ProbesUnbound).copied().unwrap_or_default();
+        let ended = !is_alive(watched.pid(), bound_to);
+        let is_gone = replaced != watched.times_replaced || ended;
+        if !is_gone && !watched.is_unbound {
+            return;
+        }
+        // The process may have ended since the scan: then it makes no calls that the probes could miss.
+        let Some(thread) = living_thread(watched.pid()) else { return };
+        watched.times_replaced = replaced;
+        watched.times_unbound += u64::from(ended && !watched.is_unbound);
+        self.bind(watched, thread);
+    }
+
+    /// Binds a process's own probes to `thread`, or to another one if that has ended meanwhile: a link to a main
+    /// thread that has ended puts in no probes, and the kernel reports no error (`uprobe_multi_link_filter` in
+    /// `kernel/trace/bpf_trace.c`).
+    fn bind(&mut self, watched: &mut Watched, mut thread: Pid) {
+        /// Maximum number of threads to try. This many in a row end only where threads end all the time; the next
+        /// scan tries again.
+        const THREADS: u32 = 3;
+        let pid = watched.pid();
+        let mut why = String::new();
+        for _ in 0..THREADS {
+            watched.bound_to = Some(thread);
+            let outcome = self.attachment.rebind(watched.slot(), thread);
+            let Some(living) = living_thread(pid) else { return };
+            why = match outcome {
+                Ok(()) if is_alive(pid, thread) => {
+                    watched.is_unbound = false;
+                    tracing::warn!(
+                        "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
+                    );
+                    return;
+                }
+                Ok(()) => "its threads end one after the other".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if living == thread {
+                break;
+            }
+            thread = living;
+        }
+        // Warn once.
+        if watched.is_unbound {
+            tracing::debug!("process {pid} is without probes: {why}");
+        } else {
+            tracing::warn!("process {pid} is not counted until its probes can be bound again: {why}");
+        }
+        watched.is_unbound = true;
+    }
+}

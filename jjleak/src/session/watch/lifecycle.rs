@@ -1,0 +1,46 @@
+//! Which processes are profiled, from their start to their end.
+
+use std::collections::VecDeque;
+
+use jjleak_common::process::ProcessSlot;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::Wanted;
+use super::dead::Dead;
+use super::earlier::Program;
+use crate::attach::{BegunProgram, Following, Settings};
+use crate::processes::Process;
+
+/// The processes that come and go.
+pub(super) struct Lifecycle {
+    /// The processes to profile.
+    pub(super) wanted: Wanted,
+    pub(super) following: Following,
+    /// Size of the process table.
+    pub(super) max_processes: usize,
+    /// Processes that ran before jjleak started, and are not attached to yet.
+    pub(super) to_attach: VecDeque<Process>,
+    /// Slots of processes that are gone.
+    pub(super) dead: Dead,
+    /// Started programs without a verdict yet.
+    pub(super) begun: Vec<BegunProgram>,
+    /// The command that jjleak has started, if it can be identified in later runs.
+    pub(super) started: Option<Program>,
+    /// Slots of processes that have ended. The channel never closes, because both ends are here.
+    pub(super) endings: (UnboundedSender<ProcessSlot>, UnboundedReceiver<ProcessSlot>),
+}
+
+impl Lifecycle {
+    pub(super) fn new(wanted: Wanted, settings: &Settings) -> Self {
+        Self {
+            wanted,
+            following: settings.following,
+            max_processes: settings.capacity.processes as usize,
+            to_attach: VecDeque::new(),
+            dead: Dead::default(),
+            begun: Vec::new(),
+            started: None,
+            endings: unbounded_channel(),
+        }
+    }
+}

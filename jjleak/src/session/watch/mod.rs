@@ -1,0 +1,294 @@
+//! The profiled processes: adds them, keeps their state up to date, and takes their last profiles.
+//!
+//! In: processes by PID, commands, and hints from the kernel side. Out: profiles.
+//!
+//! A *look* is a scan of a process's mappings, with the updates that follow from it.
+
+mod accounting;
+mod ahead;
+mod allocators;
+mod asked;
+mod awaited;
+mod children;
+mod code;
+mod dead;
+mod earlier;
+mod entry;
+mod file_log;
+mod files;
+mod image_files;
+mod jvm;
+mod keep_up;
+mod learn;
+mod lifecycle;
+mod mappings;
+mod overhead;
+mod perf_map;
+mod process;
+mod profiles;
+mod programs;
+mod stacks;
+mod threads;
+mod wanted;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jjleak_common::process::ProcessSlot;
+use jjleak_common::unwind::CodeSeen;
+
+use crate::attach::{Attachment, Drained, Following, Settings, Told, now_ns};
+use crate::cache_folder::CacheFolder;
+use crate::collect::Collector;
+use crate::processes::{Mapping, Pid};
+use crate::profile::Coverage;
+use crate::session::{AllocatorChoice, Error};
+use accounting::Accounting;
+use ahead::LookAhead;
+use code::cache_folder;
+use dead::Dead;
+use files::Files;
+use lifecycle::Lifecycle;
+use process::Watched;
+use stacks::Stacks;
+
+pub(super) use wanted::Wanted;
+
+/// Inverse of the part of the process table that ended processes may fill until the next regular clearing.
+const CROWDED: usize = 4;
+
+/// The result of a scan of a process's mappings.
+struct Look {
+    mappings: Vec<Mapping>,
+    /// State of the process's code at the start of the scan.
+    seen: CodeSeen,
+    /// Start of the scan, below also in nanoseconds of `CLOCK_MONOTONIC`.
+    at: Instant,
+    at_ns: u64,
+}
+
+/// The profiled processes.
+pub(super) struct Watch {
+    attachment: Attachment,
+    processes: BTreeMap<ProcessSlot, Watched>,
+    lifecycle: Lifecycle,
+    files: Files,
+    stacks: Stacks,
+    accounting: Accounting,
+}
+
+impl Watch {
+    /// Loads the BPF programs, and meanwhile analyzes the files of processes to be attached to. Needs a running tokio
+    /// runtime.
+    pub(super) fn new(
+        settings: Settings,
+        coverage: Coverage,
+        wanted: Wanted,
+        choice: AllocatorChoice,
+        pids: &[Pid],
+    ) -> Result<Self, Error> {
+        let (cache, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
+        let ahead = LookAhead::begin(pids, &choice, cache.as_ref());
+        let mut attachment = Attachment::load(settings)?;
+        let files = Files::new(choice, ahead, cache.clone());
+        // Probes of a file apply to every process that runs its code, including those with a system call filter.
+        if settings.following != Following::Nobody {
+            attachment.try_returns()?;
+        }
+        Ok(Self {
+            accounting: Accounting::new(&settings, coverage, &mut attachment)?,
+            attachment,
+            processes: BTreeMap::new(),
+            lifecycle: Lifecycle::new(wanted, &settings),
+            files,
+            stacks: Stacks::new(cache),
+        })
+    }
+
+    pub(super) const fn attachment_mut(&mut self) -> &mut Attachment {
+        &mut self.attachment
+    }
+
+    pub(super) const fn collector_mut(&mut self) -> &mut Collector {
+        &mut self.accounting.collector
+    }
+
+    /// A descriptor that becomes readable when memory was mapped or unmapped; `None` if mappings are not followed.
+    pub(super) fn mappings_waiting(&self) -> Option<RawFd> {
+        self.accounting.mappings.waiting()
+    }
+
+    /// Applies events of mapping and unmapping.
+    pub(super) fn receive_mappings(&mut self) -> Drained {
+        self.accounting.mappings.receive()
+    }
+
+    /// Takes the records of mapped files.
+    fn receive_files(&mut self) {
+        self.files.log.receive(now_ns());
+    }
+
+    /// Waits until a process has ended, and meanwhile takes records of mapped files before there is no room for more.
+    /// Cancel-safe.
+    pub(super) async fn next_ending(&mut self) {
+        loop {
+            tokio::select! {
+                // The channel never closes, because `self` keeps the sender.
+                Some(slot) = self.lifecycle.endings.1.recv() => {
+                    self.note_ending(slot);
+                    break;
+                }
+                () = self.files.log.wait() => self.receive_files(),
+            }
+        }
+        while let Ok(slot) = self.lifecycle.endings.1.try_recv() {
+            self.note_ending(slot);
+        }
+    }
+
+    /// Notes the end of the process in this slot. By now the slot may hold another process, so the process itself is
+    /// checked.
+    fn note_ending(&mut self, slot: ProcessSlot) {
+        if let Some(watched) = self.processes.get_mut(&slot) {
+            watched.runs();
+        }
+    }
+
+    /// Applies hints from the kernel side. Returns true if anything was new.
+    pub(super) fn follow(&mut self, told: Told) -> Result<bool, Error> {
+        for code in told.code {
+            self.note_reported(code);
+        }
+        self.lifecycle.begun.extend(told.programs);
+        self.look_at(&told.slots)
+    }
+
+    /// Updates the processes in these slots, and adds new processes. Returns true if anything was new.
+    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Error> {
+        self.receive_files();
+        let mut news = self.adopt_new()?;
+        for slot in slots {
+            news |= self.keep_up(*slot)?;
+        }
+        self.judge_programs();
+        Ok(news)
+    }
+
+    /// Updates all processes, and clears the entries of those that are gone.
+    pub(super) fn look_at_all(&mut self) -> Result<(), Error> {
+        let slots: BTreeSet<_> = self.processes.keys().copied().collect();
+        self.look_at(&slots)?;
+        self.spare_children();
+        self.name_new();
+        self.ask_jvms();
+        self.accounting.meter.tick(&self.attachment);
+        self.accounting.mappings.receive();
+        let images = self.attachment.processes().images();
+        self.accounting.mappings.forget(&images);
+        self.forget_reported();
+        let pids: HashSet<u32> =
+            self.processes.values().map(|watched| watched.pid().number().get()).collect();
+        self.files.log.forget_others(now_ns(), |pid| pids.contains(&pid));
+        let rows = self.lifecycle.dead.sweep(&mut self.attachment, &mut self.accounting.collector)?;
+        self.stacks.names.forget(&rows);
+        self.stacks.threads.forget(&rows);
+        self.processes.values_mut().for_each(|watched| watched.perf_map.forget(&rows));
+        Ok(())
+    }
+
+    fn is_counted(&self, watched: &Watched) -> bool {
+        watched.modules.iter().any(|(_, module)| self.files.allocators.is_profiled(module))
+    }
+
+    /// Stops accounting for a process.
+    fn let_go(&mut self, slot: ProcessSlot) -> Result<(), Error> {
+        if let Some(watched) = self.processes.remove(&slot) {
+            self.note_mapped(&watched);
+            self.attachment.processes_mut().disarm(slot)?;
+            self.attachment.forget_generated(slot);
+            self.files.allocators.forget(slot);
+            self.lifecycle.dead.add_process(slot);
+        }
+        Ok(())
+    }
+
+    /// Prepares for the files that a process is likely to map, so that stacks lead through them from their first
+    /// instruction on. Only for processes started to be profiled: for others, the preparation costs more than it
+    /// saves.
+    fn expect_code(&mut self, watched: &mut Watched) {
+        let folders = watched.modules.folders().len();
+        if watched.folders == folders {
+            return;
+        }
+        watched.folders = folders;
+        let earlier: Vec<_> =
+            watched.prepared_as.iter().flat_map(|program| self.files.earlier.of(program)).collect();
+        let Watched { process, modules, .. } = &*watched;
+        for module in self.files.open.expected(process.pid, &process.exe, modules, &earlier) {
+            self.stacks.code.prepare(&module, &mut self.attachment);
+            self.stacks.jvm_libraries.prepare(&module);
+            // Preparing takes time, and the process runs on meanwhile.
+            self.accounting.collector.receive_frames();
+        }
+    }
+
+    /// Saves the files that a program has mapped, for its next start.
+    fn note_mapped(&self, watched: &Watched) {
+        // Files of a child count for the command, which is likely to start the child again.
+        if let Some(program) = watched.started.as_ref().or(self.lifecycle.started.as_ref()) {
+            self.files.earlier.add(program, watched.modules.iter().map(|(_, module)| module.path.clone()));
+        }
+    }
+
+    /// Returns true if no process is profiled, and none can be added.
+    pub(super) fn is_over(&self) -> bool {
+        self.processes.is_empty() && self.lifecycle.following != Following::Everyone
+    }
+
+    /// Returns true if ended processes fill so much of the table that there may soon be no slot for others.
+    pub(super) fn is_crowded(&self) -> bool {
+        let ended = self.processes.values().filter(|watched| watched.ended.is_some()).count();
+        ended + self.lifecycle.dead.slots() > self.lifecycle.max_processes / CROWDED
+            || Dead::is_urgent(&self.attachment)
+    }
+
+    /// Returns true if all known processes have ended.
+    pub(super) fn have_all_ended(&self) -> bool {
+        self.processes.values().all(|watched| watched.ended.is_some())
+    }
+
+    /// Which processes are followed, besides the named ones.
+    pub(super) const fn following(&self) -> Following {
+        self.lifecycle.following
+    }
+
+    /// Description of what is counted.
+    pub(super) fn describe(&self) -> String {
+        let describe = |watched: &Watched| {
+            let counted = self.files.allocators.describe(&watched.modules);
+            format!("{} (pid {}): {counted}", watched.process.comm, watched.pid())
+        };
+        match self.lifecycle.following {
+            Following::Everyone => format!("{} processes", self.processes.len()),
+            _ => self.processes.values().map(describe).collect::<Vec<_>>().join("; "),
+        }
+    }
+
+    /// Commands started by jjleak that still run.
+    pub(super) fn commands(&self) -> impl Iterator<Item = (&str, Pid)> {
+        let started = self.processes.values().filter(|watched| watched.command.is_some());
+        started.map(|watched| (watched.process.comm.as_str(), watched.pid()))
+    }
+
+    /// Stops counting. Dropping it detaches the probes.
+    pub(super) fn disarm(&mut self) -> Result<(), Error> {
+        self.processes.values().for_each(|watched| self.note_mapped(watched));
+        Ok(self.attachment.disarm()?)
+    }
+}
+
+fn executable(mappings: &[Mapping]) -> impl Iterator<Item = &Mapping> {
+    mappings.iter().filter(|mapping| mapping.executable)
+}

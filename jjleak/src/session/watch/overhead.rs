@@ -1,0 +1,122 @@
+//! The cost of profiling: measures it for profiles, and keeps it within a bound.
+
+use std::time::Instant;
+
+use super::{Watch, Watched};
+use crate::attach::{Measuring, Part};
+use crate::cost::{Bound, Budget};
+use crate::error_chain::chain;
+use crate::profile::Profile;
+use crate::session::{BoundError, CostBound, Error};
+
+impl Watch {
+    /// Adds the cost of being profiled to each profile.
+    pub(super) fn measure_cost(&mut self, profiles: &mut [Profile]) {
+        let prices = self.accounting.meter.prices(&self.attachment);
+        for profile in profiles {
+            let is_of = |watched: &&mut Watched| watched.pid().number().get() == profile.process.pid;
+            if let Some(watched) = self.processes.values_mut().find(is_of) {
+                let spent = self
+                    .accounting
+                    .bound
+                    .as_ref()
+                    .map(|bound| bound.spent(&self.attachment, &self.accounting.meter));
+                profile.cost = watched.spending.measure(profile, prices, spent);
+            }
+        }
+    }
+
+    /// Attaches without probing, until [`Self::keep_within`]: cost before the first measurement would not count
+    /// against the budget. For a single process.
+    pub(in crate::session) fn rest_at_first(&mut self) -> Result<(), Error> {
+        self.can_rest()?;
+        self.attachment.rest(Part::Allocations);
+        self.attachment.rest(Part::Frees);
+        Ok(())
+    }
+
+    /// Keeps the cost of profiling the only process within a bound.
+    pub(in crate::session) fn keep_within(&mut self, bound: CostBound) -> Result<(), Error> {
+        self.can_rest()?;
+        let Some(watched) = self.processes.values().next() else { return Ok(()) };
+        if !self.accounting.meter.calibrate() {
+            return Err(BoundError::BreakpointCost.into());
+        }
+        let measuring = Measuring::begin().map_err(BoundError::measure)?;
+        let CostBound { share, is_patient } = bound;
+        let budget = if is_patient { Budget::patient(share) } else { Budget::new(share) };
+        let bound = Bound::begin(
+            budget,
+            watched.pid(),
+            measuring,
+            &mut self.attachment,
+            &mut self.accounting.collector,
+        )?;
+        // Probes attached by now must be removable too.
+        self.can_rest()?;
+        self.accounting.bound = Some(bound);
+        Ok(())
+    }
+
+    /// Returns true if the cost is bounded.
+    pub(in crate::session) const fn is_bounded(&self) -> bool {
+        self.accounting.bound.is_some()
+    }
+
+    fn can_rest(&self) -> Result<(), BoundError> {
+        if self.attachment.can_rest() { Ok(()) } else { Err(BoundError::SlowProbes) }
+    }
+
+    /// Time of the next [`Self::turn`]; `None` without a bound.
+    pub(in crate::session) fn next_turn(&self) -> Option<Instant> {
+        self.accounting.bound.as_ref().map(Bound::next)
+    }
+
+    /// Returns true if probes are about to be taken out to stay within the bound. Slow work should wait until then,
+    /// because the process pays for the delay.
+    pub(in crate::session) fn is_pressed(&self) -> bool {
+        self.accounting.bound.as_ref().is_some_and(Bound::is_time_critical)
+    }
+
+    /// Takes probes out or puts them in, to stay within the bound.
+    pub(in crate::session) fn turn(&mut self) {
+        let is_running = self.processes.values_mut().any(Watched::runs);
+        let Some(bound) = self.accounting.bound.as_mut().filter(|_| is_running) else {
+            self.accounting.bound = None;
+            return;
+        };
+        let turned = if self.attachment.can_rest() {
+            let turned = bound.advance(
+                &mut self.attachment,
+                &mut self.accounting.collector,
+                &mut self.accounting.meter,
+            );
+            turned.map_err(|error| chain(&error))
+        } else {
+            Err("its main thread has ended, and probes that are bound to another take seconds to go"
+                .to_owned())
+        };
+        if let Err(why) = turned {
+            self.give_up(&why);
+        }
+    }
+
+    /// Ends the bound, and counting with it. The process may be ending: its report matters more than the bound.
+    fn give_up(&mut self, why: &str) {
+        let Some(bound) = self.accounting.bound.take() else { return };
+        let out = bound.give_up(&mut self.attachment, &mut self.accounting.collector);
+        tracing::warn!(
+            "what profiling costs is not bounded any more, and what is allocated not counted: {why}"
+        );
+        if let Err(error) = out {
+            tracing::warn!("probes may have been left in the process: {}", chain(&error));
+        }
+    }
+}
+
+/// Drops the verdicts of a profile that was counted in windows: some frees are not seen.
+pub(super) fn unjudge_estimates(profile: &mut Profile) {
+    if profile.coverage.windows.is_some() {
+        profile.unjudge();
+    }
+}

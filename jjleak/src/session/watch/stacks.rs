@@ -1,0 +1,34 @@
+//! What makes stacks complete and readable: unwind rows, generated code, and names.
+
+use std::time::Instant;
+
+use super::awaited::JvmLibraries;
+use super::code::CodeFollower;
+use super::threads::ThreadRoots;
+use crate::cache_folder::CacheFolder;
+use crate::symbolize::StackNames;
+
+/// State of all processes' code and names.
+pub(super) struct Stacks {
+    pub(super) code: CodeFollower,
+    pub(super) jvm_libraries: JvmLibraries,
+    /// End of the rest from checks of starting JVMs.
+    pub(super) rested_from_starting: Option<Instant>,
+    pub(super) names: StackNames,
+    pub(super) threads: ThreadRoots,
+    /// True if JVMs are asked for perf maps.
+    pub(super) asks_for_perf_maps: bool,
+}
+
+impl Stacks {
+    pub(super) fn new(cache: Option<CacheFolder>) -> Self {
+        Self {
+            code: CodeFollower::new(cache),
+            jvm_libraries: JvmLibraries::default(),
+            rested_from_starting: None,
+            names: StackNames::default(),
+            threads: ThreadRoots::default(),
+            asks_for_perf_maps: false,
+        }
+    }
+}
