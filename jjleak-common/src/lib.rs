@@ -10,6 +10,7 @@
 //! - [`mapping`]: system calls that map and unmap memory.
 //! - [`freed`]: blocks that leave that table while a snapshot is taken.
 //! - [`stack`]: deduplicated stacks, their frames and their cumulative counters.
+//! - [`settings`]: constants of the programs, which the loader sets.
 //! - [`stage`]: stages of accounting an allocation, for the benchmark.
 //! - [`unwind`]: unwind tables, from a frame to its caller.
 //! - [`pending`]: an allocation call between its entry and its return.
@@ -32,6 +33,7 @@ mod named;
 pub mod pending;
 pub mod process;
 pub mod sampling;
+pub mod settings;
 pub mod stack;
 pub mod stage;
 pub mod trace;
@@ -53,7 +55,7 @@ pub mod names {
     pub const STACKS: &str = "STACKS";
     /// Ring buffer of [`crate::stack::StackRecord`], each truncated after its last frame.
     pub const FRAMES: &str = "FRAMES";
-    /// Array of [`crate::stack::StackTotals`], memory-mapped; parallel to [`STACKS`] if [`COMBINED`].
+    /// Array of [`crate::stack::StackTotals`], memory-mapped; parallel to [`STACKS`] if live blocks are summed up.
     pub const TOTALS: &str = "TOTALS";
     /// One array element, a [`crate::freed::FreedLog`], memory-mapped.
     pub const FREED: &str = "FREED";
@@ -77,20 +79,8 @@ pub mod names {
     pub const MAPPING_EVENTS: &str = "MAPPING_EVENTS";
     /// Array of [`crate::counter::CounterRow`], memory-mapped.
     pub const COUNTERS: &str = "COUNTERS";
-    /// Read-only global: log2 of the number of sets in [`LIVE`].
-    pub const LIVE_SETS_LOG2: &str = "LIVE_SETS_LOG2";
-    /// Read-only global: log2 of the number of rows in [`STACKS`].
-    pub const STACK_ROWS_LOG2: &str = "STACK_ROWS_LOG2";
-    /// Read-only global: 1 to sum up each stack's live blocks in [`TOTALS`].
-    pub const COMBINED: &str = "COMBINED";
-    /// Read-only global: 1 to send every allocation and free through [`EVENTS`].
-    pub const TRACE: &str = "TRACE";
-    /// Read-only global: 1 to make the allocating thread a part of a stack's identity.
-    pub const THREADS: &str = "THREADS";
-    /// Read-only global: [`crate::sampling::draws_of_rate`], or 0.
-    pub const SAMPLE_DRAWS: &str = "SAMPLE_DRAWS";
-    /// Read-only global: [`crate::sampling::scale_of`] the sampling interval in bytes, or 0.
-    pub const SAMPLE_SCALE: &str = "SAMPLE_SCALE";
-    /// Read-only global: [`crate::sampling::certain_from`] the sampling interval in bytes.
-    pub const SAMPLE_CERTAIN_FROM: &str = "SAMPLE_CERTAIN_FROM";
+    /// Read-only global: [`crate::settings::Settings`].
+    pub const SETTINGS: &str = "SETTINGS";
+    /// Read-only global: [`crate::settings::KernelOffsets`].
+    pub const KERNEL_OFFSETS: &str = "KERNEL_OFFSETS";
 }

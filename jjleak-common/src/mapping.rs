@@ -74,6 +74,10 @@ pub struct Event {
     pub reserved: u16,
 }
 
+// SAFETY: integers only, no padding (asserted below), every bit pattern valid.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Event {}
+
 /// Bits of [`Event::flags`].
 pub mod flag {
     /// The call has returned.

@@ -10,11 +10,10 @@ use jjleak_common::{
 };
 
 use crate::{
-    books::Books,
+    armed::Armed,
     live,
     maps::{CALLS, count_many, filters_out},
     memory::opaque,
-    outcome::restore,
     registers::Hit,
     sampling, stack, trace,
 };
@@ -31,33 +30,33 @@ pub(crate) fn is_part_of_allocation(
     let Some(calls) = CALLS.get() else { return false };
     // SAFETY: task storage belongs to the current task, which is executing this system call, so there is no concurrent access.
     let calls = unsafe { &*calls };
-    let books = Books { slot: image.slot(), image, row };
-    books.makes(&calls.current, stack_pointer, caller) || books.makes(&calls.outer, stack_pointer, caller)
+    let armed = Armed { slot: image.slot(), image, row };
+    armed.makes(&calls.current, stack_pointer, caller) || armed.makes(&calls.outer, stack_pointer, caller)
 }
 
 /// Entry of a function that returns a new block.
 #[inline(always)]
 pub(crate) fn enter_allocate(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
+    let Some(armed) = Armed::of(hit) else { return };
     let pointee = if hit.cookie.signature.result == ResultIn::Pointee { flag::POINTEE } else { 0 };
-    if let Some(pending) = enter(&books, hit) {
-        begin(&books, hit, pending, pointee);
+    if let Some(pending) = enter(&armed, hit) {
+        begin(&armed, hit, pending, pointee);
     }
 }
 
 /// Captures only a stack.
 #[inline(always)]
 pub(crate) fn take_stack(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
-    stack::capture(books.image, books.row, hit);
+    let Some(armed) = Armed::of(hit) else { return };
+    stack::capture(armed.image, armed.row, hit);
 }
 
 /// Entry of a function that resizes a block. The block stays in the table, marked, until the outcome is known, because the
 /// allocator may reuse its address meanwhile.
 #[inline(always)]
 pub(crate) fn enter_resize(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
-    let Some(pending) = enter(&books, hit) else { return };
+    let Some(armed) = Armed::of(hit) else { return };
+    let Some(pending) = enter(&armed, hit) else { return };
     let signature = &hit.cookie.signature;
     let mut flags = flag::RESIZE;
     if signature.zero_frees {
@@ -65,42 +64,42 @@ pub(crate) fn enter_resize(hit: &Hit) {
     }
     let pointer = hit.arg(signature.pointer);
     if pointer != 0 {
-        if let Some(old) = live::suspend(books.key(pointer)) {
+        if let Some(old) = live::suspend(armed.key(pointer)) {
             pending.old = old;
             flags |= flag::HAS_OLD;
         }
     }
-    begin(&books, hit, pending, flags);
+    begin(&armed, hit, pending, flags);
 }
 
 /// Entry of a function that resizes a block in place.
 #[inline(always)]
 pub(crate) fn enter_resize_in_place(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
-    let Some(pending) = enter(&books, hit) else { return };
+    let Some(armed) = Armed::of(hit) else { return };
+    let Some(pending) = enter(&armed, hit) else { return };
     let mut flags = flag::RESIZE | flag::IN_PLACE;
-    if let Some(old) = live::suspend(books.key(hit.arg(hit.cookie.signature.pointer))) {
+    if let Some(old) = live::suspend(armed.key(hit.arg(hit.cookie.signature.pointer))) {
         pending.old = old;
         flags |= flag::HAS_OLD;
     }
     pending.extra = hit.arg(hit.cookie.signature.extra);
-    begin(&books, hit, pending, flags);
+    begin(&armed, hit, pending, flags);
 }
 
 /// Record to use for this call, if the call counts.
 #[inline(always)]
-pub(crate) fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
+pub(crate) fn enter<'a>(armed: &Armed, hit: &Hit) -> Option<&'a mut Pending> {
     let Some(calls) = CALLS.get_or_create() else {
-        books.count(Counter::PendingFull);
+        armed.count(Counter::PendingFull);
         return None;
     };
     // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     calls.freed_by_library = 0;
-    if is_nested(books, hit, &mut calls.outer) {
+    if is_nested(armed, hit, &mut calls.outer) {
         return None;
     }
-    match books.nesting(&calls.current, hit.cfa()) {
+    match armed.nesting(&calls.current, hit.cfa()) {
         Nesting::Outermost => {}
         Nesting::Nested => {
             calls.current.nested += 1;
@@ -109,26 +108,26 @@ pub(crate) fn enter<'a>(books: &Books, hit: &Hit) -> Option<&'a mut Pending> {
         Nesting::CalledBack => {
             if calls.outer.has(flag::RUNNING) {
                 // A new handler within a new handler: only one of them is kept.
-                books.count(Counter::StalePending);
+                armed.count(Counter::StalePending);
             }
             calls.outer = calls.current;
         }
-        Nesting::Stale => drop_stale(books, hit, &mut calls.current),
+        Nesting::Stale => drop_stale(armed, hit, &mut calls.current),
     }
     Some(&mut calls.current)
 }
 
 /// Returns true if a call is nested in the outer call, which has called back into the program; only the outer call counts.
 #[inline(always)]
-pub(crate) fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
-    match books.nesting(outer, hit.cfa()) {
+pub(crate) fn is_nested(armed: &Armed, hit: &Hit, outer: &mut Pending) -> bool {
+    match armed.nesting(outer, hit.cfa()) {
         Nesting::Outermost | Nesting::CalledBack => false,
         Nesting::Nested => {
             outer.nested += 1;
             true
         }
         Nesting::Stale => {
-            drop_stale(books, hit, outer);
+            drop_stale(armed, hit, outer);
             false
         }
     }
@@ -136,17 +135,17 @@ pub(crate) fn is_nested(books: &Books, hit: &Hit, outer: &mut Pending) -> bool {
 
 /// Records the call.
 #[inline(always)]
-pub(crate) fn begin(books: &Books, hit: &Hit, pending: &mut Pending, flags: u8) {
+pub(crate) fn begin(armed: &Armed, hit: &Hit, pending: &mut Pending, flags: u8) {
     let size = requested_size(hit);
     let left_out = left_out(size);
     pending.cfa = hit.cfa();
-    pending.image = books.image.0 as u64;
+    pending.image = armed.image.0 as u64;
     pending.size = size;
     pending.pointer = hit.arg(hit.cookie.signature.pointer);
     pending.return_address = 0;
     pending.nested = 0;
     pending.stack =
-        if left_out != 0 { lost_row(books.slot) } else { stack::capture(books.image, books.row, hit) };
+        if left_out != 0 { lost_row(armed.slot) } else { stack::capture(armed.image, armed.row, hit) };
     pending.flags = flags | left_out | flag::RUNNING;
 }
 
@@ -180,12 +179,12 @@ fn requested_size(hit: &Hit) -> u64 {
 
 /// Drops an allocation call that will never return. The block that it was resizing is assumed unchanged.
 #[inline(always)]
-pub(crate) fn drop_stale(books: &Books, hit: &Hit, pending: &mut Pending) {
-    books.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
-    count_many(books.slot, Counter::MutedCall, pending.nested as u64);
+pub(crate) fn drop_stale(armed: &Armed, hit: &Hit, pending: &mut Pending) {
+    armed.count(if pending.ends_at_exits() { Counter::Thrown } else { Counter::StalePending });
+    count_many(armed.slot, Counter::MutedCall, pending.nested as u64);
     debug!(hit, "an allocation call at stack pointer {:x} never returned", pending.cfa);
-    if pending.has(flag::HAS_OLD) && pending.image == books.image.0 as u64 {
-        restore(books, pending);
+    if pending.has(flag::HAS_OLD) && pending.image == armed.image.0 as u64 {
+        armed.restore(pending);
     }
     pending.flags = 0;
 }
@@ -197,11 +196,11 @@ pub(crate) fn free(hit: &Hit) {
     if block == 0 {
         return;
     }
-    let Some(books) = Books::of(hit) else { return };
-    if let Some(record) = live::remove(books.key(block)) {
-        trace::freed(books.slot, block, record.size);
+    let Some(armed) = Armed::of(hit) else { return };
+    if let Some(record) = live::remove(armed.key(block)) {
+        trace::freed(armed.slot, block, record.size);
     } else if !sampling::is_on() {
-        free_absent(&books, hit, block);
+        free_absent(&armed, hit, block);
     }
     if hit.cookie.signature.passes_on() {
         note_passed_on(block);
@@ -220,14 +219,14 @@ fn note_passed_on(block: u64) {
 /// Counts a call that allocates or frees in a way that is not traced.
 #[inline(always)]
 pub(crate) fn count_unseen(hit: &Hit, counter: Counter) {
-    if let Some(books) = Books::of(hit) {
-        books.count(counter);
+    if let Some(armed) = Armed::of(hit) {
+        armed.count(counter);
     }
 }
 
 /// A block that is not in the table is about to be freed.
 #[inline(always)]
-fn free_absent(books: &Books, hit: &Hit, block: u64) {
+fn free_absent(armed: &Armed, hit: &Hit, block: u64) {
     if let Some(calls) = CALLS.get() {
         // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
         let calls = unsafe { &mut *calls };
@@ -237,14 +236,14 @@ fn free_absent(books: &Books, hit: &Hit, block: u64) {
         }
         // Freed by an allocation call in progress; the block is internal to the allocator.
         let cfa = hit.cfa();
-        if books.nesting(&calls.current, cfa) == Nesting::Nested
-            || books.nesting(&calls.outer, cfa) == Nesting::Nested
+        if armed.nesting(&calls.current, cfa) == Nesting::Nested
+            || armed.nesting(&calls.outer, cfa) == Nesting::Nested
         {
             return;
         }
     }
-    note_freed_by_library(books.is_freed_by_allocator(hit.cfa()));
-    books.count_unknown_free();
+    note_freed_by_library(armed.is_freed_by_allocator(hit.cfa()));
+    armed.count_unknown_free();
 }
 
 /// An unknown block was freed, by the C library or by the program. The library frees its data of a thread last, when the thread

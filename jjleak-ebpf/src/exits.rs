@@ -10,10 +10,10 @@ use jjleak_common::{
 
 use crate::{
     accounting::{begin, drop_stale, enter, is_nested, left_out},
-    books::Books,
+    armed::Armed,
     maps::CALLS,
     memory::read_user_word,
-    outcome::{book, leave_nested},
+    outcome::{add_block, leave_nested},
     registers::Hit,
     stack, stages,
 };
@@ -26,41 +26,41 @@ pub(crate) fn give(hit: &Hit) {
     if block == 0 {
         return;
     }
-    let Some(books) = Books::of(hit) else { return };
-    if stages::end_with(Stage::Process) || !counts(&books, hit) || stages::end_with(Stage::Calls) {
+    let Some(armed) = Armed::of(hit) else { return };
+    if stages::end_with(Stage::Process) || !counts(&armed, hit) || stages::end_with(Stage::Calls) {
         return;
     }
     let left_out = left_out(hit.register(inside.size));
     if left_out != 0 {
-        book(&books, left_out, lost_row(books.slot), block, 0);
+        add_block(&armed, left_out, lost_row(armed.slot), block, 0);
         return;
     }
-    let stack = stack::capture(books.image, books.row, hit);
+    let stack = stack::capture(armed.image, armed.row, hit);
     if stages::end_with(Stage::Words) || stages::end_with(Stage::Stack) {
         return;
     }
     // Read again: otherwise the verifier would track the size through the whole stack walk.
-    book(&books, 0, stack, block, hit.register(inside.size));
+    add_block(&armed, 0, stack, block, hit.register(inside.size));
 }
 
 /// Returns true if an unrecorded call counts, because it is not nested in a recorded one.
 #[inline(always)]
-fn counts(books: &Books, hit: &Hit) -> bool {
+fn counts(armed: &Armed, hit: &Hit) -> bool {
     let Some(calls) = CALLS.get() else { return true };
     // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
     calls.freed_by_library = 0;
-    if is_nested(books, hit, &mut calls.outer) {
+    if is_nested(armed, hit, &mut calls.outer) {
         return false;
     }
-    match books.nesting(&calls.current, hit.cfa()) {
+    match armed.nesting(&calls.current, hit.cfa()) {
         Nesting::Outermost | Nesting::CalledBack => true,
         Nesting::Nested => {
             calls.current.nested += 1;
             false
         }
         Nesting::Stale => {
-            drop_stale(books, hit, &mut calls.current);
+            drop_stale(armed, hit, &mut calls.current);
             true
         }
     }
@@ -70,44 +70,44 @@ fn counts(books: &Books, hit: &Hit) -> bool {
 /// probed.
 #[inline(always)]
 pub(crate) fn enter_noted(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
+    let Some(armed) = Armed::of(hit) else { return };
     let Some(return_address) = read_user_word(hit.cfa() - 8) else {
-        books.count(Counter::ResultUnreadable);
+        armed.count(Counter::ResultUnreadable);
         return;
     };
-    if let Some(pending) = enter(&books, hit) {
-        begin(&books, hit, pending, 0);
+    if let Some(pending) = enter(&armed, hit) {
+        begin(&armed, hit, pending, 0);
         pending.return_address = return_address;
         pending.allocator =
-            if books.knows_allocators() { books.allocator_at(hit.instruction_pointer()) } else { u8::MAX };
+            if armed.knows_allocators() { armed.allocator_at(hit.instruction_pointer()) } else { u8::MAX };
     }
 }
 
 /// A function with a probe at its end is about to return, or another function that shares its code.
 #[inline(always)]
 pub(crate) fn exit(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
+    let Some(armed) = Armed::of(hit) else { return };
     let Some(calls) = CALLS.get() else {
         if hit.cookie.inside.is_some() {
-            books.count(Counter::ReturnWithoutEntry);
+            armed.count(Counter::ReturnWithoutEntry);
         }
         return;
     };
     // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
     let calls = unsafe { &mut *calls };
-    let pending = if ends(&books, hit, &calls.current) {
+    let pending = if ends(&armed, hit, &calls.current) {
         &mut calls.current
-    } else if ends(&books, hit, &calls.outer) {
+    } else if ends(&armed, hit, &calls.outer) {
         &mut calls.outer
     } else {
         if hit.cookie.inside.is_some() {
-            leave_unnoted(&books, hit, calls);
+            leave_unnoted(&armed, hit, calls);
         }
         return;
     };
     let block = hit.returned();
     if block != 0 {
-        book(&books, pending.flags, pending.stack, block, pending.size);
+        add_block(&armed, pending.flags, pending.stack, block, pending.size);
     }
     pending.flags = 0;
 }
@@ -115,23 +115,23 @@ pub(crate) fn exit(hit: &Hit) {
 /// End of an unrecorded call: it is nested in another one, or was in progress when the probes were attached. Called only
 /// for exits that no other function shares.
 #[inline(always)]
-fn leave_unnoted(books: &Books, hit: &Hit, calls: &mut Calls) {
+fn leave_unnoted(armed: &Armed, hit: &Hit, calls: &mut Calls) {
     let cfa = hit.cfa();
-    if books.nesting(&calls.current, cfa) == Nesting::Nested {
+    if armed.nesting(&calls.current, cfa) == Nesting::Nested {
         leave_nested(&mut calls.current, hit);
-    } else if books.nesting(&calls.outer, cfa) == Nesting::Nested {
+    } else if armed.nesting(&calls.outer, cfa) == Nesting::Nested {
         leave_nested(&mut calls.outer, hit);
     } else {
-        books.count(Counter::ReturnWithoutEntry);
+        armed.count(Counter::ReturnWithoutEntry);
     }
 }
 
 /// Returns true if this exit ends the pending call.
 #[inline(always)]
-fn ends(books: &Books, hit: &Hit, pending: &Pending) -> bool {
+fn ends(armed: &Armed, hit: &Hit, pending: &Pending) -> bool {
     pending.has(flag::RUNNING)
         && pending.ends_at_exits()
         && pending.cfa == hit.cfa()
-        && pending.image == books.image.0 as u64
-        && books.is_intact(pending)
+        && pending.image == armed.image.0 as u64
+        && armed.is_intact(pending)
 }

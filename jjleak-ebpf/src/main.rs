@@ -2,16 +2,28 @@
 //!
 //! Thin probes: each passes the registers and the decoded attach cookie to the accounting rules.
 //!
-//! - `accounting`: accounting of entries and frees.
-//! - `exits`: calls that end at a probe other than a return probe.
-//! - `live`: the table of live blocks.
-//! - `mapping`: reports of system calls that map and unmap memory.
+//! Modules in order: each uses only those above it. `cargo xtask check` makes sure of it.
+//!
+//! - `memory`: reads of memory, and atomic operations.
+//! - `constants`: what the loader sets.
+//! - `registers`, `syscall`: arguments of probes and system calls.
+//! - `maps`: the maps that the user side knows, and counters.
+//! - `current`: the current process and thread.
+//! - `threads`: names of threads.
 //! - `sampling`: the choice of sampled allocations.
+//! - `stages`: the end of a program after a stage, for the benchmark.
 //! - `trace`: reports of individual allocations and frees.
-//! - `process`: start, `exec` and end of processes.
-//! - `replacement`: mappings that replace others.
 //! - `stack`: captures the caller's stack and finds its row.
-//! - `maps`, `memory`, `registers`, `syscall`: interface to the kernel.
+//! - `live`: the table of live blocks.
+//! - `armed`: the process of a probe hit, and nesting of its calls.
+//! - `accounting`: accounting of entries and frees.
+//! - `outcome`: accounting of returns.
+//! - `exits`: calls that end at a probe other than a return probe.
+//! - `replacement`: mappings that replace others.
+//! - `mapping`: reports of system calls that map and unmap memory.
+//! - `process`: start, `exec` and end of processes.
+//! - `steps`: single steps of the accounting, for the benchmark.
+//! - `programs`: the programs.
 //!
 //! For targets other than BPF this is an empty program, so that the workspace can be checked without a BPF toolchain.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
@@ -24,7 +36,11 @@
 #[cfg(target_arch = "bpf")]
 mod accounting;
 #[cfg(target_arch = "bpf")]
-mod books;
+mod armed;
+#[cfg(target_arch = "bpf")]
+mod constants;
+#[cfg(target_arch = "bpf")]
+mod current;
 #[cfg(target_arch = "bpf")]
 mod exits;
 #[cfg(target_arch = "bpf")]

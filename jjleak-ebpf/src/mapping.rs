@@ -2,10 +2,7 @@
 
 use core::ptr::{addr_of, read_volatile};
 
-use aya_ebpf::{
-    Global,
-    helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns},
-};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns};
 use jjleak_common::{
     counter::Counter,
     mapping::{Call, Event, MAP_FIXED, MappingKinds, flag},
@@ -15,24 +12,22 @@ use jjleak_common::{
 
 use crate::{
     accounting,
+    constants::setting,
+    current,
     maps::{MAPPING_EVENTS, PROCESSES, count},
-    process, stack,
+    stack,
     syscall::{self, Syscall, UserRegisters},
 };
 
-/// Traced kinds of mappings, see [`MappingKinds`].
-#[unsafe(no_mangle)]
-static MAPPING_KINDS: Global<u8> = Global::new(MappingKinds::ANONYMOUS.0);
-
 #[inline(always)]
 fn kinds() -> MappingKinds {
-    MappingKinds(MAPPING_KINDS.load())
+    MappingKinds(setting!(mapping_kinds))
 }
 
 /// Returns true if changes of the program break are reported: they must be requested, and the kernel's structures known.
 #[inline(always)]
 fn follows_breaks() -> bool {
-    kinds().has_break() && process::knows_breaks()
+    kinds().has_break() && current::knows_breaks()
 }
 
 /// The profiled process that made a call.
@@ -45,7 +40,7 @@ impl Caller {
     /// `None` if the current process is not profiled or not armed.
     #[inline(always)]
     fn current() -> Option<Self> {
-        let row = PROCESSES.get_ptr(process::slot_of_caller()?.0 as u32)?;
+        let row = PROCESSES.get_ptr(current::slot_of_caller()?.0 as u32)?;
         // SAFETY: points into a map value.
         let image = unsafe { read_volatile(addr_of!((*row).image)) };
         if image == 0 { None } else { Some(Self { image: ImageId(image as u32), row }) }
@@ -65,7 +60,7 @@ pub(crate) fn enter(syscall: &Syscall, call: Call) {
         Call::Map if arguments[3] & MAP_FIXED == 0 => return,
         // A query, or a call without relevant outcome.
         Call::Break if arguments[0] == 0 || !follows_breaks() => return,
-        Call::Break => match process::current_break() {
+        Call::Break => match current::current_break() {
             Some(current) => arguments[1] = current,
             None => {
                 count(caller.image.slot(), Counter::MappingEventLost);

@@ -3,11 +3,10 @@
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
-    Global,
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_LOCAL_STORAGE_GET_F_CREATE, bpf_map_type},
     helpers::generated::{bpf_get_current_task_btf, bpf_task_storage_get},
     macros::{btf_map, map},
-    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
+    maps::{Array, HashMap, Queue, RingBuf},
 };
 use jjleak_common::{
     counter::{COMMON_COUNTERS, Counter, CounterRow},
@@ -21,10 +20,7 @@ use jjleak_common::{
     unwind::{self, CodeFile, CodeRows, MappingTable},
 };
 
-use crate::{
-    memory,
-    stack::{BlobCache, RowCache, Scratch},
-};
+use crate::{constants::setting, memory};
 
 #[map]
 pub(crate) static PROCESSES: Array<ProcessRow> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
@@ -60,11 +56,7 @@ pub(crate) static PAGES: Array<[u32; unwind::PAGES]> = Array::with_max_entries(1
 pub(crate) static MAPPINGS: Array<MappingTable> =
     Array::with_max_entries(1 + unwind::TABLES_PER_PROCESS, BPF_F_MMAPABLE);
 #[map]
-pub(crate) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entries(1, 0);
-#[map]
 pub(crate) static JVMS: Array<CodeCache> = Array::with_max_entries(MAX_PROCESSES, BPF_F_MMAPABLE);
-#[map]
-pub(crate) static BLOBS: PerCpuArray<BlobCache> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub(crate) static CODE: HashMap<CodeFile, CodeRows> =
     HashMap::with_max_entries(unwind::MAX_CODE_FILES, BPF_F_NO_PREALLOC);
@@ -79,49 +71,30 @@ pub(crate) static PROGRAMS: RingBuf = RingBuf::with_byte_size(256 << 10, 0);
 pub(crate) static MAPPING_EVENTS: RingBuf = RingBuf::with_byte_size(UNUSED_RING_BYTES, 0);
 #[map]
 pub(crate) static COUNTERS: Array<CounterRow> = Array::with_max_entries(COMMON_COUNTERS + 1, BPF_F_MMAPABLE);
-#[map]
-pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
 #[btf_map]
 pub(crate) static CALLS: TaskStorage<Calls> = TaskStorage::new();
-
-#[unsafe(no_mangle)]
-static LIVE_SETS_LOG2: Global<u32> = Global::new(live::sets_log2(DEFAULT_BLOCKS));
-#[unsafe(no_mangle)]
-static STACK_ROWS_LOG2: Global<u32> = Global::new(stack::rows_log2(DEFAULT_STACKS));
-
-#[unsafe(no_mangle)]
-static FRAME_BYTES: Global<u32> = Global::new(DEFAULT_FRAME_BYTES);
-
-/// Range of sizes to account for, in bytes.
-#[unsafe(no_mangle)]
-static MIN_SIZE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static MAX_SIZE: Global<u64> = Global::new(u64::MAX);
 
 /// Returns true if the size filter excludes a block of this size.
 #[inline(always)]
 pub(crate) fn filters_out(size: u64) -> bool {
-    size < MIN_SIZE.load() || size > MAX_SIZE.load()
+    size < setting!(min_size) || size > setting!(max_size)
 }
 
 #[inline(always)]
 pub(crate) fn live_sets_log2() -> u32 {
-    LIVE_SETS_LOG2.load()
+    setting!(live_sets_log2)
 }
 
 #[inline(always)]
 pub(crate) fn stack_rows_log2() -> u32 {
-    STACK_ROWS_LOG2.load()
+    setting!(stack_rows_log2)
 }
-
-#[unsafe(no_mangle)]
-static COMBINED: Global<u32> = Global::new(0);
 
 /// Returns true if the live bytes of each stack are summed up on every allocation and free. Constant for the verifier, like all
 /// globals, so it skips the code if false.
 #[inline(always)]
 pub(crate) fn combined() -> bool {
-    COMBINED.load() != 0
+    setting!(combined) != 0
 }
 
 /// Counts one occurrence in a process.
@@ -201,5 +174,5 @@ impl<T> TaskStorage<T> {
 /// Size of the ring buffer for frames.
 #[inline(always)]
 pub(crate) fn frame_bytes() -> u32 {
-    FRAME_BYTES.load()
+    setting!(frame_bytes)
 }

@@ -10,7 +10,7 @@ use jjleak_common::{
 
 use crate::{
     accounting::drop_stale,
-    books::Books,
+    armed::Armed,
     live::{self, Inserted},
     maps::{CALLS, count, count_many},
     memory::read_user_word,
@@ -21,9 +21,9 @@ use crate::{
 /// Return of an allocation function.
 #[inline(always)]
 pub(crate) fn leave(hit: &Hit) {
-    let Some(books) = Books::of(hit) else { return };
+    let Some(armed) = Armed::of(hit) else { return };
     let Some(calls) = CALLS.get() else {
-        books.count(Counter::ReturnWithoutEntry);
+        armed.count(Counter::ReturnWithoutEntry);
         return;
     };
     // SAFETY: task storage belongs to the current task, which is executing this probe, so there is no concurrent access.
@@ -34,16 +34,16 @@ pub(crate) fn leave(hit: &Hit) {
         if stack_pointer < current.cfa {
             leave_nested(current, hit);
         } else if stack_pointer == current.cfa && !current.ends_at_exits() {
-            settle(&books, current, hit.returned());
+            settle(&armed, current, hit.returned());
             current.flags = 0;
         } else {
-            drop_stale(&books, hit, current);
+            drop_stale(&armed, hit, current);
         }
     } else if calls.outer.has(flag::RUNNING) && stack_pointer < calls.outer.cfa {
         leave_nested(&mut calls.outer, hit);
     } else if current.cfa != stack_pointer {
         // Functions that call each other in tail position return together: the first return has ended the call.
-        books.count(Counter::ReturnWithoutEntry);
+        armed.count(Counter::ReturnWithoutEntry);
     }
 }
 
@@ -57,26 +57,26 @@ pub(crate) fn leave_nested(outer: &mut Pending, hit: &Hit) {
 
 /// Accounts for the outcome of the outermost call.
 #[inline(always)]
-fn settle(books: &Books, pending: &Pending, returned: u64) {
+fn settle(armed: &Armed, pending: &Pending, returned: u64) {
     if pending.has(flag::IN_PLACE) {
-        settle_in_place(books, pending, returned);
+        settle_in_place(armed, pending, returned);
         return;
     }
     let Some(block) = new_block(pending, returned) else {
-        books.count(Counter::ResultUnreadable);
+        armed.count(Counter::ResultUnreadable);
         return;
     };
     if block != 0 {
-        trace_old(books, pending);
+        trace_old(armed, pending);
         // Add the new block first: a snapshot must not miss both.
-        let time_ns = book(books, pending.flags, pending.stack, block, pending.size);
-        release_old(books, pending, time_ns);
+        let time_ns = add_block(armed, pending.flags, pending.stack, block, pending.size);
+        release_old(armed, pending, time_ns);
     } else if pending.has(flag::RESIZE) && pending.pointer != 0 {
         if pending.has(flag::ZERO_FREES) && pending.size == 0 {
-            trace_old(books, pending);
-            release_old(books, pending, live::NOW);
+            trace_old(armed, pending);
+            release_old(armed, pending, live::NOW);
         } else if pending.has(flag::HAS_OLD) {
-            restore(books, pending);
+            armed.restore(pending);
         }
     }
 }
@@ -84,15 +84,15 @@ fn settle(books: &Books, pending: &Pending, returned: u64) {
 /// Accounts for a block that was resized in place, if it has at least the requested size. The optional extra size is granted as
 /// far as there was space.
 #[inline(always)]
-fn settle_in_place(books: &Books, pending: &Pending, real_size: u64) {
+fn settle_in_place(armed: &Armed, pending: &Pending, real_size: u64) {
     if real_size >= pending.size {
         let most = pending.size.saturating_add(pending.extra);
-        trace_old(books, pending);
+        trace_old(armed, pending);
         let size = if real_size < most { real_size } else { most };
-        let time_ns = book(books, pending.flags, pending.stack, pending.pointer, size);
-        release_old(books, pending, time_ns);
+        let time_ns = add_block(armed, pending.flags, pending.stack, pending.pointer, size);
+        release_old(armed, pending, time_ns);
     } else if pending.has(flag::HAS_OLD) {
-        restore(books, pending);
+        armed.restore(pending);
     }
 }
 
@@ -110,41 +110,35 @@ fn new_block(pending: &Pending, returned: u64) -> Option<u64> {
 
 /// Removes the resized block, freed at `time_ns`.
 #[inline(always)]
-fn release_old(books: &Books, pending: &Pending, time_ns: u64) {
+fn release_old(armed: &Armed, pending: &Pending, time_ns: u64) {
     if !pending.has(flag::RESIZE) || pending.pointer == 0 {
         return;
     }
     if pending.has(flag::HAS_OLD) {
-        live::conclude(books.key(pending.pointer), &pending.old, time_ns);
+        live::conclude(armed.key(pending.pointer), &pending.old, time_ns);
     } else {
-        books.count_unknown_free();
+        armed.count_unknown_free();
     }
 }
 
 /// Reports the free of the resized block, before the new one, which may have its address; unless the allocator has called its own
 /// `free` for it.
 #[inline(always)]
-fn trace_old(books: &Books, pending: &Pending) {
-    if trace::is_on() && pending.has(flag::HAS_OLD) && live::holds(books.key(pending.pointer), &pending.old) {
-        trace::freed(books.slot, pending.pointer, pending.old.size);
+fn trace_old(armed: &Armed, pending: &Pending) {
+    if trace::is_on() && pending.has(flag::HAS_OLD) && live::holds(armed.key(pending.pointer), &pending.old) {
+        trace::freed(armed.slot, pending.pointer, pending.old.size);
     }
-}
-
-/// Unmarks the block of a failed resize.
-#[inline(always)]
-pub(crate) fn restore(books: &Books, pending: &Pending) {
-    live::resume(books.key(pending.pointer), &pending.old);
 }
 
 /// Adds the new block; returns the time of its allocation.
 #[inline(always)]
-pub(crate) fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
+pub(crate) fn add_block(armed: &Armed, flags: u8, stack: u32, block: u64, size: u64) -> u64 {
     if flags & flag::FILTERED != 0 {
-        books.count(Counter::Filtered);
+        armed.count(Counter::Filtered);
         return live::NOW;
     }
     if flags & flag::UNSAMPLED != 0 {
-        books.count(Counter::Unsampled);
+        armed.count(Counter::Unsampled);
         return live::NOW;
     }
     // SAFETY: has no preconditions.
@@ -153,8 +147,8 @@ pub(crate) fn book(books: &Books, flags: u8, stack: u32, block: u64, size: u64) 
     if stages::end_with(Stage::Counted) {
         return time_ns;
     }
-    enter_block(books.key(block), &Record { size, time_ns, stack, reserved: 0 });
-    trace::allocated(books.slot, block, size);
+    enter_block(armed.key(block), &Record { size, time_ns, stack, reserved: 0 });
+    trace::allocated(armed.slot, block, size);
     time_ns
 }
 

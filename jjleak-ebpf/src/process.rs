@@ -2,19 +2,12 @@
 
 use core::{
     ffi::c_void,
-    mem::MaybeUninit,
     ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
-use aya_ebpf::{
-    Global,
-    bindings::bpf_pidns_info,
-    helpers::{
-        bpf_get_current_pid_tgid,
-        generated::{
-            bpf_get_current_comm, bpf_get_current_task, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns,
-        },
-    },
+use aya_ebpf::helpers::{
+    bpf_get_current_pid_tgid,
+    generated::{bpf_get_current_comm, bpf_get_current_task, bpf_ktime_get_ns},
 };
 use jjleak_common::{
     counter::Counter,
@@ -23,81 +16,25 @@ use jjleak_common::{
 
 use crate::{
     accounting,
+    constants::{kernel_offset, setting},
+    current::{current_process, current_tgid, row_of_current, slot_of_caller},
     maps::{FREE_SLOTS, PROCESSES, TRACKED, count, count_common},
     memory::read_kernel,
     stack,
 };
-
-/// True if the user side is in the initial PID namespace. It then uses the kernel's own PIDs for all processes, whatever their
-/// namespaces.
-#[unsafe(no_mangle)]
-static IN_INITIAL_PID_NAMESPACE: Global<u8> = Global::new(0);
-
-/// The user side's PID namespace if it is not the initial one: device and inode of its `/proc/self/ns/pid`. Only processes of
-/// exactly this namespace can be recognized then (`bpf_get_ns_current_pid_tgid` supports no others).
-#[unsafe(no_mangle)]
-static PID_NAMESPACE_DEVICE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static PID_NAMESPACE_INODE: Global<u64> = Global::new(0);
-
-/// Offsets of fields in kernel structures; all 0 if unknown.
-#[unsafe(no_mangle)]
-static TASK_TGID: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static TASK_MM: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static TASK_SIGNAL: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static SIGNAL_LIVE: Global<u64> = Global::new(0);
-
-/// Offset of the saved thread pointer (the FS base) in a task; 0 if unknown.
-#[unsafe(no_mangle)]
-static TASK_THREAD_POINTER: Global<u64> = Global::new(0);
-
-#[unsafe(no_mangle)]
-static MM_BRK: Global<u64> = Global::new(0);
-
-/// True if children of profiled processes are profiled.
-#[unsafe(no_mangle)]
-static FOLLOW_FORKS: Global<u8> = Global::new(0);
-/// True if every process that executes a program is profiled, until the user side decides otherwise.
-#[unsafe(no_mangle)]
-static ADOPT_EXECS: Global<u8> = Global::new(0);
-
-/// Slot of the current process, if the probe does not determine it; `None` if it is not profiled. Only used if the user side is
-/// in the initial PID namespace.
-#[inline(always)]
-pub(crate) fn slot_of_current() -> Option<ProcessSlot> {
-    // SAFETY: points into a map value.
-    let slot = unsafe { *TRACKED.get_ptr(&current_tgid())? };
-    Some(ProcessSlot(slot as u16))
-}
-
-/// Slot and row of the current process; `None` if it is not profiled.
-#[inline(always)]
-pub(crate) fn row_of_current() -> Option<(ProcessSlot, *mut ProcessRow)> {
-    let pid = current_process()?;
-    // SAFETY: points into a map value.
-    let slot = unsafe { *TRACKED.get_ptr(&pid)? };
-    Some((ProcessSlot(slot as u16), PROCESSES.get_ptr_mut(slot)?))
-}
-
-#[inline(always)]
-fn current_tgid() -> u32 {
-    (bpf_get_current_pid_tgid() >> 32) as u32
-}
 
 /// Fork of a process. If children are followed, a child that shares its parent's memory (`vfork`) uses the parent's slot, and any
 /// other gets a slot of its own. Runs before the child does.
 #[inline(always)]
 pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
     let Some((slot, row)) = row_of_current() else { return };
-    let Some(child_tgid) = field::<u32>(child, TASK_TGID.load()) else { return };
+    let Some(child_tgid) = field::<u32>(child, kernel_offset!(task_tgid)) else { return };
     if child_tgid == current_tgid() {
         return;
     }
-    let shares_memory = field::<u64>(parent, TASK_MM.load()) == field::<u64>(child, TASK_MM.load());
-    match (FOLLOW_FORKS.load() != 0, shares_memory) {
+    let shares_memory =
+        field::<u64>(parent, kernel_offset!(task_mm)) == field::<u64>(child, kernel_offset!(task_mm));
+    match (setting!(follow_forks) != 0, shares_memory) {
         (true, true) => {
             let _ = TRACKED.insert(child_tgid, slot.0 as u32, 0);
         }
@@ -116,7 +53,7 @@ pub(crate) fn fork(parent: *const c_void, child: *const c_void) {
 pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
     let Some(pid) = current_process() else { return };
     let Some(slot) = TRACKED.get_ptr(&pid) else {
-        if ADOPT_EXECS.load() != 0
+        if setting!(adopt_execs) != 0
             && let Some(image) = adopt(pid, None)
         {
             stack::tell_program(image, program);
@@ -131,7 +68,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
         if read_volatile(addr_of!((*row).pid)) != pid {
             // It shared its parent's memory until now, and has its own from now on.
             let _ = TRACKED.remove(pid);
-            if (FOLLOW_FORKS.load() != 0 || ADOPT_EXECS.load() != 0)
+            if (setting!(follow_forks) != 0 || setting!(adopt_execs) != 0)
                 && let Some(image) = adopt(pid, None)
             {
                 stack::tell_program(image, program);
@@ -160,7 +97,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
     stack::hint(slot);
     count(slot, Counter::Exec);
     // Probes without a bound thread stay attached.
-    if old_thread != thread && FOLLOW_FORKS.load() == 0 {
+    if old_thread != thread && setting!(follow_forks) == 0 {
         count(slot, Counter::ProbesUnbound);
     }
 }
@@ -183,8 +120,8 @@ pub(crate) fn exit() {
     let Some(slot) = TRACKED.get_ptr(&tgid) else { return };
     // SAFETY: has no preconditions.
     let task = unsafe { bpf_get_current_task() } as *const c_void;
-    let Some(signal) = field::<u64>(task, TASK_SIGNAL.load()) else { return };
-    if field::<u32>(signal as *const c_void, SIGNAL_LIVE.load()) != Some(0) {
+    let Some(signal) = field::<u64>(task, kernel_offset!(task_signal)) else { return };
+    if field::<u32>(signal as *const c_void, kernel_offset!(signal_live)) != Some(0) {
         return;
     }
     // SAFETY: both point into map values.
@@ -296,75 +233,4 @@ unsafe fn begin(row: *mut ProcessRow, image: ImageId) {
 #[inline(always)]
 fn field<T: Copy>(structure: *const c_void, offset: u64) -> Option<T> {
     read_kernel(structure as u64 + offset)
-}
-
-/// Slot of the current process; `None` if it is not profiled.
-#[inline(always)]
-pub(crate) fn slot_of_caller() -> Option<ProcessSlot> {
-    // SAFETY: points into a map value.
-    let slot = unsafe { *TRACKED.get_ptr(&current_process()?)? };
-    Some(ProcessSlot(slot as u16))
-}
-
-/// Program break of the current process; `None` if it cannot be read. Only valid if [`knows_breaks`] is true.
-#[inline(always)]
-pub(crate) fn current_break() -> Option<u64> {
-    // SAFETY: has no preconditions.
-    let task = unsafe { bpf_get_current_task() } as *const c_void;
-    let memory = field::<u64>(task, TASK_MM.load())?;
-    field(memory as *const c_void, MM_BRK.load())
-}
-
-/// Returns true if the location of the program break in this kernel's structures is known.
-#[inline(always)]
-pub(crate) fn knows_breaks() -> bool {
-    MM_BRK.load() != 0
-}
-
-/// PID of the current process on the user side; `None` if it has none there.
-#[inline(always)]
-fn current_process() -> Option<u32> {
-    if IN_INITIAL_PID_NAMESPACE.load() != 0 {
-        Some(current_tgid())
-    } else {
-        Some(current_in_namespace()?.tgid)
-    }
-}
-
-/// Thread ID of the current thread on the user side, or the kernel's own if it has none there.
-#[inline(always)]
-pub(crate) fn current_thread() -> u32 {
-    let initial = bpf_get_current_pid_tgid() as u32;
-    if IN_INITIAL_PID_NAMESPACE.load() != 0 {
-        return initial;
-    }
-    current_in_namespace().map_or(initial, |info| info.pid)
-}
-
-/// Thread pointer (FS base) of the current thread; `None` if the kernel does not tell where it is.
-#[inline(always)]
-pub(crate) fn thread_pointer() -> Option<u64> {
-    if TASK_THREAD_POINTER.load() == 0 {
-        return None;
-    }
-    // SAFETY: has no preconditions.
-    let task = unsafe { bpf_get_current_task() };
-    read_kernel(task + TASK_THREAD_POINTER.load())
-}
-
-/// IDs of the current task in the user side's PID namespace; `None` if it is in another one, including nested ones.
-#[inline(always)]
-fn current_in_namespace() -> Option<bpf_pidns_info> {
-    let mut info = MaybeUninit::<bpf_pidns_info>::uninit();
-    // SAFETY: the destination has the stated size.
-    let status = unsafe {
-        bpf_get_ns_current_pid_tgid(
-            PID_NAMESPACE_DEVICE.load(),
-            PID_NAMESPACE_INODE.load(),
-            info.as_mut_ptr().cast::<c_void>().cast(),
-            size_of::<bpf_pidns_info>() as u32,
-        )
-    };
-    // SAFETY: the helper has filled the value, according to its status.
-    if status == 0 { Some(unsafe { info.assume_init() }) } else { None }
 }

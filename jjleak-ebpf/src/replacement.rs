@@ -5,25 +5,19 @@ use core::{
     ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
-use aya_ebpf::{
-    Global,
-    helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs},
-};
+use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
 use jjleak_common::{
     process::ProcessRow,
     unwind::{CodeChanges, Mapping, MappingTable, NO_MAPPINGS},
 };
 
 use crate::{
+    constants::kernel_offset,
+    current,
     maps::MAPPINGS,
     memory::read_kernel,
-    process,
-    stack::{self, mapping_at, seen},
+    stack::{self, changes, mapping_at, seen},
 };
-
-/// Offset of a field in a kernel structure; 0 if unknown.
-#[unsafe(no_mangle)]
-static UNMAPPED_AREA_LENGTH: Global<u64> = Global::new(0);
 
 /// Addresses above belong to the kernel, or are error numbers.
 const USER_SPACE_END: u64 = 1 << 47;
@@ -36,8 +30,8 @@ pub(crate) fn placed(start: u64, area: *const c_void) {
         // An error: no range is free.
         return;
     }
-    let Some((slot, row)) = process::row_of_current() else { return };
-    let Some(length) = read_kernel::<u64>(area as u64 + UNMAPPED_AREA_LENGTH.load()) else { return };
+    let Some((slot, row)) = current::row_of_current() else { return };
+    let Some(length) = read_kernel::<u64>(area as u64 + kernel_offset!(unmapped_area_length)) else { return };
     // SAFETY: the row is a map value. The kernel serializes mapping calls of a process (`mmap_lock`).
     unsafe {
         let table = table(row);
@@ -109,24 +103,6 @@ unsafe fn table(row: *const ProcessRow) -> Option<*const MappingTable> {
     // SAFETY: as promised by the caller.
     let index = unsafe { read_volatile(addr_of!((*row).mappings)) };
     if index == NO_MAPPINGS as u64 { None } else { MAPPINGS.get_ptr(index as u32) }
-}
-
-/// Changes of a process's code mappings.
-///
-/// # Safety
-/// `row` is a map value.
-#[inline(always)]
-pub(crate) unsafe fn changes(row: *const ProcessRow) -> CodeChanges {
-    // SAFETY: as promised by the caller.
-    unsafe {
-        let code = addr_of!((*row).code);
-        CodeChanges {
-            made: read_volatile(addr_of!((*code).made)),
-            replaced: read_volatile(addr_of!((*code).replaced)),
-            look: read_volatile(addr_of!((*code).look)),
-            disturbed: read_volatile(addr_of!((*code).disturbed)),
-        }
-    }
 }
 
 /// Returns true if a range overlaps a mapping in the table.

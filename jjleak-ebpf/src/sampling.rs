@@ -1,19 +1,14 @@
 //! Sampling of allocations, by the rule in `jjleak_common::sampling`.
 
-use aya_ebpf::{Global, helpers::generated::bpf_get_prandom_u32};
+use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use jjleak_common::sampling::{WEIGHT_ONE, draws_of_bytes, weight_of};
 
-#[unsafe(no_mangle)]
-static SAMPLE_DRAWS: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static SAMPLE_SCALE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static SAMPLE_CERTAIN_FROM: Global<u64> = Global::new(0);
+use crate::constants::setting;
 
 /// Returns true if allocations are sampled.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    SAMPLE_DRAWS.load() != 0 || SAMPLE_SCALE.load() != 0
+    setting!(sample_draws) != 0 || setting!(sample_scale) != 0
 }
 
 /// Decides at random if an allocation of this size is left out.
@@ -31,9 +26,9 @@ pub(crate) fn weight(size: u64) -> u64 {
 
 #[inline(always)]
 fn draws(size: u64) -> u64 {
-    if SAMPLE_SCALE.load() != 0 {
-        draws_of_bytes(SAMPLE_SCALE.load(), SAMPLE_CERTAIN_FROM.load(), size)
+    if setting!(sample_scale) != 0 {
+        draws_of_bytes(setting!(sample_scale), setting!(sample_certain_from), size)
     } else {
-        SAMPLE_DRAWS.load()
+        setting!(sample_draws)
     }
 }

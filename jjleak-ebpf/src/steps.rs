@@ -2,30 +2,24 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::{
-    Global,
-    helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user},
-};
+use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user};
 use jjleak_common::{
     process::ProcessSlot,
     stage::{STEPS, Step},
 };
 
 use crate::{
+    constants::setting,
     maps::CALLS,
     memory::{opaque, read_user_word},
     registers::Hit,
     stack,
 };
 
-/// Constant for the verifier, which follows only this step.
-#[unsafe(no_mangle)]
-static STEP: Global<u32> = Global::new(Step::Nothing as u32);
-
 /// Repeats the step.
 #[inline(always)]
 pub(crate) fn repeat(hit: &Hit) {
-    let step = STEP.load();
+    let step = setting!(step);
     let mut times = 0;
     while times < STEPS {
         if step == Step::Word as u32 {

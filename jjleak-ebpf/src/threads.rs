@@ -2,10 +2,7 @@
 
 use core::ptr::{addr_of_mut, write_volatile};
 
-use aya_ebpf::{
-    Global,
-    helpers::generated::{bpf_get_current_comm, bpf_ktime_get_ns},
-};
+use aya_ebpf::helpers::generated::{bpf_get_current_comm, bpf_ktime_get_ns};
 use jjleak_common::{
     counter::Counter,
     process::{COMM_BYTES, ProcessSlot},
@@ -13,17 +10,15 @@ use jjleak_common::{
 };
 
 use crate::{
+    constants::setting,
+    current::current_thread,
     maps::{CALLS, count},
-    process::current_thread,
 };
-
-#[unsafe(no_mangle)]
-static THREADS: Global<u32> = Global::new(0);
 
 /// Returns true if threads are distinguished. Constant for the verifier, like all globals.
 #[inline(always)]
 pub(crate) fn are_told_apart() -> bool {
-    THREADS.load() != 0
+    setting!(threads) != 0
 }
 
 /// Identity of the current thread; 0 if threads are not distinguished, or there is no memory for the record. Freed with the

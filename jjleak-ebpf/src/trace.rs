@@ -1,24 +1,19 @@
 //! Reports of individual allocations and frees, if requested.
 
-use aya_ebpf::{
-    Global,
-    helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns},
-};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated::bpf_ktime_get_ns};
 use jjleak_common::{
     counter::Counter,
     process::ProcessSlot,
     trace::{ALLOCATED, Event, FREED},
 };
 
+use crate::constants::setting;
 use crate::maps::{EVENTS, count};
-
-#[unsafe(no_mangle)]
-static TRACE: Global<u32> = Global::new(0);
 
 /// Returns true if reports are requested.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    TRACE.load() != 0
+    setting!(trace) != 0
 }
 
 /// A block was allocated.

@@ -14,6 +14,7 @@
 //! | (kernel) | allocations and frees | maps: live blocks, stacks, counters (`jjleak-ebpf`) |
 //! | [`mappings`] | system calls that map and unmap memory | the ranges that are mapped |
 //! | [`sample_windows`] | windows of time in which allocations are counted | weights and standard errors |
+//! | [`snapshot`] | - | the types of what is known at one instant |
 //! | [`collect`] | maps | a snapshot of one instant |
 //! | [`symbolize`] | addresses | frames |
 //! | [`profile`] | snapshot and frames | a profile: pure data |
@@ -60,6 +61,7 @@ pub mod render;
 pub mod reports;
 pub mod sample_windows;
 pub mod session;
+pub mod snapshot;
 pub mod store;
 pub mod symbolize;
 pub mod top;

@@ -20,29 +20,27 @@ use crate::workspace;
 
 /// Stages that transform data: they run without root, kernel or clock. They import neither BPF nor tokio and do not name
 /// `/proc`.
-const PURE: &[&str] =
-    &["allocators", "analyze", "mappings", "pprof", "profile", "render", "sample_windows", "top", "unwind"];
+const PURE: &[&str] = &[
+    "allocators",
+    "analyze",
+    "mappings",
+    "pprof",
+    "profile",
+    "render",
+    "sample_windows",
+    "snapshot",
+    "top",
+    "unwind",
+];
 
 /// Crates that a pure stage must not import, and a path that it must not name.
 const IMPURE_CRATES: &[&str] = &["aya", "aya_obj", "tokio"];
 const IMPURE_PATH: &str = "/proc";
 
-/// Known violations. An entry that no longer applies fails the check and must be deleted.
-const KNOWN: &[(&str, &str)] = &[
-    // The formats of bytes and durations belong in a separate module below both.
-    ("analyze", "render"),
-    // The types of a snapshot and of mapping events belong in pure stages, filled by `collect` and `attach`.
-    ("analyze", "collect"),
-    ("mappings", "attach"),
-    ("profile", "collect"),
-    ("profile", "symbolize"),
-];
-
 /// Imports between stages, each with a file that contains it.
 type Imports = BTreeMap<(String, String), PathBuf>;
 
-/// Fails on an import against the data flow, on an impure import in a pure stage, and on an entry of [`KNOWN`] without its
-/// import. Returns the number of stages.
+/// Fails on an import against the data flow, and on an impure import in a pure stage. Returns the number of stages.
 pub(crate) fn check() -> Result<usize> {
     let source = workspace::root().join("jjleak/src");
     let library = source.join("lib.rs");
@@ -51,7 +49,9 @@ pub(crate) fn check() -> Result<usize> {
     ensure!(!stages.is_empty(), "the documentation of {} has no table of stages", library.display());
     let mut imports = Imports::new();
     let mut problems = Vec::new();
-    for file in rust_files(&source)? {
+    let files = rust_files(&source)?;
+    let tests = test_modules(&files)?;
+    for file in files.into_iter().filter(|file| !tests.iter().any(|test| file.starts_with(test))) {
         let relative = file.strip_prefix(&source).unwrap_or(&file).to_owned();
         let Some(stage) = stage_of(&relative) else { continue };
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -67,11 +67,45 @@ pub(crate) fn check() -> Result<usize> {
             );
         }
     }
-    problems.extend(against_flow(&stages, PURE, &imports, KNOWN));
+    problems.extend(against_flow(&stages, PURE, &imports));
+    problems.extend(kernel_side()?);
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
     Ok(stages.len())
+}
+
+/// Imports against the order of the modules of `jjleak-ebpf`, which its documentation lists.
+fn kernel_side() -> Result<Vec<String>> {
+    let source = workspace::root().join("jjleak-ebpf/src");
+    let main = source.join("main.rs");
+    let text = fs::read_to_string(&main).with_context(|| format!("cannot read {}", main.display()))?;
+    let modules = listed_modules(&text);
+    ensure!(!modules.is_empty(), "the documentation of {} lists no modules", main.display());
+    let mut imports = Imports::new();
+    for file in rust_files(&source)? {
+        let relative = file.strip_prefix(&source).unwrap_or(&file).to_owned();
+        let Some(module) = stage_of(&relative) else { continue };
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let found = paths(&text).with_context(|| format!("cannot parse {}", file.display()))?;
+        for other in found.stages.into_iter().filter(|other| *other != module) {
+            imports.entry((module.clone(), other)).or_insert_with(|| relative.clone());
+        }
+    }
+    let mut problems = against_flow(&modules, &[], &imports);
+    let unlisted: BTreeSet<_> =
+        imports.keys().map(|(from, _)| from).filter(|from| !modules.contains(from)).collect();
+    problems.extend(
+        unlisted.into_iter().map(|module| format!("jjleak-ebpf/src/main.rs does not list `{module}`")),
+    );
+    Ok(problems)
+}
+
+/// Modules in the order of a list: `//! - `one`, `two`: description`.
+fn listed_modules(documentation: &str) -> Vec<String> {
+    let rows =
+        documentation.lines().filter_map(|line| Some(line.strip_prefix("//! - `")?.split_once("`:")?.0));
+    rows.flat_map(|names| names.split("`, `")).map(str::to_owned).collect()
 }
 
 /// The stages in the order of the table in the crate's documentation: the first link of each row.
@@ -81,7 +115,7 @@ fn stages(documentation: &str) -> Vec<String> {
 }
 
 /// Describes each import of a later stage, of an impure stage by a pure one, and of a stage by a module that is not a stage.
-fn against_flow(stages: &[String], pure: &[&str], imports: &Imports, known: &[(&str, &str)]) -> Vec<String> {
+fn against_flow(stages: &[String], pure: &[&str], imports: &Imports) -> Vec<String> {
     let place = |name: &str| stages.iter().position(|stage| stage == name);
     let fault = |from: &str, to: &str| match (place(from), place(to)) {
         (Some(from), Some(to)) if to > from => Some("the later stage"),
@@ -91,21 +125,11 @@ fn against_flow(stages: &[String], pure: &[&str], imports: &Imports, known: &[(&
         (None, Some(_)) => Some("a stage, and is none itself:"),
         _ => None,
     };
-    let mut problems = Vec::new();
-    for ((from, to), file) in imports {
-        if let Some(fault) = fault(from, to).filter(|_| !known.contains(&(from, to))) {
-            problems.push(format!("{}: `{from}` imports {fault} `{to}`", file.display()));
-        }
-    }
-    for (from, to) in known {
-        let is_there = imports.contains_key(&((*from).to_owned(), (*to).to_owned()));
-        if !is_there || fault(from, to).is_none() {
-            problems.push(format!(
-                "`{from}` may import `{to}` now, or no longer does: delete its entry in xtask/src/imports.rs"
-            ));
-        }
-    }
-    problems
+    let described = imports.iter().filter_map(|((from, to), file)| {
+        let fault = fault(from, to)?;
+        Some(format!("{}: `{from}` imports {fault} `{to}`", file.display()))
+    });
+    described.collect()
 }
 
 /// Stage of a file; `None` for the two files of the crate root and for tests.
@@ -136,6 +160,27 @@ fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+/// Files and folders of modules that are declared for tests only.
+fn test_modules(files: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut tests = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let parsed = syn::parse_file(&text).with_context(|| format!("cannot parse {}", file.display()))?;
+        let is_root = ["mod.rs", "lib.rs", "main.rs"].iter().any(|name| file.ends_with(name));
+        let folder = if is_root { file.parent().unwrap_or(file).to_owned() } else { file.with_extension("") };
+        for item in parsed.items {
+            if let Item::Mod(module) = item
+                && module.content.is_none()
+                && module.attrs.iter().any(is_test)
+            {
+                let name = module.ident.to_string();
+                tests.extend([folder.join(&name), folder.join(format!("{name}.rs"))]);
+            }
+        }
+    }
+    Ok(tests)
 }
 
 /// Paths that a file names outside its tests.
@@ -249,32 +294,30 @@ mod tests {
     }
 
     #[test]
+    fn modules_are_the_names_in_front_of_each_rows_colon() {
+        let list = "//! Modules:\n//! - `early`: uses `late`: no.\n//! - `middle`, `late`: others.";
+        assert_eq!(listed_modules(list), ["early", "middle", "late"]);
+    }
+
+    #[test]
     fn an_import_of_a_later_stage_is_against_the_flow() {
         let stages = ["early".to_owned(), "late".to_owned()];
-        let problems = against_flow(&stages, &[], &imports(&[("early", "late"), ("late", "early")]), &[]);
+        let problems = against_flow(&stages, &[], &imports(&[("early", "late"), ("late", "early")]));
         assert_eq!(problems, ["some.rs: `early` imports the later stage `late`"]);
     }
 
     #[test]
     fn a_pure_stage_imports_pure_stages_only() {
         let stages = ["impure".to_owned(), "pure".to_owned()];
-        let problems = against_flow(&stages, &["pure"], &imports(&[("pure", "impure")]), &[]);
+        let problems = against_flow(&stages, &["pure"], &imports(&[("pure", "impure")]));
         assert_eq!(problems, ["some.rs: `pure` imports a stage that is not pure, `impure`"]);
     }
 
     #[test]
     fn a_module_that_serves_all_stages_imports_none() {
         let problems =
-            against_flow(&["early".to_owned()], &[], &imports(&[("map", "early"), ("early", "map")]), &[]);
+            against_flow(&["early".to_owned()], &[], &imports(&[("map", "early"), ("early", "map")]));
         assert_eq!(problems.len(), 1);
-    }
-
-    #[test]
-    fn a_known_import_passes_and_must_be_there() {
-        let stages = ["early".to_owned(), "late".to_owned()];
-        let known = [("early", "late")];
-        assert_eq!(against_flow(&stages, &[], &imports(&known), &known), Vec::<String>::new());
-        assert_eq!(against_flow(&stages, &[], &Imports::new(), &known).len(), 1);
     }
 
     #[test]

@@ -276,6 +276,14 @@ unsafe impl aya::Pod for CodeFile {}
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for CodeRows {}
 
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Hint {}
+
+// SAFETY: as above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for ProgramBegun {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,12 +8,8 @@ use core::{
     ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
-use aya_ebpf::{
-    Global,
-    helpers::generated::{
-        bpf_find_vma, bpf_get_current_task, bpf_get_current_task_btf, bpf_ktime_get_ns,
-        bpf_probe_read_kernel_str,
-    },
+use aya_ebpf::helpers::generated::{
+    bpf_find_vma, bpf_get_current_task, bpf_get_current_task_btf, bpf_ktime_get_ns, bpf_probe_read_kernel_str,
 };
 use jjleak_common::{
     counter::Counter,
@@ -27,50 +23,15 @@ use jjleak_common::{
 
 use super::{Scratch, Walk};
 use crate::{
+    constants::kernel_offset,
     maps::{CODE, HINTS, PROCESSES, PROGRAMS, count},
     memory::read_kernel,
 };
-
-/// Offsets of fields in kernel structures; all 0 if unknown.
-#[unsafe(no_mangle)]
-static VMA_START: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static VMA_END: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static VMA_FLAGS: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static VMA_PAGE_OFFSET: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static VMA_FILE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static FILE_INODE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static INODE_NUMBER: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static INODE_SUPER: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static INODE_CHANGED_S: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static INODE_CHANGED_NS: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static SUPER_DEVICE: Global<u64> = Global::new(0);
 
 const _: () = assert!(MAX_CODE_PARTS == 2);
 
 /// ENOENT, which `bpf_find_vma` returns for an unmapped address.
 const NO_MAPPING: i64 = -2;
-/// Offsets of the program's file and path in `struct linux_binprm`; 0 if unknown.
-#[unsafe(no_mangle)]
-static PROGRAM_FILE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static PROGRAM_PATH: Global<u64> = Global::new(0);
-/// Offsets that lead from a task to the number of its mount namespace; all 0 if unknown.
-#[unsafe(no_mangle)]
-static TASK_NAMESPACES: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static MOUNT_NAMESPACE: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static MOUNT_NAMESPACE_NUMBER: Global<u64> = Global::new(0);
 
 /// include/linux/mm.h
 const VM_EXEC: u64 = 4;
@@ -96,7 +57,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Re
     hint.file.changed_s = 0;
     hint.file.changed_ns = 0;
     hint.file.device = 0;
-    if VMA_FILE.load() != 0 {
+    if kernel_offset!(vma_file) != 0 {
         let mut context: *mut Hint = hint;
         // SAFETY: the callback has the helper's signature, and its context outlives the call.
         unsafe {
@@ -158,7 +119,7 @@ unsafe fn is_in(part: *const CodePart, offset: u64) -> bool {
 pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let walk = unsafe { &mut (*scratch).walk };
-    if VMA_FILE.load() == 0 {
+    if kernel_offset!(vma_file) == 0 {
         return true;
     }
     let size = walk.stack_end.wrapping_sub(walk.stack_begin);
@@ -199,7 +160,8 @@ extern "C" fn ignore(_task: *const c_void, _vma: *const c_void, _context: *mut u
 #[inline(never)]
 extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut Walk) -> i64 {
     let vma = vma as u64;
-    if let (Some(begin), Some(end)) = (read_kernel(vma + VMA_START.load()), read_kernel(vma + VMA_END.load()))
+    if let (Some(begin), Some(end)) =
+        (read_kernel(vma + kernel_offset!(vma_start)), read_kernel(vma + kernel_offset!(vma_end)))
     {
         // SAFETY: the helper passes the context given by `is_on_stack`.
         let walk = unsafe { &mut **context };
@@ -212,27 +174,27 @@ extern "C" fn bound(_task: *const c_void, vma: *const c_void, context: *mut *mut
 /// Identity of an open file (`struct file`).
 #[inline(always)]
 fn identify(file: u64) -> Option<CodeFile> {
-    let inode: u64 = read_kernel(file + FILE_INODE.load())?;
-    let device: u64 = read_kernel(inode + INODE_SUPER.load())?;
+    let inode: u64 = read_kernel(file + kernel_offset!(file_inode))?;
+    let device: u64 = read_kernel(inode + kernel_offset!(inode_super))?;
     Some(CodeFile {
-        inode: read_kernel(inode + INODE_NUMBER.load())?,
-        device: read_kernel(device + SUPER_DEVICE.load())?,
-        changed_s: read_kernel(inode + INODE_CHANGED_S.load())?,
-        changed_ns: read_kernel::<u32>(inode + INODE_CHANGED_NS.load())? & NANOSECONDS,
+        inode: read_kernel(inode + kernel_offset!(inode_number))?,
+        device: read_kernel(device + kernel_offset!(super_device))?,
+        changed_s: read_kernel(inode + kernel_offset!(inode_changed_s))?,
+        changed_ns: read_kernel::<u32>(inode + kernel_offset!(inode_changed_ns))? & NANOSECONDS,
     })
 }
 
 /// Number of the current process's mount namespace; 0 if unknown.
 #[inline(always)]
 fn mount_namespace() -> u32 {
-    if TASK_NAMESPACES.load() == 0 {
+    if kernel_offset!(task_namespaces) == 0 {
         return 0;
     }
     // SAFETY: has no preconditions.
     let task = unsafe { bpf_get_current_task() };
-    let number = read_kernel::<u64>(task + TASK_NAMESPACES.load())
-        .and_then(|namespaces| read_kernel::<u64>(namespaces + MOUNT_NAMESPACE.load()))
-        .and_then(|namespace| read_kernel::<u32>(namespace + MOUNT_NAMESPACE_NUMBER.load()));
+    let number = read_kernel::<u64>(task + kernel_offset!(task_namespaces))
+        .and_then(|namespaces| read_kernel::<u64>(namespaces + kernel_offset!(mount_namespace)))
+        .and_then(|namespace| read_kernel::<u32>(namespace + kernel_offset!(mount_namespace_number)));
     number.unwrap_or(0)
 }
 
@@ -247,10 +209,10 @@ pub(crate) fn tell_program(image: ImageId, program: u64) {
     let begun = room.as_mut_ptr();
     let unknown = CodeFile { inode: 0, changed_s: 0, changed_ns: 0, device: 0 };
     let (mut file, mut path) = (unknown, 0);
-    if PROGRAM_FILE.load() != 0 && VMA_FILE.load() != 0 {
-        let opened = read_kernel::<u64>(program + PROGRAM_FILE.load());
+    if kernel_offset!(program_file) != 0 && kernel_offset!(vma_file) != 0 {
+        let opened = read_kernel::<u64>(program + kernel_offset!(program_file));
         file = opened.and_then(identify).unwrap_or(unknown);
-        path = read_kernel::<u64>(program + PROGRAM_PATH.load()).unwrap_or(0);
+        path = read_kernel::<u64>(program + kernel_offset!(program_path)).unwrap_or(0);
     }
     // SAFETY: the reserved record is ours until submitted, and the helpers write at most the given sizes.
     unsafe {
@@ -296,20 +258,20 @@ extern "C" fn describe(_task: *const c_void, vma: *const c_void, context: *mut *
 
 #[inline(always)]
 fn read(vma: u64, hint: &mut Hint) -> Option<()> {
-    let flags: u64 = read_kernel(vma + VMA_FLAGS.load())?;
-    let file: u64 = read_kernel(vma + VMA_FILE.load())?;
+    let flags: u64 = read_kernel(vma + kernel_offset!(vma_flags))?;
+    let file: u64 = read_kernel(vma + kernel_offset!(vma_file))?;
     if flags & VM_EXEC == 0 {
         return None;
     }
-    let end = read_kernel(vma + VMA_END.load())?;
+    let end = read_kernel(vma + kernel_offset!(vma_end))?;
     if file == 0 {
         // Code in no file has no beginning here.
         hint.end = end;
         return None;
     }
     hint.file = identify(file)?;
-    hint.file_offset = read_kernel::<u64>(vma + VMA_PAGE_OFFSET.load())? << PAGE_SHIFT;
+    hint.file_offset = read_kernel::<u64>(vma + kernel_offset!(vma_page_offset))? << PAGE_SHIFT;
     hint.end = end;
-    hint.begin = read_kernel(vma + VMA_START.load())?;
+    hint.begin = read_kernel(vma + kernel_offset!(vma_start))?;
     Some(())
 }

@@ -8,7 +8,7 @@ use core::{
     ptr::{addr_of, addr_of_mut, read_volatile, write_volatile},
 };
 
-use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use aya_ebpf::{helpers::generated::bpf_probe_read_user, macros::map, maps::PerCpuArray};
 use jjleak_common::{
     jvm::{CodeCache, CodeHeap, HEADER_WORDS, MAX_HEADER_BYTES, MAX_HEAPS, frame_of, name},
     stack::StackStatus,
@@ -17,7 +17,7 @@ use jjleak_common::{
 
 use super::Scratch;
 use crate::{
-    maps::{BLOBS, JVMS},
+    maps::JVMS,
     memory::{read_user, read_user_word},
 };
 
@@ -48,9 +48,12 @@ mod kind {
 
 /// Cache of blobs by address of their code. Per CPU. An entry torn by a preempting probe matches no key, as in the row cache.
 #[repr(C)]
-pub(crate) struct BlobCache {
+struct BlobCache {
     entries: [Entry; CACHE_ENTRIES],
 }
+
+#[map]
+static BLOBS: PerCpuArray<BlobCache> = PerCpuArray::with_max_entries(1, 0);
 
 /// Address of a block with the kind of its code, and the address of the name that determined the kind.
 #[repr(C)]

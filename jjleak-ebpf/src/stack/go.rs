@@ -18,7 +18,7 @@ use super::{
     walk::{self, MAX_FRAME_BYTES, Step},
     window::word,
 };
-use crate::{memory::read_user_word, process::thread_pointer};
+use crate::{current::thread_pointer, memory::read_user_word};
 
 /// Offset of the stack's upper end in a goroutine: `g.stack.hi`, the second word in every version of the runtime.
 const STACK_END_IN_G: u64 = 8;

@@ -29,7 +29,10 @@ use core::{
     ptr::{addr_of_mut, write_volatile},
 };
 
-use aya_ebpf::{EbpfContext, bindings::BPF_F_USER_STACK, helpers::generated::bpf_get_stack};
+use aya_ebpf::{
+    EbpfContext, bindings::BPF_F_USER_STACK, helpers::generated::bpf_get_stack, macros::map,
+    maps::PerCpuArray,
+};
 use jjleak_common::{
     counter::Counter,
     jvm::HEADER_WORDS,
@@ -41,12 +44,11 @@ use jjleak_common::{
 };
 
 pub(crate) use code::tell_program;
-pub(crate) use generated::BlobCache;
-pub(crate) use rows::{RowCache, mapping_at, seen};
+pub(crate) use rows::{changes, mapping_at, seen};
 pub(crate) use walk::hint;
 
 use crate::{
-    maps::{SCRATCH, STACKS, TOTALS, combined, count},
+    maps::{STACKS, TOTALS, combined, count},
     memory::{add, swap},
     registers::{Hit, Registers},
     sampling,
@@ -58,7 +60,7 @@ const WINDOW_WORDS: usize = 256;
 /// Working memory of a stack walk. Too large for the BPF stack, and needed at entry only, so it is per CPU, not per task. A walk
 /// can be preempted by another task's walk, so each claims a buffer of its own.
 #[repr(C)]
-pub(crate) struct Scratch {
+struct Scratch {
     /// 1 while a walk uses the buffer.
     claimed: u64,
     walk: Walk,
@@ -73,10 +75,13 @@ pub(crate) struct Scratch {
     record: StackRecord,
 }
 
+#[map]
+static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
+
 impl Scratch {
     /// Buffers per CPU. Preemption nests as deep as there are runnable tasks within a walk of a microsecond; four at once on one
     /// CPU have not been observed.
-    pub(crate) const PER_CPU: u32 = 4;
+    const PER_CPU: u32 = 4;
 }
 
 /// State of a stack walk.

@@ -2,12 +2,13 @@
 
 use core::ptr::{addr_of, read_volatile, write_volatile};
 
+use aya_ebpf::{macros::map, maps::PerCpuArray};
 use jjleak_common::unwind::{
-    CodeSeen, MAX_FOUND, MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row, RowKind,
-    SEARCH_STEPS, SavedFp,
+    CodeChanges, CodeSeen, MAX_FOUND, MAX_MAPPINGS, Mapping, MappingTable, PAGE_SHIFT, PAGES, ROWS, Row,
+    RowKind, SEARCH_STEPS, SavedFp,
 };
 
-use jjleak_common::process::ImageId;
+use jjleak_common::process::{ImageId, ProcessRow};
 
 use crate::memory::top_bit;
 
@@ -17,9 +18,12 @@ const CACHE_ENTRIES: usize = 1024;
 /// Cache of rows by address, so that most frames need one lookup. Per CPU. A probe can be preempted between the two words of an
 /// entry by another one that writes the same entry: the key is stored as its XOR with the row, so that a torn entry matches no key.
 #[repr(C)]
-pub(crate) struct RowCache {
+pub(super) struct RowCache {
     entries: [[u64; 2]; CACHE_ENTRIES],
 }
+
+#[map]
+pub(super) static ROW_CACHE: PerCpuArray<RowCache> = PerCpuArray::with_max_entries(1, 0);
 
 /// All data for a lookup; pointers into map values.
 #[derive(Clone, Copy)]
@@ -192,4 +196,22 @@ pub(crate) unsafe fn mapping_at(table: *const MappingTable, address: u64) -> *co
 #[inline(always)]
 fn take_if_not_below(value: u64, start: u64, step: u64) -> u64 {
     step & top_bit(value.wrapping_sub(start)).wrapping_sub(1)
+}
+
+/// Changes of a process's code mappings.
+///
+/// # Safety
+/// `row` is a map value.
+#[inline(always)]
+pub(crate) unsafe fn changes(row: *const ProcessRow) -> CodeChanges {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let code = addr_of!((*row).code);
+        CodeChanges {
+            made: read_volatile(addr_of!((*code).made)),
+            replaced: read_volatile(addr_of!((*code).replaced)),
+            look: read_volatile(addr_of!((*code).look)),
+            disturbed: read_volatile(addr_of!((*code).disturbed)),
+        }
+    }
 }

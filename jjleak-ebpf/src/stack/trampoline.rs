@@ -4,25 +4,12 @@
 //! kernel keeps the original return address in the task's list of return instances, innermost first (include/linux/uprobes.h,
 //! `struct uprobe_task` and `struct return_instance`). The loader sets the offsets of their fields.
 
-use aya_ebpf::{
-    Global,
-    helpers::generated::{bpf_get_current_task, bpf_probe_read_kernel},
-};
+use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_probe_read_kernel};
 use core::{ffi::c_void, mem::MaybeUninit};
 
 use super::Walk;
 
-/// Offsets of fields in kernel structures; all 0 if unknown.
-#[unsafe(no_mangle)]
-static TASK_UTASK: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static UTASK_RETURN_INSTANCES: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static RETURN_INSTANCE_STACK: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static RETURN_INSTANCE_ADDRESS: Global<u64> = Global::new(0);
-#[unsafe(no_mangle)]
-static RETURN_INSTANCE_NEXT: Global<u64> = Global::new(0);
+use crate::constants::kernel_offset;
 
 /// Maximum number of return instances to skip: calls that ended without returning leave theirs behind.
 const MAX_SKIPPED: u32 = 16;
@@ -30,7 +17,7 @@ const MAX_SKIPPED: u32 = 16;
 /// Writes the original return address to the walk's instruction pointer, if a return probe has replaced its return slot.
 #[inline(always)]
 pub(super) fn resolve(walk: &mut Walk) {
-    if TASK_UTASK.load() == 0 || walk.after_call == 0 {
+    if kernel_offset!(task_utask) == 0 || walk.after_call == 0 {
         return;
     }
     let slot = walk.stack_pointer.wrapping_sub(8);
@@ -38,15 +25,15 @@ pub(super) fn resolve(walk: &mut Walk) {
     if instance == 0 {
         // SAFETY: has no preconditions.
         let task = unsafe { bpf_get_current_task() };
-        instance = kernel_word(task + TASK_UTASK.load())
-            .and_then(|utask| kernel_word(utask + UTASK_RETURN_INSTANCES.load()))
+        instance = kernel_word(task + kernel_offset!(task_utask))
+            .and_then(|utask| kernel_word(utask + kernel_offset!(utask_return_instances)))
             .unwrap_or(0);
     }
     let mut skipped = 0;
     while skipped < MAX_SKIPPED && instance != 0 {
-        let next = kernel_word(instance + RETURN_INSTANCE_NEXT.load()).unwrap_or(0);
-        if kernel_word(instance + RETURN_INSTANCE_STACK.load()) == Some(slot) {
-            if let Some(address) = kernel_word(instance + RETURN_INSTANCE_ADDRESS.load()) {
+        let next = kernel_word(instance + kernel_offset!(return_instance_next)).unwrap_or(0);
+        if kernel_word(instance + kernel_offset!(return_instance_stack)) == Some(slot) {
+            if let Some(address) = kernel_word(instance + kernel_offset!(return_instance_address)) {
                 walk.instruction_pointer = address;
             }
             walk.return_instance = next;

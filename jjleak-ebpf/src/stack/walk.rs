@@ -25,10 +25,10 @@ use super::{
     window::{self, word},
 };
 use crate::{
-    maps::{HINTS, MAPPINGS, PAGES, ROW_CACHE, ROWS},
+    maps::{HINTS, MAPPINGS, PAGES, ROWS},
     memory::opaque,
     registers::{Hit, Registers},
-    replacement, threads,
+    threads,
 };
 
 /// Maximum size of a frame: the default stack limit.
@@ -215,7 +215,7 @@ impl Known {
         let index = if of_image == image.0 as u64 { index as u32 } else { NO_MAPPINGS };
         let mut mappings = MAPPINGS.get_ptr(index)?;
         // SAFETY: both point into map values.
-        let holds = unsafe { replacement::changes(process).hold(&rows::seen(mappings)) };
+        let holds = unsafe { rows::changes(process).hold(&rows::seen(mappings)) };
         if !holds {
             mappings = MAPPINGS.get_ptr(NO_MAPPINGS)?;
         }
@@ -231,7 +231,7 @@ fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {
     Some(Tables {
         rows: ROWS.get_ptr(0)?.cast(),
         pages: PAGES.get_ptr(0)?.cast(),
-        cache: ROW_CACHE.get_ptr_mut(0)?,
+        cache: rows::ROW_CACHE.get_ptr_mut(0)?,
         mappings: known.mappings,
         scope: known.scope,
         generation: known.generation,

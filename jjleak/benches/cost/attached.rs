@@ -2,8 +2,9 @@
 
 use jjleak::allocators::{CallFollowing, Hints, Placement, Stepping, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Programs, Scope, Settings, Target};
-use jjleak::collect::{BlockFilter, Collector, Snapshot};
+use jjleak::collect::Collector;
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
+use jjleak::snapshot::{BlockFilter, Snapshot};
 use jjleak::unwind;
 use jjleak_common::process::ImageId;
 use jjleak_common::stage::Stage;
@@ -38,7 +39,7 @@ impl Attached {
         let mut attachment = Attachment::load(Settings { last_stage: stage, ..Settings::new(programs) })?;
         let slot = attachment.processes_mut().reserve()?.ok_or("no free process slot")?;
         let image = attachment.processes_mut().assign(slot, pid)?.ok_or("the process is already profiled")?;
-        let seen = attachment.begin_look(slot)?;
+        let seen = attachment.begin_scan(slot)?;
         let scope = Scope::Process { slot, thread: pid };
         let following = match sites {
             Sites::Chosen(following) => following,

@@ -7,7 +7,7 @@ use super::{
     exits::Follower,
     families::{self, MALLOC},
     located::Located,
-    site::{Placement, ProbeSite, Role},
+    site::{Placement, ProbePoint, ProbeSite, Role},
     symbols::Image,
 };
 
@@ -52,14 +52,14 @@ pub(super) fn probe_inside(
 /// The probe site of an instruction inside of a function.
 fn inside_site(function: &Located<'_>, site: cut::Site) -> ProbeSite {
     let cut::Site { step, inside, cfa_words, stepping } = site;
-    let role = match step {
-        cut::Step::Whole => Role::Given,
-        cut::Step::Note => Role::Noted,
-        cut::Step::Settle => Role::Exit,
+    let point = match step {
+        cut::Step::Whole => ProbePoint::Block,
+        cut::Step::Note => ProbePoint::Size,
+        cut::Step::Settle => ProbePoint::Exit,
     };
     ProbeSite {
         names: function.names.clone(),
-        role,
+        point,
         signature: families::NOTHING,
         placement: Placement {
             delta: i64::from(inside.distance).cast_unsigned(),

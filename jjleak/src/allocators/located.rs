@@ -7,7 +7,7 @@ use super::{
     families::{self, Held},
     named::{NamedAllocator, NamedFunction, Place},
     placement,
-    site::{ProbeSite, Role},
+    site::{ProbePoint, ProbeSite, Role},
     symbols::{Function, Image},
 };
 
@@ -88,7 +88,14 @@ impl Located<'_> {
         let Self { names, role, signature, function, .. } = self;
         let function_length = function.body.bytes().len() as u64;
         let placement = placement::place(function.body, role, signature, sealed);
-        ProbeSite { names, role, signature, placement, function_offset: function.offset, function_length }
+        ProbeSite {
+            names,
+            point: ProbePoint::Entry(role),
+            signature,
+            placement,
+            function_offset: function.offset,
+            function_length,
+        }
     }
 }
 

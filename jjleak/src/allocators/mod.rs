@@ -19,7 +19,7 @@ mod test_elf;
 
 pub use exits::Unproven;
 pub use named::{NamedAllocator, NamedFunction, Place, TableError, is_file};
-pub use site::{Placement, ProbeSite, Role, Stepping};
+pub use site::{Placement, ProbePoint, ProbeSite, Role, Stepping};
 
 use self::{
     exits::{Follower, FunctionExits, NO_RETURN},
@@ -122,7 +122,9 @@ impl ProfiledAllocator {
     /// One site of each function.
     pub fn functions(&self) -> impl Iterator<Item = &ProbeSite> {
         let mut seen = HashSet::new();
-        self.sites.iter().filter(move |site| site.role != Role::Exit && seen.insert(site.function_offset))
+        self.sites
+            .iter()
+            .filter(move |site| site.point != ProbePoint::Exit && seen.insert(site.function_offset))
     }
 }
 
@@ -299,7 +301,7 @@ fn is_described(described: &[Described], function: &Function<'_>) -> bool {
 fn exit_site(image: &Image<'_>, address: u64, names: Vec<String>) -> Option<ProbeSite> {
     Some(ProbeSite {
         names,
-        role: Role::Exit,
+        point: ProbePoint::Exit,
         signature: families::NOTHING,
         placement: Placement { delta: 0, cfa_words: 1, stepping: Stepping::SingleStep, inside: None },
         function_offset: image.offset_of(address)?,

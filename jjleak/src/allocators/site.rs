@@ -2,19 +2,13 @@
 
 use jjleak_common::cookie::{Inside, Signature};
 
-/// Effect of an allocator function on the accounting. Each role has one BPF program for its entry.
+/// Effect of an allocator function on the accounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// Allocates a block (`malloc`, `calloc`, `posix_memalign`).
     Allocate,
     /// Allocates a block or throws an exception (`operator new`): its exits are probed instead of its return.
     AllocateOrThrow,
-    /// An instruction inside an allocating function at which both the block and the requested size are known.
-    Given,
-    /// An instruction inside an allocating function at which the requested size is known; an [`Self::Exit`] follows.
-    Noted,
-    /// An instruction with which functions that may throw return, or at which the block of a [`Self::Noted`] call is known.
-    Exit,
     /// Replaces a block by another (`realloc`).
     Resize,
     /// Resizes a block in place and returns its real size (jemalloc's `xallocx`).
@@ -40,13 +34,34 @@ impl Role {
     }
 }
 
+/// What is known when a probe fires. Each variant has one BPF program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProbePoint {
+    /// The arguments of a function: it begins.
+    Entry(Role),
+    /// The block and the requested size: an instruction inside an allocating function.
+    Block,
+    /// The requested size: an instruction inside an allocating function; an [`Self::Exit`] follows.
+    Size,
+    /// The block: an instruction with which functions that may throw return, or one that follows a [`Self::Size`].
+    Exit,
+}
+
+impl ProbePoint {
+    /// Returns true if the result of the call matters: a return probe is armed at the same site.
+    #[must_use]
+    pub const fn probes_return(self) -> bool {
+        matches!(self, Self::Entry(role) if role.probes_return())
+    }
+}
+
 /// An allocator function in a file, with the instruction chosen for its probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeSite {
     /// Names of the function: aliases share one site.
     pub names: Vec<String>,
-    /// Effect on the accounting.
-    pub role: Role,
+    /// What is known there.
+    pub point: ProbePoint,
     /// Meaning of the arguments.
     pub signature: Signature,
     /// The chosen instruction.

@@ -74,7 +74,7 @@ fn a_function_of_unknown_size_is_probed_at_its_entry() {
         let symbols = ["malloc", "gnu_get_libc_version"].map(|name| function(name, 6, 1));
         let symbols: Vec<_> = symbols.into_iter().chain([function("free", 0, size)]).collect();
         let glibc = only(&test_elf::elf(&code, &symbols), "glibc");
-        glibc.sites.iter().find(|site| site.role == Role::Free).unwrap().placement.delta
+        glibc.sites.iter().find(|site| site.point == ProbePoint::Entry(Role::Free)).unwrap().placement.delta
     };
 
     assert_eq!(free_at(7), 3);
@@ -162,7 +162,7 @@ fn assert_site_is_reached_from_the_entry(file: &[u8], site: &ProbeSite) {
         ),
         Stepping::SingleStep => assert_eq!(site.placement.delta, 0),
     }
-    assert!(!site.role.probes_return() || site.placement.cfa_words == 1, "{:?}", site.names);
+    assert!(!site.point.probes_return() || site.placement.cfa_words == 1, "{:?}", site.names);
 }
 
 #[test]

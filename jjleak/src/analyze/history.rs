@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::judge::{Before, OLD};
-use crate::collect::Timeline;
 use crate::fast_map::{FastMap, FastSet};
 use crate::profile::{Basis, Profile, Totals, Verdict};
+use crate::snapshot::Timeline;
 use assessment::{Assessment, Judged, worst_first};
 use known::KnownStacks;
 use series::Series;

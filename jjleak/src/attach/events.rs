@@ -1,20 +1,18 @@
 //! Individual allocations and frees, as reported by the kernel side.
 
-use std::ptr;
-
-use aya::maps::{MapData, RingBuf};
 use jjleak_common::trace::Event;
 use tokio::io::unix::AsyncFd;
 
 use super::Error;
+use super::ring::Ring;
 
 /// Stream of these events.
 pub struct Events {
-    ring: AsyncFd<RingBuf<MapData>>,
+    ring: AsyncFd<Ring<Event>>,
 }
 
 impl Events {
-    pub(super) fn new(ring: RingBuf<MapData>) -> Result<Self, Error> {
+    pub(super) fn new(ring: Ring<Event>) -> Result<Self, Error> {
         // SAFETY: a ring buffer owns its descriptor and never replaces it.
         let ring = unsafe { AsyncFd::register(ring) }.map_err(|error| Error::Map(error.into()))?;
         Ok(Self { ring })
@@ -32,11 +30,8 @@ impl Events {
         const MOST: usize = jjleak_common::trace::RING_BYTES as usize / size_of::<Event>();
         let ring = self.ring.get_mut();
         for _ in 0..MOST {
-            let Some(item) = ring.next() else { break };
-            if item.len() >= size_of::<Event>() {
-                // SAFETY: the item has enough bytes, and every bit pattern is a valid event.
-                each(unsafe { ptr::read_unaligned(item.as_ptr().cast()) });
-            }
+            let Some(event) = ring.next() else { break };
+            each(event);
         }
     }
 }

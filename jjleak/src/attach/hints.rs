@@ -7,13 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aya::maps::{MapData, RingBuf};
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::unwind::{CodeFile, Hint, ProgramBegun};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
 use super::Error;
+use super::ring::Ring;
 use super::unwind_tables::MINOR_BITS;
 use crate::processes::{FileId, FileVersion};
 
@@ -25,15 +25,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stream of hints.
 pub struct Hints {
-    ring: AsyncFd<RingBuf<MapData>>,
-    programs: RingBuf<MapData>,
+    ring: AsyncFd<Ring<Hint>>,
+    programs: Ring<ProgramBegun>,
     not_before: Instant,
     pause: Duration,
 }
 
 /// Content of the pending hints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct PendingHints {
     /// Processes to scan.
     pub slots: BTreeSet<ProcessSlot>,
     /// Code that they map, as far as reported.
@@ -71,29 +71,29 @@ pub struct MappedCode {
 }
 
 impl Hints {
-    pub(super) fn new(ring: RingBuf<MapData>, programs: RingBuf<MapData>) -> Result<Self, Error> {
+    pub(super) fn new(ring: Ring<Hint>, programs: Ring<ProgramBegun>) -> Result<Self, Error> {
         // SAFETY: a ring buffer owns its descriptor and never replaces it.
         let ring = unsafe { AsyncFd::register(ring) }.map_err(|error| Error::Map(error.into()))?;
         Ok(Self { ring, programs, not_before: Instant::now(), pause: SHORTEST_PAUSE })
     }
 
     /// Waits for hints. Cancel-safe.
-    pub async fn wait(&mut self) -> Told {
+    pub async fn wait(&mut self) -> PendingHints {
         sleep_until(self.not_before).await;
         // An error means that the runtime is shutting down.
-        let Ok(mut guard) = self.ring.readable_mut().await else { return Told::default() };
-        let told = take(guard.get_inner_mut(), &mut self.programs);
+        let Ok(mut guard) = self.ring.readable_mut().await else { return PendingHints::default() };
+        let hints = take(guard.get_inner_mut(), &mut self.programs);
         guard.clear_ready();
-        told
+        hints
     }
 
     /// Takes the pending hints.
-    pub fn take(&mut self) -> Told {
+    pub fn take(&mut self) -> PendingHints {
         take(self.ring.get_mut(), &mut self.programs)
     }
 
     /// Reports that the last hint led to something new. Returns the pending hints, which may predate it.
-    pub fn was_right(&mut self) -> Told {
+    pub fn was_right(&mut self) -> PendingHints {
         self.pause = SHORTEST_PAUSE;
         self.take()
     }
@@ -105,31 +105,21 @@ impl Hints {
     }
 }
 
-fn take(ring: &mut RingBuf<MapData>, programs: &mut RingBuf<MapData>) -> Told {
-    let mut told = Told::default();
-    while let Some(bytes) = ring.next() {
-        // SAFETY: the size is that of a hint, which has integers only, so all bytes are valid.
-        let hint = (bytes.len() == size_of::<Hint>())
-            .then(|| unsafe { bytes.as_ptr().cast::<Hint>().read_unaligned() });
-        if let Some(hint) = hint {
-            told.slots.extend(u16::try_from(hint.slot).map(ProcessSlot));
-            let code = mapped_code(&hint);
-            // Hints for the same code repeat until it is known.
-            told.code.extend(code.filter(|code| !told.code.contains(code)));
-        }
+fn take(ring: &mut Ring<Hint>, programs: &mut Ring<ProgramBegun>) -> PendingHints {
+    let mut hints = PendingHints::default();
+    while let Some(hint) = ring.next() {
+        hints.slots.extend(u16::try_from(hint.slot).map(ProcessSlot));
+        let code = mapped_code(&hint);
+        // Hints for the same code repeat until it is known.
+        hints.code.extend(code.filter(|code| !hints.code.contains(code)));
     }
     // Read after the hints: each program start is reported before its hint.
-    while let Some(bytes) = programs.next() {
-        // SAFETY: the size is that of the structure, which has integers only.
-        let begun = (bytes.len() == size_of::<ProgramBegun>())
-            .then(|| unsafe { bytes.as_ptr().cast::<ProgramBegun>().read_unaligned() });
-        if let Some(begun) = begun {
-            let program = begun_program(&begun);
-            told.slots.insert(program.image.slot());
-            told.programs.push(program);
-        }
+    while let Some(begun) = programs.next() {
+        let program = begun_program(&begun);
+        hints.slots.insert(program.image.slot());
+        hints.programs.push(program);
     }
-    told
+    hints
 }
 
 fn mapped_code(hint: &Hint) -> Option<MappedCode> {

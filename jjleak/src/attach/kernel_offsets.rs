@@ -1,6 +1,6 @@
-//! Passes offsets of fields in this kernel's structures to the BPF object. Unknown offsets are 0; the log states what is lost.
+//! Offsets of fields in this kernel's structures, for the BPF programs. Unknown offsets are 0; the log states what is lost.
 
-use aya::EbpfLoader;
+use jjleak_common::settings::KernelOffsets as Fields;
 
 use super::kernel_types::{
     BreakOffsets, Btf, KernelTypes, MappingOffsets, NamespaceOffsets, ProgramOffsets, ReturnInstanceOffsets,
@@ -35,50 +35,40 @@ impl KernelOffsets {
         })
     }
 
-    /// Returns true if processes can be identified.
-    pub(super) const fn knows_tasks(&self) -> bool {
-        self.task.tgid != 0
-    }
-
-    /// Sets the object's globals.
-    pub(super) fn apply<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
-        let Self { returns, mapping, program, task, breaks, .. } = self;
-        let ProgramOffsets { file, path, namespaces } = program;
-        let NamespaceOffsets { task_namespaces, mount_namespace, number } = namespaces;
-        // Either is sufficient to find a process's memory map.
-        let mm = if task.mm == 0 { &breaks.task_mm } else { &task.mm };
-        let globals = [
-            ("TASK_UTASK", &returns.task_utask),
-            ("UTASK_RETURN_INSTANCES", &returns.utask_return_instances),
-            ("RETURN_INSTANCE_STACK", &returns.stack),
-            ("RETURN_INSTANCE_ADDRESS", &returns.address),
-            ("RETURN_INSTANCE_NEXT", &returns.next),
-            ("TASK_THREAD_POINTER", &self.thread_pointer),
-            ("VMA_START", &mapping.vma_start),
-            ("VMA_END", &mapping.vma_end),
-            ("VMA_FLAGS", &mapping.vma_flags),
-            ("VMA_PAGE_OFFSET", &mapping.vma_page_offset),
-            ("VMA_FILE", &mapping.vma_file),
-            ("FILE_INODE", &mapping.file_inode),
-            ("INODE_NUMBER", &mapping.inode_number),
-            ("INODE_SUPER", &mapping.inode_super),
-            ("INODE_CHANGED_S", &mapping.inode_changed_s),
-            ("INODE_CHANGED_NS", &mapping.inode_changed_ns),
-            ("UNMAPPED_AREA_LENGTH", &mapping.unmapped_area_length),
-            ("SUPER_DEVICE", &mapping.super_device),
-            ("PROGRAM_FILE", file),
-            ("PROGRAM_PATH", path),
-            ("TASK_NAMESPACES", task_namespaces),
-            ("MOUNT_NAMESPACE", mount_namespace),
-            ("MOUNT_NAMESPACE_NUMBER", number),
-            ("TASK_TGID", &task.tgid),
-            ("TASK_MM", mm),
-            ("MM_BRK", &breaks.mm_brk),
-            ("TASK_SIGNAL", &task.signal),
-            ("SIGNAL_LIVE", &task.signal_live),
-        ];
-        for (name, offset) in globals {
-            loader.override_global(name, offset, true);
+    /// The offsets as the BPF programs use them.
+    pub(super) const fn fields(&self) -> Fields {
+        let Self { returns, thread_pointer, mapping, program, task, breaks } = self;
+        let NamespaceOffsets { task_namespaces, mount_namespace, number } = program.namespaces;
+        Fields {
+            task_utask: returns.task_utask,
+            utask_return_instances: returns.utask_return_instances,
+            return_instance_stack: returns.stack,
+            return_instance_address: returns.address,
+            return_instance_next: returns.next,
+            task_thread_pointer: *thread_pointer,
+            vma_start: mapping.vma_start,
+            vma_end: mapping.vma_end,
+            vma_flags: mapping.vma_flags,
+            vma_page_offset: mapping.vma_page_offset,
+            vma_file: mapping.vma_file,
+            file_inode: mapping.file_inode,
+            inode_number: mapping.inode_number,
+            inode_super: mapping.inode_super,
+            inode_changed_s: mapping.inode_changed_s,
+            inode_changed_ns: mapping.inode_changed_ns,
+            super_device: mapping.super_device,
+            unmapped_area_length: mapping.unmapped_area_length,
+            program_file: program.file,
+            program_path: program.path,
+            task_namespaces,
+            mount_namespace,
+            mount_namespace_number: number,
+            task_tgid: task.tgid,
+            // Either is sufficient to find a process's memory map.
+            task_mm: if task.mm == 0 { breaks.task_mm } else { task.mm },
+            task_signal: task.signal,
+            signal_live: task.signal_live,
+            mm_brk: breaks.mm_brk,
         }
     }
 }

@@ -6,12 +6,12 @@
 use std::error::Error as _;
 use std::os::fd::{AsRawFd, RawFd};
 
-use aya::maps::{MapData, RingBuf};
 use aya::programs::{FEntry, FExit, Program, RawTracePoint};
 use aya::{Btf, Ebpf};
 use jjleak_common::mapping::{Event, RING_BYTES};
 
 use super::Error;
+use super::ring::Ring;
 
 /// The kernel's functions for the system calls on x86-64 (`__SYSCALL_DEFINEx` in `arch/x86/include/asm/syscall_wrapper.h`), with
 /// the programs at their entry and exit.
@@ -27,7 +27,7 @@ const MAX_TAKEN: usize = RING_BYTES as usize / size_of::<Event>();
 
 /// Stream of these events.
 pub struct MappingEvents {
-    ring: RingBuf<MapData>,
+    ring: Ring<Event>,
 }
 
 /// Result of taking events.
@@ -40,7 +40,7 @@ pub enum Drained {
 }
 
 impl MappingEvents {
-    pub(super) const fn new(ring: RingBuf<MapData>) -> Self {
+    pub(super) const fn new(ring: Ring<Event>) -> Self {
         Self { ring }
     }
 
@@ -53,19 +53,11 @@ impl MappingEvents {
     /// Takes the pending events in order.
     pub fn take(&mut self, mut each: impl FnMut(&Event)) -> Drained {
         for _ in 0..MAX_TAKEN {
-            let Some(bytes) = self.ring.next() else { return Drained::Empty };
-            if let Some(event) = decode(&bytes) {
-                each(&event);
-            }
+            let Some(event) = self.ring.next() else { return Drained::Empty };
+            each(&event);
         }
         Drained::Enough
     }
-}
-
-/// Decodes an event of the ring buffer; `None` for anything else.
-fn decode(bytes: &[u8]) -> Option<Event> {
-    // SAFETY: the size is that of an event, which has integers only, so all bytes are valid.
-    (bytes.len() == size_of::<Event>()).then(|| unsafe { bytes.as_ptr().cast::<Event>().read_unaligned() })
 }
 
 /// Attaches the programs. They report nothing about processes that are not armed.

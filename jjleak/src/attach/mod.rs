@@ -8,6 +8,7 @@ mod error;
 mod events;
 mod file_records;
 mod hints;
+mod hooks;
 mod kernel_log;
 mod kernel_offsets;
 mod kernel_types;
@@ -17,6 +18,7 @@ mod object;
 mod preflight;
 mod probes;
 mod process_table;
+mod ring;
 mod trial;
 mod unwind_tables;
 
@@ -37,6 +39,7 @@ use crate::allocators::ProbeSite;
 use crate::processes::{FileVersion, Pid};
 use crate::unwind::VerifiedRows;
 use probes::Probes;
+use ring::Ring;
 use unwind_tables::UnwindTables;
 
 pub use calibration::{Calibration, Traps};
@@ -44,7 +47,8 @@ pub use error::Error;
 pub(crate) use error::is_missing_key;
 pub use events::Events;
 pub use file_records::{FileRecord, FileRecords, Recorded, RecordedFile};
-pub use hints::{BegunProgram, Hints, MappedCode, Told};
+pub use hints::{BegunProgram, Hints, MappedCode, PendingHints};
+pub use jjleak_common::settings::SizeFilter;
 pub(crate) use mapped::Mapped;
 pub use mapping_events::{Drained, MappingEvents};
 pub use object::{Capacity, Following, Settings};
@@ -78,21 +82,6 @@ pub enum Programs {
     KernelStacks,
     /// Programs that repeat a single step of the accounting, to measure its cost.
     Steps(Step),
-}
-
-/// Range of sizes to account for, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SizeFilter {
-    /// Minimum, inclusive.
-    pub min: u64,
-    /// Maximum, inclusive.
-    pub max: u64,
-}
-
-impl Default for SizeFilter {
-    fn default() -> Self {
-        Self { min: 0, max: u64::MAX }
-    }
 }
 
 /// Processes whose calls are reported by the probes at a site.
@@ -290,7 +279,7 @@ impl Attachment {
         self.tables.forget_generated(slot);
     }
 
-    /// Sets all code mappings of a program image for the unwinder, as of the scan `seen` ([`Self::begin_look`]); returns the
+    /// Sets all code mappings of a program image for the unwinder, as of the scan `seen` ([`Self::begin_scan`]); returns the
     /// number of mappings that did not fit.
     pub fn set_code(&mut self, image: ImageId, code: &[CodeMapping], seen: CodeSeen) -> Result<usize, Error> {
         let slot = image.slot();
@@ -302,11 +291,11 @@ impl Attachment {
 
     /// Begins a scan of a process's mappings; the result is passed to [`Self::set_code`] together with the mappings. Invalidates
     /// outdated mappings in the unwinder now, because a disturbed scan is detectable only until the next one.
-    pub fn begin_look(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
+    pub fn begin_scan(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
         if !self.holds_code(slot)? {
             self.processes.void_mappings(slot)?;
         }
-        self.processes.begin_look(slot)
+        self.processes.begin_scan(slot)
     }
 
     /// Returns true if the unwinder's mappings of a process are up to date: none of the code has been replaced since.
@@ -317,17 +306,17 @@ impl Attachment {
 
     /// Hints from the kernel side about processes to scan. Can be called once. Requires a running tokio runtime.
     pub fn hints(&mut self) -> Result<Hints, Error> {
-        Hints::new(self.ring(names::HINTS)?, self.ring(names::PROGRAMS)?)
+        Hints::new(Ring::new(self.ring(names::HINTS)?), Ring::new(self.ring(names::PROGRAMS)?))
     }
 
     /// Mapping events of the kernel side, if the settings request them. Can be called once.
     pub fn mapping_events(&mut self) -> Result<MappingEvents, Error> {
-        Ok(MappingEvents::new(self.ring(names::MAPPING_EVENTS)?))
+        Ok(MappingEvents::new(Ring::new(self.ring(names::MAPPING_EVENTS)?)))
     }
 
     /// Individual allocations and frees, if the [`Settings`] request them. Can be called once. Requires a running tokio runtime.
     pub fn events(&mut self) -> Result<Events, Error> {
-        Events::new(self.ring(names::EVENTS)?)
+        Events::new(Ring::new(self.ring(names::EVENTS)?))
     }
 
     /// Settings of the loaded object.

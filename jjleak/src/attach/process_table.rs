@@ -315,7 +315,7 @@ impl ProcessTable {
     }
 
     /// Begins a scan of a process's mappings; returns the state that a table made from the scan reflects.
-    pub(super) fn begin_look(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
+    pub(super) fn begin_scan(&self, slot: ProcessSlot) -> Result<CodeSeen, Error> {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for writing, and only this side writes the number of scans.
         unsafe {

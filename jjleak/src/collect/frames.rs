@@ -8,8 +8,8 @@ use jjleak_common::process::{COMM_BYTES, ImageId};
 use jjleak_common::stack::{MAX_FRAMES, StackFrame, StackRecord, StackStatus};
 use jjleak_common::unwind::MAX_FOUND;
 
-use super::RawStack;
 use super::threads::Threads;
+use crate::snapshot::RawStack;
 
 /// Received frames, by row of the stack table.
 pub(super) struct Frames {

@@ -7,8 +7,9 @@ use jjleak_common::counter::Counter;
 use jjleak_common::live::Record;
 
 use super::snapshots::merge_rows;
-use super::{Cohorts, Collector, LiveBlocks, RawStack, Snapshot, StackUse, stacks, sums};
+use super::{Collector, stacks};
 use crate::mappings::{Allocated, TrackedMappings};
+use crate::snapshot::{Cohorts, LiveBlocks, RawStack, Snapshot, StackUse, sums};
 
 impl Collector {
     /// Adds the mappings of a snapshot's image to it, except those made by allocator code, whose blocks are

@@ -1,6 +1,6 @@
 //! Reads the kernel side's tables.
 //!
-//! In: an [`Attachment`]. Out: a [`Snapshot`] per process: live blocks summed by stack, cumulative counters,
+//! In: an [`Attachment`]. Out: a [`Snapshot`](crate::snapshot::Snapshot) per process: live blocks summed by stack, cumulative counters,
 //! losses. The tables are read through `mmap`, without a system call per entry and without stopping anything.
 
 mod counters;
@@ -11,15 +11,12 @@ mod mappings;
 mod snapshots;
 mod spill;
 mod stacks;
-mod sums;
 mod threads;
-mod timeline;
 mod timelines;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 
 use aya::maps::HashMap as BpfHashMap;
 use jjleak_common::counter::{Counter, CounterRow};
@@ -28,92 +25,14 @@ use jjleak_common::live::{LiveSet, Record};
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
-use jjleak_common::stack::{StackFrame, StackRow, StackStatus, StackTotals, lost_row};
-use jjleak_common::unwind::MAX_FOUND;
+use jjleak_common::stack::{StackRow, StackTotals, lost_row};
 
 use crate::attach::{Attachment, Error, Mapped, Settings, now_ns};
 use crate::sample_windows::Windows;
+use crate::snapshot::{RawStack, Thread};
 use frames::Frames;
 use timelines::Timelines;
 use windows::WindowSums;
-
-pub use sums::{Block, Cohort, Cohorts, LiveBlocks};
-pub use threads::Thread;
-pub use timeline::{MAX_INSTANTS, Timeline};
-
-/// A process's accounting at one instant.
-///
-/// The tables are read while the target runs. Blocks allocated after the instant are excluded; blocks freed
-/// after it are logged until they have been read. A block is in the snapshot if its allocation had returned
-/// by the instant and its free had not begun. A call that runs at that very instant may count either way.
-/// While a `realloc` runs, the old block is present; in the fraction of a microsecond in which its outcome is
-/// recorded, a snapshot can show both blocks, or neither if the address stays the same.
-///
-/// Cumulative sums are read one by one right after the instant, before the blocks: they can be ahead by the
-/// allocations of these microseconds. Counters are read last. The sums of a [`Settings::combined`] run have
-/// no common instant.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Snapshot {
-    /// The instant, in nanoseconds of `CLOCK_MONOTONIC`.
-    pub taken_ns: u64,
-    /// Instants between the cohorts of blocks; the last is this snapshot's. Each image has its own: see
-    /// [`Collector::divide_at`]. Empty if blocks are not divided.
-    pub instants_ns: Arc<[u64]>,
-    /// Blocks allocated after this are not shown.
-    pub youngest_ns: u64,
-    /// Maximum number of blocks listed per stack.
-    pub blocks_per_stack: usize,
-    /// Estimated variances of the number and bytes of live blocks of all images in the snapshot, if they were
-    /// counted in windows.
-    pub live_variance: Option<(f64, f64)>,
-    /// The program image.
-    pub image: ImageId,
-    /// All stacks of the image that have allocated, with their rows in the kernel's table, in the order of
-    /// rows.
-    pub stacks: Vec<(u32, StackUse)>,
-    /// All counters of the kernel side.
-    pub counters: BTreeMap<Counter, u64>,
-}
-
-/// Allocations of one stack.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StackUse {
-    /// Hash over its addresses; 0 for allocations without a stack.
-    pub hash: u64,
-    /// Live blocks.
-    pub live: LiveBlocks,
-    /// Live blocks by time of allocation: the cohorts with live blocks, in the order of intervals. Empty if
-    /// ages are unknown.
-    pub cohorts: Cohorts,
-    /// Number of blocks allocated since accounting began.
-    pub allocated_objects: u64,
-    /// Bytes requested by them.
-    pub allocated_bytes: u64,
-    /// The largest live blocks, as many as the [`BlockFilter`] asks for.
-    pub blocks: Vec<Block>,
-}
-
-/// Which blocks a snapshot shows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BlockFilter {
-    /// Minimum age in nanoseconds.
-    pub older_ns: u64,
-    /// Maximum number of blocks listed per stack.
-    pub blocks_per_stack: usize,
-}
-
-/// Addresses of one stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RawStack {
-    /// How the walk ended.
-    pub status: StackStatus,
-    /// Mappings that the kernel side found by itself; frames refer to them by their layer.
-    pub found: [u64; MAX_FOUND],
-    /// [Identity](jjleak_common::stack::thread_identity) of the thread; 0 if threads are not distinguished.
-    pub thread: u64,
-    /// Leaf first: the probe site, then return addresses or [`jjleak_common::stack::InterpretedFrame`]s.
-    pub frames: Vec<StackFrame>,
-}
 
 /// Reads the tables of an attachment.
 pub struct Collector {

@@ -8,12 +8,12 @@ use jjleak_common::names;
 use jjleak_common::process::ImageId;
 
 use super::live::Blocks;
-use super::sums::{self, Live, Selection, Sum};
-use super::timeline::Timeline;
 use super::timelines::Places;
-use super::{BlockFilter, Collector, Snapshot, StackUse, counters, freed, spill, stacks, windows};
+use super::{Collector, counters, freed, spill, stacks, windows};
 use crate::attach::{Attachment, Error, now_ns};
 use crate::fast_map::fast_map;
+use crate::snapshot::sums::{self, Live, Selection, Sum};
+use crate::snapshot::{BlockFilter, Snapshot, StackUse, Timeline};
 
 impl Collector {
     /// Takes snapshots of these images, all of the same instant.
@@ -193,8 +193,8 @@ pub(super) fn merge_rows(mut stacks: Vec<(u32, StackUse)>, blocks_per_stack: usi
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cohorts, LiveBlocks};
     use super::*;
+    use crate::snapshot::{Cohorts, LiveBlocks};
 
     #[test]
     fn a_stack_with_two_rows_is_one_stack_and_what_has_no_stack_is_not_merged() {

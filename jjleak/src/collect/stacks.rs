@@ -8,10 +8,10 @@ use jjleak_common::process::{ImageId, ProcessSlot};
 use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::{FIRST_ROW, StackRow, StackTotals, lost_row};
 
-use super::sums::rounded;
-use super::{LiveBlocks, StackUse};
 use crate::attach::{Images, Mapped};
 use crate::fast_map::FastMap;
+use crate::snapshot::sums::rounded;
+use crate::snapshot::{LiveBlocks, StackUse};
 
 /// All used rows of each of these images, in order.
 pub(super) fn read(

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jjleak_common::process::{ImageId, MAX_PROCESSES};
 
-use super::timeline::{Intervals, Timeline};
+use crate::snapshot::Timeline;
+use crate::snapshot::timeline::Intervals;
 
 /// Timelines of images.
 #[derive(Debug, Default)]

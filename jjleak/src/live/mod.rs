@@ -67,7 +67,7 @@ impl Observer for Live {
     }
 
     fn begin_snapshot(&mut self) {
-        self.viewer.iter_mut().for_each(Viewer::begin_look);
+        self.viewer.iter_mut().for_each(Viewer::begin_snapshot);
     }
 
     fn pace(&self) -> Pace {

@@ -29,7 +29,7 @@ use crate::top::{About, Cost, Request, Top};
 const LARGEST_SHARE: f64 = 0.018;
 /// Number of snapshots over which their cost is averaged. Some also process remembered data and are more expensive; they recur
 /// within this number.
-const LOOKS: usize = 16;
+const SNAPSHOTS: usize = 16;
 /// Time for which ended processes are shown if processes come and go.
 const ENDED_FOR: SignedDuration = SignedDuration::from_mins(1);
 /// Time for which a notice hides losses and cost, unless a key is pressed before.
@@ -79,7 +79,7 @@ pub(super) enum Leave {
 }
 
 /// The profiles of a snapshot.
-pub(super) struct Look {
+pub(super) struct TimedSnapshot {
     pub(super) profiles: Vec<Profile>,
     /// CPU time of jjleak on all cores at the start and at the end of the snapshot, in seconds.
     pub(super) began: Option<f64>,
@@ -102,7 +102,7 @@ impl LiveView {
             meter: Meter::new(),
             interval,
             noticed: Noticed::default(),
-            spent: VecDeque::with_capacity(LOOKS),
+            spent: VecDeque::with_capacity(SNAPSHOTS),
             pause: None,
             plan,
             time_zone,
@@ -112,7 +112,7 @@ impl LiveView {
     }
 
     /// Shows the profiles of a snapshot.
-    pub(super) fn show(&mut self, Look { profiles, began, done }: Look) -> io::Result<()> {
+    pub(super) fn show(&mut self, TimedSnapshot { profiles, began, done }: TimedSnapshot) -> io::Result<()> {
         let cpu = self.meter.read();
         let begin = cpu_seconds();
         if self.plan.forgets_ended {
@@ -121,7 +121,7 @@ impl LiveView {
         self.top.update(profiles, Cost { cpu });
         // The work of the session between the snapshot and this call counts for neither.
         if let Some(((began, done), (begin, end))) = began.zip(done).zip(begin.zip(cpu_seconds())) {
-            self.spent.truncate(LOOKS - 1);
+            self.spent.truncate(SNAPSHOTS - 1);
             self.spent.push_front(done - began + end - begin);
         }
         self.pause = pause(usual(&self.spent), self.interval);
@@ -151,7 +151,7 @@ impl LiveView {
             return Ok(());
         }
         self.top.end();
-        self.show(Look { profiles: Vec::new(), began: None, done: None })
+        self.show(TimedSnapshot { profiles: Vec::new(), began: None, done: None })
     }
 
     /// Handles keys until the user leaves or the terminal is gone. Can be dropped and called again.
@@ -180,11 +180,11 @@ impl LiveView {
         match self.top.press(key) {
             Some(Request::Leave) => return Ok(false),
             Some(Request::Export) => {
-                let told = match self.export() {
+                let notice = match self.export() {
                     Ok(path) => format!("wrote {}", path.display()),
                     Err(error) => format!("not written: {}", chain(&error)),
                 };
-                self.top.notify(&told);
+                self.top.notify(&notice);
                 self.noticed.comes(Instant::now());
             }
             Some(Request::Suspend) => {
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_dear_look_is_no_reason_to_rest_and_several_are() {
+    fn a_single_expensive_snapshot_is_no_reason_to_rest_and_several_are() {
         let usual = |spent: &[f64]| usual(&spent.iter().copied().collect());
         let is = |is: f64, expected: f64| assert!((is - expected).abs() < 1e-9, "{is} is not {expected}");
         is(usual(&[]), 0.);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn dear_looks_are_rare_ones_and_cheap_ones_keep_the_interval() {
+    fn expensive_snapshots_are_rare_ones_and_cheap_ones_keep_the_interval() {
         let second = Duration::from_secs(1);
         assert_eq!(pause(0.017, second), None);
         assert_eq!(pause(0.09, second), Some(Duration::from_secs(5)));

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 
-use super::view::{Leave, LiveView, Look, ViewPlan, cpu_seconds};
+use super::view::{Leave, LiveView, TimedSnapshot, ViewPlan, cpu_seconds};
 use crate::notices;
 use crate::profile::Profile;
 use crate::top::About;
@@ -21,9 +21,9 @@ use crate::top::About;
 const MAX_WAITING: usize = 16;
 
 /// Messages to the view.
-enum Told {
+enum Message {
     /// Profiles of a snapshot.
-    Look(Look),
+    Snapshot(TimedSnapshot),
     /// Last profiles of ended processes.
     Ended(Vec<Profile>),
     /// Nothing is left to profile.
@@ -33,19 +33,19 @@ enum Told {
 /// The session's handle of the live view.
 pub(super) struct Viewer {
     /// `None` if the view was closed.
-    told: Option<Sender<Told>>,
+    messages: Option<Sender<Message>>,
     /// Completes when the view ends.
     left: Option<oneshot::Receiver<()>>,
     /// Time until the next snapshot, as the view requests it.
     pause: Arc<Mutex<Option<Duration>>>,
-    look_began: Option<f64>,
+    began: Option<f64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Viewer {
     /// Takes over the terminal.
     pub(super) fn open(about: About, plan: ViewPlan) -> io::Result<Self> {
-        let (told, to_show) = channel(MAX_WAITING);
+        let (messages, to_show) = channel(MAX_WAITING);
         let (opened, is_open) = mpsc::channel();
         let (leaves, left) = oneshot::channel();
         let pause = Arc::new(Mutex::new(None));
@@ -61,7 +61,7 @@ impl Viewer {
         };
         let thread = thread::Builder::new().name("view".to_owned()).spawn(run)?;
         let viewer =
-            Self { told: Some(told), left: Some(left), pause, look_began: None, thread: Some(thread) };
+            Self { messages: Some(messages), left: Some(left), pause, began: None, thread: Some(thread) };
         match is_open.recv() {
             Ok(outcome) => outcome.map(|()| viewer),
             Err(_) => Err(io::Error::other("its thread has ended")),
@@ -69,14 +69,14 @@ impl Viewer {
     }
 
     /// Announces a snapshot, which is shown when it is complete.
-    pub(super) fn begin_look(&mut self) {
-        self.look_began = cpu_seconds();
+    pub(super) fn begin_snapshot(&mut self) {
+        self.began = cpu_seconds();
     }
 
     /// Shows the profiles of a snapshot. Returns false if the view has ended.
     pub(super) fn show(&mut self, profiles: Vec<Profile>) -> bool {
-        let began = self.look_began.take();
-        self.tell(Told::Look(Look { profiles, began, done: cpu_seconds() }))
+        let began = self.began.take();
+        self.send(Message::Snapshot(TimedSnapshot { profiles, began, done: cpu_seconds() }))
     }
 
     /// Time until the next snapshot if that is longer than the interval.
@@ -87,12 +87,12 @@ impl Viewer {
     /// Keeps the last profiles of ended processes.
     pub(super) fn show_ended(&self, profiles: &[Profile]) {
         // The end of the view is noticed when the next snapshot is shown.
-        let _ = self.tell(Told::Ended(profiles.to_vec()));
+        let _ = self.send(Message::Ended(profiles.to_vec()));
     }
 
     /// Announces that there is nothing left to profile. Returns true if the view is open.
     pub(super) fn end(&self) -> bool {
-        self.tell(Told::End)
+        self.send(Message::End)
     }
 
     /// Waits until the user leaves. Can be dropped and called again.
@@ -107,15 +107,15 @@ impl Viewer {
         }
     }
 
-    fn tell(&self, what: Told) -> bool {
-        let Some(told) = &self.told else { return false };
+    fn send(&self, what: Message) -> bool {
+        let Some(messages) = &self.messages else { return false };
         // A stopped terminal (Ctrl-S) misses the messages for which there is no room.
-        !matches!(told.try_send(what), Err(TrySendError::Closed(_)))
+        !matches!(messages.try_send(what), Err(TrySendError::Closed(_)))
     }
 
     /// Restores the terminal.
     pub(super) fn close(&mut self) {
-        self.told = None;
+        self.messages = None;
         if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
             && !thread::panicking()
         {
@@ -135,7 +135,7 @@ impl Drop for Viewer {
 fn run(
     about: About,
     plan: ViewPlan,
-    mut to_show: Receiver<Told>,
+    mut to_show: Receiver<Message>,
     pause: &Mutex<Option<Duration>>,
     opened: &mpsc::Sender<io::Result<()>>,
 ) -> io::Result<()> {
@@ -148,13 +148,13 @@ fn run(
             let shown = tokio::select! {
                 biased;
                 why = view.leaving() => break why,
-                told = to_show.recv() => match told {
-                    Some(Told::Look(look)) => view.show(look),
-                    Some(Told::Ended(profiles)) => {
+                message = to_show.recv() => match message {
+                    Some(Message::Snapshot(snapshot)) => view.show(snapshot),
+                    Some(Message::Ended(profiles)) => {
                         view.show_ended(&profiles);
                         Ok(())
                     }
-                    Some(Told::End) => view.end(),
+                    Some(Message::End) => view.end(),
                     None => break Leave::IsWanted,
                 },
             };

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use jjleak_common::mapping::{Call, Event, MAP_FIXED, MappingKinds, flag};
+use jjleak_common::settings::SizeFilter;
 
-use crate::attach::SizeFilter;
 use ranges::{Allocation, Piece, Ranges};
 
 /// Page size of x86-64.

@@ -8,8 +8,7 @@ use jjleak_common::counter::{Counter, Kind};
 use smallvec::SmallVec;
 
 use super::{Ages, Block, Cohort, Coverage, ProcessInfo, Profile, StackProfile, Totals};
-use crate::collect::{self, Cohorts, Snapshot, StackUse};
-use crate::symbolize::NamedStack;
+use crate::snapshot::{self, Cohorts, NamedStack, Snapshot, StackUse};
 
 impl Profile {
     /// Builds the profile of a snapshot. `name` returns the stack in a row of the kernel's table.
@@ -77,9 +76,9 @@ fn stack(taken_ns: u64, used: StackUse, coverage: Coverage, named: NamedStack) -
 
 /// The cohorts with live blocks.
 fn cohorts(cohorts: Cohorts) -> SmallVec<[Cohort; 4]> {
-    let live = |cohort: &collect::Cohort| cohort.objects > 0 || cohort.bytes > 0;
+    let live = |cohort: &snapshot::Cohort| cohort.objects > 0 || cohort.bytes > 0;
     let cohort =
-        |collect::Cohort { interval, objects, bytes }| Cohort { interval, live: Totals { bytes, objects } };
+        |snapshot::Cohort { interval, objects, bytes }| Cohort { interval, live: Totals { bytes, objects } };
     cohorts.into_iter().filter(live).map(cohort).collect()
 }
 
@@ -106,8 +105,8 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::collect::LiveBlocks;
     use crate::profile::Sampling;
+    use crate::snapshot::LiveBlocks;
     use jjleak_common::process::ImageId;
     use jjleak_common::stack::StackStatus;
 
@@ -123,8 +122,8 @@ mod tests {
                 objects_variance: 0.,
                 bytes_variance: 9.,
             },
-            cohorts: [collect::Cohort { interval: 1, objects: 2, bytes: 48 }].into_iter().collect(),
-            blocks: vec![collect::Block { address: 0x5000, size: 32, time_ns: 3_000_000 }],
+            cohorts: [snapshot::Cohort { interval: 1, objects: 2, bytes: 48 }].into_iter().collect(),
+            blocks: vec![snapshot::Block { address: 0x5000, size: 32, time_ns: 3_000_000 }],
             allocated_objects: 5,
             allocated_bytes: 120,
         };

@@ -22,8 +22,7 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 use smallvec::SmallVec;
 
-pub use crate::collect::Thread;
-pub use crate::symbolize::{Frame, FrameKind};
+pub use crate::snapshot::{Frame, FrameKind, Thread};
 pub use cost::Cost;
 pub use history::{Moment, remember};
 pub(crate) use merge::add_count;

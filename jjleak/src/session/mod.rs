@@ -23,7 +23,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::analyze::{Baseline, Pace};
-use crate::attach::{Drained, Events, Following, Hints, Told};
+use crate::attach::{Drained, Events, Following, Hints, PendingHints};
 use crate::profile::Profile;
 use waiting::{at, every, readable, ready};
 use watch::Watch;
@@ -158,14 +158,14 @@ impl<'observer, O: Observer> Session<'observer, O> {
                 _ = snapshots.tick(), if has_time && between_snapshots.is_some() => {
                     let begin = Instant::now();
                     self.catch_up()?;
-                    if self.watch.look_at_past()? {
+                    if self.watch.take_history()? {
                         let least = begin.elapsed() * LEAST_REST;
                         snapshots.reset_after(between_snapshots.unwrap_or_default().max(least));
                     }
                 }
                 () = yield_now(), if self.watch.has_to_attach() => self.watch.attach_some(),
                 () = at(self.watch.next_turn()) => self.watch.turn(),
-                () = at(self.watch.next_look_at_starting()) => self.watch.look_at_starting()?,
+                () = at(self.watch.next_check_of_starting()) => self.watch.check_starting()?,
                 () = self.watch.next_ending() => {
                     self.catch_up()?;
                     if self.watch.is_crowded() {
@@ -179,8 +179,8 @@ impl<'observer, O: Observer> Session<'observer, O> {
                         break;
                     }
                 }
-                told = self.hints.wait() => {
-                    self.follow(told)?;
+                pending = self.hints.wait() => {
+                    self.follow(pending)?;
                     if self.watch.is_crowded() {
                         self.tidy_up()?;
                     }
@@ -225,16 +225,16 @@ impl<'observer, O: Observer> Session<'observer, O> {
     }
 
     /// Follows hints until they lead to nothing new. The number of rounds is bounded, to give other work a turn.
-    fn follow(&mut self, mut told: Told) -> Result<(), Error> {
+    fn follow(&mut self, mut pending: PendingHints) -> Result<(), Error> {
         const ROUNDS: u32 = 8;
         for _ in 0..ROUNDS {
-            if !self.watch.follow(told)? {
+            if !self.watch.follow(pending)? {
                 self.hints.was_wrong();
                 break;
             }
             // Hints that arrived meanwhile: loading a library loads its dependencies, too.
-            told = self.hints.was_right();
-            if told.slots.is_empty() {
+            pending = self.hints.was_right();
+            if pending.slots.is_empty() {
                 break;
             }
         }
@@ -244,7 +244,7 @@ impl<'observer, O: Observer> Session<'observer, O> {
     /// Closes the accounting of ended processes and discards their remaining data.
     fn tidy_up(&mut self) -> Result<(), Error> {
         self.catch_up()?;
-        self.watch.look_at_all()?;
+        self.watch.update_all()?;
         self.close()
     }
 
@@ -266,8 +266,8 @@ impl<'observer, O: Observer> Session<'observer, O> {
 
     /// Processes all pending events.
     fn catch_up(&mut self) -> Result<(), Error> {
-        let told = self.hints.take();
-        self.watch.follow(told)?;
+        let pending = self.hints.take();
+        self.watch.follow(pending)?;
         Ok(())
     }
 

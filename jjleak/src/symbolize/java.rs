@@ -7,8 +7,8 @@ use jjleak_common::jvm::{CodeHeap, id_in_frame};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use jjleak_common::unwind::layer;
 
-use super::{Frame, FrameKind};
 use crate::jvm::{Blob, JavaFrame, Jvm, KnownMethods, Memory, Methods};
+use crate::snapshot::{Frame, FrameKind};
 
 /// Maximum number of cached code locations, for a process that compiles and discards code endlessly.
 const MAX_PLACES: usize = 1 << 17;

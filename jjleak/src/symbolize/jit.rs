@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
-use super::{Frame, FrameKind};
 use crate::perf_map::PerfMap;
+use crate::snapshot::{Frame, FrameKind};
 
 /// Names code by the process's perf map.
 pub struct JitNames<'a> {

@@ -5,7 +5,6 @@
 //! kept, so that they outlive the process and the mapping.
 
 mod demangle;
-mod frame;
 mod java;
 mod jit;
 mod native;
@@ -17,11 +16,10 @@ use std::sync::Arc;
 
 use jjleak_common::stack::{StackFrame, StackStatus};
 
-use crate::collect::RawStack;
 use crate::processes::{Module, ModuleTable};
+use crate::snapshot::{Frame, NamedStack, RawStack};
 use native::NativeSymbols;
 
-pub use frame::{Frame, FrameKind};
 pub use java::{JavaNames, KnownJava};
 pub use jit::JitNames;
 
@@ -37,15 +35,6 @@ pub struct StackNames {
 
 /// Frames by word of the stack.
 type GeneratedFrames = HashMap<StackFrame, Arc<[Frame]>>;
-
-/// A symbolized stack.
-#[derive(Debug, Clone)]
-pub struct NamedStack {
-    /// End of the stack walk.
-    pub status: StackStatus,
-    /// Frames, leaf first.
-    pub frames: Arc<[Frame]>,
-}
 
 impl StackNames {
     /// Sets the function name of the code at a file offset.

@@ -9,10 +9,10 @@ use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
 use super::demangle::demangled;
 use super::tail_calls::{Call, TailCalls};
-use super::{Frame, FrameKind, GeneratedFrames, signal};
-use crate::collect::RawStack;
+use super::{GeneratedFrames, signal};
 use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
+use crate::snapshot::{Frame, FrameKind, RawStack};
 use crate::unwind::GoNames;
 
 /// Looks up native frames and caches each code location.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use jjleak::attach::now_ns;
 use jjleak::attach::{Programs, Settings};
-use jjleak::collect::{Block, BlockFilter, Snapshot};
+use jjleak::snapshot::{Block, BlockFilter, Snapshot};
 use jjleak_common::counter::Counter;
 
 use crate::support::attached::Attached;

@@ -6,8 +6,8 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 
 use jjleak::attach::{Programs, Settings};
-use jjleak::collect::BlockFilter;
 use jjleak::render::json::Document;
+use jjleak::snapshot::BlockFilter;
 use jjleak_common::counter::Counter;
 
 use crate::support::attached::Attached;

@@ -62,7 +62,7 @@ fn breakpoints_of_new_block(ended: &Ended) -> f64 {
     };
     let sites: Vec<_> = ended.stderr.iter().filter(|line| is_malloc(line)).collect();
     assert!(!sites.is_empty(), "malloc is not probed: {:#?}", ended.stderr);
-    let has_second = |site: &&String| site.contains("(Noted,") || site.contains("(Allocate,");
+    let has_second = |site: &&String| site.contains("(Size,") || site.contains("(Entry(Allocate),");
     if sites.iter().any(has_second) { 2. } else { 1. }
 }
 

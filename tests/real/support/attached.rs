@@ -2,8 +2,9 @@
 
 use jjleak::allocators::{Hints, find_sites};
 use jjleak::attach::{Attachment, CodeMapping, Part, Scope, Settings, Target};
-use jjleak::collect::{BlockFilter, Collector, Snapshot};
+use jjleak::collect::Collector;
 use jjleak::processes::{Mapping, ModuleFiles, ModuleTable, Pid};
+use jjleak::snapshot::{BlockFilter, Snapshot};
 use jjleak::unwind;
 use jjleak_common::process::ImageId;
 
@@ -23,7 +24,7 @@ impl Attached {
         let slot = attachment.processes_mut().reserve().unwrap().unwrap();
         let image = attachment.processes_mut().assign(slot, pid).unwrap().unwrap();
         let mut modules = ModuleTable::default();
-        let seen = attachment.begin_look(slot).unwrap();
+        let seen = attachment.begin_scan(slot).unwrap();
         let mappings = Mapping::all(pid).unwrap();
         for id in modules.refresh(&mut ModuleFiles::default(), pid, &mappings) {
             let module = modules.get(id);

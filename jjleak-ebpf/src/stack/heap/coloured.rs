@@ -11,7 +11,7 @@
 
 use jjleak_common::jvm::{self, Continuations, barrier};
 
-use crate::{memory::read_user_word, process::thread_pointer};
+use crate::{current::thread_pointer, memory::read_user_word};
 
 /// Offset of a thread's table of TLS modules from the thread pointer (glibc, x86-64).
 const MODULES_AT: u64 = 8;

@@ -1,6 +1,6 @@
 use super::Unproven;
 use crate::allocators::test_elf::{self, CODE_ADDRESS, CODE_OFFSET, Symbol, function};
-use crate::allocators::{Hints, MissingReason, ProbeSite, ProfiledAllocator, Role, find_sites};
+use crate::allocators::{Hints, MissingReason, ProbePoint, ProbeSite, ProfiledAllocator, Role, find_sites};
 
 /// A file with `ret`, then `_Znwm` at 1, which makes it a tcmalloc.
 fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
@@ -20,12 +20,12 @@ fn tcmalloc(operator_new: &[u8], more: &[Symbol]) -> ProfiledAllocator {
 
 /// Distances of the exits from `operator new`.
 fn exits(allocator: &ProfiledAllocator) -> Vec<u64> {
-    let exits = allocator.sites.iter().filter(|site| site.role == Role::Exit);
+    let exits = allocator.sites.iter().filter(|site| site.point == ProbePoint::Exit);
     exits.map(|site| site.offset() - CODE_OFFSET - 1).collect()
 }
 
 fn named<'a>(allocator: &'a ProfiledAllocator, name: &str) -> Option<&'a ProbeSite> {
-    let mut functions = allocator.sites.iter().filter(|site| site.role != Role::Exit);
+    let mut functions = allocator.sites.iter().filter(|site| site.point != ProbePoint::Exit);
     functions.find(|site| site.names.iter().any(|known| known == name))
 }
 
@@ -49,7 +49,7 @@ fn every_return_that_can_be_reached_is_an_exit() {
     );
 
     assert_eq!(exits(&allocator), [5, 15]);
-    assert_eq!(named(&allocator, "_Znwm").unwrap().role, Role::AllocateOrThrow);
+    assert_eq!(named(&allocator, "_Znwm").unwrap().point, ProbePoint::Entry(Role::AllocateOrThrow));
     assert_eq!(why_not(&allocator), None);
 }
 
@@ -85,7 +85,7 @@ fn an_operator_that_promises_not_to_throw_is_probed_at_its_return_where_none_can
     // ret; jmp rax
     let allocator = tcmalloc(&[0xc3, 0xff, 0xe0], &[function("_ZnwmRKSt9nothrow_t", 2, 2)]);
 
-    assert_eq!(named(&allocator, "_ZnwmRKSt9nothrow_t").unwrap().role, Role::Allocate);
+    assert_eq!(named(&allocator, "_ZnwmRKSt9nothrow_t").unwrap().point, ProbePoint::Entry(Role::Allocate));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_function_that_jumps_to_a_computed_address_is_only_counted() {
     let allocator = tcmalloc(&[0xff, 0xe0], &[]);
 
     assert_eq!(exits(&allocator), [0; 0]);
-    assert_eq!(named(&allocator, "_Znwm").unwrap().role, Role::UnseenAllocation);
+    assert_eq!(named(&allocator, "_Znwm").unwrap().point, ProbePoint::Entry(Role::UnseenAllocation));
     let reason = MissingReason::Unproven(Unproven::ComputedJump(CODE_ADDRESS + 1));
     assert_eq!(why_not(&allocator), Some(&reason));
 }
@@ -103,7 +103,7 @@ fn a_function_that_jumps_to_a_computed_address_is_only_counted() {
 fn a_function_that_runs_out_of_the_code_is_only_counted() {
     let allocator = tcmalloc(&[0x90], &[]);
 
-    assert_eq!(named(&allocator, "_Znwm").unwrap().role, Role::UnseenAllocation);
+    assert_eq!(named(&allocator, "_Znwm").unwrap().point, ProbePoint::Entry(Role::UnseenAllocation));
 }
 
 #[test]
@@ -129,6 +129,6 @@ fn a_delete_that_passes_on_to_free_is_left_out() {
     let allocator = tcmalloc(&code, &more);
 
     assert!(named(&allocator, "_ZdlPv").is_none());
-    assert_eq!(named(&allocator, "_ZdlPvm").unwrap().role, Role::Free);
-    assert_eq!(named(&allocator, "free").unwrap().role, Role::Free);
+    assert_eq!(named(&allocator, "_ZdlPvm").unwrap().point, ProbePoint::Entry(Role::Free));
+    assert_eq!(named(&allocator, "free").unwrap().point, ProbePoint::Entry(Role::Free));
 }

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::allocators::{
-    Hints, MissingFunction, MissingReason, ModuleAllocators, Role, Unfollowed, find_sites,
+    Hints, MissingFunction, MissingReason, ModuleAllocators, ProbePoint, Unfollowed, find_sites,
     test_elf::{self, Symbol, function},
 };
 
@@ -27,7 +27,7 @@ fn found(names: &[&'static str]) -> ModuleAllocators {
 /// Each family with the names of its functions.
 fn functions(names: &[&'static str]) -> Vec<(String, Vec<String>)> {
     let names_of = |sites: &[crate::allocators::ProbeSite]| {
-        let functions = sites.iter().filter(|site| site.role != Role::Exit);
+        let functions = sites.iter().filter(|site| site.point != ProbePoint::Exit);
         functions.flat_map(|site| site.names.iter().cloned()).collect()
     };
     let found = found(names).profiled;

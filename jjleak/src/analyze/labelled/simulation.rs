@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::{History, Pace};
-use crate::collect::Timeline;
 use crate::profile::{Cohort, Coverage, Profile, StackProfile, Totals, Verdict};
 use crate::render::sample;
+use crate::snapshot::Timeline;
 
 /// Blocks allocated together and freed together.
 #[derive(Debug, Clone, Copy)]

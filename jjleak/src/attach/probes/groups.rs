@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::super::{Programs, Target};
 use super::NOTHING;
-use crate::allocators::{ProbeSite, Role};
+use crate::allocators::{ProbePoint, ProbeSite, Role};
 
 /// Sites of a file with the same program.
 pub(super) struct Group {
@@ -25,41 +25,43 @@ pub enum Part {
 }
 
 impl Part {
-    const fn of(role: Role) -> Self {
-        match role {
-            Role::Allocate
-            | Role::Given
-            | Role::Noted
-            | Role::AllocateOrThrow
-            | Role::Exit
-            | Role::UnseenAllocation => Self::Allocations,
-            Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree => Self::Frees,
+    const fn of(point: ProbePoint) -> Self {
+        match point {
+            ProbePoint::Entry(Role::Resize | Role::ResizeInPlace | Role::Free | Role::UnseenFree) => {
+                Self::Frees
+            }
+            ProbePoint::Entry(_) | ProbePoint::Block | ProbePoint::Size | ProbePoint::Exit => {
+                Self::Allocations
+            }
         }
     }
 }
 
 impl Programs {
-    /// Entry and return programs of a role.
-    const fn of(self, role: Role) -> (&'static str, Option<&'static str>) {
-        match (self, role) {
-            (Self::Accounting, Role::Allocate) => ("allocate_enter", Some("allocate_return")),
-            (Self::Accounting, Role::Resize) => ("resize_enter", Some("allocate_return")),
-            (Self::Accounting, Role::Free) => ("free_enter", None),
-            (Self::Accounting, Role::UnseenAllocation) => ("unseen_allocate_enter", None),
-            (Self::Accounting, Role::UnseenFree) => ("unseen_free_enter", None),
-            (Self::Accounting, Role::ResizeInPlace) => ("resize_in_place_enter", Some("allocate_return")),
-            (Self::Accounting, Role::Given) => ("block_given", None),
-            (Self::Accounting, Role::AllocateOrThrow | Role::Noted) => ("noted_enter", None),
-            (Self::Accounting, Role::Exit) => ("noted_exit", None),
-            (Self::Stacks, Role::Allocate) => ("stack_enter", Some("bare_return")),
-            (Self::KernelStacks, Role::Allocate) => ("kernel_stack_enter", Some("bare_return")),
-            (Self::Steps(_), Role::Given) => ("step_given", None),
-            (Self::Counting, Role::Free | Role::UnseenFree) => ("bare_free", None),
-            (Self::Counting, Role::Given) => ("bare_given", None),
-            (Self::Counting, Role::Noted | Role::AllocateOrThrow) => ("bare_noted", None),
-            (Self::Counting, Role::Exit) => ("bare_exit", None),
+    /// Program at a point, and at the return if that matters.
+    const fn of(self, point: ProbePoint) -> (&'static str, Option<&'static str>) {
+        use ProbePoint::{Block, Entry, Exit, Size};
+        match (self, point) {
+            (Self::Accounting, Entry(Role::Allocate)) => ("allocate_enter", Some("allocate_return")),
+            (Self::Accounting, Entry(Role::Resize)) => ("resize_enter", Some("allocate_return")),
+            (Self::Accounting, Entry(Role::Free)) => ("free_enter", None),
+            (Self::Accounting, Entry(Role::UnseenAllocation)) => ("unseen_allocate_enter", None),
+            (Self::Accounting, Entry(Role::UnseenFree)) => ("unseen_free_enter", None),
+            (Self::Accounting, Entry(Role::ResizeInPlace)) => {
+                ("resize_in_place_enter", Some("allocate_return"))
+            }
+            (Self::Accounting, Block) => ("block_given", None),
+            (Self::Accounting, Entry(Role::AllocateOrThrow) | Size) => ("noted_enter", None),
+            (Self::Accounting, Exit) => ("noted_exit", None),
+            (Self::Stacks, Entry(Role::Allocate)) => ("stack_enter", Some("bare_return")),
+            (Self::KernelStacks, Entry(Role::Allocate)) => ("kernel_stack_enter", Some("bare_return")),
+            (Self::Steps(_), Block) => ("step_given", None),
+            (Self::Counting, Entry(Role::Free | Role::UnseenFree)) => ("bare_free", None),
+            (Self::Counting, Block) => ("bare_given", None),
+            (Self::Counting, Size | Entry(Role::AllocateOrThrow)) => ("bare_noted", None),
+            (Self::Counting, Exit) => ("bare_exit", None),
             (Self::Counting, _) => (NOTHING, None),
-            (_, role) if role.probes_return() => (NOTHING, Some("bare_return")),
+            (_, point) if point.probes_return() => (NOTHING, Some("bare_return")),
             (_, _) => (NOTHING, None),
         }
     }
@@ -93,7 +95,7 @@ impl Programs {
     pub(super) fn group(self, targets: &[Target]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut add = |program, at_return, Target { file, site }: &Target| {
-            let part = Part::of(site.role);
+            let part = Part::of(site.point);
             let is_of =
                 |group: &&mut Group| group.program == program && group.part == part && group.file == *file;
             match groups.iter_mut().find(is_of) {
@@ -110,30 +112,28 @@ impl Programs {
             }
         };
         for target in targets {
-            if let (_, Some(leave)) = self.of(target.site.role) {
+            if let (_, Some(leave)) = self.of(target.site.point) {
                 add(leave, true, target);
             }
         }
         let mut entries: Vec<_> = targets.iter().collect();
-        entries.sort_by_key(|target| order(target.site.role));
+        entries.sort_by_key(|target| order(target.site.point));
         for target in entries {
-            add(self.of(target.site.role).0, false, target);
+            add(self.of(target.site.point).0, false, target);
         }
         groups
     }
 }
 
-/// Position of a role in the order of attachment. The functions of a program that runs get their probes one after the other: a
+/// Position of a point in the order of attachment. The functions of a program that runs get their probes one after the other: a
 /// block must not be recorded before its free can be seen.
-const fn order(role: Role) -> u8 {
-    match role {
-        Role::Free | Role::UnseenFree => 0,
-        Role::Resize | Role::ResizeInPlace => 1,
-        Role::Allocate
-        | Role::Given
-        | Role::Noted
-        | Role::AllocateOrThrow
-        | Role::Exit
-        | Role::UnseenAllocation => 2,
+const fn order(point: ProbePoint) -> u8 {
+    match point {
+        ProbePoint::Entry(Role::Free | Role::UnseenFree) => 0,
+        ProbePoint::Entry(Role::Resize | Role::ResizeInPlace) => 1,
+        ProbePoint::Entry(Role::Allocate | Role::AllocateOrThrow | Role::UnseenAllocation)
+        | ProbePoint::Block
+        | ProbePoint::Size
+        | ProbePoint::Exit => 2,
     }
 }

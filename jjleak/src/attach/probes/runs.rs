@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{NOTHING, Probes, Programs, bpf, multi};
-use crate::allocators::{ProbeSite, Role, Stepping};
+use crate::allocators::{ProbePoint, ProbeSite, Role, Stepping};
 use crate::attach::calibration::{Calibration, OWN_PROGRAM};
 
 /// Runs of a program.
@@ -162,11 +162,11 @@ impl Probes {
     /// functions first.
     pub(in crate::attach) fn steppings(&self) -> Steppings {
         let sites = || self.placed.iter().flat_map(|placed| &placed.group.sites);
-        let first = |is_of: fn(Role) -> bool| sites().find(|site| is_of(site.role));
+        let first = |is_of: fn(ProbePoint) -> bool| sites().find(|site| is_of(site.point));
         let stepping =
             |site: Option<&ProbeSite>| site.map_or(Stepping::EmulatedBranch, |site| site.placement.stepping);
         let mut exits = ExitCounts::default();
-        for site in sites().filter(|site| site.role == Role::Exit) {
+        for site in sites().filter(|site| site.point == ProbePoint::Exit) {
             let number = match site.placement.stepping {
                 Stepping::SingleStep => &mut exits.stepped,
                 Stepping::EmulatedBranch | Stepping::EmulatedPush => &mut exits.emulated,
@@ -174,13 +174,15 @@ impl Probes {
             *number += 1;
         }
         // The function probed within is malloc, which is called far more often than others of its family.
-        let given = first(|role| role == Role::Given);
+        let given = first(|point| point == ProbePoint::Block);
         Steppings {
             given: stepping(given),
-            entry: stepping(first(Role::probes_return)),
-            noted: stepping(first(|role| matches!(role, Role::Noted | Role::AllocateOrThrow))),
+            entry: stepping(first(ProbePoint::probes_return)),
+            noted: stepping(first(|point| {
+                matches!(point, ProbePoint::Size | ProbePoint::Entry(Role::AllocateOrThrow))
+            })),
             exits,
-            free: stepping(first(|role| role == Role::Free)),
+            free: stepping(first(|point| point == ProbePoint::Entry(Role::Free))),
             sees_inside: given.is_some(),
         }
     }

@@ -11,9 +11,9 @@ use object::elf::ELFMAG;
 
 use crate::allocators::{MissingFunction, ModuleAllocators, ProfiledAllocator, Unfollowed};
 use crate::attach::{self, Attachment, Scope, Target};
-use crate::collect::RawStack;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
 use crate::session::AllocatorChoice;
+use crate::snapshot::RawStack;
 use crate::symbolize::StackNames;
 
 /// Maximum number of remembered files without an allocator: more than a host has libraries. A build can produce any
@@ -248,7 +248,7 @@ fn targets(module: &Module, allocator: &ProfiledAllocator) -> Vec<Target> {
             "{} at file offset {:#x} ({:?}, {:?}, {:+})",
             site.names.join("/"),
             site.offset(),
-            site.role,
+            site.point,
             site.placement.stepping,
             site.placement.delta.cast_signed(),
         );

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
-use super::Look;
+use super::Scan;
 use super::process::Watched;
 use crate::attach::{self, Attachment, CodeMapping};
 use crate::cache_folder::CacheFolder;
@@ -22,9 +22,9 @@ pub(super) struct CodeFollower {
     /// Files without rows, which are not tried again.
     without_rows: HashSet<FileVersion>,
     /// Mapped files with rows, each logged once.
-    told: HashSet<FileVersion>,
+    logged: HashSet<FileVersion>,
     /// True once the user knows that the row table is full.
-    has_told_full: bool,
+    has_reported_full: bool,
 }
 
 impl CodeFollower {
@@ -33,8 +33,8 @@ impl CodeFollower {
             cache: RowCache::new(files),
             ahead: HashMap::new(),
             without_rows: HashSet::new(),
-            told: HashSet::new(),
-            has_told_full: false,
+            logged: HashSet::new(),
+            has_reported_full: false,
         }
     }
 
@@ -48,15 +48,15 @@ impl CodeFollower {
         &mut self,
         watched: &Watched,
         thread: Pid,
-        look: &Look,
+        scan: &Scan,
         attachment: &mut Attachment,
     ) -> Result<(), attach::Error> {
         let Watched { image, modules, jvm, .. } = watched;
-        let executable = || look.mappings.iter().filter(|mapping| mapping.executable);
+        let executable = || scan.mappings.iter().filter(|mapping| mapping.executable);
         let mut added = Vec::new();
         for (_, module) in modules.iter() {
             let is_new = self.add(attachment, module.version, &module.path, |follower| follower.rows(module));
-            if (is_new || attachment.has_rows(module.version)) && self.told.insert(module.version) {
+            if (is_new || attachment.has_rows(module.version)) && self.logged.insert(module.version) {
                 added.push(&module.path);
             }
         }
@@ -74,7 +74,7 @@ impl CodeFollower {
             .filter(|mapping| !mapping.is_of_uprobes() && !is_unknown(mapping))
             .map(|mapping| CodeMapping::of(mapping, modules))
             .collect();
-        let left_out = attachment.set_code(*image, &code, look.seen)?;
+        let left_out = attachment.set_code(*image, &code, scan.seen)?;
         if left_out > 0 {
             tracing::warn!(
                 "the process maps code at {left_out} more places than jjleak follows: stacks end there"
@@ -125,7 +125,7 @@ impl CodeFollower {
             let path = path.display();
             if !is_full {
                 tracing::warn!("{path}: its code is unwound by frame pointers: {error}");
-            } else if mem::replace(&mut self.has_told_full, true) {
+            } else if mem::replace(&mut self.has_reported_full, true) {
                 tracing::info!("{path}: its code is unwound by frame pointers: {error}");
             } else {
                 tracing::warn!(

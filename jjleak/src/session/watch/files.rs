@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use jjleak_common::process::ImageId;
 
-use super::ahead::LookAhead;
 use super::allocators::Allocators;
-use super::earlier::EarlierRuns;
+use super::earlier_runs::EarlierRuns;
 use super::file_log::FileLog;
+use super::search_ahead::SearchAhead;
 use crate::attach::MappedCode;
 use crate::cache_folder::CacheFolder;
 use crate::processes::ModuleFiles;
@@ -20,7 +20,7 @@ pub(super) struct Files {
     pub(super) open: ModuleFiles,
     pub(super) allocators: Allocators,
     /// Search of the files of processes to be attached to.
-    pub(super) ahead: LookAhead,
+    pub(super) ahead: SearchAhead,
     /// Files that programs mapped in earlier runs.
     pub(super) earlier: EarlierRuns,
     /// The kernel's records of mapped files.
@@ -31,7 +31,7 @@ pub(super) struct Files {
 
 impl Files {
     /// Begins to record mapped files.
-    pub(super) fn new(choice: Arc<AllocatorChoice>, ahead: LookAhead, cache: Option<CacheFolder>) -> Self {
+    pub(super) fn new(choice: Arc<AllocatorChoice>, ahead: SearchAhead, cache: Option<CacheFolder>) -> Self {
         Self {
             open: ModuleFiles::default(),
             allocators: Allocators::new(choice),

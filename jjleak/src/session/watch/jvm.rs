@@ -5,10 +5,10 @@ use std::time::Instant;
 use jjleak_common::jvm::{CodeCache, CodeHeap, Continuations};
 use jjleak_common::process::ProcessSlot;
 
-use super::awaited::{Awaited, JvmLibraries, LEAST_REST, Outcome};
+use super::jvm_start::{Awaited, JvmLibraries, LEAST_REST, Outcome};
 use super::perf_map::{Urgency, name_by_perf_map};
 use super::process::Watched;
-use super::{Look, Watch};
+use super::{Scan, Watch};
 use crate::collect::Collector;
 use crate::jvm::{self, Jvm, ProcessMemory};
 use crate::processes::{FileVersion, Mapping, ModuleTable, Pid, living_thread};
@@ -22,7 +22,7 @@ pub(super) struct WatchedJvm {
     /// Code heaps; empty while there are none.
     heaps: Vec<CodeHeap>,
     /// Layout last sent to the kernel side.
-    told: CodeCache,
+    reported: CodeCache,
     names: KnownJava,
 }
 
@@ -90,9 +90,9 @@ impl WatchedJvm {
     }
 
     /// Checks for a new layout of the code. It becomes known while the JVM starts.
-    fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> News {
+    fn check(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> News {
         if let Stage::Awaited(awaited) = &mut self.stage {
-            match awaited.look(thread, libraries) {
+            match awaited.check(thread, libraries) {
                 Outcome::Awaited => return News::Nothing,
                 // The layout of the library stays known, in case the JVM starts after all.
                 Outcome::Stalled => return News::Unknown,
@@ -107,8 +107,8 @@ impl WatchedJvm {
     }
 
     /// Time of the next check without another reason.
-    fn next_look(&self) -> Option<Instant> {
-        if let Stage::Awaited(awaited) = &self.stage { awaited.next_look() } else { None }
+    fn next_check(&self) -> Option<Instant> {
+        if let Stage::Awaited(awaited) = &self.stage { awaited.next_check() } else { None }
     }
 
     /// Returns true if an awaited JVM can be read now, or never will be. A quick check.
@@ -132,18 +132,18 @@ impl WatchedJvm {
                 "Java code is unwound by frame pointers, since this JVM lays it out in another way: {error}"
             );
         };
-        self.told = cache.inspect_err(unknown).ok()?;
-        Some(self.continuations().unwrap_or(self.told))
+        self.reported = cache.inspect_err(unknown).ok()?;
+        Some(self.continuations().unwrap_or(self.reported))
     }
 
     /// The last sent layout with that of virtual threads' frames added, if this has become known: the JVM determines
     /// it after it has made the code cache.
     fn continuations(&mut self) -> Option<CodeCache> {
-        if self.told == CodeCache::default() || self.told.continuations != Continuations::default() {
+        if self.reported == CodeCache::default() || self.reported.continuations != Continuations::default() {
             return None;
         }
-        self.told.continuations = self.jvm()?.continuations()?;
-        Some(self.told)
+        self.reported.continuations = self.jvm()?.continuations()?;
+        Some(self.reported)
     }
 }
 
@@ -153,35 +153,35 @@ impl Watch {
         &mut self,
         watched: &mut Watched,
         thread: Pid,
-        look: &Look,
+        scan: &Scan,
     ) -> Result<bool, Error> {
-        match watched.jvm.look(thread, &mut self.stacks.jvm_libraries) {
+        match watched.jvm.check(thread, &mut self.stacks.jvm_libraries) {
             News::Nothing => return Ok(false),
             News::Code(code) => self.attachment.set_generated(watched.slot(), &code),
             News::Unknown => {}
         }
-        self.stacks.code.follow(watched, thread, look, &mut self.attachment)?;
+        self.stacks.code.follow(watched, thread, scan, &mut self.attachment)?;
         Ok(true)
     }
 
     /// Time of the next check of starting JVMs; `None` if there are none.
-    pub(in crate::session) fn next_look_at_starting(&self) -> Option<Instant> {
+    pub(in crate::session) fn next_check_of_starting(&self) -> Option<Instant> {
         let starting = self.processes.values().filter(|watched| watched.ended.is_none());
-        let next = starting.filter_map(|watched| watched.jvm.next_look()).min()?;
+        let next = starting.filter_map(|watched| watched.jvm.next_check()).min()?;
         Some(self.stacks.rested_from_starting.map_or(next, |rested| next.max(rested)))
     }
 
     /// Checks starting JVMs. They run Java some milliseconds after they have described their code, and the kernel
     /// side needs the description by then.
-    pub(in crate::session) fn look_at_starting(&mut self) -> Result<(), Error> {
+    pub(in crate::session) fn check_starting(&mut self) -> Result<(), Error> {
         let now = Instant::now();
-        let is_due = |watched: &Watched| watched.jvm.next_look().is_some_and(|next| next <= now);
+        let is_due = |watched: &Watched| watched.jvm.next_check().is_some_and(|next| next <= now);
         let due: Vec<ProcessSlot> =
             self.processes.iter().filter(|(_, watched)| is_due(watched)).map(|(slot, _)| *slot).collect();
         for slot in due {
             let Some(watched) = self.processes.get_mut(&slot) else { continue };
             if watched.jvm.is_settled(watched.process.pid, &mut self.stacks.jvm_libraries) {
-                self.keep_up(slot)?;
+                self.update_one(slot)?;
             }
         }
         // With several JVMs starting at once, one is always due; this rest gives other work a turn.

@@ -6,8 +6,8 @@ use jjleak_common::process::ProcessSlot;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Wanted;
-use super::dead::Dead;
-use super::earlier::Program;
+use super::earlier_runs::Program;
+use super::ended::Dead;
 use crate::attach::{BegunProgram, Following, Settings};
 use crate::processes::Process;
 

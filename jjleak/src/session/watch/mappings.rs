@@ -7,9 +7,10 @@ use jjleak_common::mapping::MappingKinds;
 use jjleak_common::process::ImageId;
 
 use crate::attach::{Attachment, Drained, Images, MappingEvents, SizeFilter};
-use crate::collect::{Collector, RawStack, Snapshot};
+use crate::collect::Collector;
 use crate::mappings::TrackedMappings;
 use crate::session::Error;
+use crate::snapshot::{RawStack, Snapshot};
 
 /// Mappings of each image; `None` without `--mmap`.
 pub(super) struct Mappings(Option<Followed>);

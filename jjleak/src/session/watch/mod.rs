@@ -2,33 +2,33 @@
 //!
 //! In: processes by PID, commands, and hints from the kernel side. Out: profiles.
 //!
-//! A *look* is a scan of a process's mappings, with the updates that follow from it.
+//! A process is updated from a *scan* of its mappings.
 
 mod accounting;
-mod ahead;
 mod allocators;
-mod asked;
-mod awaited;
+mod attach;
 mod children;
 mod code;
-mod dead;
-mod earlier;
-mod entry;
+mod earlier_runs;
+mod ended;
 mod file_log;
 mod files;
 mod image_files;
 mod jvm;
-mod keep_up;
-mod learn;
+mod jvm_start;
 mod lifecycle;
 mod mappings;
+mod missed_files;
 mod overhead;
 mod perf_map;
+mod perf_map_request;
 mod process;
 mod profiles;
 mod programs;
+mod search_ahead;
 mod stacks;
 mod threads;
+mod update;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -39,19 +39,19 @@ use std::time::Instant;
 use jjleak_common::process::ProcessSlot;
 use jjleak_common::unwind::CodeSeen;
 
-use crate::attach::{Attachment, Drained, Following, Settings, Told, now_ns};
+use crate::attach::{Attachment, Drained, Following, PendingHints, Settings, now_ns};
 use crate::cache_folder::CacheFolder;
 use crate::collect::Collector;
 use crate::processes::{Mapping, Pid};
 use crate::profile::Coverage;
 use crate::session::{AllocatorChoice, Error};
 use accounting::Accounting;
-use ahead::LookAhead;
 use code::cache_folder;
-use dead::Dead;
+use ended::Dead;
 use files::Files;
 use lifecycle::Lifecycle;
 use process::Watched;
+use search_ahead::SearchAhead;
 use stacks::Stacks;
 
 pub(super) use wanted::Wanted;
@@ -60,7 +60,7 @@ pub(super) use wanted::Wanted;
 const CROWDED: usize = 4;
 
 /// The result of a scan of a process's mappings.
-struct Look {
+struct Scan {
     mappings: Vec<Mapping>,
     /// State of the process's code at the start of the scan.
     seen: CodeSeen,
@@ -90,7 +90,7 @@ impl Watch {
         pids: &[Pid],
     ) -> Result<Self, Error> {
         let (cache, choice) = (cache_folder().map(CacheFolder::new), Arc::new(choice));
-        let ahead = LookAhead::begin(pids, &choice, cache.as_ref());
+        let ahead = SearchAhead::begin(pids, &choice, cache.as_ref());
         let mut attachment = Attachment::load(settings)?;
         let files = Files::new(choice, ahead, cache.clone());
         // Probes of a file apply to every process that runs its code, including those with a system call filter.
@@ -157,29 +157,29 @@ impl Watch {
     }
 
     /// Applies hints from the kernel side. Returns true if anything was new.
-    pub(super) fn follow(&mut self, told: Told) -> Result<bool, Error> {
-        for code in told.code {
+    pub(super) fn follow(&mut self, hints: PendingHints) -> Result<bool, Error> {
+        for code in hints.code {
             self.note_reported(code);
         }
-        self.lifecycle.begun.extend(told.programs);
-        self.look_at(&told.slots)
+        self.lifecycle.begun.extend(hints.programs);
+        self.update(&hints.slots)
     }
 
     /// Updates the processes in these slots, and adds new processes. Returns true if anything was new.
-    fn look_at(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Error> {
+    fn update(&mut self, slots: &BTreeSet<ProcessSlot>) -> Result<bool, Error> {
         self.receive_files();
         let mut news = self.adopt_new()?;
         for slot in slots {
-            news |= self.keep_up(*slot)?;
+            news |= self.update_one(*slot)?;
         }
         self.judge_programs();
         Ok(news)
     }
 
     /// Updates all processes, and clears the entries of those that are gone.
-    pub(super) fn look_at_all(&mut self) -> Result<(), Error> {
+    pub(super) fn update_all(&mut self) -> Result<(), Error> {
         let slots: BTreeSet<_> = self.processes.keys().copied().collect();
-        self.look_at(&slots)?;
+        self.update(&slots)?;
         self.spare_children();
         self.name_new();
         self.ask_jvms();

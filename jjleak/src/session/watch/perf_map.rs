@@ -6,12 +6,13 @@ use std::ffi::OsStr;
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use jjleak_common::unwind::layer;
 
-use super::asked::AskedJvm;
+use super::perf_map_request::AskedJvm;
 use super::process::Watched;
-use crate::collect::{Collector, RawStack};
+use crate::collect::Collector;
 use crate::jvm;
 use crate::perf_map::{Outcome, PerfMap};
 use crate::processes::{Mapping, ModuleTable, Pid, Process};
+use crate::snapshot::RawStack;
 use crate::symbolize::{JitNames, StackNames};
 
 /// Maximum number of stacks per process that wait for names in the map. Further stacks are named once, from the names
@@ -24,7 +25,7 @@ const MEMORY_FILE: &[u8] = b"/memfd:";
 #[derive(Default)]
 pub(super) struct WatchedPerfMap {
     map: PerfMap,
-    /// Rows of stacks that have not been looked up in the map.
+    /// Rows of stacks that have not been outcome up in the map.
     new: BTreeSet<u32>,
     /// Rows of stacks with code that is not in the map yet.
     waiting: BTreeSet<u32>,
@@ -65,7 +66,7 @@ impl WatchedPerfMap {
     }
 
     /// Reads new names from the map, unless that can wait.
-    fn look(&mut self, process: &Process, urgency: Urgency) -> Outcome {
+    fn refresh(&mut self, process: &Process, urgency: Urgency) -> Outcome {
         let outcome = self.map.update(process, urgency == Urgency::Soon);
         match &outcome {
             Outcome::Changed => tell(process.pid, &self.map),
@@ -123,13 +124,13 @@ pub(super) fn name_by_perf_map(
     if !perf_map.lacks_names() {
         return;
     }
-    let looked = perf_map.look(process, urgency);
+    let outcome = perf_map.refresh(process, urgency);
     let is_jvm = modules.iter().any(|(_, module)| jvm::is_library(module));
     let known = JitNames::new(&perf_map.map, is_jvm);
     // New stacks wait for the next reading of the map.
-    let can_wait = looked == Outcome::Throttled && urgency == Urgency::Soon;
+    let can_wait = outcome == Outcome::Throttled && urgency == Urgency::Soon;
     let mut rows = if can_wait { BTreeSet::new() } else { std::mem::take(&mut perf_map.new) };
-    if looked == Outcome::Changed {
+    if outcome == Outcome::Changed {
         rows.append(&mut perf_map.waiting);
     }
     let mut still_lacks_name = |row: &u32| {

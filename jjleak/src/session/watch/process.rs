@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jjleak_common::counter::Counter;
 use jjleak_common::process::{ImageId, ProcessSlot};
 
-use super::earlier::Program;
+use super::earlier_runs::Program;
 use super::image_files::ImageFiles;
 use super::jvm::WatchedJvm;
 use super::perf_map::WatchedPerfMap;
@@ -39,7 +39,7 @@ pub(super) struct Watched {
     /// Executable mappings at the last scan.
     pub(super) code: Vec<Mapping>,
     /// Time of the last scan, or of adding the process if there was none.
-    pub(super) looked_at: Instant,
+    pub(super) scanned_at: Instant,
     /// State of its JVM, if it has one.
     pub(super) jvm: WatchedJvm,
     /// Names in its perf map, for other generated code.
@@ -54,7 +54,7 @@ pub(super) struct Watched {
     pub(super) unseen: u64,
     /// Start of the last scan; and the time up to which the image's mappings are known. Both in nanoseconds of
     /// `CLOCK_MONOTONIC`.
-    pub(super) looked_ns: u64,
+    pub(super) scanned_ns: u64,
     pub(super) known_ns: u64,
     /// Last image that is over and was searched for missed files.
     pub(super) closed: Option<ImageId>,
@@ -97,14 +97,14 @@ impl Watched {
             prepared_as: Vec::new(),
             modules: ModuleTable::default(),
             code: Vec::new(),
-            looked_at: Instant::now(),
+            scanned_at: Instant::now(),
             jvm: WatchedJvm::default(),
             perf_map: WatchedPerfMap::default(),
             since_ns: now_ns(),
             is_armed: false,
             late: ImageFiles::default(),
             unseen: 0,
-            looked_ns: 0,
+            scanned_ns: 0,
             known_ns: 0,
             closed: None,
             seen: None,
@@ -262,8 +262,8 @@ mod tests {
     fn a_process_without_an_allocator_is_told_from_one_whose_files_cannot_be_opened() {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
-        let told = watched.has_no_allocator(&AllocatorChoice::default()).to_string();
-        assert!(told.ends_with("maps no allocator that jjleak knows"), "{told}");
+        let message = watched.has_no_allocator(&AllocatorChoice::default()).to_string();
+        assert!(message.ends_with("maps no allocator that jjleak knows"), "{message}");
         let gone = Mapping {
             addresses: 0..4096,
             executable: true,
@@ -273,10 +273,10 @@ mod tests {
             deleted: false,
         };
         watched.modules.refresh(&mut ModuleFiles::default(), pid, &[gone]);
-        let told = watched.has_no_allocator(&AllocatorChoice::default()).to_string();
+        let message = watched.has_no_allocator(&AllocatorChoice::default()).to_string();
         assert!(
-            told.contains("1 of its files cannot be opened, such as /nonexistent/libc.so.6: No such"),
-            "{told}"
+            message.contains("1 of its files cannot be opened, such as /nonexistent/libc.so.6: No such"),
+            "{message}"
         );
     }
 }

@@ -17,10 +17,10 @@ use super::stacks::Stacks;
 use super::threads::name_of;
 use crate::analyze::Pace;
 use crate::attach::now_ns;
-use crate::collect::BlockFilter;
 use crate::processes::MemoryLimit;
 use crate::profile::{Coverage, InWindows, Memory, MemoryKind, Profile};
 use crate::session::{Error, Source};
+use crate::snapshot::BlockFilter;
 
 /// Maximum number of a view's snapshots with verdicts, within the time after which allocations are old enough to be
 /// judged. More snapshots would say nothing about what is old, and they cost more than those with figures only.
@@ -97,7 +97,7 @@ impl Watch {
 
     /// Takes snapshots of live blocks for the history of processes where one is due. Returns true if there were any.
     /// The longer a process has been watched, the rarer they are.
-    pub(in crate::session) fn look_at_past(&mut self) -> Result<bool, Error> {
+    pub(in crate::session) fn take_history(&mut self) -> Result<bool, Error> {
         let now_ns = now_ns();
         let known: BTreeSet<_> = self.images(|_| true).into_iter().collect();
         let (due, resting): (BTreeSet<_>, _) =
@@ -116,7 +116,7 @@ impl Watch {
     /// again.
     fn take_but(&mut self, resting: &BTreeSet<ImageId>) -> Result<Vec<Profile>, Error> {
         const ATTEMPTS: u32 = 3;
-        self.look_at_all()?;
+        self.update_all()?;
         self.await_perf_maps();
         let is_wanted = |watched: &Watched| !resting.contains(&watched.image);
         let mut profiles = self.take(is_wanted)?;
@@ -124,7 +124,7 @@ impl Watch {
             if self.processes.values().all(|watched| self.is_current(watched)) {
                 break;
             }
-            self.look_at_all()?;
+            self.update_all()?;
             profiles = self.take(is_wanted)?;
         }
         if let Some(taken_ns) = profiles.iter().find_map(|profile| profile.instants_ns.last()) {
@@ -247,10 +247,11 @@ mod tests {
     fn longest_unjudged(interval: Duration, settle: Duration, spacing: Duration) -> Duration {
         let (mut divided, mut judged, mut longest) = (0, 0, 0);
         let [interval, of_past, spacing] = [interval, settle / 2, spacing].map(nanoseconds);
-        let mut looks: Vec<_> = (1..200).map(|look| (look * interval, true)).collect();
-        looks.extend((1..).map(|look| (look * of_past, false)).take_while(|(at, _)| *at < 200 * interval));
-        looks.sort_unstable();
-        for (at, is_view) in looks {
+        let mut snapshots: Vec<_> = (1..200).map(|number| (number * interval, true)).collect();
+        snapshots
+            .extend((1..).map(|number| (number * of_past, false)).take_while(|(at, _)| *at < 200 * interval));
+        snapshots.sort_unstable();
+        for (at, is_view) in snapshots {
             let is_due = at - divided >= spacing;
             let past = Past { divided_ns: Some(divided), is_due };
             if is_view && past.tells_more(judged, at, settle) {
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_for_the_sake_of_the_past_keep_no_view_from_judging() {
+    fn snapshots_for_the_history_keep_no_view_from_judging() {
         let seconds = Duration::from_secs_f64;
         assert_eq!(longest_unjudged(seconds(1.), seconds(15.), Duration::ZERO), seconds(4.));
         for interval in [7.6, 8., 15., 30.] {

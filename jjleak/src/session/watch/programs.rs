@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::Watch;
-use super::earlier::Program;
+use super::earlier_runs::Program;
 use super::process::Watched;
 use crate::attach::{BegunProgram, Following, RecordedFile, Scope};
 use crate::processes::{self, Launch, Module, Pid, ProgramFiles};

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::awaited::JvmLibraries;
 use super::code::CodeFollower;
+use super::jvm_start::JvmLibraries;
 use super::threads::ThreadRoots;
 use crate::cache_folder::CacheFolder;
 use crate::symbolize::StackNames;

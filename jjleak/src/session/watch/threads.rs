@@ -3,9 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::collect::Thread;
 use crate::processes::{Pid, thread_name};
-use crate::symbolize::{Frame, NamedStack};
+use crate::snapshot::{Frame, NamedStack, Thread};
 
 /// Stacks below their threads, by row of the kernel's table: built once, and shared by all profiles.
 #[derive(Default)]

@@ -32,7 +32,7 @@ fn a_c_library_whose_malloc_allows_a_proof_is_probed_inside_and_no_other() {
             elf.windows(told.len()).any(|window| window == told.as_bytes())
         });
         assert!(
-            version.is_none() || inside.iter().any(|(_, site)| site.role == Role::Given),
+            version.is_none() || inside.iter().any(|(_, site)| site.point == ProbePoint::Block),
             "{} of version {version:?} is known to allow a proof",
             path.display()
         );

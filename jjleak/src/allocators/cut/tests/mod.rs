@@ -8,7 +8,7 @@ mod ways_in;
 
 use super::*;
 use crate::allocators::{
-    CallFollowing, Hints, MissingReason, ProfiledAllocator, Role,
+    CallFollowing, Hints, MissingReason, ProbePoint, ProfiledAllocator, Role,
     exits::NO_RETURN,
     families, find_sites,
     symbols::{Image, Prefixes},
@@ -285,10 +285,13 @@ fn glibc(following: CallFollowing) -> ProfiledAllocator {
 
 #[test]
 fn the_c_library_malloc_is_probed_inside_unless_that_is_not_wanted() {
-    let roles = |following| glibc(following).sites.iter().map(|site| site.role).collect::<Vec<_>>();
+    let roles = |following| glibc(following).sites.iter().map(|site| site.point).collect::<Vec<_>>();
 
-    assert_eq!(roles(CallFollowing::Inside), [Role::Given, Role::Free]);
-    assert_eq!(roles(CallFollowing::EntryAndReturn), [Role::Allocate, Role::Free]);
+    assert_eq!(roles(CallFollowing::Inside), [ProbePoint::Block, ProbePoint::Entry(Role::Free)]);
+    assert_eq!(
+        roles(CallFollowing::EntryAndReturn),
+        [ProbePoint::Entry(Role::Allocate), ProbePoint::Entry(Role::Free)]
+    );
 }
 
 #[test]

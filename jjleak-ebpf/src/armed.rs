@@ -10,26 +10,26 @@ use jjleak_common::{
 };
 
 use crate::{
+    current, live,
     maps::{PROCESSES, count},
     memory::read_user_word,
-    process,
     registers::Hit,
     sampling,
 };
 
 /// The armed process of a probe hit.
-pub(crate) struct Books {
+pub(crate) struct Armed {
     pub(crate) slot: ProcessSlot,
     pub(crate) image: ImageId,
     pub(crate) row: *const ProcessRow,
 }
 
-impl Books {
+impl Armed {
     /// `None` if the process is not armed.
     #[inline(always)]
     pub(crate) fn of(hit: &Hit) -> Option<Self> {
         let slot = match hit.cookie.process {
-            ProcessSlot::OF_WHOEVER_HITS => process::slot_of_current()?,
+            ProcessSlot::OF_WHOEVER_HITS => current::slot_of_current()?,
             slot => slot,
         };
         let row = PROCESSES.get_ptr(slot.0 as u32)?;
@@ -41,6 +41,12 @@ impl Books {
     #[inline(always)]
     pub(crate) fn key(&self, address: u64) -> Key {
         Key::new(self.image, address)
+    }
+
+    /// Unmarks the block of a resize that failed.
+    #[inline(always)]
+    pub(crate) fn restore(&self, pending: &Pending) {
+        live::resume(self.key(pending.pointer), &pending.old);
     }
 
     #[inline(always)]

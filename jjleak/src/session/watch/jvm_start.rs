@@ -11,7 +11,7 @@ use crate::processes::{FileVersion, Module, Pid};
 
 /// Time between two polls of a starting JVM. From making its heaps to its first Java method, a JVM takes ten times as
 /// long.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+const BETWEEN_SCANS: Duration = Duration::from_millis(2);
 /// Minimum rest after a poll, as a multiple of the poll's duration: bounds the share of jjleak's time.
 pub(super) const LEAST_REST: u32 = 2;
 /// Time that a JVM may take to start; usually it takes some tenths of a second. Afterwards it is polled only for
@@ -88,7 +88,7 @@ impl Awaited {
             bias,
             early: None,
             since: now,
-            next: now + BETWEEN_LOOKS,
+            next: now + BETWEEN_SCANS,
             has_stalled: false,
         }
     }
@@ -119,7 +119,7 @@ impl Awaited {
     }
 
     /// Reads the JVM's description again.
-    pub(super) fn look(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> Outcome {
+    pub(super) fn check(&mut self, thread: Pid, libraries: &mut JvmLibraries) -> Outcome {
         let is_final = self.is_unreadable() || !jvm::describes_itself(&self.library);
         match self.open(thread, libraries) {
             Ok(jvm) if jvm.heaps().is_ok() => {
@@ -158,7 +158,7 @@ impl Awaited {
     }
 
     /// Time of the next poll with [`Self::is_settled`].
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         self.is_starting().then_some(self.next)
     }
 
@@ -174,7 +174,7 @@ impl Awaited {
         }
         let has_begun = self.early.as_ref().is_some_and(|jvm| jvm.heaps().is_ok());
         let end = Instant::now();
-        self.next = end + BETWEEN_LOOKS.max((end - begin) * LEAST_REST);
+        self.next = end + BETWEEN_SCANS.max((end - begin) * LEAST_REST);
         has_begun || self.is_unreadable()
     }
 }
@@ -190,9 +190,9 @@ mod tests {
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
         let mut awaited = Awaited::new(modules.iter().next().unwrap().1, 0);
-        assert!(awaited.is_starting() && !awaited.stalls() && awaited.next_look().is_some());
+        assert!(awaited.is_starting() && !awaited.stalls() && awaited.next_check().is_some());
         awaited.since = Instant::now().checked_sub(STARTING + Duration::from_secs(1)).unwrap();
-        assert!(!awaited.is_starting() && awaited.next_look().is_none());
+        assert!(!awaited.is_starting() && awaited.next_check().is_none());
         // Returned once, so that the code is not scanned again every second.
         assert!(awaited.stalls() && !awaited.stalls());
     }

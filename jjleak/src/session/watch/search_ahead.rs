@@ -36,7 +36,7 @@ impl FoundAhead {
         self.held >= MAX_ROWS
     }
 
-    fn look_into(&mut self, module: &Module, choice: &AllocatorChoice, cache: &RowCache) {
+    fn search_file(&mut self, module: &Module, choice: &AllocatorChoice, cache: &RowCache) {
         if self.rows.contains_key(&module.version) {
             return;
         }
@@ -58,12 +58,12 @@ impl FoundAhead {
 /// files if no thread can be started. Dropping it ends the search after the current file; no incomplete cache file
 /// stays behind.
 #[derive(Default)]
-pub(super) struct LookAhead {
+pub(super) struct SearchAhead {
     thread: Option<JoinHandle<FoundAhead>>,
     is_over: Arc<AtomicBool>,
 }
 
-impl LookAhead {
+impl SearchAhead {
     /// Starts analyzing the files that these processes map.
     pub(super) fn begin(pids: &[Pid], choice: &Arc<AllocatorChoice>, kept: Option<&CacheFolder>) -> Self {
         if pids.is_empty() {
@@ -75,8 +75,8 @@ impl LookAhead {
             let is_over = Arc::clone(&is_over);
             move || !is_over.load(Ordering::Relaxed)
         };
-        let look = move || look_at(&pids, &choice, &cache, is_wanted);
-        Self { thread: thread::Builder::new().name("looking ahead".to_owned()).spawn(look).ok(), is_over }
+        let search = move || search_files(&pids, &choice, &cache, is_wanted);
+        Self { thread: thread::Builder::new().name("search ahead".to_owned()).spawn(search).ok(), is_over }
     }
 
     /// Waits for the result. Empty from the second call on.
@@ -85,14 +85,14 @@ impl LookAhead {
     }
 }
 
-impl Drop for LookAhead {
+impl Drop for SearchAhead {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.finish();
     }
 }
 
-fn look_at(
+fn search_files(
     pids: &[Pid],
     choice: &AllocatorChoice,
     cache: &RowCache,
@@ -108,7 +108,7 @@ fn look_at(
             if !is_wanted() || found.is_full() {
                 return found;
             }
-            found.look_into(module, choice, cache);
+            found.search_file(module, choice, cache);
         }
     }
     found
@@ -126,11 +126,11 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let folder = TempDir::new().unwrap();
         let kept = CacheFolder::new(folder.path().to_owned());
-        let search = LookAhead::begin(&[pid; 1000], &Arc::default(), Some(&kept));
+        let search = SearchAhead::begin(&[pid; 1000], &Arc::default(), Some(&kept));
         drop(search);
         let half = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(".kept-");
         assert!(!folder.path().read_dir().unwrap().any(|file| half(&file.unwrap().file_name())));
-        let nothing = look_at(&[pid], &AllocatorChoice::default(), &RowCache::new(kept), || false);
+        let nothing = search_files(&[pid], &AllocatorChoice::default(), &RowCache::new(kept), || false);
         assert!(nothing.rows.is_empty() && nothing.allocators.is_empty());
     }
 
@@ -139,7 +139,7 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let (folder, choice) = (TempDir::new().unwrap(), Arc::new(AllocatorChoice::default()));
         let kept = CacheFolder::new(folder.path().to_owned());
-        let found = LookAhead::begin(&[pid, pid], &choice, Some(&kept)).finish();
+        let found = SearchAhead::begin(&[pid, pid], &choice, Some(&kept)).finish();
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
         let cache = RowCache::new(kept);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use jjleak_common::counter::Counter;
 use jjleak_common::process::ProcessSlot;
 
-use super::entry::warn_narrow;
+use super::attach::warn_narrow;
 use super::process::Watched;
-use super::{Look, Watch, executable};
+use super::{Scan, Watch, executable};
 use crate::attach::{Following, Scope, now_ns};
 use crate::error_chain::chain;
 use crate::processes::{Mapping, Pid, is_alive, living_thread};
@@ -16,13 +16,13 @@ use crate::session::Error;
 
 /// Maximum time of searching for allocators without another scan of the mappings. A library is loaded in some
 /// milliseconds.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
+const BETWEEN_SCANS: Duration = Duration::from_millis(3);
 
 impl Watch {
     /// Updates a process from its mappings and its current program. Returns true if anything was new.
-    pub(super) fn keep_up(&mut self, slot: ProcessSlot) -> Result<bool, Error> {
+    pub(super) fn update_one(&mut self, slot: ProcessSlot) -> Result<bool, Error> {
         let Some(mut watched) = self.processes.remove(&slot) else { return Ok(false) };
-        let news = self.keep_up_with(&mut watched);
+        let news = self.update_until_stable(&mut watched);
         let (is_wanted, image) = (self.lifecycle.wanted.is_wanted(&watched.process), watched.image);
         self.processes.insert(slot, watched);
         // If the process has run another program meanwhile, it is examined again.
@@ -34,11 +34,11 @@ impl Watch {
 
     /// Scans again if the result was outdated meanwhile, a bounded number of times. Code comes before allocators: the
     /// process runs on, and searching for allocators takes longer.
-    fn keep_up_with(&mut self, watched: &mut Watched) -> Result<bool, Error> {
-        const LOOKS: u32 = 3;
+    fn update_until_stable(&mut self, watched: &mut Watched) -> Result<bool, Error> {
+        const ATTEMPTS: u32 = 3;
         let mut news = false;
-        for _ in 0..LOOKS {
-            let is_new = self.keep_up_once(watched)?;
+        for _ in 0..ATTEMPTS {
+            let is_new = self.update_once(watched)?;
             news |= is_new;
             if !is_new || self.attachment.holds_code(watched.slot())? {
                 break;
@@ -63,11 +63,11 @@ impl Watch {
         Ok(news)
     }
 
-    fn keep_up_once(&mut self, watched: &mut Watched) -> Result<bool, Error> {
+    fn update_once(&mut self, watched: &mut Watched) -> Result<bool, Error> {
         let Some(tracked) = self.attachment.processes().tracked(watched.slot()) else { return Ok(false) };
         let thread = living_thread(watched.pid());
         // A process that is about to end has no mappings left: keep the known ones.
-        let look = thread.and_then(|thread| self.look(watched.slot(), thread).ok());
+        let scan = thread.and_then(|thread| self.scan(watched.slot(), thread).ok());
         let runs = watched.runs();
         let is_new = tracked.image != watched.image;
         if is_new {
@@ -84,7 +84,7 @@ impl Watch {
             warn_narrow(watched);
         }
         self.learn(watched);
-        let (Some(thread), Some(look), true) = (thread, look, runs) else { return Ok(is_new) };
+        let (Some(thread), Some(scan), true) = (thread, scan, runs) else { return Ok(is_new) };
         if !self.attachment.processes().images().is_current(watched.image) {
             // The mappings belong to the next image already, or belonged to the last one. A hint for another scan
             // exists.
@@ -95,11 +95,11 @@ impl Watch {
             // If another thread called `exec`, the new program's allocations are missed until this is done.
             self.keep_bound(watched);
         }
-        let is_same = executable(&look.mappings).eq(&watched.code);
+        let is_same = executable(&scan.mappings).eq(&watched.code);
         let news = if !is_new && is_same && self.attachment.holds_code(watched.slot())? {
-            self.keep_generated(watched, thread, &look)?
+            self.keep_generated(watched, thread, &scan)?
         } else {
-            self.keep_look(watched, thread, &look)?;
+            self.apply_scan(watched, thread, &scan)?;
             true
         };
         // Binding comes after the scan: it can take a second, for which stacks would have no unwind tables. Probes
@@ -109,13 +109,13 @@ impl Watch {
     }
 
     /// Applies a scan of a process's mappings.
-    fn keep_look(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Error> {
-        let mut kept = self.keep_code(watched, thread, look);
+    fn apply_scan(&mut self, watched: &mut Watched, thread: Pid, scan: &Scan) -> Result<(), Error> {
+        let mut kept = self.keep_code(watched, thread, scan);
         if !is_alive(watched.pid(), thread)
             && let Some(other) = living_thread(watched.pid())
         {
             // Mapped files are opened through a living thread of the process.
-            kept = self.keep_code(watched, other, look);
+            kept = self.keep_code(watched, other, scan);
         }
         if let Err(error) = kept {
             tracing::warn!(
@@ -124,23 +124,23 @@ impl Watch {
                 chain(&error)
             );
         }
-        if let Some(mapping) = look.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
+        if let Some(mapping) = scan.mappings.iter().find(|mapping| mapping.is_of_uprobes()) {
             self.attachment.processes().set_trampoline(watched.image, mapping.addresses.start)?;
         }
         Ok(())
     }
 
     /// Scans the mappings of a process.
-    pub(super) fn look(&self, slot: ProcessSlot, thread: Pid) -> Result<Look, Error> {
-        let (seen, at, at_ns) = (self.attachment.begin_look(slot)?, Instant::now(), now_ns());
-        Ok(Look { mappings: Mapping::all(thread)?, seen, at, at_ns })
+    pub(super) fn scan(&self, slot: ProcessSlot, thread: Pid) -> Result<Scan, Error> {
+        let (seen, at, at_ns) = (self.attachment.begin_scan(slot)?, Instant::now(), now_ns());
+        Ok(Scan { mappings: Mapping::all(thread)?, seen, at, at_ns })
     }
 
     /// Applies a scan: everything that stacks need.
-    pub(super) fn keep_code(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Error> {
-        watched.code = executable(&look.mappings).cloned().collect();
+    pub(super) fn keep_code(&mut self, watched: &mut Watched, thread: Pid, scan: &Scan) -> Result<(), Error> {
+        watched.code = executable(&scan.mappings).cloned().collect();
         watched.perf_map.hold(&watched.process, &watched.code);
-        self.keep_stacks(watched, thread, look)
+        self.keep_stacks(watched, thread, scan)
     }
 
     /// Attaches to the allocators in the mapped files.
@@ -156,20 +156,20 @@ impl Watch {
         if let Scope::Process { thread, .. } = scope {
             watched.bound_to.get_or_insert(thread);
         }
-        let looked_ns = watched.looked_ns;
+        let scanned_ns = watched.scanned_ns;
         let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
         for module in modules {
             let is_new = !self.files.allocators.knows(&module);
             self.attach_allocator(watched, &module, scope)?;
             // Attaching can take some time, and a starting program loads one library after another.
             if is_new
-                && watched.looked_at.elapsed() >= BETWEEN_LOOKS
-                && let Ok(look) = self.look(watched.slot(), thread)
+                && watched.scanned_at.elapsed() >= BETWEEN_SCANS
+                && let Ok(scan) = self.scan(watched.slot(), thread)
             {
-                self.keep_stacks(watched, thread, &look)?;
+                self.keep_stacks(watched, thread, &scan)?;
             }
         }
-        watched.known_ns = looked_ns;
+        watched.known_ns = scanned_ns;
         self.note_unfollowed(watched);
         let profiled = watched.modules.iter().filter(|(_, module)| self.files.allocators.is_profiled(module));
         let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
@@ -177,12 +177,12 @@ impl Watch {
     }
 
     /// Updates everything that stacks need.
-    fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, look: &Look) -> Result<(), Error> {
-        (watched.looked_at, watched.looked_ns) = (look.at, look.at_ns);
-        watched.modules.refresh(&mut self.files.open, thread, &look.mappings);
-        watched.jvm.notice(&look.mappings, &watched.modules);
-        self.stacks.code.follow(watched, thread, look, &mut self.attachment)?;
-        self.keep_generated(watched, thread, look)?;
+    fn keep_stacks(&mut self, watched: &mut Watched, thread: Pid, scan: &Scan) -> Result<(), Error> {
+        (watched.scanned_at, watched.scanned_ns) = (scan.at, scan.at_ns);
+        watched.modules.refresh(&mut self.files.open, thread, &scan.mappings);
+        watched.jvm.notice(&scan.mappings, &watched.modules);
+        self.stacks.code.follow(watched, thread, scan, &mut self.attachment)?;
+        self.keep_generated(watched, thread, scan)?;
         Ok(())
     }
 

@@ -36,14 +36,14 @@ impl Timeline {
 
     /// The timeline with one more instant.
     #[must_use]
-    pub(super) fn up_to(&self, now_ns: u64) -> Self {
+    pub(crate) fn up_to(&self, now_ns: u64) -> Self {
         let mut timeline = self.clone();
         timeline.cut(now_ns);
         timeline
     }
 
     /// Returns whether another instant would be kept; others are soon replaced by the next.
-    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let last_to_stay = match self.instants_ns[..] {
             [.., before, last] if last.saturating_sub(before) < self.spacing_ns => before,
             [.., last] => last,
@@ -73,7 +73,7 @@ impl Timeline {
     }
 
     /// Builds a lookup table of intervals.
-    pub(super) fn intervals(&self) -> Intervals<'_> {
+    pub(crate) fn intervals(&self) -> Intervals<'_> {
         let instants_ns = &self.instants_ns[..];
         let first = instants_ns.first().copied().unwrap_or_default();
         let span = instants_ns.last().map_or(0, |last| last - first);
@@ -91,7 +91,7 @@ impl Timeline {
 }
 
 /// Lookup of a time's interval.
-pub(super) struct Intervals<'a> {
+pub(crate) struct Intervals<'a> {
     instants_ns: &'a [u64],
     first: u64,
     shift: u32,
@@ -101,7 +101,7 @@ pub(super) struct Intervals<'a> {
 
 impl Intervals<'_> {
     /// The interval of a time; the last one for later times. `None` without instants.
-    pub(super) fn of(&self, time_ns: u64) -> Option<u16> {
+    pub(crate) fn of(&self, time_ns: u64) -> Option<u16> {
         if self.instants_ns.is_empty() {
             return None;
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use jjleak_common::process::{ImageId, ProcessSlot};
 
 use super::Watch;
-use super::ahead::FoundAhead;
 use super::process::Watched;
+use super::search_ahead::FoundAhead;
 use crate::attach::{self, Following, Scope, Tracked};
 use crate::error_chain::chain;
 use crate::processes::{
@@ -71,8 +71,8 @@ impl Watch {
     }
 
     fn attach_running(&mut self, watched: &mut Watched, thread: Pid) -> Result<(), Error> {
-        let look = self.look(watched.slot(), thread)?;
-        self.keep_code(watched, thread, &look)?;
+        let scan = self.scan(watched.slot(), thread)?;
+        self.keep_code(watched, thread, &scan)?;
         self.keep_allocators(watched, thread)?;
         if !self.is_counted(watched) && self.lifecycle.following != Following::Everyone {
             return Err(watched.has_no_allocator(self.files.allocators.choice()).into());
@@ -143,8 +143,8 @@ impl Watch {
         let Some((slot, mut watched)) = self.enter(Process::open(pid)?, exit)? else { return Ok(()) };
         self.attachment.processes().arm(watched.image)?;
         loop {
-            let look = self.look(slot, pid)?;
-            self.keep_code(&mut watched, pid, &look)?;
+            let scan = self.scan(slot, pid)?;
+            self.keep_code(&mut watched, pid, &scan)?;
             self.keep_allocators(&mut watched, pid)?;
             if launch.advance()? == Progress::Loaded {
                 break;
@@ -259,7 +259,7 @@ impl Watch {
             None => watched.ended = Some(watched.ending()),
         }
         self.processes.insert(slot, watched);
-        self.keep_up(slot)?;
+        self.update_one(slot)?;
         Ok(())
     }
 

@@ -65,7 +65,7 @@ pub struct Cohort {
 pub type Cohorts = SmallVec<[Cohort; 4]>;
 
 /// Adds cohorts of the same instants.
-pub(super) fn merge_cohorts(cohorts: &mut Cohorts, others: &[Cohort]) {
+pub(crate) fn merge_cohorts(cohorts: &mut Cohorts, others: &[Cohort]) {
     for other in others {
         let cohort = cohort_of(cohorts, other.interval);
         cohort.objects += other.objects;
@@ -74,7 +74,7 @@ pub(super) fn merge_cohorts(cohorts: &mut Cohorts, others: &[Cohort]) {
 }
 
 /// The cohort of an interval, in a list ordered by interval. Most stacks have none in most intervals.
-pub(super) fn cohort_of(cohorts: &mut Cohorts, interval: u16) -> &mut Cohort {
+pub(crate) fn cohort_of(cohorts: &mut Cohorts, interval: u16) -> &mut Cohort {
     let place = match cohorts.binary_search_by_key(&interval, |cohort| cohort.interval) {
         Ok(place) => place,
         Err(place) => {
@@ -98,7 +98,7 @@ pub struct Block {
 
 /// Running sum over the blocks of one stack.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sum {
+pub(crate) struct Sum {
     /// With [`WEIGHT_BITS`] fractional bits.
     objects: u64,
     image: Option<ImageId>,
@@ -112,14 +112,14 @@ pub(super) struct Sum {
 
 /// How blocks were selected for counting.
 #[derive(Clone, Copy)]
-pub(super) struct Selection<'a> {
-    pub(super) sampling: Sampling,
-    pub(super) windows: Option<&'a Weighted>,
+pub(crate) struct Selection<'a> {
+    pub(crate) sampling: Sampling,
+    pub(crate) windows: Option<&'a Weighted>,
 }
 
 impl Sum {
     /// Adds a block, and keeps it if it is among the `kept` largest.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         key: Key,
         record: &Record,
@@ -167,17 +167,17 @@ impl Sum {
     }
 
     /// Counts by window index.
-    pub(super) fn seen(&self) -> impl Iterator<Item = (usize, Seen)> {
+    pub(crate) fn seen(&self) -> impl Iterator<Item = (usize, Seen)> {
         self.seen.iter().flat_map(|seen| seen.iter()).map(|(window, seen)| (*window, *seen))
     }
 
     /// Image of the blocks; `None` without blocks.
-    pub(super) const fn image(&self) -> Option<ImageId> {
+    pub(crate) const fn image(&self) -> Option<ImageId> {
         self.image
     }
 
     /// Returns the sums and the kept blocks.
-    pub(super) fn finish(mut self, kept: usize, windows: Option<&Weighted>) -> Live {
+    pub(crate) fn finish(mut self, kept: usize, windows: Option<&Weighted>) -> Live {
         if let Some(windows) = windows {
             let seen: Vec<_> = self.seen().collect();
             (self.live.objects_variance, self.live.bytes_variance) = windows.variances(&seen);
@@ -193,19 +193,19 @@ impl Sum {
 
 /// Live blocks of one stack.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Live {
-    pub(super) blocks: LiveBlocks,
-    pub(super) cohorts: Cohorts,
+pub(crate) struct Live {
+    pub(crate) blocks: LiveBlocks,
+    pub(crate) cohorts: Cohorts,
     /// The largest blocks; of equal ones, the older first.
-    pub(super) largest: Vec<Block>,
+    pub(crate) largest: Vec<Block>,
 }
 
 /// Rounds a number with [`WEIGHT_BITS`] fractional bits.
-pub(super) const fn rounded(objects: u64) -> u64 {
+pub(crate) const fn rounded(objects: u64) -> u64 {
     (objects + WEIGHT_ONE / 2) >> WEIGHT_BITS
 }
 
-pub(super) fn largest_first(blocks: &mut Vec<Block>, kept: usize) {
+pub(crate) fn largest_first(blocks: &mut Vec<Block>, kept: usize) {
     blocks.sort_unstable_by_key(|block| (std::cmp::Reverse(block.size), block.time_ns, block.address));
     blocks.truncate(kept);
 }
@@ -213,7 +213,7 @@ pub(super) fn largest_first(blocks: &mut Vec<Block>, kept: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::Timeline;
+    use crate::snapshot::Timeline;
 
     fn sum(sizes_and_times: &[(u64, u64)], sampling: Sampling, kept: usize) -> (LiveBlocks, Vec<Block>) {
         let mut sum = Sum::default();

@@ -28,7 +28,7 @@ pub(super) struct AskedJvm {
     next: Option<Instant>,
     attempts: u32,
     /// Last reported reason for a failure; each is reported once.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl AskedJvm {
@@ -74,9 +74,9 @@ impl AskedJvm {
 
     fn fail(&mut self, process: &Process, what: &str, why: String) {
         self.next = Some(Instant::now() + PAUSE_AFTER_FAILURE);
-        if self.told.as_ref() != Some(&why) {
+        if self.reported.as_ref() != Some(&why) {
             tracing::warn!("process {} {what}: {why}", process.pid);
-            self.told = Some(why);
+            self.reported = Some(why);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::collect::Thread;
+use super::Thread;
 
 /// A symbolized frame. An inlined function is a frame of its own, with the address of the frame that it is inlined into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]

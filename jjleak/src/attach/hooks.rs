@@ -1,0 +1,73 @@
+//! Programs at tracepoints of the kernel: what they report, and when they are needed.
+
+use std::error::Error as _;
+
+use aya::Ebpf;
+use aya::programs::RawTracePoint;
+use jjleak_common::settings::KernelOffsets;
+
+use super::{Error, Following};
+
+/// A program at a tracepoint.
+struct Hook {
+    program: &'static str,
+    tracepoint: &'static str,
+    need: Need,
+}
+
+/// When a program runs.
+enum Need {
+    Always,
+    /// If the kernel has the tracepoint. The warning says what is worse without it.
+    IfPossible(&'static str),
+    /// If the kernel side can tell which process a task belongs to.
+    WithTasks,
+    /// If other processes than the named ones are profiled.
+    Following,
+}
+
+/// The programs, in the order in which they are attached. The records that they write are those of [`super::Hints`]. Programs
+/// for system calls that map memory are in [`super::mapping_events`].
+const HOOKS: [Hook; 5] = [
+    Hook {
+        program: "area_placed",
+        tracepoint: "vm_unmapped_area",
+        need: Need::IfPossible(
+            "this kernel does not report that a process maps code: where one library takes the place of another, stacks and \
+             names can be wrong for up to a second",
+        ),
+    },
+    Hook { program: "process_exec", tracepoint: "sched_process_exec", need: Need::Always },
+    Hook { program: "thread_exit", tracepoint: "sched_process_exit", need: Need::Always },
+    Hook { program: "process_fork", tracepoint: "sched_process_fork", need: Need::WithTasks },
+    Hook { program: "process_exit", tracepoint: "sched_process_exit", need: Need::Following },
+];
+
+/// Attaches the programs that are needed.
+pub(super) fn attach(ebpf: &mut Ebpf, following: Following, offsets: &KernelOffsets) -> Result<(), Error> {
+    for Hook { program, tracepoint, need } in HOOKS {
+        match need {
+            Need::WithTasks if offsets.task_tgid == 0 => {}
+            Need::Following if following == Following::Nobody => {}
+            Need::Always | Need::WithTasks | Need::Following => attach_one(ebpf, program, tracepoint)?,
+            Need::IfPossible(warning) => {
+                if let Err(error) = attach_one(ebpf, program, tracepoint) {
+                    tracing::warn!("{warning}");
+                    tracing::info!(%error, source = error.source(), "the reason");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn attach_one(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Result<(), Error> {
+    let program: &mut RawTracePoint = ebpf
+        .program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or(Error::ObjectLacks { what: "raw tracepoint program", name })?;
+    program.load().map_err(|error| Error::verify(name, error))?;
+    let attached = program.attach(tracepoint);
+    attached.map_err(|error| Error::Tracepoint { name: tracepoint, source: Box::new(error) })?;
+    Ok(())
+}
