@@ -61,13 +61,13 @@ pub enum Unproven {
     #[error("its code jumps to a computed address at {0:#x}")]
     ComputedJump(u64),
     /// The function runs into bytes that are not an instruction, or out of the file's code.
-    #[error("its code runs into something else at {0:#x}")]
+    #[error("its code runs into bytes that are not code at {0:#x}")]
     NoCode(u64),
     /// The function ends with a tail call into another file.
-    #[error("it ends as a function of another file")]
+    #[error("it ends with a tail call into another file")]
     LeavesFile,
     /// The function is larger than functions of allocators are.
-    #[error("there is too much code in it")]
+    #[error("it has too much code")]
     TooLarge,
 }
 

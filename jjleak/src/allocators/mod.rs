@@ -165,13 +165,13 @@ pub enum MissingReason {
     #[error("its symbol is resolved at run time (IFUNC)")]
     Indirect,
     /// The symbol is data or has no type.
-    #[error("its symbol is no function")]
+    #[error("its symbol is not a function")]
     NoFunction,
     /// The symbol points outside the file's executable segments.
-    #[error("its symbol points outside of the file's code")]
+    #[error("its symbol points outside the file's code")]
     OutsideCode,
     /// The function shares its code with a function of another meaning.
-    #[error("its code is also another function's")]
+    #[error("it shares its code with another function")]
     Shared,
     /// The exits of the function are unknown: its calls are counted, its blocks are not.
     #[error("its calls are not followed: {0}")]

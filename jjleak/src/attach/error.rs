@@ -13,7 +13,7 @@ use crate::processes::Pid;
 /// First words of statistics in a verifier's log, which give no reason (`print_verification_stats` in `kernel/bpf/verifier.c`).
 const VERIFIER_STATISTICS: [&str; 3] = ["verification time ", "stack depth ", "processed "];
 /// Used if the verifier did not run or its log has no reason.
-const NOTHING_SAID: &str = "its verifier gives no reason";
+const NOTHING_SAID: &str = "the verifier gave no reason";
 
 /// Attaching failed.
 #[derive(Debug, thiserror::Error)]
@@ -36,13 +36,13 @@ pub enum Error {
     #[error("loading the BPF programs into the kernel failed")]
     Load(#[source] Box<EbpfError>),
     /// The kernel rejected the BTF of the BPF object.
-    #[error("loading the type information of the BPF programs into the kernel failed")]
+    #[error("loading the type information (BTF) of the BPF programs into the kernel failed")]
     Types(#[source] std::io::Error),
     /// Out of file descriptors for the maps of the programs.
-    #[error("keeping the tables of the BPF programs open failed")]
+    #[error("duplicating the file descriptors of the BPF maps failed")]
     Descriptors(#[source] std::io::Error),
     /// The kernel's verifier rejected a program. The debug log has the full verifier log.
-    #[error("the kernel refused the BPF program {name} ({said})")]
+    #[error("the kernel rejected the BPF program {name} ({said})")]
     Verify {
         /// Its name.
         name: &'static str,
@@ -72,10 +72,10 @@ pub enum Error {
         source: Box<ProgramError>,
     },
     /// The kernel's BTF cannot be read.
-    #[error("reading the kernel's type information failed")]
+    #[error("reading the kernel's type information (BTF) failed")]
     KernelTypes(#[source] Box<BtfError>),
     /// System calls could not be traced.
-    #[error("following system calls at {place} in the kernel failed")]
+    #[error("tracing system calls at {place} in the kernel failed")]
     Follow {
         /// Name of the function or tracepoint.
         place: &'static str,
@@ -87,27 +87,27 @@ pub enum Error {
     #[error("reading the map SPILL failed")]
     Spill(#[source] std::io::Error),
     /// The test of return probes on a process with a system call filter failed.
-    #[error("trying a return probe on a filtered child process failed")]
+    #[error("testing a return probe on a child process with a seccomp filter failed")]
     Trial(#[source] std::io::Error),
     /// jjleak's own PID namespace is unknown.
-    #[error("looking at /proc/self/ns/pid failed")]
+    #[error("reading /proc/self/ns/pid failed")]
     Namespace(#[source] std::io::Error),
     /// The kernel side could not recognize the process.
-    #[error("process {0} is in a PID namespace within the one of jjleak, which is not the initial one")]
+    #[error("process {0} is in a nested PID namespace, and jjleak is not in the initial PID namespace")]
     NestedNamespace(Pid),
     /// The process ended in the meantime.
     #[error("process {0} ended while jjleak was attaching to it")]
     Gone(Pid),
     /// Only uprobe-multi links can be attached and detached quickly, and the kernel binds them to the main thread.
     #[error(
-        "the main thread of the process has ended: the probes of thread {0} cannot be put in and taken out in a moment"
+        "the main thread of the process has ended: the probes of thread {0} cannot be inserted and removed quickly"
     )]
     NoMainThread(Pid),
     /// A BPF map could not be read or written.
-    #[error("accessing a table of the BPF programs failed")]
+    #[error("accessing a BPF map failed")]
     Table(#[source] Box<MapError>),
     /// A BPF map could not be mapped into memory.
-    #[error("mapping a table of the BPF programs into memory failed")]
+    #[error("mapping a BPF map into memory failed")]
     Map(#[source] std::io::Error),
 }
 
@@ -199,10 +199,10 @@ mod tests {
                  verification time 9 usec\nstack depth 16+0\n\
                  processed 11 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n"
             ),
-            "the kernel refused the BPF program enter \
+            "the kernel rejected the BPF program enter \
              (math between map_value pointer and register with unbounded min value is not allowed)"
         );
-        assert_eq!(refused(""), "the kernel refused the BPF program enter (its verifier gives no reason)");
+        assert_eq!(refused(""), "the kernel rejected the BPF program enter (the verifier gave no reason)");
     }
 
     #[test]

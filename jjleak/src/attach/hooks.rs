@@ -33,8 +33,8 @@ const HOOKS: [Hook; 5] = [
         program: "area_placed",
         tracepoint: "vm_unmapped_area",
         need: Need::IfPossible(
-            "this kernel does not report that a process maps code: where one library takes the place of another, stacks and \
-             names can be wrong for up to a second",
+            "this kernel does not report new code mappings: where one library replaces another, stacks and names can be \
+             wrong for up to a second",
         ),
     },
     Hook { program: "process_exec", tracepoint: "sched_process_exec", need: Need::Always },

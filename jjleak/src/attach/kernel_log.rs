@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 pub(super) fn forward(ebpf: &mut Ebpf) {
     let logger = match EbpfLogger::init(ebpf) {
         Ok(logger) => logger,
-        Err(error) => return tracing::warn!(%error, "no messages of the kernel side"),
+        Err(error) => return tracing::warn!(%error, "messages of the BPF programs are unavailable"),
     };
     // SAFETY: the descriptor belongs to the logger's ring buffer, which owns it and never replaces it.
     let watched = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) };
@@ -24,6 +24,6 @@ pub(super) fn forward(ebpf: &mut Ebpf) {
                 }
             });
         }
-        Err(error) => tracing::warn!(%error, "no messages of the kernel side"),
+        Err(error) => tracing::warn!(%error, "messages of the BPF programs are unavailable"),
     }
 }

@@ -88,7 +88,7 @@ fn task_offsets(structures: &Structures<'_>, following: Following) -> Result<Tas
 fn mapping_offsets(btf: Option<&Btf<'_>>) -> MappingOffsets {
     btf.and_then(MappingOffsets::find).unwrap_or_else(|| {
         tracing::info!(
-            "this kernel does not tell what a process maps: stacks through new code end there for a while"
+            "the kernel's offsets of memory mappings are unknown: stacks end at newly mapped code until the next scan"
         );
         MappingOffsets::default()
     })
@@ -97,7 +97,7 @@ fn mapping_offsets(btf: Option<&Btf<'_>>) -> MappingOffsets {
 /// Offsets of a process's program break; without them, `brk` is not traced.
 fn break_offsets(btf: Option<&Btf<'_>>) -> BreakOffsets {
     btf.and_then(BreakOffsets::find).unwrap_or_else(|| {
-        tracing::warn!("this kernel does not tell where a process's break is: brk is not followed");
+        tracing::warn!("the kernel's offsets of the program break are unknown: brk is not traced");
         BreakOffsets::default()
     })
 }
@@ -115,8 +115,8 @@ fn return_instance_offsets(btf: Option<&Btf<'_>>) -> ReturnInstanceOffsets {
 fn thread_pointer(btf: Option<&Btf<'_>>) -> u64 {
     btf.and_then(thread_pointer_offset).unwrap_or_else(|| {
         tracing::info!(
-            "frames of virtual threads in the heap of JVMs with generational ZGC are not followed: \
-             the kernel does not tell where a task keeps its thread pointer (thread_struct::fsbase)"
+            "stacks end at the heap frames of virtual threads in JVMs with generational ZGC: \
+             the offset of a task's thread pointer (thread_struct::fsbase) is unknown"
         );
         0
     })

@@ -36,7 +36,7 @@ impl<'a> Structures<'a> {
         match types.as_ref().map(KernelTypes::parse) {
             Ok(Some(btf)) => Self::Known(btf),
             Ok(None) => {
-                tracing::info!("{SOURCE} is of no known form");
+                tracing::info!("{SOURCE} has an unknown format");
                 Self::Unfamiliar
             }
             Err(error) => {

@@ -188,7 +188,10 @@ impl Attachment {
         if self.survives.is_none() {
             let begun = std::time::Instant::now();
             let survives = self.probes.try_return(trial::survives).transpose().map_err(Error::Trial)?;
-            tracing::info!("return probes tried on a filtered child in {:?}: {survives:?}", begun.elapsed());
+            tracing::info!(
+                "tested return probes on a child with a seccomp filter in {:?}: {survives:?}",
+                begun.elapsed()
+            );
             self.survives = Some(survives.unwrap_or(true));
         }
         if self.survives == Some(true) { Ok(()) } else { Err(Missing::HarmlessReturns.into()) }

@@ -33,18 +33,18 @@ pub enum Missing {
     BpfPrivilege,
     /// bpf(2) is blocked by a system call filter, whatever the privileges.
     #[error(
-        "the system call bpf(2) is forbidden, although the privileges are there: by a filter of system calls (seccomp)"
+        "the system call bpf(2) is forbidden by a system call filter (seccomp), despite sufficient privileges"
     )]
     BpfFiltered,
     /// bpf(2) is denied despite the privileges and without a filter.
     #[error(
-        "the system call bpf(2) is forbidden, although the privileges are there and no filter of system calls is: by kernel \
-         lockdown or a security module"
+        "the system call bpf(2) is forbidden by kernel lockdown or a security module, despite sufficient privileges and \
+         without a system call filter (seccomp)"
     )]
     BpfLocked,
     /// The privileges are limited to a user namespace, and the kernel requires them on the host.
     #[error(
-        "the privileges to load BPF programs are there only inside of a user namespace: the kernel wants the host's"
+        "the privileges to load BPF programs apply only inside a user namespace: the kernel requires them on the host"
     )]
     UserNamespace,
     /// No privilege to attach probes individually: the kernel requires `CAP_SYS_ADMIN` to place a uprobe through a perf event
@@ -58,11 +58,11 @@ pub enum Missing {
     #[error("not allowed to open deleted files that are mapped: this needs root or CAP_CHECKPOINT_RESTORE")]
     MappedFilePrivilege,
     /// No privilege to inspect other processes.
-    #[error("not allowed to look into other processes: this needs root or CAP_SYS_PTRACE")]
+    #[error("not allowed to inspect other processes: this needs root or CAP_SYS_PTRACE")]
     PtracePrivilege,
     /// PIDs in /proc differ from those of system calls.
     #[error(
-        "/proc is of another PID namespace than jjleak, or not mounted: its PIDs are not those that jjleak would use"
+        "/proc belongs to another PID namespace than jjleak, or is not mounted: its PIDs are not valid for jjleak"
     )]
     ForeignProc,
     /// The kernel has no BTF.
@@ -78,16 +78,18 @@ pub enum Missing {
     #[error("this kernel's BPF has no bpf_get_attach_cookie helper")]
     AttachCookie,
     /// The kernel's task structure has an unknown layout.
-    #[error("this kernel's type information does not tell where tasks keep their process (task_struct)")]
+    #[error(
+        "this kernel's type information (BTF) does not give the fields that link a task to its process (task_struct)"
+    )]
     TaskFields,
     /// The kernel kills processes with a system call filter because of return probes.
     #[error(
-        "the process, or any that would be profiled, may have a filter of system calls (seccomp), and this kernel kills such \
-         processes for a probe at a function's return"
+        "the process, or any other to be profiled, may have a system call filter (seccomp), and this kernel kills such \
+         processes at a return probe"
     )]
     HarmlessReturns,
     /// jjleak runs in a PID namespace of its own, such as in a container.
-    #[error("following processes needs the host's PIDs, and jjleak runs in a PID namespace of its own")]
+    #[error("following processes needs the host's PIDs, and jjleak runs in a separate PID namespace")]
     PidNamespace,
 }
 
@@ -102,10 +104,10 @@ impl Missing {
             }
             Self::BpfFiltered => {
                 "run it on the host; or give the container a seccomp profile that allows bpf(2) and perf_event_open(2) \
-                 (--security-opt seccomp=FILE), a service a SystemCallFilter= with both"
+                 (--security-opt seccomp=FILE), or the service a SystemCallFilter= with both"
             }
             Self::BpfLocked => {
-                "boot without lockdown=confidentiality, or have the security module's policy allow bpf(2)"
+                "boot without lockdown=confidentiality, or allow bpf(2) in the security module's policy"
             }
             Self::UserNamespace => {
                 "run it on the host, or in a container without a user namespace (not rootless, no --userns)"
@@ -124,7 +126,7 @@ impl Missing {
             }
             Self::HarmlessReturns => {
                 "boot a kernel with the fix of February 2025 (Linux 6.14, or an update of an older one); or profile a process \
-                 without a filter, by -p and without --follow"
+                 without a filter, with -p and without --follow"
             }
             Self::PidNamespace => {
                 "run it on the host, or the container with --pid=host; -p PID without --follow works here for processes of \
@@ -270,19 +272,19 @@ type Look = fn(&Host) -> Result<(), Missing>;
 
 /// Required features and privileges, in order of their checks.
 const REQUIRED: [(&str, Look); 7] = [
-    ("processes in /proc by the PIDs that jjleak uses", Host::check_proc),
-    ("privilege to load BPF programs and to look into other processes", Host::check_privileges),
-    ("the kernel's type information (BTF)", |host| {
+    ("/proc of jjleak's PID namespace", Host::check_proc),
+    ("privilege to load BPF programs and to inspect other processes", Host::check_privileges),
+    ("kernel type information (BTF)", |host| {
         require(host.sys.join("kernel/btf/vmlinux").exists(), Missing::Btf)
     }),
     ("probes in user programs (uprobes)", |host| {
         require(host.sys.join("bus/event_source/devices/uprobe/type").exists(), Missing::Uprobes)
     }),
-    ("data for each probe (bpf_get_attach_cookie)", |_| {
+    ("per-probe data (bpf_get_attach_cookie)", |_| {
         require(has_helper(BpfHelper::BPF_FUNC_get_attach_cookie), Missing::AttachCookie)
     }),
     ("loops in BPF programs (bpf_loop)", |_| require(has_helper(BpfHelper::BPF_FUNC_loop), Missing::BpfLoop)),
-    ("the system call bpf(2), past filters of system calls", |host| {
+    ("the system call bpf(2), not blocked by seccomp or lockdown", |host| {
         if host.check_privileges().is_err() || !is_bpf_refused() { Ok(()) } else { Err(host.why_no_bpf()) }
     }),
 ];

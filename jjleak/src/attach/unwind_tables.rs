@@ -137,7 +137,7 @@ impl UnwindTables {
             if let Err(error) =
                 self.code.insert(as_kernel_knows(file), CodeRows { first_page, pages, parts }, 0)
             {
-                tracing::debug!(%error, ?file, "the kernel side is not told of it");
+                tracing::debug!(%error, ?file, "cannot register unwind rows of a file for other processes");
             }
         }
         let addends = parts.iter().map(|part| part.addend).collect();

@@ -29,12 +29,12 @@ fn read_table(path: &Path) -> Result<Vec<NamedAllocator>, Failure> {
     let shown = path.display();
     let usage = |what: String, remedy: &str| Failure::new(USAGE, what, remedy);
     let unreadable = |error: std::io::Error| {
-        usage(format!("--allocators: cannot read {shown}: {error}"), "name a readable file of TOML")
+        usage(format!("--allocators: cannot read {shown}: {error}"), "name a readable TOML file")
     };
     let length = fs::metadata(path).map_err(unreadable)?.len();
     if length > MAX_TABLE_BYTES {
-        let what = format!("--allocators: {shown} has {length} bytes, which is too many for a table");
-        return Err(usage(what, "name a file of TOML"));
+        let what = format!("--allocators: {shown} has {length} bytes; a table has at most {MAX_TABLE_BYTES}");
+        return Err(usage(what, "name a TOML file"));
     }
     let text = fs::read_to_string(path).map_err(unreadable)?;
     NamedAllocator::parse_table(&text).map_err(|error| {

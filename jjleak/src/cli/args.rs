@@ -31,12 +31,12 @@ const MAPPINGS: [(&str, MappingKinds); 3] =
     [(ANONYMOUS, MappingKinds::ANONYMOUS), ("files", MappingKinds::FILES), ("all", MappingKinds::ALL)];
 
 /// Additional help text of `--format`.
-const FORMAT_NOTE: &str = "Text goes to stdout at every interval, json too unless --out is given; the others are files written at \
-    the end.";
+const FORMAT_NOTE: &str = "Text goes to stdout at every interval, and so does json unless --out is given; the other formats \
+    are files written at the end.";
 
 /// Help text of `--format`.
 fn format_help() -> String {
-    format!("What to write: {}", Format::names())
+    format!("Output formats: {}", Format::names())
 }
 
 // The help text of the whole command line is on `CommandLine`.
@@ -48,28 +48,28 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pid: Vec<u32>,
 
-    /// Attach to every process whose name, or whose executable's path, matches, also to those that begin later
+    /// Attach to every process whose name or executable path matches, including processes that start later
     ///
-    /// The expression is one of Rust's regex crate. Every process that uses the same allocator pays for the probes.
+    /// REGEX has the syntax of Rust's regex crate. The probes slow down every process that uses the same allocator.
     #[arg(short, long, value_name = "REGEX")]
     pub(super) name: Option<Regex>,
 
-    /// Attach to every process, also to those that begin later
+    /// Attach to every process, including processes that start later
     #[arg(long)]
     pub(super) system_wide: bool,
 
-    /// Account children, too, each in books of its own
+    /// Follow child processes too, with separate figures for each
     ///
-    /// Every process that uses the same allocator pays for the probes.
+    /// The probes slow down every process that uses the same allocator.
     #[arg(long, conflicts_with_all = ["name", "system_wide"])]
     pub(super) follow: bool,
 
-    /// Most processes at a time with --follow, --name and --system-wide; each takes 49 KiB
+    /// Maximum number of processes at a time with --follow, --name and --system-wide; 49 KiB each
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1024))]
     #[arg(help_heading = "Capacities")]
     pub(super) max_processes: u32,
 
-    /// Start this command, as the user who runs jjleak; quoted as in a shell, run without one
+    /// Start this command, as the user who runs jjleak; quoted as in a shell, but no shell runs it
     #[arg(short, long, value_name = "STRING")]
     pub(super) command: Option<String>,
 
@@ -81,45 +81,45 @@ pub(super) struct Args {
     #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
-    /// Start this command, as the user who runs jjleak, and account from its first allocation
+    /// Start this command, as the user who runs jjleak, and count from its first allocation
     #[arg(last = true, value_name = "CMD")]
     pub(super) argv: Vec<OsString>,
 
-    /// Account only allocations of at least this many bytes
+    /// Count only allocations of at least this many bytes
     #[arg(short = 'z', long, value_name = "BYTES", default_value_t = 0)]
     pub(super) min_size: u64,
 
-    /// Account only allocations of at most this many bytes
+    /// Count only allocations of at most this many bytes
     #[arg(short = 'Z', long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true)]
     pub(super) max_size: u64,
 
-    /// Profile the allocation functions of this file only: its path as the process maps it, or its name
+    /// Profile only the allocation functions of this file: its name, or its path as the process maps it
     #[arg(short = 'O', long, value_name = "PATH")]
     pub(super) obj: Option<PathBuf>,
 
-    /// Profile functions with this prefix, too: those of malloc(3) with it in front
+    /// Also profile functions named like those of malloc(3), with this prefix in front
     #[arg(short = 'S', long, value_name = "PREFIX", value_parser = NonEmptyStringValueParser::new())]
     pub(super) symbols_prefix: Option<String>,
 
-    /// Profile the functions that this table names, too; can be given several times (docs/allocators.md)
+    /// Also profile the functions listed in this table; can be given several times (docs/allocators.md)
     #[arg(long, value_name = "FILE")]
     pub(super) allocators: Vec<PathBuf>,
 
-    /// Probe the C library's malloc at its entry and its return, also where one probe inside is proven to do (docs/overhead.md)
+    /// Probe the C library's malloc at entry and return, even where one probe inside it is proven sufficient (docs/overhead.md)
     #[arg(long)]
     pub(super) entry_and_return: bool,
 
-    /// Account also mappings that no allocation call makes: anonymous memory (mmap, mremap, brk) unless it is said otherwise
+    /// Also count mappings made outside allocation functions (mmap, mremap, brk): anonymous memory unless KIND is given
     ///
-    /// What is accounted is address space, not memory in use. Files are also such that the loader maps, and devices.
+    /// Figures are address space, not memory in use. Files include those that the loader maps, and devices.
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = ANONYMOUS)]
     #[arg(value_parser = PossibleValuesParser::new(MAPPINGS.map(|(name, _)| name)).try_map(|name| parse_mappings(&name)))]
     pub(super) mmap: Option<MappingKinds>,
 
-    /// Ask JVMs whose code jjleak cannot name to write a perf map (JDK 17 and later), as jcmd does
+    /// Request perf maps from JVMs whose code jjleak cannot name (JDK 17 and later), as jcmd does
     ///
-    /// HotSpot's methods have names without it. It is the one option that makes a process do something: a JVM that
-    /// does not listen to jcmd yet gets SIGQUIT to begin with, unless that could end it or make it print (docs/jvm.md).
+    /// HotSpot's methods have names without this option. It is the only option that makes a process do something: a JVM
+    /// that does not listen to jcmd yet first gets SIGQUIT, unless that could end it or make it print (docs/jvm.md).
     #[arg(long)]
     pub(super) refresh_perf_map: bool,
 
@@ -127,25 +127,25 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "MS", default_value_t = 0, hide_default_value = true)]
     pub(super) older: u64,
 
-    /// Take one allocation in N, at random; figures become estimates
+    /// Sample one allocation in N at random; figures become estimates
     #[arg(short, long, value_name = "N", default_value_t = 1, hide_default_value = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) sample_rate: u32,
 
-    /// Take one allocation in so many allocated bytes, large ones rather than small ones; figures become estimates
+    /// Sample one allocation in this many allocated bytes, preferring large allocations; figures become estimates
     #[arg(long, value_name = "BYTES", conflicts_with = "sample_rate")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=sampling::MAX_BYTES))]
     pub(super) sample_bytes: Option<u64>,
 
-    /// Have the kernel sum up what lives of each stack: reports are fast with many live blocks, and know no ages
+    /// Sum live allocations per stack in the kernel: reports stay fast with many live blocks, but have no ages
     #[arg(short = 'C', long, conflicts_with_all = ["older", "show_allocs", "sample_rate", "sample_bytes"])]
     pub(super) combined_only: bool,
 
-    /// Tell threads apart: each stack stands below the thread that allocated; takes more stacks (--max-stacks)
+    /// Separate stacks by thread: the root of each stack is the thread that allocated; needs more stacks (--max-stacks)
     #[arg(long)]
     pub(super) threads: bool,
 
-    /// List the live blocks of each stack, the 100 largest at most
+    /// List the live blocks of each stack, at most the 100 largest
     #[arg(short = 'a', long)]
     pub(super) show_allocs: bool,
 
@@ -153,38 +153,38 @@ pub(super) struct Args {
     #[arg(short, long)]
     pub(super) trace: bool,
 
-    /// Live blocks that find room, 40 to 70 bytes each
+    /// Maximum number of tracked live blocks, 40 to 70 bytes each
     #[arg(long, value_name = "N", default_value_t = live::DEFAULT_BLOCKS, help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(live::MAX_BLOCKS)))]
     pub(super) max_live: u32,
 
-    /// Different stacks that find room, 50 to 100 bytes each [default: 40000; four times that where processes are
-    /// followed, or threads told apart]
+    /// Maximum number of distinct stacks, 50 to 100 bytes each [default: 40000; four times that with --follow, --name,
+    /// --system-wide or --threads]
     #[arg(long, value_name = "N", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_STACKS)))]
     pub(super) max_stacks: Option<u32>,
 
-    /// Bytes of frames of new stacks that can wait for jjleak to look at them, rounded up to a power of two [default:
-    /// 4194304; four times that where processes are followed, or threads told apart]
+    /// Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; four
+    /// times that with --follow, --name, --system-wide or --threads]
     #[arg(long, value_name = "BYTES", help_heading = "Capacities")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(stack::MAX_FRAME_BYTES)))]
     pub(super) frame_buffer: Option<u32>,
 
-    /// Do not judge allocations that are younger than this: by what is older, leaks are told from what is only held for a
-    /// while. A process is judged when it has been watched for four times as long
+    /// Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A
+    /// process gets verdicts once it has been watched for four times as long
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_interval)]
     pub(super) settle: Duration,
 
-    /// Text reports list the stacks with outstanding allocations, as bcc's memleak does, instead of verdicts; so they do with
+    /// List the stacks with outstanding allocations in text reports, as bcc's memleak does, instead of verdicts; implied by
     /// -a, -C, -o, -s, -t, -T, -z, -Z and --sort
     #[arg(long)]
     pub(super) outstanding: bool,
 
-    /// Text reports give verdicts, also with options by which they list stacks; with --outstanding, both
+    /// Give verdicts in text reports even with options that list stacks; with --outstanding, give both
     #[arg(long)]
     pub(super) verdicts: bool,
 
-    /// Number of stacks, or of verdicts, in text reports [default: 10]
+    /// Number of stacks or verdicts in text reports [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
     pub(super) top: Option<usize>,
 
@@ -197,37 +197,37 @@ pub(super) struct Args {
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
     pub(super) format: Vec<Format>,
 
-    /// Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]
+    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
     #[arg(long, value_name = "PATH")]
     pub(super) out: Option<PathBuf>,
 
-    /// What flame graphs and collapsed stacks show: bytes, objects, or both
+    /// Values in flame graphs and collapsed stacks: bytes, objects, or both
     #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
     pub(super) by: Vec<Value>,
 
-    /// Keep what profiling costs the process below this, in per cent of the CPU time that it uses itself; figures become estimates
+    /// Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates
     ///
-    /// Everything is counted while that costs less. Otherwise, allocations are counted in windows of time, at random, and what
-    /// the figures may be off by is told. One process only.
+    /// jjleak counts everything while that costs less. Otherwise, it counts allocations in random time windows and reports the
+    /// error of the estimates. One process only.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     #[arg(conflicts_with_all = ["name", "system_wide", "follow", "mmap", "trace", "sample_rate", "sample_bytes", "combined_only"])]
     pub(super) max_overhead: Option<f64>,
 
-    /// Account nothing, but count calls for INTERVAL seconds, and say what exact profiling would cost the process
+    /// Only count calls for INTERVAL seconds, and predict what exact profiling would cost the process
     ///
-    /// Counting costs the process less than half of what profiling does. Text, or one JSON document with --format json.
+    /// Counting costs the process less than half as much as profiling. Prints text, or one JSON document with --format json.
     #[arg(long, requires = "pid", conflicts_with_all = ["name", "system_wide", "follow", "count", "argv", "command", "trace"])]
     pub(super) estimate: bool,
 
-    /// Leave out what this saved profile (a pprof file) of an earlier run of the program holds, stack by stack
+    /// Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack
     #[arg(long, value_name = "FILE")]
     pub(super) baseline: Option<PathBuf>,
 
-    /// End with exit code 5 when anything was lost
+    /// Exit with code 5 if anything was lost
     #[arg(long)]
     pub(super) strict: bool,
 
-    /// Say more on stderr; twice: also messages of the kernel side
+    /// Print more messages to stderr; if given twice, also those of the BPF programs
     #[arg(short, long, action = ArgAction::Count)]
     pub(super) verbose: u8,
 }
@@ -321,7 +321,7 @@ impl Args {
     /// Coverage of the figures.
     pub(super) fn coverage(&self) -> Result<Coverage, Failure> {
         if self.combined_only && self.sort == Some(SortBy::Age) {
-            let what = "--sort age does not go with --combined-only, which knows no ages";
+            let what = "--sort age cannot be used with --combined-only, which records no ages";
             return Err(Failure::usage(what.to_owned()));
         }
         Ok(Coverage {
@@ -357,7 +357,7 @@ impl Args {
 /// Parses a kind of mappings.
 fn parse_mappings(name: &str) -> Result<MappingKinds, String> {
     let known = MAPPINGS.into_iter().find(|(known, _)| *known == name);
-    known.map(|(_, kinds)| kinds).ok_or_else(|| format!("no kind of mappings: {name}"))
+    known.map(|(_, kinds)| kinds).ok_or_else(|| format!("unknown kind of mappings: {name}"))
 }
 
 /// Parses a percentage.

@@ -15,10 +15,10 @@ pub(super) fn baseline(args: &Args) -> Result<Option<Baseline>, Failure> {
         let process = Process::open(pid)?;
         if baseline.is_of(pid.number().get(), process.start_time) {
             let what = format!(
-                "--baseline: {} is of this very process, of which only what comes from now on is accounted for",
+                "--baseline: {} is a profile of this same process, of which only allocations from now on are counted",
                 file.display()
             );
-            let remedy = "leave --baseline out: it is for another run of the program";
+            let remedy = "omit --baseline: the baseline must come from another run of the program";
             return Err(Failure::new(USAGE, what, remedy));
         }
     }

@@ -12,8 +12,8 @@ use super::top_args::TopArgs;
 
 /// Names the call paths that leak memory in a running process.
 ///
-/// Attaches to a process, or starts a command, accounts every allocation and free with its call path, and reports
-/// what has been allocated since and not been freed.
+/// Attaches to a process or starts a command, records every allocation and free with its call path, and reports
+/// the memory that has been allocated since then and not freed.
 #[derive(Debug, Parser)]
 #[command(name = "jjleak", version, max_term_width = 100)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]

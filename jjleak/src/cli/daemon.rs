@@ -21,24 +21,24 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The daemon's files contain names of code: only its user and group may read them.
 const UMASK: u32 = 0o027;
 
-/// Watch processes, profile those that grow, and keep what is found
+/// Watch processes, profile those that grow, and keep the profiles and findings
 ///
-/// Runs until SIGTERM. SIGHUP has it read its configuration anew, SIGUSR1 has it profile the process that grows fastest.
+/// Runs until SIGTERM. SIGHUP reloads the configuration; SIGUSR1 profiles the process that grows fastest.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 ended as it was told to, 1 failure, 2 wrong configuration, 3 missing privilege or \
-    kernel feature."
+    after_help = "Exit codes: 0 stopped as requested, 1 failure, 2 invalid configuration, 3 missing privilege or kernel \
+    feature."
 )]
 pub(super) struct DaemonArgs {
-    /// The configuration, a file of TOML; without the file of this name, all defaults
+    /// Configuration file (TOML); if the default file does not exist, all keys have their defaults
     #[arg(long, value_name = "FILE", default_value = CONFIG)]
     config: PathBuf,
 
-    /// Set a key instead of what the configuration says; can be given several times
+    /// Override a key of the configuration; can be given several times
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
 
-    /// Only say whether the configuration is right
+    /// Check the configuration and exit
     #[arg(long)]
     check_config: bool,
 }
@@ -49,12 +49,12 @@ pub(super) fn serve(args: &DaemonArgs) -> Result<(), Failure> {
         Failure::new(
             USAGE,
             what,
-            "correct it; deploy/jjleak.toml of the source has every key with its default",
+            "correct it; deploy/jjleak.toml in the source lists every key with its default",
         )
     })?;
     if args.check_config {
         // If the reader has gone away, nobody needs this line.
-        let _ = writeln!(io::stdout(), "{}: right", args.config.display());
+        let _ = writeln!(io::stdout(), "{}: valid", args.config.display());
         return Ok(());
     }
     log::start(&config.log);
@@ -73,7 +73,9 @@ fn read(path: &Path, set: &[String]) -> Result<Config, String> {
     let shown = path.display();
     let text = match fs::metadata(path) {
         Ok(file) if file.len() > MAX_CONFIG_BYTES => {
-            return Err(format!("{shown} is too large for a configuration"));
+            return Err(format!(
+                "{shown} has more than {MAX_CONFIG_BYTES} bytes, which is too large for a configuration"
+            ));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound && path == Path::new(CONFIG) => String::new(),
         _ => fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?,

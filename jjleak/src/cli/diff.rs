@@ -12,9 +12,9 @@ use crate::render::{Format, Value};
 use crate::reports::{OutputPlan, write_difference};
 use crate::session::{SavedFiles, Source};
 
-/// Compare two saved profiles (pprof files): what has grown, shrunk, come and gone
+/// Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone
 ///
-/// Stacks are the same by the names of their functions, whatever the addresses and threads: the profiles can be of
+/// Stacks match by the names of their functions, regardless of addresses and threads: the profiles can come from
 /// different processes, hosts and tools.
 #[derive(Debug, clap::Args)]
 pub(super) struct DiffArgs {
@@ -26,18 +26,18 @@ pub(super) struct DiffArgs {
     #[arg(value_name = "AFTER")]
     after: PathBuf,
 
-    /// Multiply the figures before, as if both had run for as long
+    /// Scale the figures of BEFORE as if both profiles had run for the same time
     #[arg(long)]
     normalize: bool,
 
-    /// Lines make no difference, as between versions of a program
+    /// Ignore line numbers when matching stacks, for different versions of a program
     #[arg(long)]
     ignore_lines: bool,
 
     #[command(flatten)]
     view: ViewArgs,
 
-    /// Begin the flame graph with the allocation function, and merge what it is called by
+    /// Invert the flame graph: the allocation function is the root, and its callers are merged
     #[arg(long)]
     inverted: bool,
 
@@ -45,17 +45,17 @@ pub(super) struct DiffArgs {
     #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
     top: usize,
 
-    /// What to write: text, json, svg
+    /// Output formats: text, json, svg
     ///
-    /// Text goes to stdout, json too unless --out is given.
+    /// Text goes to stdout, and so does json unless --out is given.
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text])]
     format: Vec<Format>,
 
-    /// Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak.diff.* here]
+    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak.diff.*]
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
 
-    /// What flame graphs show: bytes, objects, or both [default: bytes, if the profiles have any]
+    /// Values in flame graphs: bytes, objects, or both [default: bytes, if the profiles have any]
     #[arg(long, value_name = "VALUES", value_delimiter = ',')]
     by: Vec<Value>,
 }
@@ -65,15 +65,15 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     if let Some(format) =
         args.format.iter().find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))
     {
-        let what = format!("--format {format}: a difference is written as text, json or svg");
-        return Err(Failure::new(USAGE, what, "choose of these"));
+        let what = format!("--format {format}: diff writes text, json or svg");
+        return Err(Failure::new(USAGE, what, "choose one of these formats"));
     }
     let (before, words_before) = args.view.apply(read(&args.before)?);
     let (after, words_after) = args.view.apply(read(&args.after)?);
     let matching = Matching { ignore_lines: args.ignore_lines };
     let difference = Difference::new(&before, &after, matching, args.normalize).ok_or_else(|| {
-        let what = "--normalize: a profile does not say how long it ran";
-        Failure::new(USAGE, what, "leave --normalize out")
+        let what = "--normalize: a profile does not record how long it ran";
+        Failure::new(USAGE, what, "omit --normalize")
     })?;
     let mut options = OutputPlan::options(Selection { sort: SortBy::Size, top: args.top });
     options.inverted = args.inverted;

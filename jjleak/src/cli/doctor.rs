@@ -8,7 +8,7 @@ use super::failure::{OTHER, PREFLIGHT};
 use crate::doctor::{Examination, Packages, advise, text};
 use crate::processes::Pid;
 
-/// Say what jjleak can tell of a process on this host, and what would let it tell more
+/// Report what a profile of a process on this host will show, and how to make it show more
 ///
 /// Attaches nothing and changes nothing.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ use crate::processes::Pid;
     feature, 4 no such process."
 )]
 pub(super) struct DoctorArgs {
-    /// The process; without one, only the host is looked at
+    /// Process to examine; without it, only the host is examined
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
 }
@@ -37,7 +37,11 @@ pub(super) fn examine(args: &DoctorArgs) -> Result<(), Failure> {
     match &examination.process {
         Some(process) if !process.has_allocator() => {
             let what = format!("process {} maps no allocator that jjleak knows", process.process.pid);
-            Err(Failure::new(OTHER, what, "a static executable needs its symbol table"))
+            Err(Failure::new(
+                OTHER,
+                what,
+                "if the executable is static, it needs its symbol table: do not strip it",
+            ))
         }
         _ => Ok(()),
     }

@@ -16,11 +16,11 @@ use crate::session;
 /// Counts calls for a while and reports the predicted cost.
 pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
     let [pid] = args.pid[..] else {
-        return Err(Failure::usage("--estimate looks at one process: give one -p".to_owned()));
+        return Err(Failure::usage("--estimate supports one process only: give one -p".to_owned()));
     };
-    let pid = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()))?;
+    let pid = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is not a process".to_owned()))?;
     let allocators = allocator_tables::choice(args)?;
-    let begun = || tell(&format!("counting the calls of process {pid} for {}", duration(args.interval)));
+    let begun = || tell(&format!("counting calls of process {pid} for {}", duration(args.interval)));
     let (process, estimate) = session::estimate::estimate(pid, allocators, args.interval, begun)?;
     let text = if args.format.contains(&Format::Json) {
         json(&process, &estimate)
@@ -42,21 +42,21 @@ fn words(process: &Process, estimate: &Estimate) -> String {
     let now = estimate.without().map_or_else(|| "unknown".to_owned(), share_in_words);
     let of_cpu = estimate.of_cpu().map_or_else(|| "unknown".to_owned(), share_in_words);
     let advice = match estimate.advice() {
-        Advice::Exact => "profile it exactly: that is cheap",
+        Advice::Exact => "profile it exactly: the cost is low",
         Advice::Bounded => {
-            "use --max-overhead PERCENT, which keeps the cost below a bound by estimates; sampling (-s) saves little, since \
+            "use --max-overhead PERCENT, which limits the cost and yields estimates; sampling (-s) saves little, because \
              the breakpoints remain"
         }
         Advice::Elsewhere => {
-            "nearly all of its time would go into breakpoints: use --max-overhead PERCENT, or, if it can be restarted, \
+            "breakpoints would take nearly all of its CPU time: use --max-overhead PERCENT, or, if it can be restarted, \
              heaptrack or the profiler of its allocator (docs/overhead.md)"
         }
     };
     format!(
         "{} (pid {}), counted for {}: {allocations} allocations/s, {frees} frees/s\n\
-         exact profiling would take about {allocation_ns} ns an allocation and {free_ns} ns a free on this machine: \
+         exact profiling would cost about {allocation_ns} ns per allocation and {free_ns} ns per free on this machine: \
          {of_core} of a core\n\
-         the process takes {now} of a core without; {of_cpu} of its CPU time would be the probes'\n\
+         the process uses {now} of a core without profiling; {of_cpu} of its CPU time would be spent in probes\n\
          to do: {advice}\n",
         process.comm,
         process.pid,

@@ -73,9 +73,10 @@ fn is_bpf_forbidden(error: &(dyn Error + 'static)) -> bool {
 /// Remedy for a missing permission.
 pub(super) fn allowance() -> &'static str {
     if Uid::effective().is_root() {
-        "root may not do it here, so kernel lockdown or a sandbox (seccomp) forbids it: run it on the host, outside of containers"
+        "root is not allowed to do this here, so kernel lockdown or a sandbox (seccomp) forbids it: run jjleak on the host, outside \
+         containers"
     } else {
-        "run it with sudo, on the host or in the same PID namespace"
+        "run jjleak with sudo, on the host or in the same PID namespace"
     }
 }
 
@@ -93,7 +94,7 @@ impl From<processes::Error> for Failure {
             E::Watch { .. } => (OTHER, "check the limit of open files (ulimit -n)".to_owned()),
             E::Malformed { .. } => (OTHER, "please report this line and the kernel version".to_owned()),
             E::Start { .. } => (NO_TARGET, "check that the command exists and can be run".to_owned()),
-            E::EndedEarly { .. } => (NO_TARGET, "run the command alone first".to_owned()),
+            E::EndedEarly { .. } => (NO_TARGET, "check that the command runs without jjleak".to_owned()),
         };
         Self::new(code, chain(&error), remedy)
     }
@@ -107,22 +108,22 @@ impl From<attach::Error> for Failure {
             E::NestedNamespace(_) => {
                 (PREFLIGHT, "run jjleak on the host or in a container with the host's PIDs (--pid=host)")
             }
-            E::NoObject => (PREFLIGHT, "build it with cargo xtask build"),
-            E::ObjectLacks { .. } => (OTHER, "rebuild it with cargo xtask build"),
+            E::NoObject => (PREFLIGHT, "build jjleak with cargo xtask build"),
+            E::ObjectLacks { .. } => (OTHER, "rebuild jjleak with cargo xtask build"),
             E::Load(_) | E::Verify { .. } if is_bpf_forbidden(&error) => (PREFLIGHT, allowance()),
             E::Types(_) | E::Tracepoint { .. } | E::Attach { .. } if is_forbidden(&error) => {
                 (PREFLIGHT, allowance())
             }
             E::Load(_) | E::Types(_) | E::Verify { .. } | E::Tracepoint { .. } => (
                 PREFLIGHT,
-                "check that the kernel is 5.17 or newer and not locked down; report it with -vv otherwise",
+                "check that the kernel is 5.17 or newer and not locked down; if so, report the messages of -vv",
             ),
             E::KernelTypes(_) | E::Follow { .. } => (
                 PREFLIGHT,
-                "leave --mmap out, or boot a kernel built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_FTRACE_SYSCALLS=y",
+                "omit --mmap, or boot a kernel built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_FTRACE_SYSCALLS=y",
             ),
             E::NoMainThread(_) => {
-                (PREFLIGHT, "profile it without --max-overhead: --estimate says what that costs")
+                (PREFLIGHT, "profile it without --max-overhead; --estimate predicts the cost")
             }
             E::Attach { .. } => (OTHER, "check that no other tool holds the process, and try again"),
             E::Gone(_) => (NO_TARGET, "check the PID with ps"),
@@ -141,10 +142,10 @@ impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
         let remedy = match &error {
             store::Error::Create { .. } | store::Error::NotAFile { .. } | store::Error::Open { .. } => {
-                "choose another place with --out"
+                "choose another destination with --out"
             }
-            store::Error::IsFolder { .. } => "name a file, or end the folder's name in /",
-            store::Error::Write { .. } => "free some space, or choose another place with --out",
+            store::Error::IsFolder { .. } => "name a file, or end the folder's name with /",
+            store::Error::Write { .. } => "free some space, or choose another destination with --out",
         };
         Self::new(OTHER, chain(&error), remedy)
     }
@@ -165,13 +166,13 @@ impl From<session::Error> for Failure {
             E::Bound(error) => return error.into(),
             E::NoAllocator(error) => return error.into(),
             E::SavedFile(error) => return error.into(),
-            E::TooManyProcesses(_) => (OTHER, "profile fewer, or raise --max-processes"),
+            E::TooManyProcesses(_) => (OTHER, "profile fewer processes, or raise --max-processes"),
             E::CountCalls => (
                 PREFLIGHT,
-                "use Linux 6.6 or newer; or profile the process for a moment: reports say what it costs",
+                "use Linux 6.6 or newer; or profile the process briefly: reports include the cost",
             ),
             E::BreakpointCost => {
-                (OTHER, "try again; or profile the process for a moment: reports say what it costs")
+                (OTHER, "try again; or profile the process briefly: reports include the cost")
             }
             E::Setup { .. } => (OTHER, "check the limits of this session (ulimit -a)"),
         };
@@ -182,10 +183,8 @@ impl From<session::Error> for Failure {
 impl From<BoundError> for Failure {
     fn from(error: BoundError) -> Self {
         let remedy = match &error {
-            BoundError::BreakpointCost => {
-                "try again, or go without the bound: --estimate says what that costs"
-            }
-            BoundError::MeasureForbidden(_) => "run it as root",
+            BoundError::BreakpointCost => "try again, or omit --max-overhead; --estimate predicts the cost",
+            BoundError::MeasureForbidden(_) => "run jjleak as root",
             BoundError::SlowProbes | BoundError::Measure(_) => "use Linux 6.6 or newer",
         };
         Self::new(PREFLIGHT, format!("--max-overhead: {}", chain(&error)), remedy)
@@ -196,12 +195,11 @@ impl From<SavedFileError> for Failure {
     fn from(error: SavedFileError) -> Self {
         let (code, remedy) = match &error {
             SavedFileError::Read(..) => (OTHER, "name a readable file"),
-            SavedFileError::Parse(..) => (
-                USAGE,
-                "name a file that was written with --format pprof, or another tool's pprof heap profile",
-            ),
+            SavedFileError::Parse(..) => {
+                (USAGE, "name a file written with --format pprof, or a pprof heap profile of another tool")
+            }
             SavedFileError::WithoutThreads(_) => {
-                (USAGE, "record with --threads, too, or leave --threads out here")
+                (USAGE, "record the profile with --threads, or omit --threads here")
             }
         };
         Self::new(code, chain(&error), remedy)
@@ -251,7 +249,7 @@ impl From<live::Error> for Failure {
             E::Session(error) => error.into(),
             E::Reports(error) => error.into(),
             E::Terminal(_) => {
-                let remedy = "check the terminal (TERM), or leave the word top out for reports";
+                let remedy = "check the terminal (TERM), or run jjleak without top for reports";
                 Self::new(OTHER, chain(&error), remedy)
             }
             E::Render(error) => error.into(),

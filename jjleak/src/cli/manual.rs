@@ -12,7 +12,7 @@ use super::command_line::CommandLine;
 use super::failure::OTHER;
 use crate::store::PendingFile;
 
-/// Print a script that has a shell complete jjleak's arguments
+/// Print a script for shell completion of jjleak's arguments
 ///
 /// For bash: jjleak completions bash > /usr/share/bash-completion/completions/jjleak
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub(super) struct CompletionsArgs {
 /// Write man pages and completions for all shells into a folder, for packages
 #[derive(Debug, clap::Args)]
 pub(super) struct ManualArgs {
-    /// The folder; man/ and completions/ in it must be there
+    /// Destination folder; must contain man/ and completions/
     folder: PathBuf,
 }
 
@@ -65,8 +65,9 @@ pub(super) fn write(args: &ManualArgs) -> Result<(), Failure> {
 fn page(folder: &Path, name: &str, command: clap::Command) -> Result<(), Failure> {
     let mut page = Vec::new();
     let rendered = Man::new(command).date("").manual("jjleak").render(&mut page);
-    rendered
-        .map_err(|error| Failure::new(OTHER, format!("rendering {name}.1: {error}"), "please report this"))?;
+    rendered.map_err(|error| {
+        Failure::new(OTHER, format!("cannot render {name}.1: {error}"), "please report this")
+    })?;
     put(&folder.join("man").join(format!("{name}.1")), &page)
 }
 

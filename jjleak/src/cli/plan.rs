@@ -15,7 +15,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
     let settings = settings(args, &subject)?;
     let allocators = allocator_tables::choice(args)?;
     if args.max_overhead.is_some() && args.pid.len() > 1 {
-        let what = "--max-overhead keeps one process below a bound: give one -p";
+        let what = "--max-overhead supports one process only: give one -p";
         return Err(Failure::usage(what.to_owned()));
     }
     let bound = |percent: f64| CostBound { share: percent / 100., is_patient: false };
@@ -38,7 +38,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
 }
 
 fn target(subject: Subject, streams: Streams) -> Result<Target, Failure> {
-    let known = |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is no process".to_owned()));
+    let known = |pid: &u32| Pid::new(*pid).ok_or_else(|| Failure::usage("PID 0 is not a process".to_owned()));
     Ok(match subject {
         Subject::Pids(pids) => Target::Pids(pids.iter().map(known).collect::<Result<_, _>>()?),
         Subject::Named(name) => Target::Named(name),

@@ -19,8 +19,8 @@ where
     O: Observer,
     Failure: From<O::Error>,
 {
-    let interrupt =
-        signals::watch().map_err(|source| session::Error::Setup { what: "taking over signals", source })?;
+    let interrupt = signals::watch()
+        .map_err(|source| session::Error::Setup { what: "taking control of signals", source })?;
     let summary = session::run(plan, observer, &interrupt)?;
     if args.strict { check(&summary) } else { Ok(()) }
 }
@@ -32,5 +32,5 @@ fn check(summary: &Summary) -> Result<(), Failure> {
     }
     let names: Vec<_> = summary.losses.iter().map(String::as_str).collect();
     let what = format!("the figures are not exact: {}", names.join(", "));
-    Err(Failure::new(LOSS, what, "the report says what each loss means"))
+    Err(Failure::new(LOSS, what, "see the report for what each loss means"))
 }

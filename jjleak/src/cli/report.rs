@@ -11,57 +11,57 @@ use crate::render::{Contents, Format, Value};
 use crate::reports::{OutputPlan, Outputs};
 use crate::session::{SavedFiles, Source};
 
-/// Show saved profiles (pprof files), jjleak's own or another tool's
+/// Show saved profiles (pprof files) of jjleak or of another tool
 ///
-/// Several files of one process are taken for successive reports: the last is shown, with the history of them all. Files
-/// of several processes are shown side by side.
+/// Several files of one process count as successive reports: the last one is shown, with the history of all. Files of
+/// several processes are shown side by side.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(super) struct ReportArgs {
-    /// Profiles in pprof's format, as --format pprof writes them; - for stdin
+    /// Profiles in pprof format, such as those of --format pprof; - for stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
     #[command(flatten)]
     view: ViewArgs,
 
-    /// Tell threads apart, in profiles that were recorded with --threads: each stack stands below its thread
+    /// Separate stacks by thread, in profiles recorded with --threads: the root of each stack is the thread that allocated
     #[arg(long)]
     threads: bool,
 
-    /// Begin flame graphs and collapsed stacks with the allocation function, and merge what it is called by
+    /// Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged
     #[arg(long)]
     inverted: bool,
 
-    /// Text lists the stacks with outstanding allocations instead of verdicts, as live reports do; so it does with -T and --sort,
-    /// and, beside verdicts, when a part is chosen
+    /// List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by -T and --sort.
+    /// With only --focus, --ignore or --kind, text has both
     #[arg(long)]
     outstanding: bool,
 
-    /// Text gives verdicts, also with options by which it lists stacks; with --outstanding, both
+    /// Give verdicts in text even with options that list stacks; with --outstanding, give both
     #[arg(long)]
     verdicts: bool,
 
-    /// Number of stacks, or of verdicts, in text [default: 10]
+    /// Number of stacks or verdicts in text [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
     top: Option<usize>,
 
-    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the report before) or
+    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the previous report) or
     /// age (of the oldest live allocation) [default: size]
     #[arg(long, value_name = "ORDER")]
     sort: Option<SortBy>,
 
-    /// What to write: text, json, svg, html, pprof, collapsed
+    /// Output formats: text, json, svg, html, pprof, collapsed
     ///
-    /// Text goes to stdout, json too unless --out is given; the others are files.
+    /// Text goes to stdout, and so does json unless --out is given; the other formats are files.
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text])]
     format: Vec<Format>,
 
-    /// Where files go: a folder (existing, or ending in /), a file name, a device or a pipe [default: jjleak-PID.* here]
+    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
 
-    /// What flame graphs and collapsed stacks show: bytes, objects, or both [default: bytes, if the profile has any]
+    /// Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]
     #[arg(long, value_name = "VALUES", value_delimiter = ',')]
     by: Vec<Value>,
 }

@@ -20,8 +20,8 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() {
         return Err(Failure::new(
             USAGE,
-            "the live view needs a terminal, and stdout is none",
-            "leave the redirection out (over ssh: ssh -t), or leave the word top out for reports",
+            "the live view needs a terminal, but stdout is not one",
+            "remove the redirection (over ssh: use ssh -t), or run jjleak without top for reports",
         ));
     }
     let profiling = args.profiling();

@@ -7,10 +7,10 @@ use crate::cli::args::Args;
 use crate::render::Format;
 use crate::top::Sort;
 
-/// Watch what lives, live: a view of processes and call sites that is renewed every second
+/// Show a live view of processes and call sites, refreshed every second
 ///
-/// Keys are shown on ?. Nothing is written unless --format or --out asks for it; key e writes what is shown as a flame graph.
-/// A command that is started has no input, and its output is not shown.
+/// Press ? for a list of keys. Files are written only with --format or --out; key e writes the current view as a flame graph.
+/// A command started by jjleak gets no input, and its output is not shown.
 #[derive(Debug, Parser)]
 #[command(name = "jjleak top", version, max_term_width = 100)]
 #[command(override_usage = "jjleak top [OPTIONS] -p PID [INTERVAL] [COUNT]\n       \
@@ -20,8 +20,8 @@ pub(super) struct TopArgs {
     #[command(flatten)]
     profiling: Profiling,
 
-    /// First order of the rows: verdict, size (live bytes), count (live allocations), growth (since the look before), rate (of
-    /// growth) or age (of the oldest live allocation)
+    /// Initial order of the rows: verdict, size (live bytes), count (live allocations), growth (since the previous snapshot),
+    /// rate (of growth) or age (of the oldest live allocation)
     #[arg(id = "order", long = "sort", value_name = "ORDER", default_value_t = Sort::Verdict)]
     pub(super) sort: Sort,
 }
@@ -31,11 +31,11 @@ impl TopArgs {
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.profiling().trace {
             return Err(Failure::usage(
-                "--trace prints single events, which a view does not show".to_owned(),
+                "--trace prints single events, which the live view does not show".to_owned(),
             ));
         }
         if self.profiling().estimate {
-            return Err(Failure::usage("--estimate counts calls and has nothing to view".to_owned()));
+            return Err(Failure::usage("--estimate only counts calls: there is nothing to view".to_owned()));
         }
         Ok(())
     }
@@ -61,10 +61,10 @@ impl Profiling {
         const NOTHING: [&str; 0] = [];
         // Modified in place: removing and adding them again would reorder positional arguments.
         command.mut_args(|arg| match arg.get_id().as_str() {
-            "interval" => arg.default_value("1").help("Seconds between two looks"),
-            "count" => arg.help("Number of looks [default: until q]"),
+            "interval" => arg.default_value("1").help("Seconds between snapshots"),
+            "count" => arg.help("Number of snapshots [default: until q]"),
             "format" => {
-                let help = format!("What to write at the end: {}", Format::names());
+                let help = format!("Output formats, written at the end: {}", Format::names());
                 arg.default_values(NOTHING).help(help.clone()).long_help(help)
             }
             // A view has its own sort orders, and cannot show single events.

@@ -83,7 +83,7 @@ impl Handover {
     fn open_at(directory: &Path, boot: String) -> Result<(Self, SavedProcesses), Error> {
         let path = directory.join(FILE);
         let opened = Journal::open(&path).or_else(|error| {
-            tracing::warn!("cannot read the previous daemon's state, starting afresh: {error}");
+            tracing::warn!("cannot read the previous daemon's state, starting without it: {error}");
             // If this is not a file, opening it again reports that.
             let _ = fs::remove_file(&path);
             Journal::open(&path)
@@ -91,7 +91,7 @@ impl Handover {
         let (journal, found) =
             opened.map_err(|source| Error::State { what: "open", path: path.clone(), source })?;
         if found.damaged > 0 {
-            tracing::warn!("the saved state of {} processes is damaged: they start afresh", found.damaged);
+            tracing::warn!("the saved state of {} processes is damaged, and ignored", found.damaged);
         }
         let saved = of_this_boot(found.records, &boot);
         Ok((Self { directory: directory.to_owned(), journal, boot, has_failed: false }, saved))

@@ -73,7 +73,7 @@ fn unwinding(elf: &[u8], addends: &[Option<u64>]) -> Unwinding {
     let is_verified =
         |addend: &Option<u64>| addend.is_some_and(|it| verified.parts().iter().any(|part| part.addend == it));
     if !addends.iter().all(is_verified) {
-        let why = "its code is mapped in a way that does not follow from its program headers";
+        let why = "the mapping of its code does not match its program headers";
         return Unwinding::FramePointers(why.to_owned());
     }
     let rows = verified.rows();

@@ -59,11 +59,11 @@ impl Packages {
     #[must_use]
     pub const fn archive(&self) -> Option<&'static str> {
         match self.family {
-            Family::Debian => Some(
-                "-dbgsym packages are in an archive of their own: https://wiki.debian.org/HowToGetABacktrace",
-            ),
+            Family::Debian => {
+                Some("-dbgsym packages are in a separate archive: https://wiki.debian.org/HowToGetABacktrace")
+            }
             Family::Ubuntu => Some(
-                "-dbgsym packages are in an archive of their own: https://documentation.ubuntu.com/project/how-ubuntu-is-made/concepts/debug-symbol-packages/",
+                "-dbgsym packages are in a separate archive: https://documentation.ubuntu.com/project/how-ubuntu-is-made/concepts/debug-symbol-packages/",
             ),
             Family::Fedora | Family::Other => None,
         }

@@ -56,7 +56,8 @@ fn process(out: &mut String, examined: &ExaminedProcess) {
         printable(&who.exe.to_string_lossy())
     );
     if let Some(program) = examined.narrow {
-        let _ = writeln!(out, "  NO   64-bit program: it runs a {program}, and nothing of it can be counted");
+        let _ =
+            writeln!(out, "  NO   64-bit program: it runs a {program}, whose allocations cannot be counted");
     } else if !examined.has_allocator() {
         let _ = writeln!(out, "  NO   allocator that jjleak knows: nothing can be counted");
     }
@@ -79,7 +80,7 @@ fn allocators(out: &mut String, module: &Examined) {
         let emulated = allocator.functions().filter(|site| !is_stepped(site)).count();
         let _ = writeln!(
             out,
-            "  yes  {} in {}: {emulated} functions probed where it is cheap, {stepped} single-stepped",
+            "  yes  {} in {}: {emulated} functions probed at emulated instructions, {stepped} single-stepped",
             allocator.family,
             printable(&name),
         );
@@ -87,7 +88,7 @@ fn allocators(out: &mut String, module: &Examined) {
         for function in inside {
             let function = function.label();
             let _ =
-                writeln!(out, "       {function} by one probe inside it, in the place of entry and return");
+                writeln!(out, "       {function}: one probe inside it instead of probes at entry and return");
         }
         let dear = allocator.sites.iter().filter(is_stepped);
         let dear: Vec<_> = dear.map(|site| site.names.join("/")).collect();
@@ -110,16 +111,13 @@ fn generated(out: &mut String, generated: &Generated, jvm: Option<&ExaminedJvm>)
     let _ = match (jvm.map(|jvm| &jvm.names), &generated.names) {
         (Some(Names::All | Names::Without(_)), _) => writeln!(out, "the JVM's, see below"),
         (_, NamesFrom::Nowhere) => {
-            writeln!(out, "unwound by frame pointers, without names: there is no {map}")
+            writeln!(out, "unwound by frame pointers, without names: {map} does not exist")
         }
         (_, NamesFrom::Map(names, 0)) => {
             writeln!(out, "unwound by frame pointers; {map} has {names} names")
         }
         (_, NamesFrom::Map(names, bad)) => {
-            writeln!(
-                out,
-                "unwound by frame pointers; {map} has {names} names, and {bad} lines that make no sense"
-            )
+            writeln!(out, "unwound by frame pointers; {map} has {names} names, and {bad} invalid lines")
         }
         (_, NamesFrom::Refused(why)) => {
             writeln!(out, "unwound by frame pointers, without names: {map} is not read: {why}")
@@ -143,18 +141,18 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
         Names::All => {
             writeln!(
                 out,
-                "  yes  methods, inlined ones and lines: from the JVM's own structures; no option is needed"
+                "  yes  methods, inlined methods and lines: from the JVM's own structures; no option is needed"
             )
         }
         Names::Without(lacking) => writeln!(
             out,
-            "  yes  methods: from the JVM's own structures; no option is needed\n  NO   {lacking}: this version is not \
-             known well"
+            "  yes  methods: from the JVM's own structures; no option is needed\n  NO   {lacking}: this version is only \
+             partly supported"
         ),
         Names::Unreadable(error) => {
             writeln!(
                 out,
-                "  NO   methods, but those of a perf map, without inlined ones: {}",
+                "  NO   methods, except those of a perf map, without inlined methods: {}",
                 printable(error)
             )
         }
@@ -168,28 +166,28 @@ fn java(out: &mut String, jvm: &ExaminedJvm) {
     }
     let _ = match &jvm.tracking {
         Tracking::Off => {
-            writeln!(out, "  -    its own account of native memory (NMT) is off; jjleak needs none")
+            writeln!(out, "  -    native memory tracking (NMT) is off; jjleak does not need it")
         }
         Tracking::On(mode) => {
-            writeln!(out, "  -    its own account of native memory (NMT) is on ({})", printable(mode))
+            writeln!(out, "  -    native memory tracking (NMT) is on ({})", printable(mode))
         }
         Tracking::Unknown => {
-            writeln!(out, "  -    whether it keeps an account of native memory (NMT) is not known")
+            writeln!(out, "  -    whether native memory tracking (NMT) is on is unknown")
         }
     };
     let names: Vec<_> = jvm.libraries.iter().map(|path| base_name(path)).collect();
     let others = if names.is_empty() { String::new() } else { format!(" and {}", names.join(", ")) };
     let _ = writeln!(
         out,
-        "       NMT never counts what libraries allocate by themselves, and jjleak does: the JDK's, such as libzip{}",
+        "       NMT never counts what libraries allocate themselves, but jjleak does: those of the JDK, such as libzip{}",
         printable(&others)
     );
     let _ = match jvm.asking {
         Ok(Access::SocketOrSignal) => Ok(()),
         Ok(Access::Socket(why)) => {
-            writeln!(out, "  -    --refresh-perf-map will not ask it unless it listens already: {why}")
+            writeln!(out, "  -    --refresh-perf-map sends a request only if it already listens: {why}")
         }
-        Err(why) => writeln!(out, "  -    --refresh-perf-map will not ask it: {why}"),
+        Err(why) => writeln!(out, "  -    --refresh-perf-map sends no request: {why}"),
     };
 }
 
@@ -209,7 +207,7 @@ fn modules(out: &mut String, examined: &ExaminedProcess) {
     let (first, second, third) = (width(0), width(1), width(2));
     let _ = writeln!(
         out,
-        "\nCode (of how much of it stacks are whole; at how many function starts its code confirms that; whose names are known)"
+        "\nCode (stacks: share of code with whole stacks; verified: function starts that the code confirms; names: named functions)"
     );
     for [stacks, verified, names, file] in [&head].into_iter().chain(&rows) {
         let _ = writeln!(out, "  {stacks:first$}  {verified:second$}  {names:third$}  {file}");
@@ -261,7 +259,7 @@ fn names(symbols: &Symbols) -> String {
 
 fn further(out: &mut String, advice: &[Advice], archive: Option<&str>) {
     if advice.is_empty() {
-        let _ = writeln!(out, "\nNothing lacks: stacks are whole, and functions have names.");
+        let _ = writeln!(out, "\nNothing is missing: stacks are whole, and functions have names.");
         return;
     }
     let _ = writeln!(out, "\nTo see more");

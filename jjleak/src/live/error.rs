@@ -15,7 +15,7 @@ pub enum Error {
     #[error(transparent)]
     Reports(#[from] reports::Error),
     /// The terminal.
-    #[error("taking over the terminal failed")]
+    #[error("taking control of the terminal failed")]
     Terminal(#[source] io::Error),
     /// A flame graph could not be rendered.
     #[error(transparent)]

@@ -89,7 +89,7 @@ pub fn hold() {
 pub fn release() {
     let Some(waiting) = mem::take(&mut *waiting()) else { return };
     if waiting.dropped > 0 {
-        write(&format!("jjleak: {} earlier messages are not kept\n", waiting.dropped));
+        write(&format!("jjleak: {} earlier messages were dropped\n", waiting.dropped));
     }
     waiting.texts.iter().for_each(|text| write(text));
 }

@@ -78,7 +78,7 @@ impl PerfMap {
     pub fn hold(&mut self, process: &Process) {
         if self.place.is_none() {
             let place = Place::of(process);
-            let place = place.inspect_err(|error| tracing::debug!(%error, "cannot look for a perf map"));
+            let place = place.inspect_err(|error| tracing::debug!(%error, "cannot locate the perf map"));
             self.place = place.ok();
         }
     }

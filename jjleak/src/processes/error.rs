@@ -43,7 +43,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file under /proc does not have the format of proc(5).
-    #[error("{path} has an unexpected form: {line:?}")]
+    #[error("{path} has an unexpected format: {line:?}")]
     Malformed {
         /// The file.
         path: PathBuf,

@@ -27,7 +27,7 @@ fn open_by_path(pid: Pid, id: FileId, mapping: &Mapping) -> io::Result<File> {
     let mut path = pid.proc_file("root").into_os_string();
     path.push(&mapping.path);
     let file = open_regular(Path::new(&path))?;
-    if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path leads to another file now")) }
+    if is(id, &file)? { Ok(file) } else { Err(io::Error::other("its path now names another file")) }
 }
 
 /// Opens a file that may not be mapped yet.
@@ -69,7 +69,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 fn check(metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is no regular file")) }
+    if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 /// Returns true if this is the file. On overlayfs and btrfs, stat(2) and mappings show different device numbers, so the inode

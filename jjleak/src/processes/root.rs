@@ -26,7 +26,7 @@ impl Root {
     /// Opens the regular file at a path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let file = self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
     }
 
     /// Finds the file at a path without opening it; a symbolic link is not followed.

@@ -44,7 +44,7 @@ impl AllocatorChoice {
         }
         for named in named.iter().filter(|named| named.explicit && named.file.is_some()) {
             if !found.profiled.iter().any(|allocator| allocator.family == named.name) {
-                tracing::warn!("{}: it has none of the functions of {}", path.display(), named.name);
+                tracing::warn!("{} has none of the functions of {}", path.display(), named.name);
             }
         }
         Ok(found)

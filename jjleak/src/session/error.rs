@@ -24,11 +24,11 @@ pub enum Error {
     #[error(transparent)]
     NoAllocator(#[from] NoAllocator),
     /// There is no room for another process.
-    #[error("process {0} is one too many: the process table is full")]
+    #[error("no room for process {0}: the process table is full")]
     TooManyProcesses(Pid),
     /// The calls of a process cannot be counted, for an estimate.
     #[error(
-        "this kernel cannot count calls: that needs uprobe-multi links and run time statistics of BPF programs"
+        "this kernel cannot count calls: counting needs uprobe-multi links and run-time statistics of BPF programs"
     )]
     CountCalls,
     /// The cost of a breakpoint is unknown, for an estimate.

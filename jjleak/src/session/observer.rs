@@ -105,7 +105,7 @@ impl fmt::Display for Step {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Attaching => "attaching",
-            Self::Finishing => "writing files, and detaching the probes",
+            Self::Finishing => "writing files and detaching probes",
         })
     }
 }
@@ -113,12 +113,12 @@ impl fmt::Display for Step {
 impl fmt::Display for Notice<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Attaching => formatter.write_str("attaching to all processes that match"),
+            Self::Attaching => formatter.write_str("attaching to all matching processes"),
             Self::Attached(what) => write!(formatter, "attached to {what}"),
             Self::Ended(what) => formatter.write_str(what),
-            Self::RunsOn(comm, pid) => write!(formatter, "{comm} runs on as process {pid}"),
+            Self::RunsOn(comm, pid) => write!(formatter, "{comm} keeps running as process {pid}"),
             Self::LeftOut(number) => {
-                write!(formatter, "{number} processes that have ended are in no file but JSON reports")
+                write!(formatter, "{number} ended processes are in JSON reports only, not in other files")
             }
         }
     }

@@ -27,7 +27,7 @@ pub enum SavedFileError {
     #[error("{}", .0.display())]
     Parse(PathBuf, #[source] pprof::Error),
     /// The profile does not say which thread allocated.
-    #[error("{} does not say which thread allocated", .0.display())]
+    #[error("{} does not record which thread allocated", .0.display())]
     WithoutThreads(PathBuf),
 }
 

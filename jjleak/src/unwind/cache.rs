@@ -76,17 +76,17 @@ impl RowCache {
         match load(files, &name, source) {
             Ok(rows) => match verify(rows, elf) {
                 Ok(rows) => return Ok(rows),
-                Err(error) => tracing::debug!(name, %error, "compiling unwind rows anew"),
+                Err(error) => tracing::debug!(name, %error, "recompiling unwind rows"),
             },
             Err(Rejection::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::debug!(name, error, "compiling unwind rows anew");
+                tracing::debug!(name, error, "recompiling unwind rows");
             }
         }
         let rows = verify(frames.compile()?, elf)?;
         if let Err(error) = files.write(&name, &encode(rows.rows(), source)) {
-            tracing::debug!(name, %error, "cannot keep unwind rows");
+            tracing::debug!(name, %error, "cannot cache unwind rows");
         }
         Ok(rows)
     }

@@ -57,8 +57,8 @@ pub enum Error {
     TooManyRows,
     /// The code contradicts the rows.
     #[error(
-        "its call frame information does not match its code: it is right for {} of {} functions and {} of {} symbols that \
-         were compared", .0.functions.agreeing, .0.functions.compared, .0.symbols.agreeing, .0.symbols.compared
+        "its call frame information does not match its code: both agree for {} of {} functions and {} of {} symbols \
+         compared", .0.functions.agreeing, .0.functions.compared, .0.symbols.agreeing, .0.symbols.compared
     )]
     Refuted(Verification),
 }

@@ -118,7 +118,7 @@ fn a_configuration_is_checked_with_file_and_line() {
         fs::write(&path, text).unwrap();
         Ended::of(["daemon", "--check-config", "--config", path.to_str().unwrap()])
     };
-    assert!(check("[watch]\ninterval = \"5s\"\n").assert_done().stdout.ends_with("jjleak.toml: right\n"));
+    assert!(check("[watch]\ninterval = \"5s\"\n").assert_done().stdout.ends_with("jjleak.toml: valid\n"));
     check("[watch]\n\ninterval = \"5 parsecs\"\n").assert_failed(
         2,
         "jjleak.toml:3: `5 parsecs` is not a duration",

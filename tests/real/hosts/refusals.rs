@@ -207,7 +207,7 @@ fn a_filtered_process_is_refused_where_the_kernel_kills_it_for_return_probes() {
     let refused = jjleak(true, &["-p", &pid]);
     let profiled = jjleak(false, &["-p", &pid, "0.1", "1"]);
 
-    refused.assert_failed(3, "may have a filter of system calls (seccomp)", "boot a kernel with the fix");
+    refused.assert_failed(3, "may have a system call filter (seccomp)", "boot a kernel with the fix");
     profiled.assert_done();
     assert!(process.try_wait().unwrap().is_none(), "it is unharmed");
 }
@@ -219,6 +219,6 @@ fn nobody_is_followed_where_the_kernel_kills_filtered_processes_for_return_probe
     let refused = jjleak(true, &["--follow", "--", "/bin/true"]);
     let unfiltered = jjleak(true, &["--", "/bin/true"]);
 
-    refused.assert_failed(3, "may have a filter of system calls (seccomp)", "without --follow");
+    refused.assert_failed(3, "may have a system call filter (seccomp)", "without --follow");
     unfiltered.assert_done();
 }

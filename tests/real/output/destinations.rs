@@ -27,7 +27,7 @@ fn a_folder_that_is_missing_or_closed_is_known_before_attaching() {
         ended.assert_failed(
             1,
             &format!("cannot write to folder {folder}"),
-            "choose another place with --out",
+            "choose another destination with --out",
         );
         assert_eq!(ended.stderr.len(), 2, "{:#?}", ended.stderr);
     }

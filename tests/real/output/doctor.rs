@@ -53,7 +53,7 @@ fn a_process_is_told_its_allocator_its_stacks_and_its_names() {
     assert!(text.contains("yes  glibc in libc.so.6: "), "{text}");
     // The result depends on the C library's code; it is known for that of Debian 12 only.
     let is_debian_12 = fs::read_to_string("/etc/os-release").is_ok_and(|it| it.contains("bookworm"));
-    assert!(!is_debian_12 || text.contains("malloc by one probe inside it"), "{text}");
+    assert!(!is_debian_12 || text.contains("malloc: one probe inside it"), "{text}");
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
     let said = |what: &str| assert!(text.contains(what), "no {what:?} in {text}");
     said("Java\n  yes  JDK ");
     said(", Serial collector\n");
-    said("  yes  methods, inlined ones and lines: from the JVM's own structures; no option is needed\n");
+    said("  yes  methods, inlined methods and lines: from the JVM's own structures; no option is needed\n");
     said("-XX:MaxDirectMemorySize=67108864 (64.0 MiB), -XX:+ReduceSignalUsage\n");
-    said("native memory (NMT) is on (summary)\n");
-    said("will not ask it unless it listens already: it runs with -Xrs");
+    said("native memory tracking (NMT) is on (summary)\n");
+    said("sends a request only if it already listens: it runs with -Xrs");
     said("KiB of generated code: the JVM's, see below\n");
 }
 
@@ -105,7 +105,7 @@ fn every_jdk_is_told_with_its_vendor_and_its_collector() {
         let is_whole = |line: &str| line.contains(" by ") && line.ends_with(", Parallel collector");
         assert!(told.is_some_and(is_whole), "{}: {text}", jdk.home.display());
         assert!(
-            text.contains("  yes  methods, inlined ones and lines: from the JVM's own structures"),
+            text.contains("  yes  methods, inlined methods and lines: from the JVM's own structures"),
             "{text}"
         );
     }
@@ -142,7 +142,9 @@ fn a_launcher_that_a_jvm_is_linked_into_is_one() {
 
     assert!(text.contains("\nJava\n"), "{text}");
     assert!(
-        text.contains("  NO   methods, but those of a perf map, without inlined ones: HotSpot describes no "),
+        text.contains(
+            "  NO   methods, except those of a perf map, without inlined methods: HotSpot describes no "
+        ),
         "{text}"
     );
 }
@@ -161,9 +163,9 @@ fn generated_code_is_told_with_the_names_that_it_has() {
     symlink("/etc/shadow", jit.perf_map()).unwrap();
     let refused = examined(&jit);
 
-    assert!(without.contains(&format!("without names: there is no {path}\n")), "{without}");
+    assert!(without.contains(&format!("without names: {path} does not exist\n")), "{without}");
     assert!(without.contains("have it write a perf map"), "{without}");
-    assert!(with.contains(&format!("{path} has 2 names, and 1 lines that make no sense\n")), "{with}");
+    assert!(with.contains(&format!("{path} has 2 names, and 1 invalid lines\n")), "{with}");
     assert!(refused.contains(&format!("{path} is not read: it is a symbolic link\n")), "{refused}");
 }
 

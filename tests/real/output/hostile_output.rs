@@ -139,7 +139,7 @@ fn without_its_main_thread(options: &[&str], said: &str) -> (Document, u64) {
 fn a_bound_that_the_main_thread_takes_along_is_told_of_and_nothing_is_probed_without_it() {
     require_bpf!();
 
-    let warning = " WARN what profiling costs is not bounded any more, and what is allocated not counted";
+    let warning = " WARN the cost of profiling is no longer bounded, and allocations are no longer counted";
     let (_, counted) = without_its_main_thread(&["--max-overhead", "1"], warning);
 
     assert_eq!(counted, 0);

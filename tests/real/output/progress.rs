@@ -8,7 +8,7 @@ use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
 /// Steps of a run that may take long.
-const STEPS: [&str; 2] = ["attaching (", "writing files, and detaching the probes ("];
+const STEPS: [&str; 2] = ["attaching (", "writing files and detaching probes ("];
 
 /// Options of a short run.
 const SHORT: [&str; 6] = ["--format", "json", "--out", "/dev/null", "0.2", "2"];

@@ -231,8 +231,8 @@ fn a_baseline_of_the_very_process_is_refused() {
     let file = folder.path().join(format!("jjleak-{pid}.pb.gz"));
     Ended::of(["-p", &pid, "--baseline", file.to_str().unwrap()]).assert_failed(
         2,
-        "is of this very process",
-        "leave --baseline out",
+        "is a profile of this same process",
+        "omit --baseline",
     );
 }
 
@@ -242,8 +242,8 @@ fn a_profile_that_was_recorded_without_threads_is_not_shown_by_threads() {
     let saved = Saved::of("malloc", &[]);
     Ended::of(["report", saved.file().to_str().unwrap(), "--threads"]).assert_failed(
         2,
-        "does not say which thread allocated",
-        "record with --threads",
+        "does not record which thread allocated",
+        "record the profile with --threads",
     );
 }
 

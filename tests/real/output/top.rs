@@ -239,7 +239,7 @@ fn a_view_whose_terminal_is_gone_ends_says_so_and_detaches_though_hangups_are_ig
     let runs = || fs::metadata(format!("/proc/{program}")).is_ok();
     bounded::until(SOON, "its end", || !runs());
     let said = fs::read_to_string(said).unwrap();
-    assert!(said.contains("the terminal of the view is gone: leaving"), "{said}");
+    assert!(said.contains("the terminal of the live view is gone: ending"), "{said}");
     before.assert_unchanged(&mut ledger);
 }
 
@@ -326,6 +326,6 @@ fn a_view_without_a_terminal_is_refused_with_what_to_do() {
     Ended::of(["top", "-p", &pid]).assert_failed(
         2,
         "the live view needs a terminal",
-        "leave the redirection out",
+        "remove the redirection",
     );
 }

@@ -259,9 +259,9 @@ fn jjleak_in_a_container_says_whom_it_cannot_profile() {
         (
             // The child of the inner unshare is the process in the inner namespace.
             "unshare --pid --fork --kill-child sleep 1000 & until pid=$(pgrep -x sleep); do :; done; exec \"$0\" -p $pid",
-            "is in a PID namespace within the one of jjleak",
+            "is in a nested PID namespace",
         ),
-        ("umount -l /proc; exec \"$0\" -p 1", "/proc is of another PID namespace"),
+        ("umount -l /proc; exec \"$0\" -p 1", "/proc belongs to another PID namespace"),
     ];
     for (script, why) in refused {
         let ended = contained(script);

@@ -94,7 +94,7 @@ fn an_allocator_that_is_loaded_later_is_counted_from_when_its_probes_are_there_a
 
     let mut jjleak = ledger.attach(&["--format", "json"]);
     ledger.load("libjemalloc.so.2");
-    while !jjleak.wait_for(" WARN ").contains("has an allocator, which counts from now on") {}
+    while !jjleak.wait_for(" WARN ").contains("has an allocator that is counted only from now on") {}
     ledger.run("loaded");
     let report = jjleak.interrupt().assert_done().report();
 

@@ -85,7 +85,7 @@ fn a_command_that_outlives_the_run_goes_on_alone() {
     require_bpf!();
 
     let mut jjleak = Jjleak::attached(["0.1", "1", "--format", "json", "--", "sleep", "60"]);
-    let line = jjleak.wait_for("jjleak: sleep runs on as process ");
+    let line = jjleak.wait_for("jjleak: sleep keeps running as process ");
     let status = jjleak.wait();
 
     let pid = line.rsplit(' ').next().unwrap();
@@ -116,11 +116,7 @@ fn a_command_that_ends_while_it_is_loaded_is_gone_before_jjleak_is_attached() {
 
     let ended = Ended::of(["--", orphan]);
 
-    ended.assert_failed(
-        4,
-        "ended before it loaded an allocator: exit status 127",
-        "run the command alone first",
-    );
+    ended.assert_failed(4, "ended before it loaded an allocator: exit status 127", "runs without jjleak");
 }
 
 #[test]

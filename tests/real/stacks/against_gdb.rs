@@ -102,7 +102,7 @@ impl Fixture {
         command.args(self.arguments(&gate)).stdout(Stdio::piped());
         let mut jjleak = Jjleak::start(command);
         if let Some(library) = self.library {
-            jjleak.wait_for(&format!(" INFO stacks lead through {}", library.display()));
+            jjleak.wait_for(&format!(" INFO stacks unwind through {}", library.display()));
             OpenOptions::new().write(true).open(&gate).unwrap();
         }
         jjleak.end().assert_done()

@@ -25,21 +25,21 @@ const MAX_DEPTH: u32 = 4;
 pub(in crate::allocators) enum NoCut {
     #[error("its code jumps to a computed address, or leaves the file")]
     Leaves,
-    #[error("its code runs into something that is no instruction")]
+    #[error("its code runs into bytes that are not an instruction")]
     NoCode,
-    #[error("there is too much code in it")]
+    #[error("it has too much code")]
     TooLarge,
     #[error("it calls another allocation function, or one that may be one")]
     Allocates,
-    #[error("there is an instruction in it that the proof does not understand")]
+    #[error("it has an instruction that the analysis does not support")]
     NotUnderstood,
-    #[error("what it does with its stack is not understood")]
+    #[error("its use of the stack is not understood")]
     Frame,
     #[error("other code jumps into it")]
     NotSealed,
-    #[error("no set of instructions is passed exactly once by all calls")]
+    #[error("no set of instructions is executed exactly once by every call")]
     NoSites,
-    #[error("it takes as many hits as to probe entry and return")]
+    #[error("it would take as many probe hits as probing entry and return")]
     NoGain,
 }
 

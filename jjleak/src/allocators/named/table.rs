@@ -96,7 +96,7 @@ fn function(table: FunctionTable, has_file: bool) -> Result<NamedFunction, Strin
         (Some(name), None) => Place::Names(vec![name]),
         (None, Some(address)) if has_file => Place::Address(address),
         (None, Some(_)) => return Err("a function with an address needs the allocator's file".to_owned()),
-        _ => return Err("a function has a name or an address".to_owned()),
+        _ => return Err("a function needs either a name or an address".to_owned()),
     };
     let needs = |what: &str| Err(format!("{what} must say which argument it is"));
     match role {
@@ -104,21 +104,21 @@ fn function(table: FunctionTable, has_file: bool) -> Result<NamedFunction, Strin
         RoleName::Resize | RoleName::Free if pointer.is_none() => return needs("pointer"),
         RoleName::Allocate if result == ResultName::Pointee && pointer.is_none() => return needs("pointer"),
         RoleName::Allocate if result == ResultName::Return && pointer.is_some() => {
-            return Err("pointer means nothing here, unless result is \"pointee\"".to_owned());
+            return Err("pointer is not used here, unless result is \"pointee\"".to_owned());
         }
         RoleName::Free if size.or(count).is_some() => {
-            return Err("a function that frees takes a pointer; leave size and count out".to_owned());
+            return Err("a function that frees takes a pointer; omit size and count".to_owned());
         }
         _ => {}
     }
     if result == ResultName::Pointee && role != RoleName::Allocate {
-        return Err("result can be \"pointee\" where role is \"allocate\"".to_owned());
+        return Err("result can be \"pointee\" only where role is \"allocate\"".to_owned());
     }
     if zero_frees && role != RoleName::Resize {
-        return Err("zero_frees is for role \"resize\"".to_owned());
+        return Err("zero_frees is for role \"resize\" only".to_owned());
     }
     if may_throw && (role != RoleName::Allocate || result == ResultName::Pointee) {
-        return Err("may_throw is for role \"allocate\" with the block as its result".to_owned());
+        return Err("may_throw is for role \"allocate\" only, with the block as its result".to_owned());
     }
     let role = match role {
         RoleName::Allocate if may_throw => Role::AllocateOrThrow,
@@ -137,7 +137,9 @@ fn argument(number: Option<u8>) -> Result<Option<Arg>, String> {
     let Some(number) = number else { return Ok(None) };
     let argument = number.checked_sub(1).and_then(Arg::new);
     let last = Arg::COUNT;
-    argument.map(Some).ok_or_else(|| format!("arguments are counted from 1 to {last}, and {number} is none"))
+    argument
+        .map(Some)
+        .ok_or_else(|| format!("arguments are counted from 1 to {last}: there is no argument {number}"))
 }
 
 /// Line of a byte, counted from 1.

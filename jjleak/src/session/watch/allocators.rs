@@ -91,7 +91,7 @@ impl Allocators {
             known.version.file == module.version.file && known.version != module.version
         };
         for older in self.modules.extract_if(.., is_older) {
-            tracing::warn!("{} was changed: its probes are placed anew", older.path.display());
+            tracing::warn!("{} has changed: replacing its probes", older.path.display());
             attachment.detach(&older.stable_path())?;
         }
         Ok(())
@@ -192,7 +192,7 @@ fn profiled(
     match found {
         Ok(ModuleAllocators { profiled, unfollowed, .. }) => {
             for unfollowed in &unfollowed {
-                tracing::warn!("{name}: what its allocator gives is not all counted: {unfollowed}");
+                tracing::warn!("{name}: some allocations of its allocator are not counted: {unfollowed}");
             }
             for allocator in &profiled {
                 let explicit = choice.is_explicit(&allocator.family);
@@ -207,7 +207,7 @@ fn profiled(
             profiled
         }
         Err(error) => {
-            tracing::warn!("{name}: cannot look for allocators: {error}");
+            tracing::warn!("{name}: cannot search for allocators: {error}");
             Vec::new()
         }
     }

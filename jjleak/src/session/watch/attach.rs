@@ -128,7 +128,7 @@ impl Watch {
                 &mut self.attachment,
             );
             if let Err(error) = attached {
-                tracing::warn!("{}: cannot be probed: {error}", module.path.display());
+                tracing::warn!("cannot probe {}: {error}", module.path.display());
             }
         }
     }

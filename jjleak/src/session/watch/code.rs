@@ -77,11 +77,11 @@ impl CodeFollower {
         let left_out = attachment.set_code(*image, &code, scan.seen)?;
         if left_out > 0 {
             tracing::warn!(
-                "the process maps code at {left_out} more places than jjleak follows: stacks end there"
+                "the process has {left_out} more code mappings than jjleak supports: stacks end there"
             );
         }
         for path in added {
-            tracing::info!("stacks lead through {}", path.display());
+            tracing::info!("stacks unwind through {}", path.display());
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl CodeFollower {
             .rows(module)
             .and_then(|rows| attachment.expect_rows(module.version, &rows).map_err(|full| full.to_string()));
         if let Err(error) = outcome {
-            tracing::debug!(error, path = %module.path.display(), "not prepared for it");
+            tracing::debug!(error, path = %module.path.display(), "cannot prepare unwind rows");
         }
     }
 
@@ -129,7 +129,7 @@ impl CodeFollower {
                 tracing::info!("{path}: its code is unwound by frame pointers: {error}");
             } else {
                 tracing::warn!(
-                    "{path}: its code is unwound by frame pointers, and so may be others' from now on (-v lists them): {error}"
+                    "{path}: its code is unwound by frame pointers, and that of later files may be too (-v lists them): {error}"
                 );
             }
             self.without_rows.insert(file);

@@ -71,7 +71,7 @@ impl EarlierRuns {
         let content: Vec<u8> =
             merged.iter().flat_map(|path| [path.as_os_str().as_bytes(), b"\n"].concat()).collect();
         if let Err(error) = files.write(name, &content) {
-            tracing::debug!(%error, "cannot keep what the program has mapped");
+            tracing::debug!(%error, "cannot save the list of files that the program has mapped");
         }
     }
 }

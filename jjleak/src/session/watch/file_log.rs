@@ -26,7 +26,7 @@ impl FileLog {
     pub(super) fn begin() -> Self {
         let source = FileRecords::begin().inspect_err(|error| {
             tracing::info!(
-                "the kernel records no mapped files: of processes that end at once, some are not known: {error}"
+                "the kernel does not record mapped files: jjleak may miss files of processes that end at once: {error}"
             );
         });
         Self { source: source.ok(), by_pid: HashMap::new(), lost_ns: 0 }

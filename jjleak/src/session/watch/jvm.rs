@@ -129,7 +129,7 @@ impl WatchedJvm {
         self.heaps = heaps;
         let unknown = |error: &jvm::Error| {
             tracing::warn!(
-                "Java code is unwound by frame pointers, since this JVM lays it out in another way: {error}"
+                "Java code is unwound by frame pointers, because the code layout of this JVM is unknown: {error}"
             );
         };
         self.reported = cache.inspect_err(unknown).ok()?;

@@ -38,7 +38,7 @@ impl JvmLibraries {
         if jvm::has_name(module)
             && let Err(error) = self.symbols(module)
         {
-            tracing::debug!(error, path = %module.path.display(), "not prepared for it");
+            tracing::debug!(error, path = %module.path.display(), "cannot read the symbols of a JVM library");
         }
     }
 
@@ -125,12 +125,12 @@ impl Awaited {
             Ok(jvm) if jvm.heaps().is_ok() => {
                 let version = jvm.version();
                 if let Some(lacking) = jvm.lacks() {
-                    tracing::warn!("JDK {version} is not known well: {lacking} are not shown");
+                    tracing::warn!("JDK {version} is only partly supported: {lacking} are not shown");
                 }
-                tracing::info!("Java methods of JDK {version} are named");
+                tracing::info!("Java methods of JDK {version} have names");
                 if let Some(reason) = jvm.lacks_continuations() {
                     tracing::info!(
-                        "frames of virtual threads in the heap of JDK {version} with ZGC are not followed: {reason}"
+                        "stacks end at the heap frames of virtual threads in JDK {version} with ZGC: {reason}"
                     );
                 }
                 Outcome::Known(Box::new(jvm))
@@ -141,11 +141,11 @@ impl Awaited {
             }
             Err(error) if is_final => {
                 let path = self.library.path.display();
-                tracing::warn!("{path}: Java methods are not named, and stacks may end at them: {error}");
+                tracing::warn!("{path}: Java methods have no names, and stacks may end at them: {error}");
                 Outcome::Unknown
             }
             Err(error) => {
-                tracing::debug!(error, "a JVM cannot be looked into yet");
+                tracing::debug!(error, "the JVM does not describe its structures yet");
                 Outcome::Awaited
             }
         }

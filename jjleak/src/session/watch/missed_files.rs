@@ -100,7 +100,7 @@ impl Watch {
         {
             let (path, pid) = (module.path.display(), watched.pid());
             tracing::warn!(
-                "{path} has an allocator, which is not counted in process {pid}: that was over before"
+                "the allocator in {path} is not counted in process {pid}: the program ended before it was probed"
             );
             self.expect_allocator(module, slot.is_none());
         }
@@ -128,8 +128,8 @@ impl Watch {
 fn note_unseen(watched: &mut Watched, file: FileId, path: &Path) {
     if watched.unseen_files.add(watched.image, FileVersion { file, changed: (0, 0) }) {
         tracing::warn!(
-            "process {} was over before a file that it mapped could be found ({}; inode {}): what an allocator in it gave is \
-             not counted",
+            "process {} ended before a file that it mapped could be found ({}; inode {}): allocations by an allocator in \
+             this file are not counted",
             watched.pid(),
             path.display(),
             file.inode

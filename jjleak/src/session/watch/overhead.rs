@@ -93,7 +93,7 @@ impl Watch {
             );
             turned.map_err(|error| chain(&error))
         } else {
-            Err("its main thread has ended, and probes that are bound to another take seconds to go"
+            Err("its main thread has ended, and removing probes bound to another thread takes seconds"
                 .to_owned())
         };
         if let Err(why) = turned {
@@ -106,7 +106,7 @@ impl Watch {
         let Some(bound) = self.accounting.bound.take() else { return };
         let out = bound.give_up(&mut self.attachment, &mut self.accounting.collector);
         tracing::warn!(
-            "what profiling costs is not bounded any more, and what is allocated not counted: {why}"
+            "the cost of profiling is no longer bounded, and allocations are no longer counted: {why}"
         );
         if let Err(error) = out {
             tracing::warn!("probes may have been left in the process: {}", chain(&error));

@@ -170,12 +170,12 @@ fn is_memory(path: &OsStr) -> bool {
 
 fn tell(pid: Pid, map: &PerfMap) {
     let names = map.names();
-    tracing::info!("code of process {pid} is named by its perf map, which has {} names", names.len());
+    tracing::info!("code of process {pid} is named by its perf map with {} names", names.len());
     if names.bad_lines() > 0 {
-        tracing::info!("{} lines of the perf map of process {pid} make no sense", names.bad_lines());
+        tracing::info!("the perf map of process {pid} has {} invalid lines", names.bad_lines());
     }
     if names.left_out() > 0 {
-        tracing::warn!("the perf map of process {pid} has {} names too many", names.left_out());
+        tracing::warn!("the perf map of process {pid} has too many names: {} are ignored", names.left_out());
     }
 }
 

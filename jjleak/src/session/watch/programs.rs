@@ -41,7 +41,7 @@ impl Watch {
                     watched.unseen += 1;
                     let (pid, file) = (watched.pid(), file.display());
                     tracing::warn!(
-                        "what {} did in process {pid} is not counted: {file} {why}",
+                        "allocations of {} in process {pid} are not counted: {file} {why}",
                         program.path.display()
                     );
                 }
@@ -78,7 +78,7 @@ impl Watch {
         let found =
             found.or_else(|| roots.iter().copied().find(|root| root.proc_file("root/").exists()).zip(known));
         let Some((root, module)) = found else {
-            return Verdict::Missed(program.path.clone(), "was over before it could be read");
+            return Verdict::Missed(program.path.clone(), "ended before it could be read");
         };
         let files = if recorded.is_empty() || self.files.log.has_lost(program.at_ns) {
             self.files.open.needed_by(root, &module)
@@ -102,9 +102,11 @@ impl Watch {
             }
         }
         match missed {
-            Some(path) => Verdict::Missed(path, "has an allocator, and was over before it had probes"),
+            Some(path) => {
+                Verdict::Missed(path, "has an allocator, and the program ended before it was probed")
+            }
             None if files.lacks && !was_seen => {
-                Verdict::Missed(module.path.clone(), "was over before its libraries could be seen")
+                Verdict::Missed(module.path.clone(), "ended before its libraries were known")
             }
             None => Verdict::Counted,
         }
@@ -199,7 +201,9 @@ impl Watch {
         match self.files.allocators.attach(module, scope, &mut self.stacks.names, &mut self.attachment) {
             Ok(true) => self.stacks.code.prepare(module, &mut self.attachment),
             Ok(false) => {}
-            Err(error) => tracing::debug!(%error, path = %module.path.display(), "no probes ahead"),
+            Err(error) => {
+                tracing::debug!(%error, path = %module.path.display(), "cannot attach probes in advance");
+            }
         }
     }
 
@@ -220,7 +224,7 @@ impl Watch {
             && watched.late.add(watched.image, module.version)
         {
             let (path, pid) = (module.path.display(), watched.pid());
-            tracing::warn!("{path} has an allocator, which counts from now on in process {pid}");
+            tracing::warn!("{path} has an allocator that is counted only from now on in process {pid}");
             self.note_allocator(&module.path);
         }
         Ok(())

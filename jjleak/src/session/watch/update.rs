@@ -49,7 +49,7 @@ impl Watch {
             && let Err(error) = self.keep_allocators(watched, thread)
         {
             tracing::warn!(
-                "what process {} has loaded since is not counted: {}",
+                "allocators that process {} has loaded since attaching are not counted: {}",
                 watched.pid(),
                 chain(&error)
             );
@@ -119,7 +119,7 @@ impl Watch {
         }
         if let Err(error) = kept {
             tracing::warn!(
-                "stacks of process {} do not lead through all it maps: {}",
+                "stacks of process {} may end early, because some of its code is not registered: {}",
                 watched.pid(),
                 chain(&error)
             );
@@ -222,11 +222,11 @@ impl Watch {
                 Ok(()) if is_alive(pid, thread) => {
                     watched.is_unbound = false;
                     tracing::warn!(
-                        "the probed thread of process {pid} is gone: the probes are bound to thread {thread} now"
+                        "the probed thread of process {pid} has ended: the probes are now bound to thread {thread}"
                     );
                     return;
                 }
-                Ok(()) => "its threads end one after the other".to_owned(),
+                Ok(()) => "its threads end too quickly".to_owned(),
                 Err(error) => error.to_string(),
             };
             if living == thread {
@@ -236,7 +236,7 @@ impl Watch {
         }
         // Warn once.
         if watched.is_unbound {
-            tracing::debug!("process {pid} is without probes: {why}");
+            tracing::debug!("process {pid} has no probes: {why}");
         } else {
             tracing::warn!("process {pid} is not counted until its probes can be bound again: {why}");
         }
