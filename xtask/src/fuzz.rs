@@ -9,15 +9,16 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use syn::{Expr, ExprLit, Item, Lit};
 
 use crate::{
     command::{announce, host_cargo, run},
     workspace,
 };
 
-/// The targets, as in `tests/fuzz/src/main.rs`.
-const TARGETS: [&str; 7] = ["elf", "call_frames", "row_cache", "maps", "perf_map", "pprof", "jvm"];
+/// The file with the table of targets.
+const TARGETS: &str = "tests/fuzz/src/main.rs";
 
 /// Seconds per target in `cargo xtask test --long`.
 pub(crate) const SECONDS: u32 = 30;
@@ -34,13 +35,14 @@ const LIBRARY_FOLDER: &str = "/lib/x86_64-linux-gnu";
 
 /// `cargo xtask fuzz [TARGET] [--seconds N]`.
 pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
-    if let Some(unknown) = target.filter(|target| !TARGETS.contains(target)) {
-        bail!("there is no fuzz target `{unknown}`, but {}", TARGETS.join(", "));
+    let targets = targets()?;
+    if let Some(unknown) = target.filter(|target| targets.iter().all(|known| known != target)) {
+        bail!("there is no fuzz target `{unknown}`, but {}", targets.join(", "));
     }
     let folder = workspace::target()?.join("fuzz");
     let program = build()?;
     let mut found = Vec::new();
-    for target in TARGETS.into_iter().filter(|name| target.is_none_or(|target| target == *name)) {
+    for target in targets.iter().filter(|name| target.is_none_or(|target| target == **name)) {
         let corpus = folder.join("corpus").join(target);
         seed(target, &corpus).with_context(|| format!("cannot prepare {}", corpus.display()))?;
         announce(&format!("fuzzing {target} for {seconds} s"));
@@ -56,13 +58,39 @@ pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<ExitCode> {
         ]);
         if let Err(error) = run(command.arg(&corpus)) {
             announce(&format!("{target}: {error:#}"));
-            found.push(target);
+            found.push(target.as_str());
         }
     }
     if found.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     bail!("inputs that do harm were found for {}: they are in {}", found.join(", "), folder.display())
+}
+
+/// Names of the targets.
+fn targets() -> Result<Vec<String>> {
+    let source = fs::read_to_string(workspace::root().join(TARGETS)).context(TARGETS)?;
+    let names = names(&source)?;
+    ensure!(!names.is_empty(), "{TARGETS} has no table of targets");
+    Ok(names)
+}
+
+/// First elements of the tuples in the constant array `TARGETS`.
+fn names(source: &str) -> Result<Vec<String>> {
+    let tables = syn::parse_file(source)?.items.into_iter().filter_map(|item| match item {
+        Item::Const(table) if table.ident == "TARGETS" => Some(*table.expr),
+        _ => None,
+    });
+    let rows =
+        tables.filter_map(|table| if let Expr::Array(table) = table { Some(table.elems) } else { None });
+    let name = |row: Expr| match row {
+        Expr::Tuple(row) => match row.elems.into_iter().next()? {
+            Expr::Lit(ExprLit { lit: Lit::Str(name), .. }) => Some(name.value()),
+            _ => None,
+        },
+        _ => None,
+    };
+    Ok(rows.flatten().filter_map(name).collect())
 }
 
 /// Builds the program with all targets.
@@ -96,4 +124,17 @@ fn seed(target: &str, corpus: &Path) -> Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_the_rows_of_the_table() {
+        let table =
+            "const OTHERS: [u8; 1] = [1]; const TARGETS: [(&str, fn()); 2] = [(\"a\", x), (\"b\", y::z)];";
+        assert_eq!(names(table).unwrap(), ["a", "b"]);
+        assert!(targets().unwrap().contains(&"elf".to_owned()));
+    }
 }

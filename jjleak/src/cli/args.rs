@@ -282,7 +282,8 @@ impl Args {
         let mut options = OutputPlan::options(selection);
         options.contents = self.contents();
         if let Some(baseline) = &self.baseline {
-            options.view = format!("what is not in {}, without verdicts", baseline.display());
+            options.view =
+                format!("only allocations that are not in {}, without verdicts", baseline.display());
         }
         OutputPlan { formats: self.format.clone(), out: self.out.clone(), by: self.by.clone(), options }
     }

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::failure::USAGE;
-use super::view::{ViewArgs, values};
-use crate::analyze::{Difference, Matching, Pace, Selection, SortBy};
+use super::saved_outputs::SavedOutputArgs;
+use super::view::ViewArgs;
+use crate::analyze::{Difference, Matching, Pace, SortBy};
 use crate::notices::tell;
 use crate::profile::Profile;
-use crate::render::{Format, Value};
-use crate::reports::{OutputPlan, write_difference};
+use crate::render::{Contents, Format};
+use crate::reports::write_difference;
 use crate::session::{SavedFiles, Source};
 
 /// Compare two saved profiles (pprof files): which stacks have grown or shrunk, are new or gone
@@ -37,33 +38,14 @@ pub(super) struct DiffArgs {
     #[command(flatten)]
     view: ViewArgs,
 
-    /// Invert the flame graph: the allocation function is the root, and its callers are merged
-    #[arg(long)]
-    inverted: bool,
-
-    /// Number of stacks in text
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
-    top: usize,
-
-    /// Output formats: text, json, svg
-    ///
-    /// Text goes to stdout, and so does json unless --out is given.
-    #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text])]
-    format: Vec<Format>,
-
-    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak.diff.*]
-    #[arg(long, value_name = "PATH")]
-    out: Option<PathBuf>,
-
-    /// Values in flame graphs: bytes, objects, or both [default: bytes, if the profiles have any]
-    #[arg(long, value_name = "VALUES", value_delimiter = ',')]
-    by: Vec<Value>,
+    #[command(flatten)]
+    outputs: SavedOutputArgs,
 }
 
 /// Compares the profiles that the arguments name.
 pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     if let Some(format) =
-        args.format.iter().find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))
+        args.outputs.format.iter().find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))
     {
         let what = format!("--format {format}: diff writes text, json or svg");
         return Err(Failure::new(USAGE, what, "choose one of these formats"));
@@ -75,13 +57,12 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
         let what = "--normalize: a profile does not record how long it ran";
         Failure::new(USAGE, what, "omit --normalize")
     })?;
-    let mut options = OutputPlan::options(Selection { sort: SortBy::Size, top: args.top });
-    options.inverted = args.inverted;
+    let mut view = String::new();
     if !words_before.is_empty() {
-        options.view = format!("before {words_before}; after {words_after}");
+        view = format!("before {words_before}; after {words_after}");
     }
-    let by = values(&args.by, &Profile::merge([&before, &after].into_iter()));
-    let plan = OutputPlan { formats: args.format.clone(), out: args.out.clone(), by, options };
+    let both = Profile::merge([&before, &after].into_iter());
+    let plan = args.outputs.plan(SortBy::Size, Contents { verdicts: true, outstanding: true }, view, &both);
     for path in write_difference(&plan, &difference)? {
         tell(&format!("wrote {}", path.display()));
     }

@@ -16,6 +16,7 @@ mod manual;
 mod plan;
 mod profile;
 mod report;
+mod saved_outputs;
 mod signals;
 mod top;
 mod top_args;

@@ -46,7 +46,7 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
 /// Text that names the baseline of the figures.
 fn left_out(baseline: Option<&Path>) -> String {
     let name = baseline.map(|file| file.file_name().unwrap_or(file.as_os_str()).display());
-    name.map(|name| printable(&format!("without what is in {name}")).into_owned()).unwrap_or_default()
+    name.map(|name| printable(&format!("without {name}")).into_owned()).unwrap_or_default()
 }
 
 /// Colours that the terminal supports according to its environment variables; none if the user wants none

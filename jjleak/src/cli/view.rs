@@ -4,7 +4,6 @@ use regex::Regex;
 
 use crate::notices::tell;
 use crate::profile::{FrameKinds, Profile, StackFilter};
-use crate::render::Value;
 
 /// The options by which a part is chosen.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,20 +35,11 @@ impl ViewArgs {
             shown.of.stacks, shown.all.stacks, shown.of.live_bytes, shown.all.live_bytes
         );
         if shown.narrowed {
-            words.push_str("; rates, and what lives on, are those of whole call sites");
+            words.push_str("; rates and surviving bytes are those of whole call sites");
         }
         if shown.of.stacks == 0 {
             tell("no stack matches --focus, --ignore and --kind");
         }
         (profile, words)
     }
-}
-
-/// Values in flame graphs by default: bytes, unless the profile has none.
-pub(super) fn values(asked: &[Value], profile: &Profile) -> Vec<Value> {
-    if !asked.is_empty() {
-        return asked.to_vec();
-    }
-    let live = profile.live();
-    vec![if live.bytes == 0 && live.objects > 0 { Value::Objects } else { Value::Bytes }]
 }

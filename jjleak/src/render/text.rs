@@ -116,7 +116,7 @@ fn write_scope(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         write!(out, "estimates from {from}")?;
     }
     let (bytes, objects) = (units::bytes(error.bytes), error.objects);
-    writeln!(out, "; standard error of what lives: {bytes}, {objects} objects")
+    writeln!(out, "; standard error of live figures: {bytes}, {objects} objects")
 }
 
 fn write_stacks(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
@@ -296,7 +296,9 @@ mod tests {
         assert!(text.starts_with("[10:00:20] leaky (pid 4242), watched for 20.0 s: "), "{text}");
         assert!(text.contains("] Top 5 stacks with outstanding allocations:\n"), "{text}");
         assert!(
-            text.ends_with("Let it run for another 40.0 s: then what leaks is told from what only grows.\n"),
+            text.ends_with(
+                "Let it run for another 40.0 s: leaks can then be distinguished from other growth.\n"
+            ),
             "{text}"
         );
     }
@@ -346,7 +348,7 @@ mod tests {
         let text = text(&profile, 10);
         assert!(text.contains("\nlive: only what is at least 500 ms old\n"), "{text}");
         let estimate =
-            "\nestimates from one allocation in 10; standard error of what lives: 300 bytes, 4 objects\n";
+            "\nestimates from one allocation in 10; standard error of live figures: 300 bytes, 4 objects\n";
         assert!(text.contains(estimate), "{text}");
         assert!(text.contains("(100.0 % of live, standard error 300 bytes)"), "{text}");
     }

@@ -285,7 +285,7 @@ pub fn advice(profile: &Profile) -> String {
     let missing = profile.judged_in();
     if profile.ended.is_none() && !missing.is_zero() {
         let more = units::duration(missing.max(Duration::from_secs(1)));
-        return format!("Let it run for another {more}: then what leaks is told from what only grows.");
+        return format!("Let it run for another {more}: leaks can then be distinguished from other growth.");
     }
     if !is_judged(profile) {
         return match profile.verdicts.iter().max_by_key(|verdict| verdict.live.bytes) {

@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 
-/// The targets; `xtask/src/fuzz.rs` lists their names, too.
+/// The targets. `cargo xtask fuzz` reads their names from this table.
 const TARGETS: [(&str, fn(&[u8])); 7] = [
     ("elf", rows::elf),
     ("call_frames", rows::call_frames),

@@ -206,7 +206,7 @@ fn what_a_baseline_holds_is_left_out_of_live_reports() {
     let file = baseline.file();
     let same = Saved::of("storm", &["--baseline", file.to_str().unwrap()]);
     assert_eq!((same.report.live.bytes, same.report.live.objects), (0, 0));
-    assert!(same.report.shown.unwrap().starts_with("what is not in "));
+    assert!(same.report.shown.unwrap().starts_with("only allocations that are not in "));
 
     let mut ledger = Ledger::start();
     let jjleak = ledger.attach(&["--format", "json", "--baseline", file.to_str().unwrap()]);

@@ -8,7 +8,9 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::bounded::LONG;
 use crate::support::compile;
+use crate::support::daemon::Place;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_program;
@@ -171,6 +173,33 @@ fn is_found_by_name(mut container: Container) {
     }
 }
 
+/// The daemon: a profile on request, read from its history.
+fn is_profiled_by_the_daemon(mut container: Container) {
+    let place = Place::new("contained");
+    let configuration = place.configure("", &place.served_on_request());
+    let text = fs::read_to_string(&configuration).unwrap();
+    let names =
+        |line: &str| if line.starts_with("names = ") { "names = [\"^ledger$\"]" } else { line }.to_owned();
+    fs::write(&configuration, text.lines().map(names).collect::<Vec<_>>().join("\n")).unwrap();
+    let mut ledger = container.start();
+    let mut daemon = place.start();
+    let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", ledger.pid()));
+    assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
+    daemon.until(&format!("attached to ledger (pid {})", ledger.pid()), LONG);
+    ledger.open_books();
+    ledger.run("malloc");
+    let booked = ledger.books();
+    daemon.end();
+
+    let last = place.kept().pop().expect("a profile");
+    let report = Ended::of(["report", "--format", "json", last.to_str().unwrap()]).assert_done().report();
+    assert_eq!(report.process.pid, ledger.pid());
+    let mut counted = Books::of(&report);
+    counted.sites.retain(|site, _| site.starts_with("site_"));
+    assert_eq!(counted.sites, booked.sites);
+    assert_nothing_lost(&report);
+}
+
 /// Tests that run in each kind of container.
 macro_rules! in_containers {
     ($($kind:ident: $program:literal;)+) => {
@@ -200,6 +229,12 @@ macro_rules! in_containers {
                 fn processes_are_found_by_name() {
                     require_program!($program);
                     is_found_by_name(Container::$kind());
+                }
+
+                #[test]
+                fn the_daemon_profiles_a_process() {
+                    require_program!($program);
+                    is_profiled_by_the_daemon(Container::$kind());
                 }
             }
         )+

@@ -110,7 +110,7 @@ fn flame(profile: &Profile, page: &mut String) -> fmt::Result {
         write!(page, r#"<span><svg><rect width="12" height="12" fill="{color}"/></svg>{name}</span>"#)?;
     }
     page.push_str(
-        "</div><p class=\"note\">Each frame is as wide as what lives that was allocated below it. Click to zoom, \
+        "</div><p class=\"note\">The width of a frame is the live memory allocated below it. Click to zoom, \
          Escape to go back.</p></section>\n",
     );
     Ok(())

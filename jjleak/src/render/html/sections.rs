@@ -35,7 +35,7 @@ pub(super) fn cards(profile: &Profile, out: &mut String) -> fmt::Result {
         let amount = bytes.unsigned_abs();
         let big = units::humane_bytes(amount).unwrap_or_else(|| format!("{amount} bytes"));
         let reports = format!("over {} reports", profile.history.len());
-        card("Change of what lives", &format!("{sign}{big}"), &reports, "", out)?;
+        card("Change of live bytes", &format!("{sign}{big}"), &reports, "", out)?;
     }
     let lost = losses(profile).count();
     let (big, class) =

@@ -94,10 +94,10 @@ fn in_the_first_minute_it_is_too_early_to_say_and_what_grows_fastest_comes_first
 fn call_sites_are_listed_also_where_nothing_is_judged() {
     let mut profile = leaking();
     profile.unjudge();
-    let mut top = Top::new(About { view: "without what is in base.pb.gz".into(), ..about(Colors::Sixteen) });
+    let mut top = Top::new(About { view: "without base.pb.gz".into(), ..about(Colors::Sixteen) });
     top.update(vec![profile], Cost::default());
     let text = text(&mut top, USUAL);
-    assert!(text.contains("5 not judged  without what is in base.pb.gz"), "{text}");
+    assert!(text.contains("5 not judged  without base.pb.gz"), "{text}");
     assert!(selected(&mut top).starts_with("-         5.1M"), "{text}");
     press(&mut top, KeyCode::Enter);
     assert!(self::text(&mut top, USUAL).contains("not judged"));
