@@ -465,7 +465,7 @@ _jjleak() {
             return 0
             ;;
         jjleak__subcmd__report)
-            opts="-T -h --focus --ignore --kind --threads --inverted --outstanding --verdicts --top --sort --format --out --by --help"
+            opts="-T -h --focus --ignore --kind --threads --outstanding --verdicts --sort --inverted --top --format --out --by --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -483,15 +483,15 @@ _jjleak() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --sort)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --top)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 -T)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --sort)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

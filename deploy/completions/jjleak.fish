@@ -118,26 +118,26 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s V -l version -d 'P
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks or verdicts in text [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the previous report) or age (of the oldest live allocation) [default: size]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks or verdicts in text [default: 10]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Separate stacks by thread, in profiles recorded with --threads: the root of each stack is the thread that allocated'
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by -T and --sort. With only --focus, --ignore or --kind, text has both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Give verdicts in text even with options that list stacks; with --outstanding, give both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s T -l top -d 'Number of stacks in text' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l format -d 'Output formats: text, json, svg' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak.diff.*]' -r -F
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs: bytes, objects, or both [default: bytes, if the profiles have any]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s T -l top -d 'Number of stacks or verdicts in text [default: 10]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l normalize -d 'Scale the figures of BEFORE as if both profiles had run for the same time'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore-lines -d 'Ignore line numbers when matching stacks, for different versions of a program'
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l inverted -d 'Invert the flame graph: the allocation function is the root, and its callers are merged'
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s p -l pid -d 'Process to examine; without it, only the host is examined' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'

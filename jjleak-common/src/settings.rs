@@ -96,7 +96,7 @@ impl Settings {
     };
 }
 
-/// Offsets of fields in structures of the running kernel. Those of a group are all 0 if one of them is unknown.
+/// Offsets of fields in structures of the running kernel. An unknown one is 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelOffsets {

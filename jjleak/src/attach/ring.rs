@@ -33,7 +33,7 @@ impl<T> AsRawFd for Ring<T> {
     }
 }
 
-/// A record; `None` if the bytes have another size. The ring buffer pads records to multiples of eight bytes.
+/// A record; `None` if the bytes have another size.
 fn decode<T: Pod>(bytes: &[u8]) -> Option<T> {
     // SAFETY: there are enough bytes, and every bit pattern is a valid value of a `Pod`.
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })

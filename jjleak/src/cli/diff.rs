@@ -7,7 +7,6 @@ use super::failure::USAGE;
 use super::saved_outputs::SavedOutputArgs;
 use super::view::ViewArgs;
 use crate::analyze::{Difference, Matching, Pace, SortBy};
-use crate::notices::tell;
 use crate::profile::Profile;
 use crate::render::{Contents, Format};
 use crate::reports::write_difference;
@@ -63,10 +62,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     }
     let both = Profile::merge([&before, &after].into_iter());
     let plan = args.outputs.plan(SortBy::Size, Contents { verdicts: true, outstanding: true }, view, &both);
-    for path in write_difference(&plan, &difference)? {
-        tell(&format!("wrote {}", path.display()));
-    }
-    Ok(())
+    Ok(write_difference(&plan, &difference)?)
 }
 
 /// The profile in a file.

@@ -19,6 +19,7 @@ pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("--estimate supports one process only: give one -p".to_owned()));
     };
     let pid = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is not a process".to_owned()))?;
+    args.coverage()?;
     let allocators = allocator_tables::choice(args)?;
     let begun = || tell(&format!("counting calls of process {pid} for {}", duration(args.interval)));
     let (process, estimate) = session::estimate::estimate(pid, allocators, args.interval, begun)?;

@@ -202,7 +202,8 @@ impl From<SavedFileError> for Failure {
                 (USAGE, "record the profile with --threads, or omit --threads here")
             }
         };
-        Self::new(code, chain(&error), remedy)
+        let option = if matches!(error, SavedFileError::WithoutThreads(_)) { "--threads: " } else { "" };
+        Self::new(code, format!("{option}{}", chain(&error)), remedy)
     }
 }
 

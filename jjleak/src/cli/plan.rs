@@ -31,6 +31,7 @@ pub(super) fn plan(args: &Args, streams: Streams) -> Result<Plan, Failure> {
             interval: args.interval,
             reports: args.count,
             has_verdicts: args.wants_verdicts(),
+            settle: args.settle,
             only_events: args.trace,
             begins_early: false,
         },

@@ -7,9 +7,9 @@ use tokio::sync::Notify;
 use super::profile::{Order, Take};
 use crate::attach::Following;
 use crate::error_chain::chain;
+use crate::notices::tell;
 use crate::processes::Pid;
 use crate::profile::{Profile, Sampling};
-use crate::render::printable;
 use crate::session::{self, CostBound, Error, Notice, Observer, Plan};
 
 /// Profiles a process until it ends or `stop` is notified. Blocks.
@@ -44,7 +44,7 @@ impl Observer for Recorder {
     }
 
     fn notify(&mut self, notice: &Notice<'_>) {
-        tracing::info!("{}", printable(&notice.to_string()));
+        tell(&notice.to_string());
     }
 
     fn snapshot(&mut self, profiles: Vec<Profile>) -> bool {

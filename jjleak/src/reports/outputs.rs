@@ -287,11 +287,10 @@ fn append(file: &mut PendingFile, profile: &Profile, format: Format, options: &O
     Ok(file.write(&render(profile, format, options)?)?)
 }
 
-/// Writes the difference of two profiles to stdout and into files. Returns the files.
-pub fn write_difference(plan: &OutputPlan, difference: &Difference<'_>) -> Result<Vec<PathBuf>, Error> {
+/// Writes the difference of two profiles to stdout and into files.
+pub fn write_difference(plan: &OutputPlan, difference: &Difference<'_>) -> Result<(), Error> {
     let place =
         Place { out: plan.out.as_deref(), subject: ".diff".to_owned(), several: plan.wants_several_files() };
-    let mut files = Vec::new();
     for &format in &plan.formats {
         let values = if format == Format::Svg { &plan.by[..] } else { &[Value::Bytes] };
         for &value in values {
@@ -304,10 +303,10 @@ pub fn write_difference(plan: &OutputPlan, difference: &Difference<'_>) -> Resul
             }
             let mut file = place.open(format, value)?;
             file.write(&rendered)?;
-            files.push(file.finish()?);
+            tell(&format!("wrote {}", file.finish()?.display()));
         }
     }
-    Ok(files)
+    Ok(())
 }
 
 /// Naming of files.

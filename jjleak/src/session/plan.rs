@@ -74,6 +74,8 @@ pub struct Schedule {
     pub reports: Option<u64>,
     /// True if any observer shows verdicts, which may take more snapshots than reports.
     pub has_verdicts: bool,
+    /// Time in which verdicts need two snapshots.
+    pub settle: Duration,
     /// True if the observer gets individual allocations and frees, and profiles only at the end.
     pub only_events: bool,
     /// True if the first interval is divided, for an observer that checks the cost in each profile.
@@ -96,6 +98,7 @@ impl Plan {
                 interval,
                 reports: None,
                 has_verdicts: true,
+                settle,
                 only_events: false,
                 begins_early: false,
             },
@@ -104,7 +107,7 @@ impl Plan {
 
     /// Time between snapshots for the history, if long report intervals give too few of them for verdicts.
     pub(super) fn between_snapshots(&self) -> Option<Duration> {
-        let between = (self.coverage.settle / SNAPSHOTS_IN_SETTLE).max(SHORTEST_BETWEEN_SNAPSHOTS);
+        let between = (self.schedule.settle / SNAPSHOTS_IN_SETTLE).max(SHORTEST_BETWEEN_SNAPSHOTS);
         (self.schedule.has_verdicts && self.schedule.interval > between).then_some(between)
     }
 }

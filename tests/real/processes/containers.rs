@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
-use crate::support::bounded::LONG;
+use crate::support::bounded::{LONG, until};
 use crate::support::compile;
 use crate::support::daemon::Place;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -182,10 +182,11 @@ fn is_profiled_by_the_daemon(mut container: Container) {
         |line: &str| if line.starts_with("names = ") { "names = [\"^ledger$\"]" } else { line }.to_owned();
     fs::write(&configuration, text.lines().map(names).collect::<Vec<_>>().join("\n")).unwrap();
     let mut ledger = container.start();
-    let mut daemon = place.start();
+    let daemon = place.start();
     let (head, _) = place.ask(&format!("POST /api/v1/processes/{}/profile", ledger.pid()));
     assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
-    daemon.until(&format!("attached to ledger (pid {})", ledger.pid()), LONG);
+    // Counting has begun when there is a first profile.
+    until(LONG, "a profile", || !daemon.profiles().is_empty());
     ledger.open_books();
     ledger.run("malloc");
     let booked = ledger.books();

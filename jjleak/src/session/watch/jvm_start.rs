@@ -11,7 +11,7 @@ use crate::processes::{FileVersion, Module, Pid};
 
 /// Time between two polls of a starting JVM. From making its heaps to its first Java method, a JVM takes ten times as
 /// long.
-const BETWEEN_SCANS: Duration = Duration::from_millis(2);
+const BETWEEN_CHECKS: Duration = Duration::from_millis(2);
 /// Minimum rest after a poll, as a multiple of the poll's duration: bounds the share of jjleak's time.
 pub(super) const LEAST_REST: u32 = 2;
 /// Time that a JVM may take to start; usually it takes some tenths of a second. Afterwards it is polled only for
@@ -88,7 +88,7 @@ impl Awaited {
             bias,
             early: None,
             since: now,
-            next: now + BETWEEN_SCANS,
+            next: now + BETWEEN_CHECKS,
             has_stalled: false,
         }
     }
@@ -174,7 +174,7 @@ impl Awaited {
         }
         let has_begun = self.early.as_ref().is_some_and(|jvm| jvm.heaps().is_ok());
         let end = Instant::now();
-        self.next = end + BETWEEN_SCANS.max((end - begin) * LEAST_REST);
+        self.next = end + BETWEEN_CHECKS.max((end - begin) * LEAST_REST);
         has_begun || self.is_unreadable()
     }
 }

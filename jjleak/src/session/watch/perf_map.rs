@@ -25,7 +25,7 @@ const MEMORY_FILE: &[u8] = b"/memfd:";
 #[derive(Default)]
 pub(super) struct WatchedPerfMap {
     map: PerfMap,
-    /// Rows of stacks that have not been outcome up in the map.
+    /// Rows of stacks that have not been looked up in the map.
     new: BTreeSet<u32>,
     /// Rows of stacks with code that is not in the map yet.
     waiting: BTreeSet<u32>,
