@@ -140,8 +140,8 @@ pub struct ProcessRow {
     /// Mappings already reported to the user side: their [`code_identity`](crate::unwind::code_identity),
     /// mixed with the image's generation.
     pub reported: [u64; MAX_REPORTED],
-    /// Address ranges of the allocators' code; unused entries are empty. Calls that nest in a pending one
-    /// come from there.
+    /// Address ranges of the allocators' code, and of the dynamic loader's; unused entries are empty. Calls that nest in
+    /// a pending one come from there.
     pub allocator_text: [TextRange; MAX_ALLOCATORS],
 }
 

@@ -22,7 +22,7 @@ impl Default for SizeFilter {
     }
 }
 
-/// What the programs count, and of whom.
+/// Settings of the BPF programs: blocks to count, and processes to follow.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {

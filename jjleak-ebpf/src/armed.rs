@@ -14,7 +14,7 @@ use crate::{
     maps::{PROCESSES, count},
     memory::read_user_word,
     registers::Hit,
-    sampling,
+    sampling, stack,
 };
 
 /// The armed process of a probe hit.
@@ -114,7 +114,12 @@ impl Armed {
             return true;
         }
         let allocator = self.allocator_at(address);
-        allocator < MAX_ALLOCATORS as u8 && (!pending.ends_at_exits() || allocator == pending.allocator)
+        if pending.ends_at_exits() {
+            allocator < MAX_ALLOCATORS as u8 && allocator == pending.allocator
+        } else {
+            // A library mapped since the last scan may be an allocator: its probes can be attached already, for other processes.
+            allocator < MAX_ALLOCATORS as u8 || !stack::is_known_code(self.image, self.row, address)
+        }
     }
 
     /// Returns true if the function with this CFA is known to have been called by code of a file with an allocator.

@@ -123,9 +123,9 @@ enum Verb {
     },
     /// Try random input on what parses input
     Fuzz {
-        /// What to try it on; everything by default
+        /// Fuzz target; all by default
         target: Option<String>,
-        /// How long, in seconds, each
+        /// Seconds for each target
         #[arg(long, default_value_t = fuzz::SECONDS)]
         seconds: u32,
     },
@@ -135,7 +135,7 @@ enum Verb {
     Check,
     /// Judge call sites of every kind, synthetic and of programs, and print precision and recall
     Verdicts {
-        /// How many of each kind
+        /// Number of runs of each kind
         #[arg(default_value_t = 40)]
         seeds: u32,
     },

@@ -45,7 +45,7 @@ use jjleak_common::{
 
 pub(crate) use code::tell_program;
 pub(crate) use rows::{changes, mapping_at, seen};
-pub(crate) use walk::hint;
+pub(crate) use walk::{hint, is_known_code};
 
 use crate::{
     maps::{STACKS, TOTALS, combined, count},

@@ -145,7 +145,7 @@ unsafe fn search(tables: &Tables, mapping: *const Mapping, address: u64) -> Row 
 /// # Safety
 /// The mapping is in a map value.
 #[inline(always)]
-unsafe fn holds(mapping: *const Mapping, address: u64) -> bool {
+pub(super) unsafe fn holds(mapping: *const Mapping, address: u64) -> bool {
     // SAFETY: as promised by the caller.
     unsafe { address.wrapping_sub((*mapping).begin) < (*mapping).end.wrapping_sub((*mapping).begin) }
 }

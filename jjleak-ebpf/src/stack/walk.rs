@@ -225,6 +225,14 @@ impl Known {
     }
 }
 
+/// Returns true if an address is in one of an image's known code mappings.
+#[inline(never)]
+pub(crate) fn is_known_code(image: ImageId, process: *const ProcessRow, address: u64) -> bool {
+    let Some(known) = Known::of(process, image) else { return false };
+    // SAFETY: points into a map value.
+    unsafe { rows::holds(rows::mapping_at(known.mappings, address), address) }
+}
+
 /// Tables for a process.
 #[inline(always)]
 fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {

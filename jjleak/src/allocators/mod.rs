@@ -69,11 +69,11 @@ pub struct Hints<'a> {
     pub named: &'a [&'a NamedAllocator],
     /// Content of the separate debug file.
     pub debug_file: Option<&'a [u8]>,
-    /// How to follow calls of the functions.
+    /// Method of following calls of the functions.
     pub following: CallFollowing,
 }
 
-/// How calls of allocation functions are followed.
+/// Method of following calls of allocation functions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallFollowing {
     /// With single probes inside a function where they provably see every call; elsewhere with entry and return probes.

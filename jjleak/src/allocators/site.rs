@@ -34,7 +34,7 @@ impl Role {
     }
 }
 
-/// What is known when a probe fires. Each variant has one BPF program.
+/// Position of a probe within a call, which determines its BPF program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProbePoint {
     /// The arguments of a function: it begins.
@@ -60,7 +60,7 @@ impl ProbePoint {
 pub struct ProbeSite {
     /// Names of the function: aliases share one site.
     pub names: Vec<String>,
-    /// What is known there.
+    /// Position within the call.
     pub point: ProbePoint,
     /// Meaning of the arguments.
     pub signature: Signature,
@@ -112,13 +112,13 @@ pub struct Placement {
     pub delta: u64,
     /// Distance in 8-byte words from the stack pointer up to the canonical frame address (CFA) at the instruction.
     pub cfa_words: u16,
-    /// How the kernel steps over the breakpoint.
+    /// The kernel's method of stepping over the breakpoint.
     pub stepping: Stepping,
-    /// What can be read at the instruction, if that differs from the arguments of the call.
+    /// Registers that hold the arguments at the instruction, if it is not the function's first.
     pub inside: Option<Inside>,
 }
 
-/// How the kernel steps over a probed instruction, cheapest first.
+/// The kernel's method of stepping over a probed instruction, cheapest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stepping {
     /// The kernel emulates a no-op or a jump.

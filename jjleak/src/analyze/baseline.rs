@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::difference::{Matching, StackKey};
 use crate::profile::{ProcessInfo, Profile, Totals};
 
-/// What each stack held in a saved profile.
+/// Bytes and blocks of each stack in a saved profile.
 #[derive(Debug, Clone)]
 pub struct Baseline {
     matching: Matching,

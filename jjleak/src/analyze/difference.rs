@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::profile::{Frame, FrameKind, Profile, Totals};
 
-/// How to match stacks of two profiles.
+/// Rules for matching stacks of two profiles.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Matching {
     /// Ignore lines, as between versions of a program.

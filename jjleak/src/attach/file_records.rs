@@ -38,7 +38,7 @@ pub struct FileRecord {
     pub pid: u32,
     /// Time in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// What the process did.
+    /// Action of the process.
     pub what: Recorded,
 }
 

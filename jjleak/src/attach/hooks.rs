@@ -15,7 +15,7 @@ struct Hook {
     need: Need,
 }
 
-/// When a program runs.
+/// Condition for a program to run.
 enum Need {
     Always,
     /// If the kernel has the tracepoint. The warning says what is worse without it.

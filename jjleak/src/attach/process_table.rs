@@ -303,6 +303,13 @@ impl ProcessTable {
             *range = TextRange { start: text.start, end: text.end };
         }
         let known_for = if text.len() <= MAX_ALLOCATORS { u64::from(image.0) } else { 0 };
+        // SAFETY: the row is mapped for reading, and only this side writes the text of a running image.
+        let known = unsafe {
+            (read_volatile(addr_of!((*row).text_image)), read_volatile(addr_of!((*row).allocator_text)))
+        };
+        if known == (known_for, ranges) {
+            return Ok(());
+        }
         // SAFETY: the row is mapped for writing. While the ranges are written, they are valid for no image.
         unsafe {
             write_volatile(addr_of_mut!((*row).text_image), 0);

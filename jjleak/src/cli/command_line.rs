@@ -31,7 +31,7 @@ pub(super) struct CommandLine {
     pub(super) args: Args,
 }
 
-/// What jjleak does when it does not profile.
+/// Commands that do not profile by themselves.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Top(Box<TopArgs>),

@@ -47,7 +47,7 @@ impl Bound {
         Ok(Self { pid, _measuring: measuring, schedule, before })
     }
 
-    /// When to call [`Self::advance`] next.
+    /// Time of the next call of [`Self::advance`].
     #[must_use]
     pub const fn next(&self) -> Instant {
         self.schedule.next()

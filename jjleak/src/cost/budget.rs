@@ -57,7 +57,7 @@ pub struct Plan {
     pub stratum: Duration,
     /// Length of its window.
     pub window: Duration,
-    /// How long frees are counted after the window; all the time if longer than the stratum.
+    /// Time after the window during which frees are counted; all the time if longer than the stratum.
     pub count_frees_for: Duration,
     /// Maximum debt within the stratum, in CPU seconds. Beyond it, counting of frees stops at once.
     pub max_debt_s: f64,

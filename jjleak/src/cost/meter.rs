@@ -111,7 +111,7 @@ pub struct Spending {
     /// As of the last snapshot.
     cpu_now: Option<Duration>,
     last: Option<Cost>,
-    /// What the [`super::Bound`] had spent at the last report.
+    /// Time that the [`super::Bound`] had spent at the last report.
     reported: Duration,
 }
 

@@ -60,7 +60,7 @@ pub(super) enum Action {
 /// State of counting, and the measurements that decide it.
 pub(super) struct Schedule {
     state: State,
-    /// When [`Self::advance`] is due.
+    /// Time at which [`Self::advance`] is due.
     next: Instant,
     began: Instant,
     budget: Budget,
@@ -110,7 +110,7 @@ impl Schedule {
         }
     }
 
-    /// When to call [`Self::advance`] next.
+    /// Time of the next call of [`Self::advance`].
     pub(super) const fn next(&self) -> Instant {
         self.next
     }

@@ -104,7 +104,7 @@ impl DeoptHandlers {
     }
 }
 
-/// How a blob locates its code.
+/// Representation of a blob's code range.
 #[derive(Debug)]
 enum CodeRange {
     /// By addresses; until JDK 22.

@@ -111,7 +111,7 @@ impl<M: Memory> Jvm<M> {
         self.scopes.is_some()
     }
 
-    /// What names lack for this version, if anything.
+    /// Details that names lack for this version, if any.
     #[must_use]
     pub const fn lacks(&self) -> Option<&'static str> {
         match (self.knows_inlining(), self.methods.knows_bytecode()) {

@@ -48,7 +48,7 @@ enum Tables {
     },
 }
 
-/// How a blob locates its scopes.
+/// Representation of the position of a blob's scopes.
 #[derive(Debug)]
 enum Scopes {
     Address(Field),

@@ -58,7 +58,7 @@ pub(super) struct LiveView {
     time_zone: TimeZone,
 }
 
-/// What a view is of, and where its files go.
+/// Processes that a view shows, and destinations of its files.
 #[derive(Debug, Clone, Default)]
 pub struct ViewPlan {
     /// True if new processes replace ended ones.

@@ -263,7 +263,7 @@ fn filters_go_by_the_size_of_a_mapping() {
 
 const PAGES: u64 = 32;
 
-/// What a process does to the first pages of its address space.
+/// Change by a process of the first pages of its address space.
 #[derive(Debug, Clone)]
 enum Action {
     Map(Range<u64>),

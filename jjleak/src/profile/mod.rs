@@ -44,9 +44,9 @@ pub struct Profile {
     pub taken_at: Timestamp,
     /// The process.
     pub process: ProcessInfo,
-    /// How the process ended, if it has; for a command its own exit status.
+    /// Description of the process's end, if it has ended; for a command its exit status.
     pub ended: Option<String>,
-    /// What the figures cover.
+    /// Blocks and processes that the figures cover.
     pub coverage: Coverage,
     /// Loss counters by name, including zeros.
     pub lost: BTreeMap<String, u64>,
@@ -143,7 +143,7 @@ fn root_of_squares(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.map(|number| (number as f64).powi(2)).sum::<f64>().sqrt().round() as u64
 }
 
-/// What the figures cover.
+/// Blocks and processes that the figures cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Minimum age of the blocks in live figures.
@@ -277,7 +277,7 @@ pub struct StackProfile {
     pub ages: Option<Ages>,
     /// The largest live blocks, if the [`Coverage`] asks for them.
     pub blocks: Vec<Block>,
-    /// How the stack walk ended.
+    /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first; the first is the allocation function. Shared between snapshots.
     pub frames: Arc<[Frame]>,

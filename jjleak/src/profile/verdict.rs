@@ -233,7 +233,7 @@ pub struct Point {
 /// Memory limit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// What sets the limit.
+    /// Kind of the limit.
     pub kind: MemoryKind,
     /// The limit, in bytes.
     pub limit: u64,
@@ -241,7 +241,7 @@ pub struct Memory {
     pub available: u64,
 }
 
-/// What sets a memory limit.
+/// Kind of memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
     /// The process's control group, or an ancestor.

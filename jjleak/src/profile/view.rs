@@ -105,7 +105,7 @@ fn is_in(regex: &Regex, frame: &Frame) -> bool {
     [&frame.symbol, &frame.file, &frame.module].iter().any(|text| !text.is_empty() && regex.is_match(text))
 }
 
-/// How much of a profile is shown.
+/// Shown part of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
     /// The shown part.

@@ -25,7 +25,7 @@ pub struct OutputPlan {
     pub out: Option<PathBuf>,
     /// Values in flame graphs and collapsed stacks.
     pub by: Vec<Value>,
-    /// What is rendered.
+    /// Contents of the outputs.
     pub options: Options,
 }
 

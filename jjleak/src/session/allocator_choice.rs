@@ -17,7 +17,7 @@ pub struct AllocatorChoice {
     pub only: Option<PathBuf>,
     /// Allocators named by the user.
     pub named: Vec<NamedAllocator>,
-    /// Where the probes of the C library's `malloc` are.
+    /// Placement of the probes of the C library's `malloc`.
     pub following: CallFollowing,
 }
 

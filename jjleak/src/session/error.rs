@@ -107,7 +107,7 @@ pub struct UnopenedFiles {
     pub number: usize,
     /// One of them.
     pub example: PathBuf,
-    /// Why that one cannot be opened.
+    /// Error on opening the example.
     pub error: String,
     /// True if that is a missing permission.
     pub is_forbidden: bool,

@@ -1,4 +1,4 @@
-//! What a run delivers, and to whom: reports, the live view, and the daemon are observers.
+//! Results of a run, and the observers that receive them: reports, the live view, and the daemon.
 
 use std::fmt;
 use std::future::{Future, pending};

@@ -1,4 +1,4 @@
-//! What a run does: complete and typed, whoever orders it.
+//! Complete, typed description of a run, the same for the command line and the daemon.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,9 +21,9 @@ const SHORTEST_BETWEEN_SNAPSHOTS: Duration = Duration::from_millis(500);
 pub struct Plan {
     /// The processes to profile.
     pub target: Target,
-    /// What the kernel side counts, with which capacities, and which processes it follows.
+    /// Settings of the kernel side: blocks to count, capacities, and processes to follow.
     pub settings: Settings,
-    /// What the figures cover.
+    /// Blocks and processes that the figures cover.
     pub coverage: Coverage,
     /// The allocators to profile.
     pub allocators: AllocatorChoice,

@@ -1,4 +1,4 @@
-//! Where profiles come from.
+//! Sources of profiles.
 
 use super::Error;
 use crate::analyze::Pace;

@@ -1,4 +1,4 @@
-//! What is known of a process's allocations at one instant: pure data, filled by [`crate::collect`] and [`crate::symbolize`].
+//! A process's allocations at one instant: pure data, filled by [`crate::collect`] and [`crate::symbolize`].
 
 mod frame;
 pub(crate) mod sums;
@@ -82,7 +82,7 @@ pub struct BlockFilter {
 /// Addresses of one stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawStack {
-    /// How the walk ended.
+    /// End of the walk.
     pub status: StackStatus,
     /// Mappings that the kernel side found by itself; frames refer to them by their layer.
     pub found: [u64; MAX_FOUND],

@@ -110,7 +110,7 @@ pub(crate) struct Sum {
     seen: Option<HashMap<usize, Seen>>,
 }
 
-/// How blocks were selected for counting.
+/// Rules that selected blocks for counting.
 #[derive(Clone, Copy)]
 pub(crate) struct Selection<'a> {
     pub(crate) sampling: Sampling,

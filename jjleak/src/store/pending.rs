@@ -69,7 +69,7 @@ pub struct PendingFile {
     content: Content,
 }
 
-/// Where the content is until the file gets its name.
+/// Location of the content until the file gets its name.
 #[derive(Debug)]
 enum Content {
     /// A file without a name (`O_TMPFILE`, open(2)), which disappears even if jjleak is killed.

@@ -191,7 +191,7 @@ fn without_mark(frame: StackFrame) -> u64 {
     InterpretedFrame::unpack(frame).map_or(frame.address(), |frame| frame.method)
 }
 
-/// Where fibres of glibc (makecontext(3)) begin.
+/// Function in which fibres of glibc (makecontext(3)) begin.
 const FIBRE_ROOT: &str = "__start_context";
 
 /// A frame with no more than its file.

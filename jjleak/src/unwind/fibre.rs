@@ -60,7 +60,7 @@ pub(super) fn roots<'data>(address: u64, read: impl Fn(u64) -> &'data [u8]) -> V
     found
 }
 
-/// Where code ends in which a fibre begins; `None` for other code. It either takes its stack pointer from a register before
+/// End of code in which a fibre begins; `None` for other code. Such code either takes its stack pointer from a register before
 /// anything else (glibc), or ends the process (Boost), and never returns.
 fn root_end(code: &[u8], address: u64) -> Option<u64> {
     let code = &code[..code.len().min(MAX_ROOT_BYTES)];

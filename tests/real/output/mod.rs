@@ -1,4 +1,4 @@
-//! What users see: reports, files, pages, the live view.
+//! Output: reports, files, pages, the live view.
 
 mod bcc;
 mod destinations;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::books::{Books, assert_nothing_lost, losses};
 use crate::support::bounded::{self, SOON};
-use crate::support::compile;
+use crate::support::compile::{self, Wrapper};
 use crate::support::ledger::{Ledger, assert_exact, reported_and_booked};
 use crate::support::privilege::{require_bpf, require_library};
 use crate::support::probes::{self, Text};
@@ -105,6 +105,29 @@ fn an_allocator_that_is_loaded_later_is_counted_from_when_its_probes_are_there_a
     assert_eq!(loaded.allocated_objects, 100);
     assert_eq!(reported.sites.get("site_loaded"), Some(loaded));
     assert_eq!(losses(&report).into_keys().collect::<Vec<_>>(), ["late_probes"]);
+}
+
+#[test]
+fn calls_that_a_library_passes_on_count_once_even_before_jjleak_knows_that_the_library_is_mapped() {
+    require_bpf!();
+    let library = compile::wrapper(Wrapper::Calling);
+    let mut ledger = Ledger::start();
+
+    let mut jjleak = ledger.attach(&["--follow", "--format", "json"]);
+    ledger.load(library.to_str().unwrap());
+    while !jjleak.wait_for(" WARN ").contains("has an allocator that is counted only from now on") {}
+    // The next program finds the probes in the library.
+    ledger.exec();
+    ledger.run("malloc");
+    ledger.load(library.to_str().unwrap());
+    ledger.run("loaded");
+    let report = jjleak.interrupt().assert_done().report();
+
+    // The dynamic loader allocates too.
+    let mut counted = Books::of(&report);
+    counted.sites.retain(|site, _| site.starts_with("site_"));
+    assert_eq!(counted, ledger.books());
+    assert_eq!(losses(&report).into_keys().collect::<Vec<_>>(), ["late_probes"], "of the first program");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(super) struct Flow {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) instruction: Instruction,
-    /// How the kernel steps over it under a probe.
+    /// The kernel's method of stepping over it under a probe.
     pub(super) stepping: Stepping,
     /// State before it that holds on every path.
     pub(super) state: State,

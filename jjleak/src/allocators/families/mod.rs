@@ -33,7 +33,7 @@ pub(super) struct Family {
     operators: &'static [Function],
 }
 
-/// How a family is recognized, which determines the prefixes of its functions.
+/// Evidence that a file contains a family, which determines the prefixes of its functions.
 #[derive(Debug)]
 enum Told {
     /// By any of these symbols, together with a `malloc`; its functions have no prefix.

@@ -38,7 +38,7 @@ pub struct NamedFunction {
     pub signature: Signature,
 }
 
-/// How a function is found.
+/// Rule for finding a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// By any of these symbols.

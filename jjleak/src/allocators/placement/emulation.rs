@@ -7,7 +7,7 @@
 
 use crate::allocators::site::Stepping;
 
-/// How the kernel steps over this instruction.
+/// The kernel's method of stepping over this instruction.
 ///
 /// The 5-byte no-op counts as emulated: Linux 6.18 even turns it into a call. Older kernels single-step it, like all multi-byte
 /// no-ops, which costs time there but has no other effect.

@@ -25,7 +25,7 @@ use table::Table;
 /// Runs of each kind, unless the environment says how many: enough for the table to be about right.
 const SEEDS: u64 = 4;
 
-/// What precision and recall have to be at least.
+/// Minimum of precision and of recall.
 const REQUIRED: f64 = 0.95;
 
 /// Verdict on one run of a kind.

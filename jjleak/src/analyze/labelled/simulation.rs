@@ -76,7 +76,7 @@ impl Random {
     }
 }
 
-/// How a process is watched.
+/// Duration and interval of a simulated run.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) duration: f64,

@@ -163,6 +163,11 @@ impl Allocators {
         parts.collect::<Vec<_>>().join(", ")
     }
 
+    /// Finds the allocators in a module, for the other methods.
+    pub(super) fn search(&mut self, module: &Module) {
+        self.find(module);
+    }
+
     /// Finds the allocators in a file. A file that cannot be read has none, and the user gets a warning.
     fn find(&mut self, module: &Module) -> Rc<[ProfiledAllocator]> {
         if let Some(found) = self.found.get(&module.version) {

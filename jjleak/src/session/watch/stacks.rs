@@ -1,4 +1,4 @@
-//! What makes stacks complete and readable: unwind rows, generated code, and names.
+//! Sources of complete and readable stacks: unwind rows, generated code, and names.
 
 use std::time::Instant;
 

@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use jjleak_common::counter::Counter;
-use jjleak_common::process::ProcessSlot;
+use jjleak_common::process::{MAX_ALLOCATORS, ProcessSlot};
 
 use super::attach::warn_narrow;
 use super::process::Watched;
 use super::{Scan, Watch, executable};
 use crate::attach::{Following, Scope, now_ns};
 use crate::error_chain::chain;
-use crate::processes::{Mapping, Pid, is_alive, living_thread};
+use crate::processes::{Mapping, Module, Pid, is_alive, living_thread};
 use crate::session::Error;
 
 /// Maximum time of searching for allocators without another scan of the mappings. A library is loaded in some
@@ -160,6 +160,10 @@ impl Watch {
         let modules: Vec<_> = watched.modules.iter().map(|(_, module)| Rc::clone(module)).collect();
         for module in modules {
             let is_new = !self.files.allocators.knows(&module);
+            if is_new {
+                self.files.allocators.search(&module);
+                self.keep_allocator_text(watched)?;
+            }
             self.attach_allocator(watched, &module, scope)?;
             // Attaching can take some time, and a starting program loads one library after another.
             if is_new
@@ -171,8 +175,22 @@ impl Watch {
         }
         watched.known_ns = scanned_ns;
         self.note_unfollowed(watched);
-        let profiled = watched.modules.iter().filter(|(_, module)| self.files.allocators.is_profiled(module));
-        let text: Vec<_> = profiled.filter_map(|(id, _)| watched.modules.text(id)).collect();
+        Ok(())
+    }
+
+    /// Passes the addresses of the allocators' code to the kernel side. This must precede their probes and the code mappings: a
+    /// call from known code outside of these addresses is taken for the program's own.
+    fn keep_allocator_text(&self, watched: &Watched) -> Result<(), Error> {
+        let text_of = |is_wanted: &dyn Fn(&Module) -> bool| -> Vec<_> {
+            let modules = watched.modules.iter().filter(|(_, module)| is_wanted(module));
+            modules.filter_map(|(id, _)| watched.modules.text(id)).collect()
+        };
+        let mut text = text_of(&|module| self.files.allocators.is_profiled(module));
+        let loader =
+            text_of(&|module| is_dynamic_loader(module) && !self.files.allocators.is_profiled(module));
+        if text.len() + loader.len() <= MAX_ALLOCATORS {
+            text.extend(loader);
+        }
         Ok(self.attachment.processes().set_allocator_text(watched.image, &text)?)
     }
 
@@ -181,6 +199,7 @@ impl Watch {
         (watched.scanned_at, watched.scanned_ns) = (scan.at, scan.at_ns);
         watched.modules.refresh(&mut self.files.open, thread, &scan.mappings);
         watched.jvm.notice(&scan.mappings, &watched.modules);
+        self.keep_allocator_text(watched)?;
         self.stacks.code.follow(watched, thread, scan, &mut self.attachment)?;
         self.keep_generated(watched, thread, scan)?;
         Ok(())
@@ -242,4 +261,10 @@ impl Watch {
         }
         watched.is_unbound = true;
     }
+}
+
+/// Returns true for glibc's dynamic loader (`ld-linux-x86-64.so.2`, `ld-2.31.so`). It allocates on behalf of an allocator that uses
+/// a thread-local variable for the first time, or looks up a symbol.
+fn is_dynamic_loader(module: &Module) -> bool {
+    module.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-"))
 }
