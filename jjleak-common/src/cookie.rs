@@ -1,4 +1,4 @@
-//! The 64-bit attach cookie, which tells a BPF program about its probe site.
+//! The 64-bit attach cookie, which describes a probe site to its BPF program.
 //!
 //! One BPF program serves all functions of a role; the cookie identifies their arguments. Supporting another
 //! allocator function therefore takes a row in a table of the user side, not a new program.

@@ -66,7 +66,7 @@ counters! {
     UnseenAllocation = "unseen_allocation", Loss;
     /// A freed block was inherited from the parent process at fork.
     InheritedFree = "inherited_free", Note;
-    /// A process ran more programs one after the other than jjleak tells apart; blocks of an earlier program can be counted as a later one's.
+    /// A process ran more programs one after the other than jjleak distinguishes; blocks of an earlier program can be counted as a later one's.
     ImageReused = "image_reused", Loss;
     /// A process had loaded an allocator before jjleak placed its probes; earlier allocations are missing.
     LateProbes = "late_probes", Loss;

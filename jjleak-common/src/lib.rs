@@ -81,6 +81,8 @@ pub mod names {
     pub const COUNTERS: &str = "COUNTERS";
     /// Read-only global: [`crate::settings::Settings`].
     pub const SETTINGS: &str = "SETTINGS";
+    /// Constants of the benchmark's object ([`crate::stage::Measurement`]).
+    pub const MEASUREMENT: &str = "MEASUREMENT";
     /// Read-only global: [`crate::settings::KernelOffsets`].
     pub const KERNEL_OFFSETS: &str = "KERNEL_OFFSETS";
 }

@@ -145,18 +145,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// splitmix64: independent random numbers, the same in every run.
-    struct Stream(u64);
-
-    impl Stream {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^ mixed >> 31
-        }
-    }
-
     /// A pair of bytes and objects.
     #[derive(Debug, Default, Clone, Copy)]
     struct Pair {
@@ -173,10 +161,10 @@ mod tests {
 
     /// Samples a stream of blocks: the estimated sums and their estimated variances.
     fn estimate(sampling: Sampling, sizes: &[u64], seed: u64) -> (Pair, Pair) {
-        let mut draws = Stream(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         let (mut sums, mut variances) = (Pair::default(), Pair::default());
         for &size in sizes {
-            if draws.next() >> 32 < sampling.draws(size) {
+            if u64::from(random.u32(..)) < sampling.draws(size) {
                 let weight = sampling.weight(size) as f64 / WEIGHT_ONE as f64;
                 let spread = weight * (weight - 1.);
                 sums.add(size, weight, weight);

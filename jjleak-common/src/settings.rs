@@ -5,7 +5,6 @@
 use crate::live;
 use crate::mapping::MappingKinds;
 use crate::stack;
-use crate::stage::{Stage, Step};
 
 /// Range of sizes to account for, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,10 +46,6 @@ pub struct Settings {
     pub stack_rows_log2: u32,
     /// Size of the ring buffer of frames.
     pub frame_bytes: u32,
-    /// Number of the [`Stage`] after which programs end.
-    pub last_stage: u32,
-    /// Number of the [`Step`] that programs repeat.
-    pub step: u32,
     /// 1 if the user side is in the initial PID namespace. It then uses the kernel's own PIDs for all processes, whatever their
     /// namespaces.
     pub in_initial_pid_namespace: u8,
@@ -83,8 +78,6 @@ impl Settings {
         live_sets_log2: live::sets_log2(live::DEFAULT_BLOCKS),
         stack_rows_log2: stack::rows_log2(stack::DEFAULT_STACKS),
         frame_bytes: stack::DEFAULT_FRAME_BYTES,
-        last_stage: Stage::All as u32,
-        step: Step::Nothing as u32,
         in_initial_pid_namespace: 0,
         follow_forks: 0,
         adopt_execs: 0,
@@ -199,5 +192,5 @@ unsafe impl aya::Pod for Settings {}
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for KernelOffsets {}
 
-const _: () = assert!(size_of::<Settings>() == 7 * 8 + 5 * 4 + 7 + 5);
+const _: () = assert!(size_of::<Settings>() == 7 * 8 + 3 * 4 + 7 + 5);
 const _: () = assert!(size_of::<KernelOffsets>() == 28 * 8);

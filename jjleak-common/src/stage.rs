@@ -1,5 +1,20 @@
 //! Stages of accounting an allocation, for the benchmark, which measures them by stopping the programs after
-//! each.
+//! each. Only the object with the feature `measuring` can do that.
+
+/// Constants of that object.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measurement {
+    /// Number of the [`Stage`] after which programs end.
+    pub last_stage: u32,
+    /// Number of the [`Step`] that programs repeat.
+    pub step: u32,
+}
+
+impl Measurement {
+    /// Nothing ends early or is repeated.
+    pub const NONE: Self = Self { last_stage: Stage::All as u32, step: Step::Nothing as u32 };
+}
 
 /// The last stage to run, for an allocation seen by one probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,3 +59,9 @@ pub enum Step {
     /// Add to two sums in a row of a table.
     Add = 6,
 }
+
+const _: () = assert!(size_of::<Measurement>() == 2 * 4);
+
+// SAFETY: `repr(C)`, integers only, without padding, as asserted above.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Measurement {}

@@ -45,6 +45,7 @@ pub(crate) fn enter_allocate(hit: &Hit) {
 }
 
 /// Captures only a stack.
+#[cfg(feature = "measuring")]
 #[inline(always)]
 pub(crate) fn take_stack(hit: &Hit) {
     let Some(armed) = Armed::of(hit) else { return };
@@ -247,7 +248,7 @@ fn free_absent(armed: &Armed, hit: &Hit, block: u64) {
 }
 
 /// An unknown block was freed, by the C library or by the program. The library frees its data of a thread last, when the thread
-/// ends; only then can these blocks be told from blocks that the library frees on behalf of the program, as in `fclose`.
+/// ends; only then can these blocks be distinguished from blocks that the library frees on behalf of the program, as in `fclose`.
 #[inline(always)]
 fn note_freed_by_library(is_by_library: bool) {
     let calls = if is_by_library { CALLS.get_or_create() } else { CALLS.get() };

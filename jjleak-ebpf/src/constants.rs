@@ -3,12 +3,18 @@
 use core::ptr::read_volatile;
 
 use jjleak_common::settings::{KernelOffsets, Settings};
+#[cfg(feature = "measuring")]
+use jjleak_common::stage::Measurement;
 
 #[unsafe(no_mangle)]
 static SETTINGS: Settings = Settings::DEFAULT;
 
 #[unsafe(no_mangle)]
 static KERNEL_OFFSETS: KernelOffsets = KernelOffsets::UNKNOWN;
+
+#[cfg(feature = "measuring")]
+#[unsafe(no_mangle)]
+static MEASUREMENT: Measurement = Measurement::NONE;
 
 /// A static, at an address that the compiler does not know: it would keep the address in a slot of the BPF stack, which is small.
 macro_rules! opaque_static {
@@ -30,6 +36,12 @@ pub(crate) fn settings() -> &'static Settings {
 #[inline(always)]
 pub(crate) fn kernel_offsets() -> &'static KernelOffsets {
     opaque_static!(KERNEL_OFFSETS: KernelOffsets)
+}
+
+#[cfg(feature = "measuring")]
+#[inline(always)]
+pub(crate) fn measurement() -> &'static Measurement {
+    opaque_static!(MEASUREMENT: Measurement)
 }
 
 /// Reads a constant. Volatile, because the compiler must not assume its initial value.

@@ -11,7 +11,7 @@
 //! - `current`: the current process and thread.
 //! - `threads`: names of threads.
 //! - `sampling`: the choice of sampled allocations.
-//! - `stages`: the end of a program after a stage, for the benchmark.
+//! - `stages`: the end of a program after a stage, in the benchmark's object only.
 //! - `trace`: reports of individual allocations and frees.
 //! - `stack`: captures the caller's stack and finds its row.
 //! - `live`: the table of live blocks.
@@ -22,7 +22,7 @@
 //! - `replacement`: mappings that replace others.
 //! - `mapping`: reports of system calls that map and unmap memory.
 //! - `process`: start, `exec` and end of processes.
-//! - `steps`: single steps of the accounting, for the benchmark.
+//! - `steps`: single steps of the accounting, in the benchmark's object only.
 //! - `programs`: the programs.
 //!
 //! For targets other than BPF this is an empty program, so that the workspace can be checked without a BPF toolchain.
@@ -67,7 +67,7 @@ mod sampling;
 mod stack;
 #[cfg(target_arch = "bpf")]
 mod stages;
-#[cfg(target_arch = "bpf")]
+#[cfg(all(target_arch = "bpf", feature = "measuring"))]
 mod steps;
 #[cfg(target_arch = "bpf")]
 mod syscall;

@@ -69,7 +69,7 @@ pub(crate) fn enter(syscall: &Syscall, call: Call) {
         },
         _ => {}
     }
-    tell(&caller, call, arguments, 0, lost_row(caller.image.slot()), 0);
+    report(&caller, call, arguments, 0, lost_row(caller.image.slot()), 0);
 }
 
 /// Return of a call.
@@ -97,7 +97,7 @@ pub(crate) fn leave(syscall: &Syscall, call: Call, result: i64) {
         Call::Unmap => false,
     };
     let (row, flags) = if gives { origin(&caller, &user) } else { (lost_row(caller.image.slot()), 0) };
-    tell(&caller, call, arguments, result, row, flags | flag::LEFT);
+    report(&caller, call, arguments, result, row, flags | flag::LEFT);
 }
 
 /// Stack of a call, with a flag if an allocator made it.
@@ -110,7 +110,7 @@ fn origin(caller: &Caller, user: &UserRegisters) -> (u32, u8) {
 }
 
 #[inline(always)]
-fn tell(caller: &Caller, call: Call, arguments: [u64; 5], result: i64, stack: u32, flags: u8) {
+fn report(caller: &Caller, call: Call, arguments: [u64; 5], result: i64, stack: u32, flags: u8) {
     let event = Event {
         // SAFETY: has no preconditions.
         time_ns: unsafe { bpf_ktime_get_ns() },

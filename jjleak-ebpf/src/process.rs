@@ -56,7 +56,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
         if setting!(adopt_execs) != 0
             && let Some(image) = adopt(pid, None)
         {
-            stack::tell_program(image, program);
+            stack::report_program(image, program);
         }
         return;
     };
@@ -71,7 +71,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
             if (setting!(follow_forks) != 0 || setting!(adopt_execs) != 0)
                 && let Some(image) = adopt(pid, None)
             {
-                stack::tell_program(image, program);
+                stack::report_program(image, program);
             }
             return;
         }
@@ -90,7 +90,7 @@ pub(crate) fn exec(old_thread: u32, thread: u32, program: u64) {
             count(next.slot(), Counter::ImageReused);
         }
         begin(row, next);
-        stack::tell_program(next, program);
+        stack::report_program(next, program);
     }
     let slot = ProcessSlot(slot as u16);
     stack::begin_lost(slot);
@@ -191,7 +191,7 @@ unsafe fn inherit(row: *mut ProcessRow, parent: *const ProcessRow, image: ImageI
         }
         (*row).code.made = (*parent).code.made;
         (*row).code.replaced = (*parent).code.replaced;
-        (*row).code.look = (*parent).code.look;
+        (*row).code.scan = (*parent).code.scan;
         (*row).code.disturbed = (*parent).code.disturbed;
         if (*parent).text_image == of_parent {
             let mut index = 0;

@@ -7,9 +7,7 @@ use aya_ebpf::{
 };
 use jjleak_common::{counter::Counter, mapping::Call};
 
-use crate::{
-    accounting, exits, mapping, outcome, process, registers::Hit, replacement, stack, steps, syscall::Syscall,
-};
+use crate::{accounting, exits, mapping, outcome, process, registers::Hit, replacement, syscall::Syscall};
 
 /// Entry of a function that returns a new block.
 #[uprobe]
@@ -235,25 +233,33 @@ pub(crate) fn bare_return(_ctx: RetProbeContext) -> u32 {
     0
 }
 
-/// Captures a stack like the accounting, for the benchmark.
-#[uprobe]
-pub(crate) fn stack_enter(ctx: ProbeContext) -> u32 {
-    accounting::take_stack(&Hit::new(&ctx));
-    0
-}
+/// Programs that only the benchmark needs.
+#[cfg(feature = "measuring")]
+mod measuring {
+    use aya_ebpf::{macros::uprobe, programs::ProbeContext};
 
-/// Makes the kernel capture a stack by frame pointers, for the benchmark.
-#[uprobe]
-pub(crate) fn kernel_stack_enter(ctx: ProbeContext) -> u32 {
-    stack::by_kernel(&ctx);
-    0
-}
+    use crate::{accounting, registers::Hit, stack, steps};
 
-/// Repeats one step of the accounting, for the benchmark.
-#[uprobe]
-pub(crate) fn step_given(ctx: ProbeContext) -> u32 {
-    steps::repeat(&Hit::new(&ctx));
-    0
+    /// Captures a stack like the accounting.
+    #[uprobe]
+    pub(crate) fn stack_enter(ctx: ProbeContext) -> u32 {
+        accounting::take_stack(&Hit::new(&ctx));
+        0
+    }
+
+    /// Makes the kernel capture a stack by frame pointers.
+    #[uprobe]
+    pub(crate) fn kernel_stack_enter(ctx: ProbeContext) -> u32 {
+        stack::measuring::by_kernel(&ctx);
+        0
+    }
+
+    /// Repeats one step of the accounting.
+    #[uprobe]
+    pub(crate) fn step_given(ctx: ProbeContext) -> u32 {
+        steps::repeat(&Hit::new(&ctx));
+        0
+    }
 }
 
 #[panic_handler]

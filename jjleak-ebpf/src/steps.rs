@@ -9,7 +9,7 @@ use jjleak_common::{
 };
 
 use crate::{
-    constants::setting,
+    constants::{load, measurement},
     maps::CALLS,
     memory::{opaque, read_user_word},
     registers::Hit,
@@ -19,18 +19,18 @@ use crate::{
 /// Repeats the step.
 #[inline(always)]
 pub(crate) fn repeat(hit: &Hit) {
-    let step = setting!(step);
+    let step = load(&measurement().step);
     let mut times = 0;
     while times < STEPS {
         if step == Step::Word as u32 {
             read_user_word(hit.stack_pointer());
         } else if step == Step::Copy as u32 {
-            stack::copy_some(|place, bytes| {
+            stack::measuring::copy_some(|place, bytes| {
                 // SAFETY: the destination has space for that many bytes; the helper checks the source.
                 unsafe { bpf_probe_read_user(place, bytes, hit.stack_pointer() as *const c_void) };
             });
         } else if step == Step::Claim as u32 {
-            stack::copy_some(|_, _| {});
+            stack::measuring::copy_some(|_, _| {});
         } else if step == Step::Storage as u32 {
             opaque(CALLS.get().is_some() as u64);
         } else if step == Step::Time as u32 {

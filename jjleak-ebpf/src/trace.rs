@@ -19,17 +19,17 @@ pub(crate) fn is_on() -> bool {
 /// A block was allocated.
 #[inline(always)]
 pub(crate) fn allocated(slot: ProcessSlot, address: u64, size: u64) {
-    tell(slot, address, size, ALLOCATED);
+    report(slot, address, size, ALLOCATED);
 }
 
 /// A block is being freed.
 #[inline(always)]
 pub(crate) fn freed(slot: ProcessSlot, address: u64, size: u64) {
-    tell(slot, address, size, FREED);
+    report(slot, address, size, FREED);
 }
 
 #[inline(always)]
-fn tell(slot: ProcessSlot, address: u64, size: u64, kind: u32) {
+fn report(slot: ProcessSlot, address: u64, size: u64, kind: u32) {
     if !is_on() {
         return;
     }

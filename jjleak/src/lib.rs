@@ -56,7 +56,6 @@ pub mod pprof;
 pub mod processes;
 pub mod profile;
 pub mod push;
-mod random;
 pub mod render;
 pub mod reports;
 pub mod sample_windows;

@@ -5,7 +5,7 @@ use std::{fs, process::ExitCode};
 use anyhow::{Context, Result};
 
 use crate::{
-    build::{self, OBJECT_VARIABLE},
+    build::{self, MEASURING_OBJECT_VARIABLE, OBJECT_VARIABLE},
     command::{announce, host_cargo, run},
     prerequisites,
     sudo::Root,
@@ -21,10 +21,19 @@ const FILES: [&str; 2] = ["cost.md", "cost.json"];
 /// `cargo xtask bench [--quick] [--only PART]...`
 pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
     prerequisites::for_benchmarks()?;
-    let object = build::object()?;
+    let (object, measuring) = (build::object()?, build::measuring_object()?);
     let root = Root::obtain("load jjleak's BPF programs")?;
     let mut cargo = host_cargo();
-    cargo.current_dir(workspace::root()).args(["bench", "--package", "jjleak", "--bench", "cost", "--"]);
+    cargo.current_dir(workspace::root()).args([
+        "bench",
+        "--package",
+        "jjleak",
+        "--bench",
+        "cost",
+        "--features",
+        "measuring",
+        "--",
+    ]);
     if quick {
         cargo.arg("--quick");
     }
@@ -32,7 +41,8 @@ pub(crate) fn bench(quick: bool, only: &[String]) -> Result<ExitCode> {
         cargo.args(["--only", part]);
     }
     set_runner(&mut cargo, root)?;
-    run(cargo.env(OBJECT_VARIABLE, object)).context("the benchmark failed")?;
+    run(cargo.env(OBJECT_VARIABLE, object).env(MEASURING_OBJECT_VARIABLE, measuring))
+        .context("the benchmark failed")?;
     if quick || !only.is_empty() {
         announce(&format!("{KEPT} is left as it is: that was not the whole"));
         return Ok(ExitCode::SUCCESS);

@@ -16,6 +16,9 @@ use crate::{
 /// Environment variable with the path of the BPF object, for jjleak's build script.
 pub(crate) const OBJECT_VARIABLE: &str = "JJLEAK_BPF_OBJECT";
 
+/// Environment variable with the path of the benchmark's BPF object.
+pub(crate) const MEASURING_OBJECT_VARIABLE: &str = "JJLEAK_MEASURING_OBJECT";
+
 const BPF_PACKAGE: &str = "jjleak-ebpf";
 /// The workspace's profile for BPF programs.
 const BPF_PROFILE: &str = "bpf";
@@ -29,10 +32,18 @@ pub(crate) fn build(debug: bool) -> Result<ExitCode> {
 
 /// Builds the BPF object.
 pub(crate) fn object() -> Result<PathBuf> {
+    object_with(&[], &bpf_target()?)
+}
+
+/// Builds the benchmark's BPF object.
+pub(crate) fn measuring_object() -> Result<PathBuf> {
+    object_with(&["--features", "measuring"], &bpf_target()?.join("measuring"))
+}
+
+fn object_with(features: &[&str], target: &Path) -> Result<PathBuf> {
     let toolchain = Toolchain::find_or_install()?;
     announce(&format!("BPF toolchain: {toolchain}"));
-    let target = bpf_target()?;
-    run(&mut of_bpf_package(toolchain.build(), &target)).context("cannot build the BPF programs")?;
+    run(of_bpf_package(toolchain.build(), target).args(features)).context("cannot build the BPF programs")?;
     let object = target.join(TARGET).join(BPF_PROFILE).join(BPF_PACKAGE);
     if !object.is_file() {
         bail!("the BPF build succeeded and left no object at {}", object.display());

@@ -157,7 +157,7 @@ impl Leaking {
         }
     }
 
-    /// Tells it to leak.
+    /// Makes it leak.
     fn go(&mut self) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the leaking program has no stdin")?;
         stdin.write_all(b"go\n").context("cannot let the leaking program go")
@@ -201,10 +201,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_attached_line_is_told_once_among_other_messages() {
-        let (armed, told) = mpsc::sync_channel(1);
+    fn the_attached_line_is_reported_once_among_other_messages() {
+        let (armed, notified) = mpsc::sync_channel(1);
         pass_on_messages(&b"warning: x\njjleak: attached to 1\njjleak: attached to 2\n"[..], &armed);
-        assert!(told.try_recv().is_ok());
-        assert!(told.try_recv().is_err());
+        assert!(notified.try_recv().is_ok());
+        assert!(notified.try_recv().is_err());
     }
 }

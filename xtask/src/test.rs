@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn property_tests_draw_the_same_each_time_unless_new_cases_are_looked_for() {
+    fn property_tests_draw_the_same_each_time_unless_new_cases_are_searched_for() {
         assert_eq!(seed(None, false), seed(None, false));
         assert_ne!(seed(None, true), seed(None, true));
         assert_eq!(seed(Some("7".to_owned()), true), "7");

@@ -111,7 +111,7 @@ pub struct CodeChanges {
     /// Number of the last one that replaced a mapping in the table in use. Written by the kernel side.
     pub replaced: u64,
     /// Number of scans begun by the user side, which writes it.
-    pub look: u64,
+    pub scan: u64,
     /// Number of the last mapping made during a scan. Written by the kernel side.
     pub disturbed: u64,
 }
@@ -125,8 +125,8 @@ impl CodeChanges {
     pub const fn hold(&self, seen: &CodeSeen) -> bool {
         self.replaced <= seen.made
             && seen.made <= self.made
-            && seen.look <= self.look
-            && (seen.look != self.look || self.disturbed <= seen.made)
+            && seen.scan <= self.scan
+            && (seen.scan != self.scan || self.disturbed <= seen.made)
     }
 
     /// Counts a new mapping. `in_use` is the state of the table in use, if there is one; `replaces` is true if the
@@ -135,15 +135,15 @@ impl CodeChanges {
     #[must_use]
     pub const fn after(&self, in_use: Option<&CodeSeen>, replaces: bool) -> Self {
         let made = self.made + 1;
-        let is_looking = match in_use {
-            Some(seen) => seen.look != self.look,
+        let is_scanning = match in_use {
+            Some(seen) => seen.scan != self.scan,
             None => true,
         };
         Self {
             made,
             replaced: if replaces { made } else { self.replaced },
-            look: self.look,
-            disturbed: if is_looking { made } else { self.disturbed },
+            scan: self.scan,
+            disturbed: if is_scanning { made } else { self.disturbed },
         }
     }
 }
@@ -155,7 +155,7 @@ pub struct CodeSeen {
     /// [`CodeChanges::made`] at that time.
     pub made: u64,
     /// Number of the scan.
-    pub look: u64,
+    pub scan: u64,
 }
 
 impl Mapping {
@@ -288,8 +288,8 @@ unsafe impl aya::Pod for ProgramBegun {}
 mod tests {
     use super::*;
 
-    const BEGUN: CodeChanges = CodeChanges { made: 7, replaced: 2, look: 3, disturbed: 1 };
-    const SEEN: CodeSeen = CodeSeen { made: 7, look: 3 };
+    const BEGUN: CodeChanges = CodeChanges { made: 7, replaced: 2, scan: 3, disturbed: 1 };
+    const SEEN: CodeSeen = CodeSeen { made: 7, scan: 3 };
 
     #[test]
     fn a_table_holds_until_what_it_has_is_replaced() {
@@ -298,30 +298,30 @@ mod tests {
         assert!(beside.hold(&SEEN));
         let replaced = beside.after(Some(&SEEN), true);
         assert!(!replaced.hold(&SEEN));
-        assert!(replaced.hold(&CodeSeen { made: replaced.made, look: 3 }));
+        assert!(replaced.hold(&CodeSeen { made: replaced.made, scan: 3 }));
     }
 
     #[test]
-    fn a_look_that_is_disturbed_gives_no_table_and_takes_none_away() {
-        // The table in use is from an earlier look, or there is none.
-        let before = CodeSeen { made: 5, look: 2 };
+    fn a_scan_that_is_disturbed_gives_no_table_and_takes_none_away() {
+        // The table in use is from an earlier scan, or there is none.
+        let before = CodeSeen { made: 5, scan: 2 };
         for in_use in [Some(&before), None] {
             let disturbed = BEGUN.after(in_use, false);
             assert!(!disturbed.hold(&SEEN));
             assert!(disturbed.hold(&before));
-            let next = CodeChanges { look: 4, ..disturbed };
-            assert!(next.hold(&CodeSeen { made: 8, look: 4 }));
+            let next = CodeChanges { scan: 4, ..disturbed };
+            assert!(next.hold(&CodeSeen { made: 8, scan: 4 }));
         }
     }
 
     #[test]
     fn a_table_that_the_parent_makes_after_the_fork_is_not_its_childs() {
-        assert!(!BEGUN.hold(&CodeSeen { made: 7, look: 4 }));
-        assert!(!BEGUN.hold(&CodeSeen { made: 8, look: 3 }));
+        assert!(!BEGUN.hold(&CodeSeen { made: 7, scan: 4 }));
+        assert!(!BEGUN.hold(&CodeSeen { made: 8, scan: 3 }));
     }
 
     #[test]
-    fn code_is_told_apart_by_file_and_place() {
+    fn code_is_distinguished_by_file_and_place() {
         let identity = code_identity((8, 1), 77, 0x7f00_0000_0000);
         assert_ne!(identity, code_identity((8, 1), 78, 0x7f00_0000_0000));
         assert_ne!(identity, code_identity((8, 2), 77, 0x7f00_0000_0000));

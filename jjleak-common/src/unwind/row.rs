@@ -366,7 +366,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_tells_where_the_base_register_is_saved(
+        fn a_row_encodes_where_the_base_register_is_saved(
             address: u32, offset in 0..=Row::MAX_OFFSET_WORDS, words in 0..=Row::MAX_BASE_WORDS,
             fp_offset in -Row::MAX_FP_OFFSET_WORDS..=Row::MAX_FP_OFFSET_WORDS,
         ) {

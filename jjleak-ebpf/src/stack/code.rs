@@ -68,7 +68,7 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Re
     let device = (hint.file.device >> MINOR_BITS, hint.file.device & ((1 << MINOR_BITS) - 1));
     let file_start = hint.begin.wrapping_sub(hint.file_offset);
     let identity = if hint.begin == 0 { 0 } else { code_identity(device, hint.file.inode, file_start) };
-    tell(image, hint, identity);
+    report(image, hint, identity);
     if hint.begin == 0 {
         let is_generated = hint.end != 0;
         return Err(if is_generated { StackStatus::GeneratedCode } else { StackStatus::NoMapping });
@@ -201,7 +201,7 @@ fn mount_namespace() -> u32 {
 /// Reports the start of a program in the current process; `program` is its `struct linux_binprm`. A hint must wake the user side.
 /// If the report does not fit, it is unknown if the program was counted.
 #[inline(always)]
-pub(crate) fn tell_program(image: ImageId, program: u64) {
+pub(crate) fn report_program(image: ImageId, program: u64) {
     let Some(mut room) = PROGRAMS.reserve::<ProgramBegun>(0) else {
         count(image.slot(), Counter::UnseenProgram);
         return;
@@ -230,7 +230,7 @@ pub(crate) fn tell_program(image: ImageId, program: u64) {
 
 /// Reports a mapping to the user side, once if possible.
 #[inline(always)]
-fn tell(image: ImageId, hint: &Hint, identity: u64) {
+fn report(image: ImageId, hint: &Hint, identity: u64) {
     let Some(row) = PROCESSES.get_ptr_mut(image.slot().0 as u32) else { return };
     let mark = identity ^ image.generation() as u64;
     let place = (hint.begin >> PAGE_SHIFT ^ hint.begin >> (2 * PAGE_SHIFT)) as usize & (MAX_REPORTED - 1);

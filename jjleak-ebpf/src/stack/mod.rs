@@ -11,6 +11,7 @@
 //! - `trampoline`: return addresses replaced by return probes.
 //! - `replay`: detection of repeated stacks.
 //! - `intern`: rows of finished stacks.
+//! - `measuring`: stacks of the benchmark, in its object only.
 
 mod code;
 mod generated;
@@ -18,21 +19,17 @@ mod go;
 mod heap;
 mod intern;
 mod leave;
+#[cfg(feature = "measuring")]
+pub(crate) mod measuring;
 mod replay;
 mod rows;
 mod trampoline;
 mod walk;
 mod window;
 
-use core::{
-    ffi::c_void,
-    ptr::{addr_of_mut, write_volatile},
-};
+use core::ptr::{addr_of_mut, write_volatile};
 
-use aya_ebpf::{
-    EbpfContext, bindings::BPF_F_USER_STACK, helpers::generated::bpf_get_stack, macros::map,
-    maps::PerCpuArray,
-};
+use aya_ebpf::{macros::map, maps::PerCpuArray};
 use jjleak_common::{
     counter::Counter,
     jvm::HEADER_WORDS,
@@ -43,7 +40,7 @@ use jjleak_common::{
     unwind::{Hint, MAX_FOUND, Mapping},
 };
 
-pub(crate) use code::tell_program;
+pub(crate) use code::report_program;
 pub(crate) use rows::{changes, mapping_at, seen};
 pub(crate) use walk::{hint, is_known_code};
 
@@ -185,32 +182,6 @@ pub(crate) fn capture_syscall(image: ImageId, process: *const ProcessRow, at: &R
     };
     release(scratch);
     SyscallStack { row, caller }
-}
-
-/// Claims and releases a buffer like a walk; calls `use_it` with an address in it and a number of bytes that fit. For the
-/// benchmark.
-#[inline(always)]
-pub(crate) fn copy_some(use_it: impl Fn(*mut c_void, u32)) {
-    const BYTES: u32 = 384;
-    let Some(scratch) = claim() else { return };
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    use_it(unsafe { addr_of_mut!((*scratch).window) }.cast(), BYTES);
-    release(scratch);
-}
-
-/// Makes the kernel walk the current thread's stack, into the same memory.
-#[inline(always)]
-pub(crate) fn by_kernel<C: EbpfContext>(ctx: &C) {
-    let Some(scratch) = claim() else {
-        count(ProcessSlot(0), Counter::ScratchBusy);
-        return;
-    };
-    // SAFETY: `scratch` is a map value that is ours while claimed, and the size matches its frames.
-    unsafe {
-        let frames = addr_of_mut!((*scratch).record.frames);
-        bpf_get_stack(ctx.as_ptr(), frames.cast(), (MAX_FRAMES * 8) as u32, BPF_F_USER_STACK as u64);
-    }
-    release(scratch);
 }
 
 #[inline(always)]

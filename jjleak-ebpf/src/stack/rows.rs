@@ -72,7 +72,7 @@ pub(crate) unsafe fn seen(table: *const MappingTable) -> CodeSeen {
     unsafe {
         CodeSeen {
             made: read_volatile(addr_of!((*table).seen.made)),
-            look: read_volatile(addr_of!((*table).seen.look)),
+            scan: read_volatile(addr_of!((*table).seen.scan)),
         }
     }
 }
@@ -210,7 +210,7 @@ pub(crate) unsafe fn changes(row: *const ProcessRow) -> CodeChanges {
         CodeChanges {
             made: read_volatile(addr_of!((*code).made)),
             replaced: read_volatile(addr_of!((*code).replaced)),
-            look: read_volatile(addr_of!((*code).look)),
+            scan: read_volatile(addr_of!((*code).scan)),
             disturbed: read_volatile(addr_of!((*code).disturbed)),
         }
     }

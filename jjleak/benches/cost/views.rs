@@ -29,14 +29,14 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
     terminal.until(&format!("{} ", Sites::NUMBER))?;
     std::thread::sleep(if options.quick { Duration::from_secs(5) } else { SETTLE });
     let pid = terminal.program()?;
-    let (mut percents, mut looks) = (Timings::default(), Timings::default());
+    let (mut percents, mut snapshots) = (Timings::default(), Timings::default());
     for _ in 0..options.choose(TURNS, 1) {
         let taken = || cpu_time(pid).ok_or("the view has exited");
         let (begun, before) = (Instant::now(), taken()?);
         std::thread::sleep(MEASURED);
         let percent = taken()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.;
         percents.0.push(percent);
-        looks.0.push(percent * 10. * pace(&terminal.screen()?)?);
+        snapshots.0.push(percent * 10. * pace(&terminal.screen()?)?);
     }
     let number = Sites::NUMBER;
     Ok(Section {
@@ -48,7 +48,7 @@ pub(crate) fn measure(options: &Options) -> Result<Section> {
         facts: vec![
             Fact::new("CPU usage of the live view (of one core)", "%", percents.figure())
                 .at_most(WANTED_PERCENT),
-            Fact::new("CPU time per snapshot, with all work until the next", "ms", looks.figure())
+            Fact::new("CPU time per snapshot, with all work until the next", "ms", snapshots.figure())
                 .at_most(WANTED_MS),
         ],
         ..Section::default()

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_told_with_its_file_and_its_path() {
+    fn a_program_is_reported_with_its_file_and_its_path() {
         let file = CodeFile { inode: 77, changed_s: 5, changed_ns: 6, device: 8 << 20 | 3 };
         let mut path = [0; PATH_BYTES];
         path[..6].copy_from_slice(b"./prog");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_tells_of_code_if_it_knows_of_any() {
+    fn a_hint_reports_code_if_it_knows_of_any() {
         let file = CodeFile { inode: 77, changed_s: 5, changed_ns: 6, device: 8 << 20 | 3 };
         let hint = Hint { slot: 1, image: 129, begin: 0x1000, end: 0x3000, file_offset: 0x2000, file };
         let code = mapped_code(&hint).unwrap();

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_tells_where_return_instances_and_tasks_fields_are() {
+    fn this_kernel_reveals_where_return_instances_and_tasks_fields_are() {
         if let Ok(types) = KernelTypes::read() {
             let btf = types.parse().unwrap();
             assert!(ReturnInstanceOffsets::find(&btf).is_some());

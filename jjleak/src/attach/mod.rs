@@ -31,6 +31,7 @@ use aya::programs::Program;
 use jjleak_common::jvm::CodeCache;
 use jjleak_common::names;
 use jjleak_common::process::{ImageId, ProcessSlot};
+#[cfg(feature = "measuring")]
 use jjleak_common::stage::Step;
 use jjleak_common::unwind::CodeSeen;
 use nix::time::{ClockId, clock_gettime};
@@ -77,10 +78,13 @@ pub enum Programs {
     /// Programs that do nothing, at entries only: the kernel counts their runs ([`Measuring`]).
     Counting,
     /// Programs that capture the stack of an allocation, to measure the cost of that.
+    #[cfg(feature = "measuring")]
     Stacks,
     /// Programs that have the kernel capture the stack, by frame pointers.
+    #[cfg(feature = "measuring")]
     KernelStacks,
     /// Programs that repeat a single step of the accounting, to measure its cost.
+    #[cfg(feature = "measuring")]
     Steps(Step),
 }
 

@@ -8,7 +8,8 @@ use jjleak_common::mapping::{MappingKinds, RING_BYTES as MAPPING_RING_BYTES, UNU
 use jjleak_common::sampling::{self, Sampling};
 use jjleak_common::settings::Settings as Constants;
 use jjleak_common::stack::FIRST_ROW;
-use jjleak_common::stage::{Stage, Step};
+#[cfg(feature = "measuring")]
+use jjleak_common::stage::{Measurement, Stage, Step};
 use jjleak_common::trace::RING_BYTES;
 use jjleak_common::unwind::TABLES_PER_PROCESS;
 use jjleak_common::{live, names, stack};
@@ -20,6 +21,11 @@ use super::{Error, Programs, SizeFilter, hooks, mapping_events};
 
 /// The object compiled by `cargo xtask build`; empty in a build without it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak.bpf.o"));
+
+/// The object compiled by `cargo xtask bench`, with the programs that only the benchmark needs.
+#[cfg(feature = "measuring")]
+static MEASURING_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/jjleak-measuring.bpf.o"));
 
 /// Minimum size of a ring buffer.
 const PAGE: u32 = 4096;
@@ -62,6 +68,7 @@ pub struct Settings {
     /// True to forward messages to the log.
     pub kernel_log: bool,
     /// Stage after which programs end, to measure the cost of each stage.
+    #[cfg(feature = "measuring")]
     pub last_stage: Stage,
     /// True to use perf events as on kernels without uprobe-multi links, for tests.
     pub one_by_one: bool,
@@ -82,6 +89,7 @@ impl Settings {
             threads: false,
             trace: false,
             kernel_log: false,
+            #[cfg(feature = "measuring")]
             last_stage: Stage::All,
             one_by_one: false,
         }
@@ -112,7 +120,8 @@ impl Default for Capacity {
 
 /// Loads maps and programs.
 pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
-    if OBJECT.is_empty() {
+    let object = object(&settings);
+    if object.is_empty() {
         return Err(Error::NoObject);
     }
     let Settings { programs, following, mappings, kernel_log, one_by_one, .. } = settings;
@@ -127,11 +136,15 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
         .override_global(names::SETTINGS, &constants, true)
         .override_global(names::KERNEL_OFFSETS, &offsets, true)
         .override_global(aya_log::LEVEL, &log_level, true);
+    #[cfg(feature = "measuring")]
+    let measurement = measurement(&settings);
+    #[cfg(feature = "measuring")]
+    loader.override_global(names::MEASUREMENT, &measurement, measurement != Measurement::NONE);
     for (map, entries) in map_entries(&settings, &constants) {
         loader.map_max_entries(map, entries);
     }
-    let mut ebpf = loader.load(OBJECT).map_err(|source| Error::Load(Box::new(source)))?;
-    let probes = Probes::load(OBJECT, &mut ebpf, programs, one_by_one)?;
+    let mut ebpf = loader.load(object).map_err(|source| Error::Load(Box::new(source)))?;
+    let probes = Probes::load(object, &mut ebpf, programs, one_by_one)?;
     // Attach now: loading needs every map, and some are taken out soon.
     if mappings.is_some() {
         mapping_events::follow(&mut ebpf)?;
@@ -140,18 +153,37 @@ pub(super) fn load(settings: Settings) -> Result<(Ebpf, Probes), Error> {
     Ok((ebpf, probes))
 }
 
+#[cfg(not(feature = "measuring"))]
+const fn object(_settings: &Settings) -> &'static [u8] {
+    OBJECT
+}
+
+/// The benchmark's object for programs that only it contains. Everything else is measured with the other one.
+#[cfg(feature = "measuring")]
+fn object(settings: &Settings) -> &'static [u8] {
+    let is_measuring =
+        matches!(settings.programs, Programs::Stacks | Programs::KernelStacks | Programs::Steps(_))
+            || settings.last_stage != Stage::All;
+    if is_measuring { MEASURING_OBJECT } else { OBJECT }
+}
+
+#[cfg(feature = "measuring")]
+const fn measurement(settings: &Settings) -> Measurement {
+    let step = match settings.programs {
+        Programs::Steps(step) => step,
+        _ => Step::Nothing,
+    };
+    Measurement { last_stage: settings.last_stage as u32, step: step as u32 }
+}
+
 /// Constants of the programs.
 fn constants(settings: &Settings) -> Result<Constants, Error> {
-    let Settings { capacity, programs, sizes, following, mappings, sampling, .. } = *settings;
+    let Settings { capacity, sizes, following, mappings, sampling, .. } = *settings;
     let namespace = fs::metadata(OWN_PID_NAMESPACE).map_err(Error::Namespace)?;
     let (sample_draws, sample_scale, sample_certain_from) = match sampling {
         Sampling::Off | Sampling::Rate(0 | 1) => (0, 0, 0),
         Sampling::Rate(rate) => (sampling::draws_of_rate(rate), 0, 0),
         Sampling::Bytes(bytes) => (0, sampling::scale_of(bytes), sampling::certain_from(bytes)),
-    };
-    let step = match programs {
-        Programs::Steps(step) => step,
-        _ => Step::Nothing,
     };
     Ok(Constants {
         min_size: sizes.min,
@@ -165,8 +197,6 @@ fn constants(settings: &Settings) -> Result<Constants, Error> {
         stack_rows_log2: stack::rows_log2(capacity.stacks),
         // The kernel requires a power of two of pages.
         frame_bytes: capacity.frame_bytes.clamp(PAGE, stack::MAX_FRAME_BYTES).next_power_of_two(),
-        last_stage: settings.last_stage as u32,
-        step: step as u32,
         in_initial_pid_namespace: (namespace.ino() == INITIAL_PID_NAMESPACE).into(),
         follow_forks: (following != Following::Nobody).into(),
         adopt_execs: (following == Following::Everyone).into(),

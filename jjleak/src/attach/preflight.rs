@@ -187,7 +187,7 @@ impl Host {
             .into_iter()
             .map(|(name, check)| Check { name, is_required: true, outcome: check(self) })
             .collect();
-        let optional: [(_, Look); 3] = [
+        let optional: [(_, CheckFn); 3] = [
             ("privilege to read the vDSO and the JVMs of other users", |host| {
                 host.check_capability(CAP_DAC_READ_SEARCH, Missing::ReadPrivilege)
             }),
@@ -196,8 +196,8 @@ impl Host {
             }),
             ("several processes: --follow, --name, --system-wide", Self::check_following),
         ];
-        let look = |(name, look): (_, Look)| Check { name, is_required: false, outcome: look(self) };
-        checks.extend(optional.map(look));
+        let run = |(name, check): (_, CheckFn)| Check { name, is_required: false, outcome: check(self) };
+        checks.extend(optional.map(run));
         checks
     }
 
@@ -268,10 +268,10 @@ impl Host {
 }
 
 /// A check of one requirement.
-type Look = fn(&Host) -> Result<(), Missing>;
+type CheckFn = fn(&Host) -> Result<(), Missing>;
 
 /// Required features and privileges, in order of their checks.
-const REQUIRED: [(&str, Look); 7] = [
+const REQUIRED: [(&str, CheckFn); 7] = [
     ("/proc of jjleak's PID namespace", Host::check_proc),
     ("privilege to load BPF programs and to inspect other processes", Host::check_privileges),
     ("kernel type information (BTF)", |host| {
@@ -336,7 +336,7 @@ mod tests {
     const ALL: u64 = u64::MAX;
 
     #[test]
-    fn an_ordinary_user_is_told_of_the_privilege() {
+    fn an_ordinary_user_is_informed_of_the_privilege() {
         assert_eq!(host(0, &[BTF, UPROBES]).1.check(), Err(Missing::BpfPrivilege));
     }
 
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forbids_bpf_is_told_apart() {
+    fn the_reason_for_forbidding_bpf_is_distinguished() {
         let why = |seccomp: &str, users: &str| {
             let (_root, host) = host(ALL, &[]);
             fs::write(&host.status, format!("Seccomp:\t{seccomp}\nSeccomp_filters:\t3\n")).unwrap();

@@ -326,11 +326,11 @@ impl ProcessTable {
         let row = self.row(slot)?;
         // SAFETY: the row is mapped for writing, and only this side writes the number of scans.
         unsafe {
-            let look = addr_of_mut!((*row).code.look);
-            let number = read_volatile(look) + 1;
-            write_volatile(look, number);
+            let scans = addr_of_mut!((*row).code.scan);
+            let number = read_volatile(scans) + 1;
+            write_volatile(scans, number);
             fence(Ordering::SeqCst);
-            Ok(CodeSeen { made: read_volatile(addr_of!((*row).code.made)), look: number })
+            Ok(CodeSeen { made: read_volatile(addr_of!((*row).code.made)), scan: number })
         }
     }
 

@@ -11,7 +11,8 @@ use jjleak_common::{live, sampling, stack};
 use regex::Regex;
 
 use super::Failure;
-use crate::analyze::{Selection, SortBy};
+use super::output_args::{OutputArgs, TextArgs};
+use crate::analyze::SortBy;
 use crate::attach::{Capacity, Following, Settings, SizeFilter};
 use crate::profile::{Coverage, Sampling};
 use crate::render::{Contents, Format, Value};
@@ -20,24 +21,12 @@ use crate::reports::OutputPlan;
 /// Maximum number of blocks listed per stack with `--show-allocs`: more than anybody reads, and a bound on the size of a report.
 const SHOWN_BLOCKS: usize = 100;
 
-/// Number of stacks, and of verdicts, in text reports: as many as fit on a screen or two.
-pub(super) const TOP: usize = 10;
-
 /// Mappings to account if the argument names none.
 const ANONYMOUS: &str = "anonymous";
 
 /// Kinds of mappings by their names on the command line.
 const MAPPINGS: [(&str, MappingKinds); 3] =
     [(ANONYMOUS, MappingKinds::ANONYMOUS), ("files", MappingKinds::FILES), ("all", MappingKinds::ALL)];
-
-/// Additional help text of `--format`.
-const FORMAT_NOTE: &str = "Text goes to stdout at every interval, and so does json unless --out is given; the other formats \
-    are files written at the end.";
-
-/// Help text of `--format`.
-fn format_help() -> String {
-    format!("Output formats: {}", Format::names())
-}
 
 // The help text of the whole command line is on `CommandLine`.
 #[derive(Debug, clap::Args)]
@@ -175,35 +164,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_interval)]
     pub(super) settle: Duration,
 
-    /// List the stacks with outstanding allocations in text reports, as bcc's memleak does, instead of verdicts; implied by
-    /// -a, -C, -o, -s, -t, -T, -z, -Z and --sort
-    #[arg(long)]
-    pub(super) outstanding: bool,
+    #[command(flatten)]
+    pub(super) text: TextArgs,
 
-    /// Give verdicts in text reports even with options that list stacks; with --outstanding, give both
-    #[arg(long)]
-    pub(super) verdicts: bool,
-
-    /// Number of stacks or verdicts in text reports [default: 10]
-    #[arg(short = 'T', long, value_name = "N")]
-    pub(super) top: Option<usize>,
-
-    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age
-    /// (of the oldest live allocation) [default: size]
-    #[arg(long, value_name = "ORDER")]
-    pub(super) sort: Option<SortBy>,
-
-    #[arg(help = format_help(), long_help = format!("{}\n\n{FORMAT_NOTE}", format_help()))]
-    #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
-    pub(super) format: Vec<Format>,
-
-    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
-    #[arg(long, value_name = "PATH")]
-    pub(super) out: Option<PathBuf>,
-
-    /// Values in flame graphs and collapsed stacks: bytes, objects, or both
-    #[arg(long, value_name = "VALUES", value_delimiter = ',', default_values_t = [Value::Bytes])]
-    pub(super) by: Vec<Value>,
+    #[command(flatten)]
+    pub(super) outputs: OutputArgs,
 
     /// Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates
     ///
@@ -232,7 +197,7 @@ pub(super) struct Args {
     pub(super) verbose: u8,
 }
 
-/// Factor on the default room for stacks if processes are followed or threads told apart.
+/// Factor on the default room for stacks if processes are followed or threads distinguished.
 const WHERE_FOLLOWED: u32 = 4;
 
 /// Target of a run.
@@ -277,29 +242,26 @@ impl Args {
     }
 
     /// Requested outputs.
-    pub(super) fn outputs(&self) -> OutputPlan {
-        let selection = Selection { sort: self.sort.unwrap_or_default(), top: self.top.unwrap_or(TOP) };
-        let mut options = OutputPlan::options(selection);
-        options.contents = self.contents();
+    pub(super) fn output_plan(&self) -> OutputPlan {
+        let sort = self.text.sort.unwrap_or_default();
+        let mut plan = self.outputs.plan(sort, self.contents(), Value::Bytes);
         if let Some(baseline) = &self.baseline {
-            options.view =
+            plan.options.view =
                 format!("only allocations that are not in {}, without verdicts", baseline.display());
         }
-        OutputPlan { formats: self.format.clone(), out: self.out.clone(), by: self.by.clone(), options }
+        plan
     }
 
     /// Contents of text reports: those of bcc's memleak if options of its kind are given.
     pub(super) fn contents(&self) -> Contents {
         let chooses = self.older > 0 || self.min_size > 0 || self.max_size < u64::MAX || self.sample_rate > 1;
-        let lists = self.show_allocs || self.combined_only || self.top.is_some() || self.sort.is_some();
-        let outstanding = self.outstanding || self.trace || chooses || lists;
-        Contents { verdicts: self.verdicts || !outstanding, outstanding }
+        self.text.contents(&self.outputs, self.show_allocs || self.combined_only || self.trace || chooses)
     }
 
     /// Returns true if any output contains verdicts.
     pub(super) fn wants_verdicts(&self) -> bool {
         let has_verdicts = |format: &Format| *format != Format::Text || self.contents().verdicts;
-        !self.trace && self.format.iter().any(has_verdicts)
+        !self.trace && self.outputs.format.iter().any(has_verdicts)
     }
 
     /// Applies the arguments to the settings of the kernel side.
@@ -321,7 +283,7 @@ impl Args {
 
     /// Coverage of the figures.
     pub(super) fn coverage(&self) -> Result<Coverage, Failure> {
-        if self.combined_only && self.sort == Some(SortBy::Age) {
+        if self.combined_only && self.text.sort == Some(SortBy::Age) {
             let what = "--sort age cannot be used with --combined-only, which records no ages";
             return Err(Failure::usage(what.to_owned()));
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::failure::USAGE;
-use super::saved_outputs::SavedOutputArgs;
+use super::output_args::SavedOutputArgs;
 use super::view::ViewArgs;
 use crate::analyze::{Difference, Matching, Pace, SortBy};
 use crate::profile::Profile;
@@ -43,8 +43,12 @@ pub(super) struct DiffArgs {
 
 /// Compares the profiles that the arguments name.
 pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
-    if let Some(format) =
-        args.outputs.format.iter().find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))
+    if let Some(format) = args
+        .outputs
+        .outputs
+        .format
+        .iter()
+        .find(|format| !matches!(format, Format::Text | Format::Json | Format::Svg))
     {
         let what = format!("--format {format}: diff writes text, json or svg");
         return Err(Failure::new(USAGE, what, "choose one of these formats"));

@@ -8,7 +8,7 @@ use super::Failure;
 use super::allocator_tables;
 use super::args::Args;
 use crate::cost::{Advice, Estimate};
-use crate::notices::tell;
+use crate::notices::print;
 use crate::processes::{Pid, Process};
 use crate::render::{Format, TOOL, duration, grouped, share_in_words};
 use crate::session;
@@ -21,9 +21,9 @@ pub(super) fn estimate(args: &Args) -> Result<(), Failure> {
     let pid = Pid::new(pid).ok_or_else(|| Failure::usage("PID 0 is not a process".to_owned()))?;
     args.coverage()?;
     let allocators = allocator_tables::choice(args)?;
-    let begun = || tell(&format!("counting calls of process {pid} for {}", duration(args.interval)));
+    let begun = || print(&format!("counting calls of process {pid} for {}", duration(args.interval)));
     let (process, estimate) = session::estimate::estimate(pid, allocators, args.interval, begun)?;
-    let text = if args.format.contains(&Format::Json) {
+    let text = if args.outputs.format.contains(&Format::Json) {
         json(&process, &estimate)
     } else {
         words(&process, &estimate)

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::unistd::Uid;
 
 use crate::error_chain::chain;
-use crate::notices::tell;
+use crate::notices::print;
 use crate::session::{self, BoundError, NoAllocator, SavedFileError};
 use crate::{allocators, attach, live, processes, render, reports, store};
 
@@ -39,8 +39,8 @@ impl Failure {
 
     /// Prints the failure to stderr.
     pub(super) fn report(&self) -> ExitCode {
-        tell(&self.what);
-        tell(&format!("to do: {}", self.remedy));
+        print(&self.what);
+        print(&format!("to do: {}", self.remedy));
         ExitCode::from(self.code)
     }
 }

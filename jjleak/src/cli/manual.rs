@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shell_is_told_every_command() {
+    fn every_shell_completes_every_command() {
         for shell in [Shell::Bash, Shell::Elvish, Shell::Fish, Shell::Zsh] {
             let script = String::from_utf8(script(shell)).unwrap();
             for word in ["report", "diff", "doctor", "system-wide", "baseline"] {

@@ -10,7 +10,7 @@ use crate::session::{self, Observer, Plan, Summary};
 /// Profiles the processes that the arguments name, and writes reports.
 pub(super) fn profile(args: &Args) -> Result<(), Failure> {
     let plan = plan::plan(args, Streams::Inherited)?;
-    run(args, plan, &mut Reports::new(args.outputs()))
+    run(args, plan, &mut Reports::new(args.output_plan()))
 }
 
 /// Runs a plan until it is over, or until Ctrl-C.

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use super::Failure;
-use super::saved_outputs::SavedOutputArgs;
+use super::output_args::{SavedOutputArgs, TextArgs};
 use super::view::ViewArgs;
-use crate::analyze::{Pace, SortBy};
+use crate::analyze::Pace;
 use crate::profile::Profile;
-use crate::render::Contents;
 use crate::reports::Outputs;
 use crate::session::{SavedFiles, Source};
 
@@ -16,6 +15,8 @@ use crate::session::{SavedFiles, Source};
 /// Several files of one process count as successive reports: the last one is shown, with the history of all. Files of
 /// several processes are shown side by side.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("outstanding", |outstanding| outstanding.help("List the stacks with outstanding allocations in text instead of \
+    verdicts, as in live reports; implied by -T and --sort. With only --focus, --ignore or --kind, text has both")))]
 pub(super) struct ReportArgs {
     /// Profiles in pprof format, such as those of --format pprof; - for stdin
     #[arg(value_name = "FILE", required = true)]
@@ -28,30 +29,11 @@ pub(super) struct ReportArgs {
     #[arg(long)]
     threads: bool,
 
-    /// List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by -T and --sort.
-    /// With only --focus, --ignore or --kind, text has both
-    #[arg(long)]
-    outstanding: bool,
-
-    /// Give verdicts in text even with options that list stacks; with --outstanding, give both
-    #[arg(long)]
-    verdicts: bool,
-
-    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the previous report) or
-    /// age (of the oldest live allocation) [default: size]
-    #[arg(long, value_name = "ORDER")]
-    sort: Option<SortBy>,
+    #[command(flatten)]
+    text: TextArgs,
 
     #[command(flatten)]
     outputs: SavedOutputArgs,
-}
-
-impl ReportArgs {
-    /// Contents of the text: the same as when the profile was recorded.
-    fn contents(&self, is_part: bool) -> Contents {
-        let lists = self.outstanding || self.outputs.top.is_some() || self.sort.is_some();
-        Contents { verdicts: self.verdicts || !lists, outstanding: lists || is_part }
-    }
 }
 
 /// Shows the profiles that the arguments name.
@@ -61,14 +43,15 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let (shown, mut words): (Vec<_>, Vec<_>) =
         profiles.into_iter().map(|profile| args.view.apply(profile)).unzip();
     words.retain(|words| !words.is_empty());
-    let contents = args.contents(!words.is_empty());
+    let mut contents = args.text.contents(&args.outputs.outputs, false);
+    contents.outstanding |= !words.is_empty();
     let all = Profile::merge(shown.iter());
-    let plan = args.outputs.plan(args.sort.unwrap_or_default(), contents, words.join("; "), &all);
+    let plan = args.outputs.plan(args.text.sort.unwrap_or_default(), contents, words.join("; "), &all);
     let pid = match &shown[..] {
         [one] if one.process.pid > 0 => Some(one.process.pid),
         _ => None,
     };
     let mut outputs = Outputs::open(&plan, pid)?;
     outputs.report(&shown);
-    Ok(outputs.finish(&shown).tell()?)
+    Ok(outputs.finish(&shown).print()?)
 }

@@ -36,11 +36,11 @@ pub(super) fn watch(args: &TopArgs) -> Result<(), Failure> {
     let view = ViewPlan {
         forgets_ended: profiling.name.is_some() || profiling.system_wide,
         is_of_all: profiling.system_wide,
-        folder: profiling.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
+        folder: profiling.outputs.out.clone().filter(|out| out.is_dir()).unwrap_or_default(),
     };
     let mut plan = plan::plan(profiling, Streams::Silent)?;
     plan.schedule.has_verdicts = true;
-    profile::run(profiling, plan, &mut Live::new(about, view, profiling.outputs()))
+    profile::run(profiling, plan, &mut Live::new(about, view, profiling.output_plan()))
 }
 
 /// Text that names the baseline of the figures.

@@ -118,10 +118,10 @@ mod tests {
     fn a_view_is_renewed_every_second_and_writes_nothing_unasked() {
         let args = parse("top -p 42").unwrap();
         assert_eq!((args.profiling().interval, args.sort), (Duration::from_secs(1), Sort::Verdict));
-        assert!(args.profiling().format.is_empty());
+        assert!(args.profiling().outputs.format.is_empty());
         let args = parse("top --sort rate --format svg 0.5 -- prog --sort x").unwrap();
         assert_eq!((args.profiling().interval, args.sort), (Duration::from_millis(500), Sort::Rate));
-        assert_eq!(args.profiling().format.len(), 1);
+        assert_eq!(args.profiling().outputs.format.len(), 1);
         assert_eq!(args.profiling().argv, ["prog", "--sort", "x"]);
     }
 

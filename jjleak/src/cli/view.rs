@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use crate::notices::tell;
+use crate::notices::print;
 use crate::profile::{FrameKinds, Profile, StackFilter};
 
 /// The options by which a part is chosen.
@@ -38,7 +38,7 @@ impl ViewArgs {
             words.push_str("; rates and surviving bytes are those of whole call sites");
         }
         if shown.of.stacks == 0 {
-            tell("no stack matches --focus, --ignore and --kind");
+            print("no stack matches --focus, --ignore and --kind");
         }
         (profile, words)
     }

@@ -3,12 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+
 use super::schedule::{Action, Measured, Schedule};
 use super::{Budget, Meter, Prices, float};
 use crate::attach::{Attachment, Error, Measuring, Part, RunsByPart, now_ns, thread_cpu_time};
 use crate::collect::Collector;
 use crate::processes::{Pid, cpu_time};
-use crate::random::SplitMix64;
 
 /// Keeps the overhead on a process within a bound.
 pub struct Bound {
@@ -43,7 +44,7 @@ impl Bound {
         attachment.wake(Part::Frees)?;
         attachment.wake(Part::Allocations)?;
         let before = Read { at: Instant::now(), runs, cpu: cpu_time(pid) };
-        let schedule = Schedule::begin(budget, before.at, SplitMix64(now_ns()));
+        let schedule = Schedule::begin(budget, before.at, Rng::new());
         Ok(Self { pid, _measuring: measuring, schedule, before })
     }
 

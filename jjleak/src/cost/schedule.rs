@@ -10,11 +10,12 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+
 use super::budget::{FIRST_INTERVAL, FIRST_SWITCH_S, longer};
 use super::correction::Correction;
 use super::{Budget, Load, Plan, Stretch};
 use crate::attach::Part;
-use crate::random::SplitMix64;
 
 /// Length of the baseline measurement without probes, before the first window is planned.
 const BASELINE: Duration = Duration::from_millis(300);
@@ -67,7 +68,7 @@ pub(super) struct Schedule {
     load: Load,
     correction: Correction,
     interval: Duration,
-    random: SplitMix64,
+    random: Rng,
     /// CPU seconds taken by probes and by enabling and disabling them.
     spent_s: f64,
     /// CPU seconds that this stratum has taken for switching probes, including what was hit meanwhile.
@@ -94,7 +95,7 @@ enum State {
 
 impl Schedule {
     /// Starts with everything counted.
-    pub(super) fn begin(budget: Budget, now: Instant, random: SplitMix64) -> Self {
+    pub(super) fn begin(budget: Budget, now: Instant, random: Rng) -> Self {
         Self {
             state: State::Full { at_most: budget },
             next: now + budget.until_check(1.),
@@ -210,7 +211,7 @@ impl Schedule {
         tracing::debug!("{:?}, {:?}, {:?}: {plan:?}", self.load, self.budget, self.correction);
         self.interval = longer(self.interval);
         let room = plan.stratum.saturating_sub(plan.window);
-        let window = now + room.mul_f64(self.random.unit());
+        let window = now + room.mul_f64(self.random.f64());
         self.state = State::Waiting { stratum_end: now + plan.stratum, window, plan };
         let action = if plan.count_frees_for >= plan.stratum {
             self.enable_frees()

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::profile::{Order, Take};
 use crate::attach::Following;
 use crate::error_chain::chain;
-use crate::notices::tell;
+use crate::notices::print;
 use crate::processes::Pid;
 use crate::profile::{Profile, Sampling};
 use crate::session::{self, CostBound, Error, Notice, Observer, Plan};
@@ -44,7 +44,7 @@ impl Observer for Recorder {
     }
 
     fn notify(&mut self, notice: &Notice<'_>) {
-        tell(&notice.to_string());
+        print(&notice.to_string());
     }
 
     fn snapshot(&mut self, profiles: Vec<Profile>) -> bool {

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_named_with_dots_and_without_what_tells_copies_apart() {
+    fn classes_are_named_with_dots_and_without_what_distinguishes_copies() {
         for (class, expected) in [
             ("java/lang/Thread", "java.lang.Thread.run"),
             ("Leak$Inner", "Leak$Inner.run"),

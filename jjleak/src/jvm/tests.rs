@@ -60,7 +60,7 @@ fn code_is_found_with_its_kind_wherever_in_it_an_address_is() {
 }
 
 #[test]
-fn the_kernel_side_is_told_where_to_read() {
+fn the_kernel_side_is_passed_where_to_read() {
     let jvm = open(image());
     let heaps = jvm.heaps().unwrap();
     let layout = jvm.code_cache(&heaps).unwrap();

@@ -115,10 +115,10 @@ pub fn give_back() -> bool {
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let tell = panic::take_hook();
+        let previous = panic::take_hook();
         panic::set_hook(Box::new(move |panicked| {
             restore();
-            tell(panicked);
+            previous(panicked);
         }));
     });
 }
@@ -143,7 +143,7 @@ mod tests {
     #[ignore = "stops a terminal of its own: for the test below"]
     fn leaves() {
         let terminal = Terminal::take().unwrap();
-        (0..200).for_each(|_| notices::tell("waits"));
+        (0..200).for_each(|_| notices::print("waits"));
         let flow = |action| {
             // SAFETY: the call accesses no memory.
             let result = unsafe { libc::tcflow(libc::STDOUT_FILENO, action) };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_is_told_of() {
+    fn a_panic_gives_the_terminal_back_before_it_is_reported() {
         let program = env::current_exe().unwrap();
         let panics = format!("{}::panics", module_path!().split_once("::").unwrap().1);
         let program = program.to_str().unwrap();

@@ -164,7 +164,7 @@ fn run(
             }
         };
         if why == Leave::IsGone {
-            notices::tell("the terminal of the live view is gone: ending");
+            notices::print("the terminal of the live view is gone: ending");
         }
         Ok(())
     })

@@ -25,7 +25,7 @@ pub fn go_to_log() {
 }
 
 /// Prints a message for the user, always as one line.
-pub fn tell(line: &str) {
+pub fn print(line: &str) {
     if GOES_TO_LOG.load(Ordering::Relaxed) {
         tracing::info!("{}", printable(line));
         return;

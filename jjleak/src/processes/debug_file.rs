@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_files_are_looked_for_where_debuggers_do() {
+    fn debug_files_are_searched_for_where_debuggers_do() {
         let file = by_build_id("0123456789").unwrap();
         assert_eq!(file, Path::new("/usr/lib/debug/.build-id/01/23456789.debug"));
         assert_eq!(by_build_id(""), None);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_groups_that_can_limit_memory_are_looked_at() {
+    fn only_groups_that_can_limit_memory_are_examined() {
         let cgroups = "5:cpu,cpuacct:/a\n4:memory:/b\n0::/c/d\n";
         let found: Vec<_> = hierarchies(cgroups).collect();
         let expected = [("/sys/fs/cgroup/memory", "b"), ("/sys/fs/cgroup", "c/d")];

@@ -87,8 +87,8 @@ impl Module {
     /// Returns true if it exports a variable of this name that has the size of a pointer. Cached.
     #[must_use]
     pub fn exports_word(&self, name: &'static str) -> bool {
-        let look = || self.bounded().is_ok_and(|file| exports::exports_word(file, name));
-        *self.exported.borrow_mut().entry(name).or_insert_with(look)
+        let read = || self.bounded().is_ok_and(|file| exports::exports_word(file, name));
+        *self.exported.borrow_mut().entry(name).or_insert_with(read)
     }
 
     /// Reads the separate debug file that matches this file, whose bytes are `elf`.

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_look_finds_nothing_new() {
+    fn a_second_scan_finds_nothing_new() {
         let (mut table, mappings, first) = own_modules();
         assert!(!first.is_empty());
         let mut files = ModuleFiles::default();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dynamic_section_tells_what_a_program_needs() {
+    fn the_dynamic_section_lists_what_a_program_needs() {
         let program = fs::read(std::env::current_exe().unwrap()).unwrap();
         let dynamic = read_dynamic(&*program, Path::new("/")).unwrap();
         assert!(dynamic.needed.contains(&"libc.so.6".to_owned()), "{dynamic:?}");

@@ -35,13 +35,13 @@ struct Region {
 pub(super) struct Regions {
     /// Regions by first address.
     layers: Vec<BTreeMap<u64, Region>>,
-    looks: u64,
+    scans: u64,
 }
 
 impl Regions {
     /// Begins a scan of the current mappings.
     pub(super) fn begin_look(&mut self) {
-        self.looks += 1;
+        self.scans += 1;
     }
 
     /// Adds a mapping, to the first layer where nothing else overlaps. If a process maps more files at one place than there are
@@ -77,7 +77,7 @@ impl Regions {
             end = end.max(regions.remove(&part).map_or(end, |region| region.end));
         }
         let place = FilePlace { offset: place.offset.wrapping_sub(range.start - start), addend, ..place };
-        regions.insert(start, Region { end, place, identity, seen: self.looks });
+        regions.insert(start, Region { end, place, identity, seen: self.scans });
     }
 
     /// Layer of a mapping.
@@ -122,7 +122,7 @@ impl Regions {
     pub(super) fn extent(&self, module: ModuleId) -> Option<Range<u64>> {
         let regions = || {
             let all = self.layers.iter().flatten();
-            all.filter(|(_, region)| region.place.module == module && region.seen == self.looks)
+            all.filter(|(_, region)| region.place.module == module && region.seen == self.scans)
         };
         let start = regions().map(|(start, _)| *start).min()?;
         let end = regions().map(|(_, region)| region.end).max()?;

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_starts_is_told_of() {
+    fn a_program_that_starts_is_reported() {
         // Without permission of the kernel or the user there is nothing to test: jjleak scans all processes instead.
         let Ok(starts) = Starts::listen() else { return };
         let mut child = Command::new("true").spawn().unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_cut_tell_nothing() {
+    fn messages_that_are_cut_are_ignored() {
         for length in 0..TGID {
             assert_eq!(started_by(&vec![2; length]), None);
         }

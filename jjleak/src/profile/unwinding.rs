@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named_that_frame_pointers_led_through_or_that_stacks_ended_in() {
+    fn files_are_named_that_frame_pointers_were_used_for_or_that_stacks_ended_in() {
         let frames = [("libc", false), ("go", false), ("go", true), ("libc", true)];
         let stacks = vec![
             stack(StackStatus::FramePointers, &frames, 100),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_told() {
+    fn what_is_known_is_reported() {
         let mut cost = Cost {
             over: Duration::from_secs(10),
             calls: 23_000,

@@ -50,11 +50,11 @@ mod tests {
     }
 
     #[test]
-    fn unknown_frees_are_told_among_the_notes() {
+    fn unknown_frees_are_reported_among_the_notes() {
         let mut profile = sample::empty_profile();
         profile.notes = sample::counters([("filtered", 7)]);
         profile.unknown_frees = 5;
-        let told: Vec<_> = notes(&profile).map(|note| (note.name, note.count)).collect();
-        assert_eq!(told, [("filtered", 7), ("unknown_free", 5)]);
+        let shown: Vec<_> = notes(&profile).map(|note| (note.name, note.count)).collect();
+        assert_eq!(shown, [("filtered", 7), ("unknown_free", 5)]);
     }
 }

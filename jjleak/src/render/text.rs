@@ -47,9 +47,9 @@ pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) 
 /// Writes leaking and growing call sites, each with its evidence and a stack; the others in a line for each kind.
 fn write_verdicts(profile: &Profile, top: usize, out: &mut impl Write) -> io::Result<()> {
     let mut shown = [0; VerdictKind::ALL.len()];
-    let told = |verdict: &&Verdict| verdict.kind <= VerdictKind::Growing;
+    let is_shown = |verdict: &&Verdict| verdict.kind <= VerdictKind::Growing;
     let shares = ThreadShares::of(profile);
-    for verdict in profile.verdicts.iter().filter(told).take(top) {
+    for verdict in profile.verdicts.iter().filter(is_shown).take(top) {
         shown[verdict.kind as usize] += 1;
         write_verdict(verdict, &shares, out)?;
     }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_leaks_is_told_so_and_one_that_was_not_watched_is_not() {
+    fn a_process_without_leaks_is_reported_so_and_one_that_was_not_watched_is_not() {
         let mut profile = sample::judged();
         profile.verdicts.clear();
         assert!(judged(&profile).contains(", watched for 4 min 12 s: nothing leaks\n"));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_when_it_is_the_order() {
+    fn growth_is_reported_when_it_is_the_order() {
         let mut profile = sample::profile();
         profile.stacks[0].growth = -64;
         let mut out = Vec::new();

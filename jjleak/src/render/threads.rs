@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_site_is_told_with_the_thread_that_holds_the_most() {
+    fn a_call_site_is_reported_with_the_thread_that_holds_the_most() {
         assert_eq!(words(&[]), None);
         assert_eq!(words(&[7]).unwrap(), "by worker (tid 1)");
         assert_eq!(

@@ -248,8 +248,8 @@ fn in_a_line<'a>(
     let holding = verdicts.filter(|verdict| verdict.live.objects > 0);
     let count = holding.clone().count();
     let bytes = holding.clone().map(|verdict| verdict.live.bytes).sum();
-    let tell = |verdict: &Verdict| format!("{} ({})", function(verdict), approximate(verdict.live.bytes));
-    let mut names: Vec<_> = holding.take(NAMED).map(tell).collect();
+    let name = |verdict: &Verdict| format!("{} ({})", function(verdict), approximate(verdict.live.bytes));
+    let mut names: Vec<_> = holding.take(NAMED).map(name).collect();
     if count > NAMED {
         names.push("...".to_owned());
     }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_by_the_minute_with_its_interval_and_by_the_day() {
+    fn growth_is_reported_by_the_minute_with_its_interval_and_by_the_day() {
         let mib = 1_048_576. / 60.;
         assert_eq!(
             growth(rate(4.1 * mib, 3.9 * mib, 4.3 * mib)),
@@ -354,19 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn blocks_from_before_the_attach_are_told_of_as_what_speaks_against_a_leak() {
+    fn blocks_from_before_the_attach_are_reported_as_evidence_against_a_leak() {
         let profile = crate::render::sample::judged();
         let mut verdict = profile.verdicts[0].clone();
         assert!(!evidence(&verdict).iter().any(|sentence| sentence.contains("attached")));
         verdict.freed_from_before = Some(1.2);
-        let told =
+        let text =
             "no leak yet: for what is kept, as many or more blocks from before jjleak attached are freed";
-        assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(told)));
+        assert!(evidence(&verdict).iter().any(|sentence| sentence.starts_with(text)));
         assert!(replaced(0.7).contains("nearly as many"));
     }
 
     #[test]
-    fn few_looks_are_too_early_however_long_it_was_watched_and_what_is_not_judged_is_told() {
+    fn few_snapshots_are_too_early_however_long_it_was_watched_and_what_is_not_judged_is_reported() {
         let mut profile = crate::render::sample::judged();
         profile.taken_at = profile.started_at + Duration::from_secs(600);
         profile.coverage.settle = Duration::from_secs(15);
@@ -378,9 +378,9 @@ mod tests {
         assert!(advice(&profile).starts_with("Let it run for another 2 min"), "{}", advice(&profile));
         profile.snapshots = 1;
         profile.unjudged_sites = 12;
-        let told = headline(&profile);
+        let text = headline(&profile);
         let end = "too early to say what leaks; 12 call sites are not judged: there are too many";
-        assert!(told.ends_with(end) && !told.contains("grow"), "{told}");
+        assert!(text.ends_with(end) && !text.contains("grow"), "{text}");
     }
 
     #[test]

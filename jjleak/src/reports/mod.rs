@@ -9,7 +9,7 @@ mod trace;
 use jjleak_common::trace::Event;
 
 use crate::attach::Following;
-use crate::notices::{Progress, tell};
+use crate::notices::{Progress, print};
 use crate::processes::Pid;
 use crate::profile::Profile;
 use crate::session::{Notice, Observer, Step};
@@ -68,7 +68,7 @@ impl Observer for Reports {
             Notice::Attaching | Notice::Attached(_) => "; Ctrl-C for the final report",
             Notice::Ended(_) | Notice::RunsOn(..) | Notice::LeftOut(_) => "",
         };
-        tell(&format!("{notice}{end}"));
+        print(&format!("{notice}{end}"));
     }
 
     fn events(&mut self, events: &[Event]) -> bool {
@@ -101,6 +101,6 @@ impl Observer for Reports {
 
     fn finish(&mut self, profiles: &[Profile]) -> Result<(), Error> {
         let Some(outputs) = self.outputs.take() else { return Ok(()) };
-        outputs.finish(profiles).tell()
+        outputs.finish(profiles).print()
     }
 }

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::Error;
 use crate::analyze::{Difference, Selection};
-use crate::notices::tell;
+use crate::notices::print;
 use crate::profile::{Profile, Totals};
 use crate::render::{Contents, Format, Options, Value, printable, render, render_difference};
 use crate::store::{PendingFile, is_stream};
@@ -79,8 +79,8 @@ pub struct Written {
 
 impl Written {
     /// Names the files on stderr, and fails if there were write failures.
-    pub fn tell(self) -> Result<(), Error> {
-        self.files.iter().for_each(|path| tell(&format!("wrote {}", path.display())));
+    pub fn print(self) -> Result<(), Error> {
+        self.files.iter().for_each(|path| print(&format!("wrote {}", path.display())));
         Error::all(self.failures)
     }
 }
@@ -303,7 +303,7 @@ pub fn write_difference(plan: &OutputPlan, difference: &Difference<'_>) -> Resul
             }
             let mut file = place.open(format, value)?;
             file.write(&rendered)?;
-            tell(&format!("wrote {}", file.finish()?.display()));
+            print(&format!("wrote {}", file.finish()?.display()));
         }
     }
     Ok(())

@@ -7,8 +7,9 @@
     reason = "statistics"
 )]
 
+use fastrand::Rng;
+
 use super::*;
-use crate::random::SplitMix64;
 
 const SECOND: u64 = 1_000_000_000;
 /// Fifteen minutes of a program, in strata of 10 seconds with windows of one second.
@@ -32,11 +33,11 @@ const FASTEST: f64 = 60.;
 
 /// Simulates random allocations at this rate and random windows. Returns the estimate, its standard error, and the truth.
 fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
-    let mut draws = SplitMix64(number.wrapping_mul(0x1234_5678_9abc_def1));
+    let mut random = Rng::with_seed(number);
     let end = STRATA * STRATUM;
     let mut windows = Windows { begin_ns: 0, ..Windows::default() };
     for stratum in 0..STRATA {
-        let begin = stratum * STRATUM + (draws.unit() * (STRATUM - WINDOW) as f64) as u64;
+        let begin = stratum * STRATUM + (random.f64() * (STRATUM - WINDOW) as f64) as u64;
         windows.push(begin, begin + WINDOW, (stratum + 1) * STRATUM);
     }
     let weighted = windows.at(end);
@@ -45,15 +46,15 @@ fn run(rate: Rate, number: u64) -> (f64, f64, f64) {
     let mut time = 0.;
     loop {
         // A Poisson process, thinned from one whose rate no program exceeds.
-        time -= (1. - draws.unit()).ln() / FASTEST;
+        time -= (1. - random.f64()).ln() / FASTEST;
         let time_ns = (time * SECOND as f64) as u64;
         if time_ns >= end {
             break;
         }
-        if draws.unit() >= rate(time) / FASTEST {
+        if random.f64() >= rate(time) / FASTEST {
             continue;
         }
-        let size = 16 << (draws.next() % 5);
+        let size = 16 << random.u32(..5);
         truth += size as f64;
         if let Some(window) = weighted.of(time_ns) {
             estimate += size as f64 * weighted.weight(window);

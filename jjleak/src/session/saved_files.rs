@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Source};
 use crate::analyze::Pace;
-use crate::notices::{Progress, tell};
+use crate::notices::{Progress, print};
 use crate::pprof::{self, Reading};
 use crate::profile::{Moment, Profile};
 
@@ -51,7 +51,7 @@ impl SavedFiles {
             pprof::read(&bytes).map_err(|error| SavedFileError::Parse(path.to_owned(), error))?;
         drop(progress);
         for remark in remarks {
-            tell(&format!("{shown}: {remark}"));
+            print(&format!("{shown}: {remark}"));
         }
         if profile.process.comm.is_empty() {
             let name = path.file_name().unwrap_or_default();

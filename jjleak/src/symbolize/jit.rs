@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jvms_methods_are_told_from_its_stubs_in_each_style() {
+    fn a_jvms_methods_are_distinguished_from_its_stubs_in_each_style() {
         for name in [
             "int java.lang.Byte.toUnsignedInt(byte)",
             "void java.lang.Object.<init>()",

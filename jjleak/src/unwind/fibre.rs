@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_function_is_not_looked_at() {
+    fn what_follows_the_function_is_not_examined() {
         let mut code = vec![0xc3];
         code.extend(BOOST);
         assert_eq!(roots_in(code.leak()), []);

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::jjleak::Ended;
 use crate::support::ledger::{assert_exact, assert_exact_with};
 use crate::support::privilege::require_bpf;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::books::{Books, losses};
-use crate::support::ledger::{assert_exact, assert_exact_with, reported_and_booked};
+use crate::support::accounts::{Accounts, losses};
+use crate::support::ledger::{assert_exact, assert_exact_with, reported_and_recorded};
 use crate::support::privilege::require_bpf;
 
 /// Tests that run a scenario with this number of abandoned calls. With a probe inside malloc, little is known of a call that
@@ -33,12 +33,12 @@ abandoned! {
 #[test]
 fn a_block_lives_on_when_the_thread_that_was_resizing_it_is_gone() {
     require_bpf!();
-    let (report, books) = reported_and_booked("thread_ends_in_realloc", &["--format", "json"]);
+    let (report, accounts) = reported_and_recorded("thread_ends_in_realloc", &["--format", "json"]);
 
-    let site = &books.sites["site_malloc"];
-    let mut reported = Books::of(&report);
+    let site = &accounts.sites["site_malloc"];
+    let mut reported = Accounts::of(&report);
     // Excludes the C library's allocations for the thread itself.
     reported.sites.retain(|name, _| name.starts_with("site_"));
     assert_eq!((site.live_objects, site.live_bytes), (1, 100));
-    assert_eq!(reported, books);
+    assert_eq!(reported, accounts);
 }

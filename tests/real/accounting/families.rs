@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use crate::support::books::{assert_nothing_lost, losses};
+use crate::support::accounts::{assert_nothing_lost, losses};
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile::{self, LedgerBuild};
 use crate::support::jjleak::{Ended, Jjleak};
@@ -55,7 +55,7 @@ pub(crate) fn assert_exact(mut ledger: Ledger, scenarios: &[&str], attached_to: 
     let ended = jjleak.interrupt().assert_done();
     let report = ended.report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
     assert_attached_to(&ended, attached_to);
 }
@@ -133,9 +133,9 @@ fn assert_rust_exact(command: &mut Command, attached_to: &[&str]) {
     let ended = jjleak.interrupt().assert_done();
     let report = ended.report();
 
-    let books = ledger.books();
-    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
-    assert!(books.live().objects > 500);
+    let accounts = ledger.accounts();
+    assert_eq!((report.live, report.allocated), (accounts.live(), accounts.allocated()));
+    assert!(accounts.live().objects > 500);
     assert_nothing_lost(&report);
     assert_attached_to(&ended, attached_to);
 }
@@ -184,7 +184,7 @@ fn a_resize_in_place_is_exact() {
     ledger.run("xallocx");
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -199,7 +199,7 @@ fn mimallocs_and_tcmallocs_own_functions_are_exact() {
         ledger.run("own");
         let report = jjleak.interrupt().assert_done().report();
 
-        ledger.books().assert_reported(&report);
+        ledger.accounts().assert_reported(&report);
         assert_nothing_lost(&report);
     }
 }

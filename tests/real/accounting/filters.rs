@@ -1,6 +1,6 @@
 //! Size filters: excluded blocks are counted neither when allocated nor when freed.
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 

@@ -6,10 +6,10 @@ use std::fs;
 use jjleak::attach::{Attachment, Programs, Settings};
 use jjleak_common::mapping::MappingKinds;
 
+use crate::support::accounts::{Accounts, assert_nothing_lost};
 use crate::support::attached::Attached;
-use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::compile::{self, LedgerBuild};
-use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::ledger::{Ledger, reported_and_recorded};
 use crate::support::privilege::{require_bpf, require_library, require_program};
 
 /// The BPF programs that see a mapping call: at the kernel's function for it, or at all system calls.
@@ -24,8 +24,8 @@ macro_rules! exact {
             #[test]
             fn $name() {
                 require_bpf!();
-                let (report, booked) = reported_and_booked($scenario, FOLLOWED);
-                booked.assert_reported(&report);
+                let (report, recorded) = reported_and_recorded($scenario, FOLLOWED);
+                recorded.assert_reported(&report);
                 assert_nothing_lost(&report);
             }
         )+
@@ -51,9 +51,9 @@ exact! {
 fn without_the_option_mappings_are_not_counted() {
     require_bpf!();
 
-    let (report, _) = reported_and_booked("map", &["--format", "json"]);
+    let (report, _) = reported_and_recorded("map", &["--format", "json"]);
 
-    assert_eq!(Books::of(&report), Books::default());
+    assert_eq!(Accounts::of(&report), Accounts::default());
     assert_eq!(report.notes["mapping_of_allocator"], 0);
 }
 
@@ -68,10 +68,10 @@ fn mapped_files_are_counted_where_they_are_asked_for() {
         ("--mmap=all", [true, true]),
     ];
     for (option, [memory, files]) in options {
-        let (report, mut booked) = reported_and_booked("map_files", &[option, "--format", "json"]);
+        let (report, mut recorded) = reported_and_recorded("map_files", &[option, "--format", "json"]);
 
-        booked.sites.retain(|site, _| if site == "site_map" { memory } else { files });
-        booked.assert_reported(&report);
+        recorded.sites.retain(|site, _| if site == "site_map" { memory } else { files });
+        recorded.assert_reported(&report);
         assert_nothing_lost(&report);
     }
 }
@@ -80,9 +80,9 @@ fn mapped_files_are_counted_where_they_are_asked_for() {
 fn memory_is_counted_beside_files_as_without_them() {
     require_bpf!();
     for scenario in ["map", "unmap_parts", "remap", "break", "mapped_blocks", "map_threads"] {
-        let (report, booked) = reported_and_booked(scenario, &["--mmap=all", "--format", "json"]);
+        let (report, recorded) = reported_and_recorded(scenario, &["--mmap=all", "--format", "json"]);
 
-        booked.assert_reported(&report);
+        recorded.assert_reported(&report);
         assert_nothing_lost(&report);
     }
 }
@@ -154,14 +154,14 @@ fn mappings_of_a_program_that_was_replaced_are_gone() {
     let jjleak = ledger.attach(FOLLOWED);
     ledger.run("map");
     ledger.exec();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("calloc");
     let report = jjleak.interrupt().assert_done().report();
 
     // The new program's loader has also mapped memory, which is not in the program's accounting.
-    let reported = Books::of(&report);
-    let booked = ledger.books();
-    assert_eq!(reported.sites["site_calloc"], booked.sites["site_calloc"]);
+    let reported = Accounts::of(&report);
+    let recorded = ledger.accounts();
+    assert_eq!(reported.sites["site_calloc"], recorded.sites["site_calloc"]);
     assert!(!reported.sites.contains_key("site_map"));
     assert_nothing_lost(&report);
 }
@@ -177,8 +177,8 @@ fn assert_exact_preloading(library: &str) {
     let report = jjleak.interrupt().assert_done().report();
 
     // Not by site: the mapping functions may be the library's, between the program and the kernel.
-    let booked = ledger.books();
-    assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()));
+    let recorded = ledger.accounts();
+    assert_eq!((report.live, report.allocated), (recorded.live(), recorded.allocated()));
     assert_nothing_lost(&report);
 }
 
@@ -210,8 +210,8 @@ fn a_static_program_with_musl_inside_is_counted() {
         let report = jjleak.interrupt().assert_done().report();
 
         // musl's functions have no call frame information: stacks do not continue through the frame that makes the system call.
-        let booked = ledger.books();
-        assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()), "{scenario}");
+        let recorded = ledger.accounts();
+        assert_eq!((report.live, report.allocated), (recorded.live(), recorded.allocated()), "{scenario}");
         assert_nothing_lost(&report);
     }
 }
@@ -224,12 +224,12 @@ fn a_followed_childs_mappings_are_its_own() {
 
     let jjleak = ledger.attach(&["--follow", "--mmap", "--format", "json"]);
     ledger.run("map");
-    let of_parent = ledger.books();
+    let of_parent = ledger.accounts();
     let child = ledger.fork();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("map_earlier");
     ledger.run("unmap_parts");
-    let of_child = ledger.books();
+    let of_child = ledger.accounts();
     ledger.end_child();
     let parent = ledger.pid();
     let ended = jjleak.interrupt().assert_done();

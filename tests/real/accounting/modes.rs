@@ -1,7 +1,7 @@
 //! Every function and the corner cases of its contract, in every mode with exact figures.
 
 use crate::accounting::families::SCENARIOS;
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
 
@@ -15,7 +15,7 @@ fn assert_exact_in(mode: &[&str]) {
     }
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
     assert_eq!((report.windows, report.live_error), (None, None), "{mode:?} is no estimate");
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::accounting::families::{JEMALLOC, SCENARIOS, assert_attached_to};
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile::{self, LedgerBuild};
 use crate::support::jjleak::{Ended, Jjleak};
@@ -31,8 +31,8 @@ fn assert_totals_exact(program: &Path) {
     }
     let report = jjleak.interrupt().assert_done().report();
 
-    let books = ledger.books();
-    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    let accounts = ledger.accounts();
+    assert_eq!((report.live, report.allocated), (accounts.live(), accounts.allocated()));
     assert_nothing_lost(&report);
 }
 
@@ -85,7 +85,7 @@ fn assert_exact_with(options: &[&str], scenario: &str) {
     ledger.run(scenario);
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::accounting::families::{JEMALLOC, MIMALLOC, TCMALLOC};
-use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::accounts::{Accounts, assert_nothing_lost};
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
 use crate::support::jjleak::Jjleak;
@@ -23,9 +23,9 @@ fn assert_operators_exact(library: &str, scenarios: &[&str]) -> u64 {
     }
     let report = jjleak.interrupt().assert_done().report();
 
-    let mut reported = Books::of(&report);
+    let mut reported = Accounts::of(&report);
     let thrown = reported.sites.remove("__cxa_allocate_exception").unwrap_or_default();
-    assert_eq!(reported, ledger.books(), "under {library}");
+    assert_eq!(reported, ledger.accounts(), "under {library}");
     assert_eq!(thrown.live_objects, 0, "under {library}");
     assert_nothing_lost(&report);
     thrown.allocated_objects

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use crate::support::books::{Books, losses};
+use crate::support::accounts::{Accounts, losses};
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
-use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::ledger::{Ledger, reported_and_recorded};
 use crate::support::privilege::require_bpf;
 
 const SMALL: &[&str] = &["--max-live", "1000", "--format", "json"];
@@ -15,14 +15,14 @@ const SMALL: &[&str] = &["--max-live", "1000", "--format", "json"];
 fn what_lives_and_what_was_lost_are_all_there_is() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("hundred_thousand", SMALL);
+    let (report, recorded) = reported_and_recorded("hundred_thousand", SMALL);
 
     let lost = |name: &str| report.lost[name];
     assert!(report.live.objects >= 1_000, "{} found room", report.live.objects);
     assert!(lost("live_table_full") > 90_000, "{:?}", losses(&report));
-    assert_eq!(report.live.objects + lost("live_table_full"), booked.live().objects);
-    assert_eq!(report.live.bytes + lost("live_table_full_bytes"), booked.live().bytes);
-    assert_eq!(report.allocated, booked.allocated());
+    assert_eq!(report.live.objects + lost("live_table_full"), recorded.live().objects);
+    assert_eq!(report.live.bytes + lost("live_table_full_bytes"), recorded.live().bytes);
+    assert_eq!(report.allocated, recorded.allocated());
     assert_eq!(report.unknown_frees, 0);
 }
 
@@ -34,26 +34,26 @@ fn frees_of_lost_blocks_are_counted_too() {
     let jjleak = ledger.attach(SMALL);
     ledger.run("hundred_thousand");
     ledger.run("halve");
-    let (report, booked) = (jjleak.interrupt().assert_done().report(), ledger.books());
+    let (report, recorded) = (jjleak.interrupt().assert_done().report(), ledger.accounts());
 
     // No block is older than the profile, so that each unknown free is of a lost block.
     let still_lost = report.lost["live_table_full"] - report.unknown_frees;
     assert!(report.unknown_frees > 40_000);
-    assert_eq!(report.live.objects + still_lost, booked.live().objects);
+    assert_eq!(report.live.objects + still_lost, recorded.live().objects);
     let lost_bytes = report.lost["live_table_full_bytes"];
-    assert!((report.live.bytes..=report.live.bytes + lost_bytes).contains(&booked.live().bytes));
-    assert_eq!(report.allocated, booked.allocated());
+    assert!((report.live.bytes..=report.live.bytes + lost_bytes).contains(&recorded.live().bytes));
+    assert_eq!(report.allocated, recorded.allocated());
 }
 
 #[test]
 fn a_table_holds_at_least_what_was_asked_for() {
     require_bpf!();
 
-    let (report, booked) =
-        reported_and_booked("hundred_thousand", &["--max-live", "100000", "--format", "json"]);
+    let (report, recorded) =
+        reported_and_recorded("hundred_thousand", &["--max-live", "100000", "--format", "json"]);
 
     assert_eq!(losses(&report).len(), 0, "{:?}", losses(&report));
-    booked.assert_reported(&report);
+    recorded.assert_reported(&report);
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn bytes_stay_exact_when_the_stack_table_is_full() {
     require_bpf!();
 
     let options = ["--max-stacks", "100", "--format", "json"];
-    let (report, booked) = reported_and_booked("many_stacks", &options);
+    let (report, recorded) = reported_and_recorded("many_stacks", &options);
 
-    assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()));
+    assert_eq!((report.live, report.allocated), (recorded.live(), recorded.allocated()));
     let kept: Vec<_> = report.stacks.iter().filter(|stack| stack.status != "lost").collect();
     assert!((100..=256).contains(&kept.len()), "{} stacks", kept.len());
     let under_none: u64 =
@@ -82,9 +82,9 @@ fn bytes_stay_exact_when_the_frames_of_new_stacks_do_not_find_room() {
     jjleak.signal(Signal::SIGSTOP);
     ledger.run("many_stacks");
     jjleak.signal(Signal::SIGCONT);
-    let (report, booked) = (jjleak.interrupt().assert_done().report(), ledger.books());
+    let (report, recorded) = (jjleak.interrupt().assert_done().report(), ledger.accounts());
 
-    assert_eq!((report.live, report.allocated), (booked.live(), booked.allocated()));
+    assert_eq!((report.live, report.allocated), (recorded.live(), recorded.allocated()));
     let without_frames = report.stacks.iter().filter(|stack| stack.frames.is_empty()).count() as u64;
     assert!(without_frames > 3_000, "{without_frames} stacks without frames");
     assert_eq!(report.lost["frame_storage_full"], without_frames);
@@ -100,7 +100,7 @@ fn strict_runs_fail_on_loss() {
     let ended = jjleak.interrupt();
 
     assert_eq!(ended.status.code(), Some(5));
-    assert!(Books::of(&ended.report()).live().objects >= 1_000);
+    assert!(Accounts::of(&ended.report()).live().objects >= 1_000);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use jjleak::render::json::{Document, SamplingDocument, TotalsDocument};
 
-use crate::support::books::{Books, assert_nothing_lost};
-use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::accounts::{Accounts, assert_nothing_lost};
+use crate::support::ledger::{Ledger, reported_and_recorded};
 use crate::support::privilege::require_bpf;
 
 /// Standard errors that one estimate in five million exceeds.
@@ -16,28 +16,28 @@ fn assert_near(estimate: u64, truth: u64, standard_error: u64) {
     assert!(off.abs() < FAR);
 }
 
-fn assert_estimates(report: &Document, booked: &Books) {
+fn assert_estimates(report: &Document, recorded: &Accounts) {
     assert_nothing_lost(report);
     assert_eq!(report.unknown_frees, 0, "a block that was not taken is no unknown one");
     let error = report.live_error.expect("an estimate says how sure it is");
     // Precise enough to be useful.
-    assert!(error.bytes > 0 && error.bytes < booked.live().bytes / 5, "{error:?}");
-    assert_near(report.live.bytes, booked.live().bytes, error.bytes);
-    assert_near(report.live.objects, booked.live().objects, error.objects);
+    assert!(error.bytes > 0 && error.bytes < recorded.live().bytes / 5, "{error:?}");
+    assert_near(report.live.bytes, recorded.live().bytes, error.bytes);
+    assert_near(report.live.objects, recorded.live().objects, error.objects);
 }
 
 #[test]
 fn one_in_ten_estimates_all() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("hundred_thousand", &["-s", "10", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("hundred_thousand", &["-s", "10", "--format", "json"]);
 
     assert_eq!(report.sampling, Some(SamplingDocument::Rate(10)));
-    assert_estimates(&report, &booked);
+    assert_estimates(&report, &recorded);
     // Nothing was freed, and both are sums over the same blocks.
     assert_eq!(report.allocated, report.live);
     let unsampled = report.notes["unsampled"];
-    assert_eq!(report.live.objects / 10 + unsampled, booked.live().objects);
+    assert_eq!(report.live.objects / 10 + unsampled, recorded.live().objects);
 }
 
 #[test]
@@ -45,10 +45,10 @@ fn one_in_ten_thousand_bytes_estimates_all() {
     require_bpf!();
     let options = ["--sample-bytes", "10000", "--format", "json"];
 
-    let (report, booked) = reported_and_booked("hundred_thousand", &options);
+    let (report, recorded) = reported_and_recorded("hundred_thousand", &options);
 
     assert_eq!(report.sampling, Some(SamplingDocument::Bytes(10_000)));
-    assert_estimates(&report, &booked);
+    assert_estimates(&report, &recorded);
     assert_eq!(report.allocated.bytes, report.live.bytes);
 }
 
@@ -62,7 +62,7 @@ fn frees_are_of_those_that_were_taken() {
     ledger.run("halve");
     let report = jjleak.interrupt().assert_done().report();
 
-    assert_estimates(&report, &ledger.books());
+    assert_estimates(&report, &ledger.accounts());
     assert!(report.allocated.objects > report.live.objects * 3 / 2);
 }
 
@@ -70,13 +70,13 @@ fn frees_are_of_those_that_were_taken() {
 fn every_function_at_random_is_estimated_and_nested_calls_are_not_counted_twice() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("storm", &["-s", "4", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("storm", &["-s", "4", "--format", "json"]);
 
     // Bytes are excluded: a handful of blocks hold half of them, and may all be missed.
-    assert_near(report.live.objects, booked.live().objects, report.live_error.unwrap().objects);
+    assert_near(report.live.objects, recorded.live().objects, report.live_error.unwrap().objects);
     assert_nothing_lost(&report);
     let taken = report.allocated.objects / 4 + report.notes["unsampled"];
-    assert_eq!(taken, booked.allocated().objects);
+    assert_eq!(taken, recorded.allocated().objects);
 }
 
 #[test]
@@ -84,19 +84,19 @@ fn sampling_by_bytes_misses_no_block_that_matters() {
     require_bpf!();
     let options = ["--sample-bytes", "500", "--format", "json"];
 
-    let (report, booked) = reported_and_booked("storm", &options);
+    let (report, recorded) = reported_and_recorded("storm", &options);
 
-    assert_estimates(&report, &booked);
+    assert_estimates(&report, &recorded);
 }
 
 #[test]
 fn a_rate_of_one_is_exact() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("storm", &["-s", "1", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("storm", &["-s", "1", "--format", "json"]);
 
     assert_eq!((report.sampling, report.live_error), (None, None));
-    booked.assert_reported(&report);
+    recorded.assert_reported(&report);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn large_blocks_are_always_taken_when_sampling_by_bytes() {
     require_bpf!();
     let options = ["--sample-bytes", "1000", "--format", "json"];
 
-    let (report, _) = reported_and_booked("beyond_4_gib", &options);
+    let (report, _) = reported_and_recorded("beyond_4_gib", &options);
 
     assert_eq!(report.live, TotalsDocument { bytes: 5 << 30, objects: 1 });
     assert_eq!(report.live_error, Some(TotalsDocument { bytes: 0, objects: 0 }));

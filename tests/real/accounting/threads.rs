@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jjleak::render::json::{Document, ThreadDocument};
 
-use crate::support::books::{Account, Books, assert_nothing_lost, call_site};
+use crate::support::accounts::{Account, Accounts, assert_nothing_lost, call_site};
 use crate::support::jjleak::Ended;
-use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::ledger::{Ledger, reported_and_recorded};
 use crate::support::privilege::require_bpf;
 
 #[test]
@@ -14,10 +14,10 @@ fn ten_million_operations_of_four_threads_are_counted_to_the_byte() {
     require_bpf!();
 
     // Reports are taken throughout.
-    let (report, booked) = reported_and_booked("threads", &["0.2", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("threads", &["0.2", "--format", "json"]);
 
     assert_nothing_lost(&report);
-    booked.assert_reported(&report);
+    recorded.assert_reported(&report);
     assert!(report.allocated.objects == 5_000_000 && report.live.objects == 5_000);
 }
 
@@ -26,7 +26,7 @@ fn nothing_is_torn_when_jjleak_attaches_to_busy_threads() {
     require_bpf!();
 
     // They free everything in the end, so that a block that is still live is one whose free was missed.
-    let (report, _) = reported_and_booked("churn", &["--format", "json"]);
+    let (report, _) = reported_and_recorded("churn", &["--format", "json"]);
 
     assert_nothing_lost(&report);
     assert_eq!((report.live.bytes, report.live.objects), (0, 0));
@@ -37,14 +37,14 @@ fn nothing_is_torn_when_jjleak_attaches_to_busy_threads() {
 fn blocks_of_threads_that_ended_are_still_counted() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("ending_threads", &["--format", "json"]);
+    let (report, recorded) = reported_and_recorded("ending_threads", &["--format", "json"]);
 
     assert_nothing_lost(&report);
     // At a thread's end the C library passes its cache of free blocks to `free`: the only frees that the program does not
     // account.
     assert!(report.unknown_frees > 0);
     assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
-    assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
+    assert_eq!(Accounts { unknown_frees: 0, ..Accounts::of(&report) }, recorded);
 }
 
 /// Allocations of each thread in the scenario `ledgers`, according to a report.
@@ -58,7 +58,7 @@ fn by_thread(report: &Document) -> BTreeMap<ThreadDocument, Account> {
 }
 
 #[test]
-fn what_each_thread_allocated_is_told_to_the_byte_also_of_those_that_have_ended() {
+fn what_each_thread_allocated_is_reported_to_the_byte_also_of_those_that_have_ended() {
     require_bpf!();
     for options in [&["--threads"][..], &["--threads", "-C"]] {
         let mut ledger = Ledger::start();
@@ -68,8 +68,8 @@ fn what_each_thread_allocated_is_told_to_the_byte_also_of_those_that_have_ended(
         let report = jjleak.interrupt().assert_done().report();
 
         assert_nothing_lost(&report);
-        assert_eq!(by_thread(&report), ledger.thread_books(), "with {options:?}");
-        assert_eq!(Books::of(&report).sites["site_thread"], ledger.books().sites["site_thread"]);
+        assert_eq!(by_thread(&report), ledger.thread_accounts(), "with {options:?}");
+        assert_eq!(Accounts::of(&report).sites["site_thread"], ledger.accounts().sites["site_thread"]);
     }
 }
 
@@ -82,7 +82,7 @@ fn threads_make_no_difference_unless_they_are_asked_for() {
     ledger.run("ledgers");
     let report = jjleak.interrupt().assert_done().report();
     assert!(report.stacks.iter().all(|stack| stack.thread.is_none()) && !report.threads);
-    assert_eq!(Books::of(&report).sites["site_thread"], ledger.books().sites["site_thread"]);
+    assert_eq!(Accounts::of(&report).sites["site_thread"], ledger.accounts().sites["site_thread"]);
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn every_format_shows_the_threads_and_a_saved_profile_keeps_them() {
         ledger.attach(&["--threads", "--format", "text,json,svg,html,pprof,collapsed", "--out", "."]);
     ledger.run("ledgers");
     let ended = jjleak.interrupt().assert_done();
-    let books = ledger.thread_books();
+    let accounts = ledger.thread_accounts();
     let file = |extension: &str| ended.file(&format!("jjleak-{}.{extension}", ledger.pid()));
     let text = |extension: &str| std::fs::read_to_string(file(extension)).unwrap();
     let labels: BTreeSet<_> =
-        books.keys().map(|thread| format!("{} (tid {})", thread.name, thread.id)).collect();
+        accounts.keys().map(|thread| format!("{} (tid {})", thread.name, thread.id)).collect();
 
     for extension in ["txt", "svg", "html", "collapsed"] {
         for label in &labels {
@@ -115,10 +115,10 @@ fn every_format_shows_the_threads_and_a_saved_profile_keeps_them() {
         *sums.entry(stack.split(';').next().unwrap().to_owned()).or_default() +=
             bytes.parse::<u64>().unwrap();
     }
-    let booked = books
+    let recorded = accounts
         .iter()
         .map(|(thread, account)| (format!("{} (tid {})", thread.name, thread.id), account.live_bytes));
-    assert_eq!(sums, booked.collect());
+    assert_eq!(sums, recorded.collect());
 
     let pprof = file("pb.gz");
     let pprof = pprof.to_str().unwrap();

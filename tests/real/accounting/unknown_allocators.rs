@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::accounting::families::{SCENARIOS, assert_attached_to, assert_exact};
-use crate::support::books::{assert_nothing_lost, losses};
+use crate::support::accounts::{assert_nothing_lost, losses};
 use crate::support::compile::{self, LedgerBuild, Wrapper};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::{require_archive, require_bpf, require_library};
@@ -46,7 +46,7 @@ fn a_call_that_a_wrapper_passes_on_counts_once() {
         let ended = jjleak.interrupt().assert_done();
         let report = ended.report();
 
-        ledger.books().assert_reported(&report);
+        ledger.accounts().assert_reported(&report);
         assert_nothing_lost(&report);
         assert_eq!(report.unknown_frees, 0, "a free that is passed on is one free");
         assert_attached_to(
@@ -69,9 +69,9 @@ fn a_stripped_program_with_an_allocator_inside_is_exact_by_what_it_exports() {
         ledger.run(scenario);
     }
     let ended = jjleak.interrupt().assert_done();
-    let (report, books) = (ended.report(), ledger.books());
+    let (report, accounts) = (ended.report(), ledger.accounts());
 
-    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert_eq!((report.live, report.allocated), (accounts.live(), accounts.allocated()));
     assert_nothing_lost(&report);
     assert_attached_to(&ended, &["functions of an unknown allocator in ledger-Jemalloc"]);
 }

@@ -10,8 +10,8 @@ use jjleak::render::json::Document;
 use jjleak::snapshot::BlockFilter;
 use jjleak_common::counter::Counter;
 
+use crate::support::accounts::{Accounts, assert_nothing_lost};
 use crate::support::attached::Attached;
-use crate::support::books::{Books, assert_nothing_lost};
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
@@ -226,7 +226,7 @@ fn a_command_below_a_bound_is_counted_from_its_first_allocation() {
 
     let report = ended.report();
     assert_eq!((report.windows, report.live_error), (None, None));
-    Books::parse(ended.stdout.lines()).assert_reported(&report);
+    Accounts::parse(ended.stdout.lines()).assert_reported(&report);
     assert_nothing_lost(&report);
 }
 

@@ -6,21 +6,21 @@ use jjleak::render::json::Document;
 use serde_json::Value;
 
 use crate::support::jjleak::{Ended, Jjleak};
-use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::ledger::{Ledger, reported_and_recorded};
 use crate::support::privilege::require_bpf;
 
 #[test]
 fn reports_say_what_being_profiled_costs() {
     require_bpf!();
 
-    let (report, booked): (Document, _) = reported_and_booked("hundred_thousand", &["--format", "json"]);
+    let (report, recorded): (Document, _) = reported_and_recorded("hundred_thousand", &["--format", "json"]);
 
     let cost = report.cost.expect("a process that runs has a cost");
     assert!(cost.estimate);
     let calls = cost.calls_per_s * cost.over_s;
     #[expect(clippy::cast_precision_loss, reason = "a hundred thousand")]
-    let booked = booked.allocated().objects as f64;
-    assert!((calls / booked - 1.).abs() < 0.01, "{calls} of {booked}");
+    let recorded = recorded.allocated().objects as f64;
+    assert!((calls / recorded - 1.).abs() < 0.01, "{calls} of {recorded}");
 }
 
 #[test]

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::bounded::{LONG, SOON, until};
 use crate::support::daemon::{Daemon, Place};
 use crate::support::privilege::require_bpf;
-use crate::support::random::Random;
 
 /// A daemon that listens and watches no process.
 fn listening(place: &Place, http: &str) -> Daemon {
@@ -95,7 +95,7 @@ fn clients_that_send_a_byte_now_and_then_are_sent_away_and_others_get_their_plac
 }
 
 /// A random malformed request, valid in part.
-fn nonsense(random: &mut Random) -> Vec<u8> {
+fn nonsense(random: &mut Rng) -> Vec<u8> {
     const METHODS: [&str; 8] = ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "CONNECT", "get", "\u{0}"];
     const PARTS: [&str; 16] = [
         "/",
@@ -115,6 +115,7 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
         "//",
         "processes/1/profile",
     ];
+    const ENDS: [&str; 5] = [" HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/9.9\r\n", "\r\n", "\n"];
     const HEADERS: [&str; 8] = [
         "host: x",
         "content-length: -1",
@@ -125,30 +126,32 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
         "upgrade: h2c",
         ": ",
     ];
-    let mut request = random.one_of(&METHODS).as_bytes().to_vec();
+    let mut request = random.choice(METHODS).unwrap().as_bytes().to_vec();
     request.extend(b" /");
-    for _ in 0..random.below(6) {
-        request.extend(random.one_of(&PARTS).as_bytes());
+    for _ in 0..random.u32(..6) {
+        request.extend(random.choice(PARTS).unwrap().as_bytes());
     }
-    if random.below(4) == 0 {
-        let more = usize::try_from(random.below(64)).unwrap();
-        request.extend(random.bytes(more));
+    if random.u32(..4) == 0 {
+        request.extend(bytes(random, 64));
     }
-    request
-        .extend(random.one_of(&[" HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/9.9\r\n", "\r\n", "\n"]).as_bytes());
-    for _ in 0..random.below(5) {
-        request.extend(random.one_of(&HEADERS).as_bytes());
+    request.extend(random.choice(ENDS).unwrap().as_bytes());
+    for _ in 0..random.u32(..5) {
+        request.extend(random.choice(HEADERS).unwrap().as_bytes());
         request.extend(b"\r\n");
     }
-    if random.below(8) == 0 {
+    if random.u32(..8) == 0 {
         // Exceeds the maximum size of a request head.
         request.extend(b"x: ");
         request.extend(vec![b'a'; 1 << 20]);
     }
     request.extend(b"\r\n");
-    let body = usize::try_from(random.below(10_000)).unwrap();
-    request.extend(random.bytes(body));
+    request.extend(bytes(random, 10_000));
     request
+}
+
+/// Random bytes, fewer than `limit`.
+fn bytes(random: &mut Rng, limit: usize) -> Vec<u8> {
+    (0..random.usize(..limit)).map(|_| random.u8(..)).collect()
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn whatever_comes_through_the_socket_is_answered_or_hung_up_on_and_shows_nothing
     require_bpf!();
     let place = Place::new("noise");
     let daemon = listening(&place, "");
-    let mut random = Random(1);
+    let mut random = Rng::with_seed(1);
     for round in 0..1000 {
         let request = nonsense(&mut random);
         let mut stream = UnixStream::connect(place.socket()).unwrap();

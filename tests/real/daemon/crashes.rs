@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nix::sys::signal::Signal;
 
 use crate::support::bounded::{LONG, SOON, until};
@@ -15,7 +16,6 @@ use crate::support::jjleak::{Jjleak, PROGRAM};
 use crate::support::ledger::Ledger;
 use crate::support::privilege::{is_long, require_bpf};
 use crate::support::probes::{self, Code, Places, Text};
-use crate::support::random::Random;
 
 /// Phase in which the daemon is killed. Any moment is a valid test case, so that sleeping is acceptable.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +33,9 @@ enum Phase {
 const PHASES: [Phase; 4] = [Phase::Attaching, Phase::Writing, Phase::Starting, Phase::Profiling];
 
 /// Starts a daemon, and waits for a moment in this phase.
-fn start_until(phase: Phase, place: &Place, random: &mut Random) -> Daemon {
-    let mut pause = |most: u64| std::thread::sleep(random.shorter_than(Duration::from_millis(most)));
+fn start_until(phase: Phase, place: &Place, random: &mut Rng) -> Daemon {
+    // A crash can come at any moment.
+    let mut pause = |most: u64| std::thread::sleep(Duration::from_micros(random.u64(..most * 1000)));
     if let Phase::Starting = phase {
         let daemon = place.spawn(|command| command);
         pause(300);
@@ -63,7 +64,7 @@ fn killed_at_any_moment_it_leaves_a_history_that_can_be_read_and_no_probe() {
     place.configure("", &place.served_on_request());
     let (program, _said) = working(&place);
     let pid = program.id();
-    let mut random = Random(8);
+    let mut random = Rng::with_seed(8);
     let mut read = BTreeSet::<PathBuf>::new();
     let mut probed = 0;
     let untouched = Code::in_files(pid);
@@ -122,7 +123,7 @@ fn killed_between_one_breakpoint_and_the_next_it_leaves_none() {
         command.args(["-p", &pid.to_string(), "3600"]).stdout(Stdio::null());
         Jjleak::start(command)
     };
-    let mut random = Random(9);
+    let mut random = Rng::with_seed(9);
     let _quiet = probes::quiet();
     let untouched = Code::in_files(pid);
     untouched.await_again(pid);
@@ -133,7 +134,7 @@ fn killed_between_one_breakpoint_and_the_next_it_leaves_none() {
     jjleak.interrupt().assert_done();
     for round in 0..rounds {
         untouched.await_again(pid);
-        let some = usize::try_from(random.below(places.count() as u64 + 1)).unwrap();
+        let some = random.usize(..=places.count());
         let mut jjleak = start();
         if round % 2 == 0 {
             jjleak.spin_until(|| places.probed() >= some);

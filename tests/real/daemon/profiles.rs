@@ -16,7 +16,7 @@ use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;
 
 #[test]
-fn a_signal_has_a_process_profiled_and_its_last_profile_is_kept_or_told_of_as_missing() {
+fn a_signal_has_a_process_profiled_and_its_last_profile_is_kept_or_reported_as_missing() {
     require_bpf!();
     let place = Place::new("asked");
     place.configure("", ON_REQUEST);
@@ -88,7 +88,7 @@ fn what_was_found_is_sent_when_somebody_takes_it_also_after_a_restart() {
 }
 
 #[test]
-fn a_full_disk_is_told_of_and_as_soon_as_there_is_room_profiles_are_kept_again() {
+fn a_full_disk_is_reported_and_as_soon_as_there_is_room_profiles_are_kept_again() {
     require_bpf!();
     let place = Place::new("full");
     place.configure("", ON_REQUEST);
@@ -151,7 +151,7 @@ fn a_configuration_that_is_wrong_is_refused_on_reload_and_one_that_is_right_hold
 }
 
 #[test]
-fn whoever_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() {
+fn anyone_who_may_open_its_socket_has_a_process_profiled_and_sees_what_was_found() {
     require_bpf!();
     let place = Place::new("served");
     let socket = place.socket();

@@ -123,7 +123,7 @@ fn what_costs_more_than_is_allowed_is_counted_in_windows_and_not_judged_and_that
 }
 
 #[test]
-fn systemd_is_told_that_it_is_ready_what_it_does_that_it_lives_and_that_it_ends() {
+fn systemd_is_notified_that_it_is_ready_what_it_does_that_it_lives_and_that_it_ends() {
     require_bpf!();
     let place = Place::new("notify");
     configure(&place, &[]);
@@ -155,7 +155,7 @@ fn systemd_is_told_that_it_is_ready_what_it_does_that_it_lives_and_that_it_ends(
 }
 
 #[test]
-fn the_journal_is_told_how_much_each_message_matters_and_others_are_not() {
+fn the_journal_gets_the_priority_of_each_message_and_others_are_not() {
     require_bpf!();
     let place = Place::new("journal");
     let path = place.configure("", &ON_REQUEST.replace("listen = \"off\"", "listen = \"unix:/dev/null\""));

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::{LONG, SOON};
 use crate::support::compile;
 use crate::support::daemon::{Place, driven};
@@ -86,12 +86,12 @@ fn five_capabilities_are_enough_for_another_users_process() {
     let pid = ledger.pid().to_string();
 
     let jjleak = installed.run(&ENOUGH, &["-p", &pid, "--format", "json"]).until_attached();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
     let ended = jjleak.interrupt().assert_done();
 
     let report = ended.report();
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
     assert_eq!(warnings(&ended), [""; 0]);
 }

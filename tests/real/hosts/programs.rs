@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
 
-use crate::support::books::{assert_nothing_lost, call_site};
+use crate::support::accounts::{assert_nothing_lost, call_site};
 use crate::support::bounded::LONG;
 use crate::support::compile;
 use crate::support::jjleak::{Jjleak, PROGRAM};

@@ -28,7 +28,7 @@ fn jjleak_after(shell_command: &str, arguments: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_user_without_privileges_is_told_to_use_sudo() {
+fn a_user_without_privileges_is_advised_to_use_sudo() {
     let _quiet = probes::quiet();
     let mut ledger = Ledger::start();
     // Other users may not be able to enter the build's folders.

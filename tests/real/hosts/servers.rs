@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use nix::unistd::User;
 use tempfile::TempDir;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::SOON;
 use crate::support::jjleak::Jjleak;
 use crate::support::lines::Lines;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use jjleak::render::json::{Document, FrameDocument, StackDocument};
 
 use crate::jvm::jdks::Counted;
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, Jdk, Sites, WAYS, java_frames, javas, jdks_from, live_by_size, size_of};
 use crate::support::privilege::{is_long, require, require_program};
@@ -23,7 +23,7 @@ fn ways_to_run() -> impl Iterator<Item = (PathBuf, &'static [&'static str])> {
 }
 
 /// Fails unless every site has the bytes and objects of the program's accounting.
-fn assert_books(report: &Document, sites: &Sites) {
+fn assert_accounts(report: &Document, sites: &Sites) {
     assert_nothing_lost(report);
     let live = live_by_size(report, sites);
     for (size, site) in sites {
@@ -56,11 +56,11 @@ pub(crate) fn assert_ways(java: &Path, options: &[&str]) -> Document {
     let mut java = Java::start_ways(java, options);
     let jjleak = java.attach_to(WAYS);
     java.ask("keep 300");
-    let sites = java.books();
+    let sites = java.accounts();
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(sites.len(), 9, "{:?}", sites.keys());
-    assert_books(&report, &sites);
+    assert_accounts(&report, &sites);
     assert_whole(&report, &sites);
     for (size, function) in
         [(5016, "Java_Ways_newArray"), (5024, "Java_Ways_vector"), (5032, "Java_Ways_string")]
@@ -132,19 +132,19 @@ fn with_mapped_files(java: &Path, options: &[&str], option: &str) -> (Document, 
     let mut java = Java::start_ways(java, options);
     let jjleak = java.attach_to_mappings(option);
     java.ask("map 20");
-    let sites = java.books();
+    let sites = java.accounts();
     let report = jjleak.interrupt().assert_done().report();
     assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [20, 0, 20]);
     (report, sites)
 }
 
 #[test]
-fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_booked() {
+fn mapped_files_are_whole_and_have_the_bytes_that_the_program_has_recorded() {
     require_program!("javac");
     for (java, options) in ways_to_run() {
         let (report, sites) = with_mapped_files(&java, options, "--mmap=files");
 
-        assert_books(&report, &sites);
+        assert_accounts(&report, &sites);
         assert_whole(&report, &sites);
         assert!(of_sites(&report, &sites).all(maps));
         // Those that were dropped and collected were mapped, too.
@@ -229,10 +229,10 @@ fn code_that_takes_the_place_of_other_code_all_the_time_has_its_own_name() {
         let mut java = Java::start_ways(Path::new("java"), &options);
         let jjleak = java.attach_to(WAYS);
         java.ask_within(HOURLONG, &format!("churn {rounds}"));
-        let sites = java.books();
+        let sites = java.accounts();
         let report = jjleak.interrupt().assert_done().report();
 
-        assert_books(&report, &sites);
+        assert_accounts(&report, &sites);
         let mut unnamed = 0;
         for stack in of_sites(&report, &sites).filter(|stack| is_complete(stack)) {
             let (frames, path) = (java_or_unnamed(stack), &sites[&size_of(stack).unwrap()].path);
@@ -276,11 +276,11 @@ fn a_frame_whose_code_is_thrown_away_under_it_is_what_it_was() {
         let mut java = Java::start_ways(&java, &options);
         let jjleak = java.attach_to(WAYS);
         java.ask("discard 100000");
-        let sites = java.books();
+        let sites = java.accounts();
         let report = jjleak.interrupt().assert_done().report();
 
         assert_eq!(sites.values().map(|site| site.objects).collect::<Vec<_>>(), [1]);
-        assert_books(&report, &sites);
+        assert_accounts(&report, &sites);
         assert_whole(&report, &sites);
         // Compiled code contains inlined methods.
         let is_inlined = |stack: &StackDocument| {
@@ -300,7 +300,7 @@ pub(crate) fn assert_virtual(java: &Path, options: &[&str]) -> Counted {
     let mut java = Java::start_ways(java, options);
     let jjleak = java.attach_to(WAYS);
     java.ask_within(HOURLONG, "virtual 300");
-    let sites = java.books();
+    let sites = java.accounts();
     let report = jjleak.interrupt().assert_done().report();
 
     assert_eq!(sites.len(), 2);

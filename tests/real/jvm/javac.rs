@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, Jdk, classes, jdks};
 use crate::support::privilege::{is_long, record, require_program};

@@ -150,7 +150,7 @@ const HEAD: &str = "\
 
 Two programs take native memory in the ways that [Java](../jvm.md) lists. Of each allocation: whether its stack is complete.
 Of each call site: whether its methods, inlined ones included, and their lines are the ones that the JVM's own `StackWalker`
-names, and whether bytes and objects are the ones that the program has booked. A cell says how many of the allocations have a
+names, and whether bytes and objects are the ones that the program has recorded. A cell says how many of the allocations have a
 complete stack; it stands here only if all the rest is equal. `-`: this JDK has no such collector.
 
 Stacks of virtual threads have [a page of their own](virtual-threads.md).

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use jjleak::render::json::{Document, StackDocument, TotalsDocument};
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::java::{Java, Jdk, Sites, classes, java_frames, jdks, live_by_size, size_of};
 use crate::support::jjleak::Jjleak;
 use crate::support::privilege::{is_long, require_program};
@@ -31,21 +31,21 @@ pub(crate) fn assert_as_it_says(mut java: Java, rounds: u32) -> Document {
     for what in ["warm", "leak", "warm", "leak"] {
         java.ask(&format!("{what} {rounds}"));
     }
-    let before = java.books();
+    let before = java.accounts();
     let jjleak = java.attach();
     java.ask("leak 500");
-    let mut sites = java.books();
+    let mut sites = java.accounts();
     for (size, site) in &mut sites {
         site.objects -= before[size].objects;
     }
     let report = jjleak.interrupt().assert_done().report();
 
-    assert_as_booked(&report, &sites);
+    assert_as_recorded(&report, &sites);
     report
 }
 
 /// Fails unless the report matches the program's record of each site.
-pub(crate) fn assert_as_booked(report: &Document, sites: &Sites) {
+pub(crate) fn assert_as_recorded(report: &Document, sites: &Sites) {
     assert_nothing_lost(report);
     assert_eq!(report.process.kind, "jvm");
     assert_eq!(sites.len(), 9, "{:?}", sites.keys());
@@ -157,7 +157,7 @@ fn code_that_is_compiled_while_it_is_profiled_is_followed() {
     let mut java = Java::start(installed(), &[]);
     let jjleak = java.attach();
     java.ask("leak 20000");
-    let sites = java.books();
+    let sites = java.accounts();
     let report = jjleak.interrupt().assert_done().report();
 
     assert_nothing_lost(&report);
@@ -167,7 +167,7 @@ fn code_that_is_compiled_while_it_is_profiled_is_followed() {
 }
 
 #[test]
-fn a_flame_graph_leads_from_malloc_through_java_and_its_lines_to_the_start_of_the_thread() {
+fn a_flame_graph_goes_from_malloc_through_java_and_its_lines_to_the_start_of_the_thread() {
     const PATH: [&str; 4] =
         ["LeakUnsafe.leakOnce:7", "LeakUnsafe.middle:11", "LeakUnsafe.work:16", "LeakUnsafe.main:28"];
     const KINDS: [(&str, &str); 5] = [

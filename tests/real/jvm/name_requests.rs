@@ -84,7 +84,7 @@ fn unknown_jdk() -> TempDir {
 }
 
 #[test]
-fn a_jvm_that_jjleak_cannot_look_into_writes_down_its_names() {
+fn a_jvm_that_jjleak_cannot_read_writes_down_its_names() {
     require_program!("javac");
     let jdk = unknown_jdk();
     // For compiled code whose frames can be found.
@@ -239,7 +239,7 @@ fn the_file_stays_for_a_jvm_that_has_not_answered_the_signal() {
 }
 
 #[test]
-fn a_request_that_is_not_waited_for_tells_what_it_leaves() {
+fn a_request_that_is_not_waited_for_names_what_it_leaves() {
     require_program!("javac");
     let (mut java, folder) = deaf();
     let file = folder.path().join(format!(".attach_pid{}", java.pid()));

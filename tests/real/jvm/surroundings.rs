@@ -8,7 +8,7 @@ use std::process::Command;
 use jjleak::render::json::Document;
 use tempfile::TempDir;
 
-use crate::jvm::methods::{ROUNDS, assert_as_booked, assert_as_it_says, assert_as_the_jvm_says};
+use crate::jvm::methods::{ROUNDS, assert_as_it_says, assert_as_recorded, assert_as_the_jvm_says};
 use crate::support::java::{Java, classes, java_frames, javas};
 use crate::support::privilege::{require_library, require_program};
 
@@ -71,14 +71,14 @@ fn a_jvm_that_has_ended_keeps_the_names_of_its_stacks() {
         java.ask("warm 20000");
         let jjleak = java.attach();
         java.ask("leak 500");
-        let mut sites = java.books();
+        let mut sites = java.accounts();
         java.ask_at_last("halt 500");
         let report = jjleak.end().assert_done().report();
 
         for site in sites.values_mut() {
             site.objects *= 2;
         }
-        assert_as_booked(&report, &sites);
+        assert_as_recorded(&report, &sites);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use jjleak::render::json::StackDocument;
 
 use crate::jvm::code_changes::{ZGC, assert_led, common_frames, is_complete};
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::bounded::HOURLONG;
 use crate::support::java::{Java, TURNS, jdks_from};
 use crate::support::privilege::{is_long, require, require_program};
@@ -28,7 +28,7 @@ fn assert_never_led_astray(java: &Path, options: &[&str], milliseconds: u32) {
     let mut java = Java::start_turns(java, &[&OPTIONS, options].concat());
     let jjleak = java.attach_to(TURNS);
     java.ask_within(HOURLONG, &format!("turn {milliseconds}"));
-    let sites = java.books();
+    let sites = java.accounts();
     let report = jjleak.interrupt().assert_done().report();
 
     assert_nothing_lost(&report);

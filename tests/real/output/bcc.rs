@@ -53,7 +53,7 @@ fn report(options: &[&str]) -> (Report, u64, u64) {
     ledger.run("calloc");
     ledger.run("realloc_shrink");
     let text = jjleak.interrupt().assert_done().stdout;
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
     (reports(&text).pop().unwrap(), live.bytes, live.objects)
 }
 

@@ -27,7 +27,7 @@ fn examined(process: &Process) -> Output {
 }
 
 #[test]
-fn the_host_alone_can_be_looked_at() {
+fn the_host_alone_can_be_examined() {
     require_bpf!();
     let output = doctor(&[]);
     assert_eq!(output.status.code(), Some(0));
@@ -37,7 +37,7 @@ fn the_host_alone_can_be_looked_at() {
 }
 
 #[test]
-fn a_process_is_told_its_allocator_its_stacks_and_its_names() {
+fn doctor_reports_a_process_with_its_allocator_its_stacks_and_its_names() {
     require_bpf!();
     let process =
         Process::spawn(Command::new(compile::ledger()).stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -71,7 +71,7 @@ fn a_program_without_an_allocator_cannot_be_profiled() {
 }
 
 #[test]
-fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
+fn doctor_reports_a_jvm_and_that_it_needs_no_option() {
     require_program!("javac");
     let options =
         ["-XX:+UseSerialGC", "-XX:NativeMemoryTracking=summary", "-Xrs", "-XX:MaxDirectMemorySize=64m"];
@@ -93,7 +93,7 @@ fn a_jvm_is_told_what_it_is_and_that_it_needs_no_option() {
 
 /// Runtimes created by `jlink` have no file that states the vendor.
 #[test]
-fn every_jdk_is_told_with_its_vendor_and_its_collector() {
+fn every_jdk_is_reported_with_its_vendor_and_its_collector() {
     require_program!("javac");
     for jdk in jdks() {
         let java = Java::start(&jdk.java(), &["-XX:+UseParallelGC"]);
@@ -113,7 +113,7 @@ fn every_jdk_is_told_with_its_vendor_and_its_collector() {
 
 /// All files of this host exist under another root.
 #[test]
-fn a_jvm_in_a_root_of_its_own_is_told_who_has_made_it() {
+fn a_jvm_in_a_root_of_its_own_is_reported_with_its_vendor() {
     require_program!("javac");
     require_program!("unshare");
     let root = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn a_launcher_that_a_jvm_is_linked_into_is_one() {
 }
 
 #[test]
-fn generated_code_is_told_with_the_names_that_it_has() {
+fn generated_code_is_reported_with_the_names_that_it_has() {
     require_bpf!();
     let mut jit = Jit::start(&mut Command::new(compile::jit()));
     let examined = |jit: &Jit| text(&doctor(&["-p", &jit.pid().to_string()]));
@@ -170,7 +170,7 @@ fn generated_code_is_told_with_the_names_that_it_has() {
 }
 
 #[test]
-fn what_doctor_cannot_look_at_is_an_error_with_a_remedy() {
+fn what_doctor_cannot_examine_is_an_error_with_a_remedy() {
     for (arguments, code) in [(&["-p", "4194305"][..], 4), (&["-p", "0"], 2), (&["--top", "3"], 2)] {
         let output = doctor(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
@@ -179,7 +179,7 @@ fn what_doctor_cannot_look_at_is_an_error_with_a_remedy() {
 }
 
 #[test]
-fn a_filter_of_system_calls_that_forbids_bpf_is_told_of_with_what_to_do() {
+fn a_filter_of_system_calls_that_forbids_bpf_is_reported_with_what_to_do() {
     require_bpf!();
     let filtered =
         |arguments: &[&str]| Command::new(compile::filtered()).arg(PROGRAM).args(arguments).output().unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use jjleak::render::json::Document;
 use nix::sys::signal::Signal;
 
-use crate::support::books::{Books, call_site};
+use crate::support::accounts::{Accounts, call_site};
 use crate::support::bounded::SOON;
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -72,7 +72,7 @@ fn two_signals_at_once_are_one() {
     jjleak.signal(Signal::SIGTERM);
     let ended = jjleak.end().assert_done();
 
-    ledger.books().assert_reported(&ended.report());
+    ledger.accounts().assert_reported(&ended.report());
     assert_eq!(ended.files(), [format!("jjleak-{}.svg", ledger.pid())]);
 }
 
@@ -98,7 +98,7 @@ fn a_command_can_be_started_through_the_dynamic_loader() {
     let early = compile::early().to_str().unwrap();
     let ended = Ended::of(["--format", "json", "--", loader, early, "0"]).assert_done();
 
-    Books::parse(ended.stdout.lines()).assert_reported(&ended.report());
+    Accounts::parse(ended.stdout.lines()).assert_reported(&ended.report());
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn without_its_main_thread(options: &[&str], said: &str) -> (Document, u64) {
 }
 
 #[test]
-fn a_bound_that_the_main_thread_takes_along_is_told_of_and_nothing_is_probed_without_it() {
+fn a_bound_that_the_main_thread_takes_along_is_reported_and_nothing_is_probed_without_it() {
     require_bpf!();
 
     let warning = " WARN the cost of profiling is no longer bounded, and allocations are no longer counted";

@@ -22,7 +22,7 @@ fn on_a_terminal(command: &str) -> String {
 }
 
 #[test]
-fn slow_steps_are_told_on_a_terminal_and_taken_back() {
+fn slow_steps_are_reported_on_a_terminal_and_taken_back() {
     require_bpf!();
     let ledger = Ledger::start();
 
@@ -35,7 +35,7 @@ fn slow_steps_are_told_on_a_terminal_and_taken_back() {
 }
 
 #[test]
-fn nothing_is_told_of_them_where_stderr_is_no_terminal() {
+fn nothing_is_reported_of_them_where_stderr_is_no_terminal() {
     require_bpf!();
     let ledger = Ledger::start();
     let pid = ledger.pid().to_string();

@@ -8,7 +8,7 @@ use jjleak::render::difference::json::DifferenceDocument;
 use jjleak::render::json::Document;
 use tempfile::TempDir;
 
-use crate::support::books::{Books, call_site};
+use crate::support::accounts::{Accounts, call_site};
 use crate::support::jjleak::Ended;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
@@ -17,7 +17,7 @@ use crate::support::privilege::require_bpf;
 struct Saved {
     folder: TempDir,
     report: Document,
-    books: Books,
+    accounts: Accounts,
     pid: u32,
 }
 
@@ -35,7 +35,7 @@ impl Saved {
         let pid = ledger.pid();
         let text = std::fs::read_to_string(folder.path().join(format!("jjleak-{pid}.json"))).unwrap();
         let report = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-        Self { report, books: ledger.books(), pid, folder }
+        Self { report, accounts: ledger.accounts(), pid, folder }
     }
 
     fn file(&self) -> PathBuf {
@@ -111,12 +111,12 @@ fn the_go_tool_reads_what_jjleak_wrote() {
         let (_, rest) = text.split_once(" of ").unwrap_or_else(|| panic!("no sum in {text}"));
         rest.split([' ', 'B']).next().unwrap().parse::<u64>().unwrap()
     };
-    let (live, allocated) = (saved.books.live(), saved.books.allocated());
+    let (live, allocated) = (saved.accounts.live(), saved.accounts.allocated());
     assert_eq!((total("inuse_space"), total("inuse_objects")), (live.bytes, live.objects));
     assert_eq!((total("alloc_space"), total("alloc_objects")), (allocated.bytes, allocated.objects));
 
     let traces = go_pprof(&["-traces"], &saved.file());
-    assert!(saved.books.sites.keys().all(|site| traces.contains(site.as_str())), "{traces}");
+    assert!(saved.accounts.sites.keys().all(|site| traces.contains(site.as_str())), "{traces}");
     let comments = go_pprof(&["-comments"], &saved.file());
     assert!(comments.contains(&format!("pid={}", saved.pid)), "{comments}");
 }
@@ -158,7 +158,7 @@ fn a_go_programs_heap_profile_is_read() {
 fn a_part_of_a_profile_is_what_matches() {
     require_bpf!();
     let saved = Saved::of("storm", &[]);
-    let (site, account) = saved.books.sites.iter().find(|(_, account)| account.live_objects > 0).unwrap();
+    let (site, account) = saved.accounts.sites.iter().find(|(_, account)| account.live_objects > 0).unwrap();
     let part = |option: &str| saved.read_back(&["--format", "json", option, &format!("^{site}$")]).report();
 
     let (focused, ignored) = (part("--focus"), part("--ignore"));
@@ -213,9 +213,9 @@ fn what_a_baseline_holds_is_left_out_of_live_reports() {
     ledger.run("storm");
     ledger.run("storm");
     let twice = jjleak.interrupt().assert_done().report();
-    let books = ledger.books();
-    assert_eq!(twice.live.bytes, books.live().bytes - baseline.report.live.bytes);
-    assert_eq!(twice.allocated.bytes, books.allocated().bytes - baseline.report.allocated.bytes);
+    let accounts = ledger.accounts();
+    assert_eq!(twice.live.bytes, accounts.live().bytes - baseline.report.live.bytes);
+    assert_eq!(twice.allocated.bytes, accounts.allocated().bytes - baseline.report.allocated.bytes);
 }
 
 #[test]

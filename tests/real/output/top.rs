@@ -20,7 +20,7 @@ fn leaked(options: &str, environment: &[(&str, &str)]) -> (Ledger, Terminal) {
     let mut ledger = Ledger::start();
     let terminal = Terminal::run(&format!("top -p {} 0.3 {options}", ledger.pid()), environment);
     terminal.until("No allocations yet.");
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
     (ledger, terminal)
 }
@@ -44,7 +44,7 @@ fn grouped(number: u64) -> String {
 fn what_lives_shows_to_the_byte_and_keys_lead_to_the_stack() {
     require_program!("tmux");
     let (mut ledger, terminal) = leaked("--sort size", &[]);
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
 
     let exact = format!("{} bytes", grouped(live.bytes));
     let screen = terminal.until(&exact);
@@ -70,7 +70,7 @@ fn what_lives_shows_to_the_byte_and_keys_lead_to_the_stack() {
 fn a_filter_hides_what_it_does_not_match_and_a_frozen_view_stays() {
     require_program!("tmux");
     let (mut ledger, terminal) = leaked("", &[]);
-    let before = ledger.books().live();
+    let before = ledger.accounts().live();
     let exact = |bytes: u64| format!("{} bytes", grouped(bytes));
     terminal.until(&exact(before.bytes));
 
@@ -85,7 +85,7 @@ fn a_filter_hides_what_it_does_not_match_and_a_frozen_view_stays() {
     terminal.press(&["Space"]);
     terminal.until("FROZEN");
     ledger.run("malloc");
-    let after = ledger.books().live();
+    let after = ledger.accounts().live();
     // The new frame still shows the frozen state.
     terminal.resize(100, 30);
     terminal
@@ -104,7 +104,7 @@ fn a_filter_hides_what_it_does_not_match_and_a_frozen_view_stays() {
 fn what_is_shown_is_exported_and_files_are_written_at_the_end() {
     require_program!("tmux");
     let (mut ledger, terminal) = leaked("--format json --out ./", &[]);
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
     terminal.until(&format!("{} bytes", grouped(live.bytes)));
 
     terminal.press(&["e"]);
@@ -117,14 +117,14 @@ fn what_is_shown_is_exported_and_files_are_written_at_the_end() {
     terminal.assert_ended(0);
     let json = fs::read_to_string(terminal.file(&format!("jjleak-{}.json", ledger.pid()))).unwrap();
     let last: Document = serde_json::from_str(json.lines().last().unwrap()).unwrap();
-    ledger.books().assert_reported(&last);
+    ledger.accounts().assert_reported(&last);
 }
 
 #[test]
 fn a_report_that_is_asked_for_comes_when_the_view_is_left() {
     require_program!("tmux");
     let (mut ledger, terminal) = leaked("--format text --outstanding", &[]);
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
     terminal.until(&format!("{} bytes", grouped(live.bytes)));
     let screen = terminal.screen();
     assert!(!screen.contains("outstanding allocations"), "{screen}");
@@ -140,7 +140,7 @@ fn a_report_that_is_asked_for_comes_when_the_view_is_left() {
 fn a_key_pressed_right_after_a_resize_is_read() {
     require_program!("tmux");
     let (mut ledger, terminal) = leaked("", &[]);
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
     terminal.until(&format!("{} bytes", grouped(live.bytes)));
 
     let reader = key_reader(terminal.program());
@@ -164,7 +164,7 @@ fn a_key_pressed_right_after_a_resize_is_read() {
 fn the_view_of_a_program_that_ends_stays_until_it_is_left() {
     require_program!("tmux");
     let (mut ledger, terminal) = leaked("", &[]);
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
     terminal.until(&format!("{} bytes", grouped(live.bytes)));
 
     ledger.exit(3);
@@ -255,9 +255,9 @@ fn processes_of_a_name_are_viewed_those_to_come_too_and_stay_for_a_while_when_th
     terminal.resize(120, 30);
     terminal.until_at_last(&format!("{} /", row(&before)));
 
-    before.open_books();
+    before.open_accounts();
     before.run("malloc");
-    let live = before.books().live();
+    let live = before.accounts().live();
     terminal.until_at_last(&format!("{} bytes", grouped(live.bytes)));
     let mut after = Ledger::start_named(folder.path(), name);
     after.run("calloc");
@@ -293,9 +293,9 @@ fn a_program_that_runs_already_is_found_by_a_filter_among_all_of_the_host() {
     terminal.press(&["Enter"]);
     terminal.until_at_last("/JJLEAK-FOUND shows 1 row");
     terminal.until_at_last(&format!("jjleak-found (pid {})", ledger.pid()));
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("beyond_4_gib");
-    let live = ledger.books().live();
+    let live = ledger.accounts().live();
     terminal.until_at_last(&format!("{} bytes", grouped(live.bytes)));
     terminal.press(&["q"]);
     terminal.assert_ended(0);
@@ -306,7 +306,7 @@ fn no_colour_reaches_the_terminal_when_none_is_wanted() {
     require_program!("tmux");
     let colours = |environment: &[(&str, &str)]| {
         let (mut ledger, terminal) = leaked("", environment);
-        terminal.until(&format!("{} bytes", grouped(ledger.books().live().bytes)));
+        terminal.until(&format!("{} bytes", grouped(ledger.accounts().live().bytes)));
         let screen = terminal.colored_screen();
         let codes = screen.split("\u{1b}[").skip(1).filter_map(|code| code.split_once('m'));
         let is_colour = |code: &str| {

@@ -87,7 +87,7 @@ fn assert_the_three_leak(text: &str, report: &Document) {
 }
 
 #[test]
-fn three_leaks_beside_two_caches_and_churn_are_told_and_only_they() {
+fn three_leaks_beside_two_caches_and_churn_are_reported_and_only_they() {
     require_bpf!();
     // The caches are full after a third of the time.
     let run = Run { rounds: 600, every_ms: 12, threads: 0, settle: "0.4", interval: "0.2" };
@@ -103,7 +103,7 @@ fn three_leaks_beside_two_caches_and_churn_are_told_and_only_they() {
 }
 
 #[test]
-fn leaks_are_told_also_where_threads_end_all_the_time() {
+fn leaks_are_reported_also_where_threads_end_all_the_time() {
     require_bpf!();
     let run = Run { rounds: 600, every_ms: 12, threads: 1, settle: "0.4", interval: "0.2" };
     let (text, report, _) = run.watch();
@@ -152,7 +152,7 @@ fn what_takes_the_place_of_old_objects_of_the_c_librarys_is_not_called_a_leak() 
 }
 
 #[test]
-fn what_the_c_library_allocates_and_nobody_closes_is_a_leak_of_whoever_calls_it() {
+fn what_the_c_library_allocates_and_nobody_closes_is_a_leak_of_its_caller() {
     require_bpf!();
     let (text, report) = of_what_the_library_allocates("keep 600 12");
     let leaking = of_kind(&report, "leaking");
@@ -240,7 +240,7 @@ fn verdicts_on_labelled_programs_are_precise_and_complete() {
 }
 
 #[test]
-fn in_two_minutes_the_rates_of_leaks_are_told_within_five_per_cent() {
+fn in_two_minutes_the_rates_of_leaks_are_reported_within_five_per_cent() {
     require_bpf!();
     require_time!("takes two minutes (--long)");
     let run = Run { rounds: 1250, every_ms: 100, threads: 0, settle: "15", interval: "5" };

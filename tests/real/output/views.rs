@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use nix::sys::signal::Signal;
 
-use crate::support::books::{assert_nothing_lost, losses};
-use crate::support::ledger::{Ledger, reported_and_booked};
+use crate::support::accounts::{assert_nothing_lost, losses};
+use crate::support::ledger::{Ledger, reported_and_recorded};
 use crate::support::privilege::require_bpf;
 
 #[test]
 fn combined_sums_are_exact() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("storm", &["-C", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("storm", &["-C", "--format", "json"]);
 
     assert_nothing_lost(&report);
-    booked.assert_reported(&report);
+    recorded.assert_reported(&report);
     assert!(report.stacks.iter().all(|stack| (stack.oldest_ms, stack.newest_ms) == (0, 0)));
 }
 
@@ -23,7 +23,7 @@ fn combined_sums_are_exact() {
 fn combined_sums_of_busy_threads_come_back_to_nothing() {
     require_bpf!();
 
-    let (report, _) = reported_and_booked("churn", &["-C", "0.1", "--format", "json"]);
+    let (report, _) = reported_and_recorded("churn", &["-C", "0.1", "--format", "json"]);
 
     assert_nothing_lost(&report);
     assert_eq!((report.live.bytes, report.live.objects), (0, 0));
@@ -35,10 +35,10 @@ fn combined_sums_are_of_what_found_room() {
     require_bpf!();
     let options = ["-C", "--max-live", "1000", "--format", "json"];
 
-    let (report, booked) = reported_and_booked("hundred_thousand", &options);
+    let (report, recorded) = reported_and_recorded("hundred_thousand", &options);
 
-    assert_eq!(report.live.objects + report.lost["live_table_full"], booked.live().objects);
-    assert_eq!(report.live.bytes + report.lost["live_table_full_bytes"], booked.live().bytes);
+    assert_eq!(report.live.objects + report.lost["live_table_full"], recorded.live().objects);
+    assert_eq!(report.live.bytes + report.lost["live_table_full_bytes"], recorded.live().bytes);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn combined_sums_begin_anew_at_exec() {
 fn blocks_are_listed_one_by_one() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("calloc", &["-a", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("calloc", &["-a", "--format", "json"]);
 
     let stacks = report.stacks.iter().filter(|stack| stack.live.objects > 0);
     for stack in stacks {
@@ -70,7 +70,7 @@ fn blocks_are_listed_one_by_one() {
         assert_eq!(oldest, Some(stack.oldest_ms));
         assert!(blocks.iter().all(|block| block.address.starts_with("0x")));
     }
-    booked.assert_reported(&report);
+    recorded.assert_reported(&report);
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn as_many_blocks_are_listed_as_somebody_reads_and_the_others_are_counted() {
 fn nothing_is_as_old_as_an_hour() {
     require_bpf!();
 
-    let (report, booked) = reported_and_booked("malloc", &["-o", "3600000", "--format", "json"]);
+    let (report, recorded) = reported_and_recorded("malloc", &["-o", "3600000", "--format", "json"]);
 
     assert_eq!((report.older_ms, report.live.objects), (Some(3_600_000), 0));
-    assert_eq!(report.allocated, booked.allocated());
+    assert_eq!(report.allocated, recorded.allocated());
 }
 
 /// Sums of a trace: live blocks by address, bytes and objects allocated.
@@ -114,7 +114,7 @@ fn replay(text: &str) -> (BTreeMap<String, u64>, u64, u64) {
 }
 
 #[test]
-fn a_trace_tells_of_every_allocation_and_free() {
+fn a_trace_reports_every_allocation_and_free() {
     require_bpf!();
     let mut ledger = Ledger::start();
 
@@ -124,13 +124,13 @@ fn a_trace_tells_of_every_allocation_and_free() {
     }
     let ended = jjleak.interrupt().assert_done();
 
-    let (report, booked) = (ended.report(), ledger.books());
+    let (report, recorded) = (ended.report(), ledger.accounts());
     assert_nothing_lost(&report);
     let (live, bytes, objects) = replay(&ended.stdout);
-    assert_eq!((bytes, objects), (booked.allocated().bytes, booked.allocated().objects));
-    assert_eq!((live.values().sum(), live.len() as u64), (booked.live().bytes, booked.live().objects));
+    assert_eq!((bytes, objects), (recorded.allocated().bytes, recorded.allocated().objects));
+    assert_eq!((live.values().sum(), live.len() as u64), (recorded.live().bytes, recorded.live().objects));
     assert_eq!(ended.reports().len(), 1, "a trace has a report at its end only");
-    booked.assert_reported(&report);
+    recorded.assert_reported(&report);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_trace_that_cannot_keep_up_says_how_much_it_lost_and_the_figures_stay_exact(
     let (_, _, told) = replay(&ended.stdout);
     assert_eq!(losses(&report).keys().copied().collect::<Vec<_>>(), ["trace_lost"]);
     assert_eq!(told + report.lost["trace_lost"], 100_000);
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
 }
 
 #[test]
@@ -162,5 +162,5 @@ fn growth_is_what_came_since_the_report_before() {
     let reports = jjleak.interrupt().assert_done().reports();
 
     let grown: i64 = reports.iter().flat_map(|report| &report.stacks).map(|stack| stack.growth_bytes).sum();
-    assert_eq!(grown.cast_unsigned(), ledger.books().live().bytes);
+    assert_eq!(grown.cast_unsigned(), ledger.accounts().live().bytes);
 }

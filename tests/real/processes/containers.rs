@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::accounts::{Accounts, assert_nothing_lost, losses};
 use crate::support::bounded::{LONG, until};
 use crate::support::compile;
 use crate::support::daemon::Place;
@@ -98,7 +98,7 @@ fn is_exact(mut container: Container) {
     ledger.set_up("ending_threads");
     let jjleak = ledger.attach(&["--format", "json"]);
     ledger.run("ending_threads");
-    let booked = ledger.books();
+    let recorded = ledger.accounts();
     let report = jjleak.interrupt().assert_done().report();
 
     assert_nothing_lost(&report);
@@ -106,7 +106,7 @@ fn is_exact(mut container: Container) {
     // The program's accounting excludes the C library's own frees at the end of a thread.
     assert!(report.unknown_frees > 0);
     assert_eq!(report.notes["freed_by_c_library"], report.unknown_frees);
-    assert_eq!(Books { unknown_frees: 0, ..Books::of(&report) }, booked);
+    assert_eq!(Accounts { unknown_frees: 0, ..Accounts::of(&report) }, recorded);
 }
 
 /// `--mmap`.
@@ -116,7 +116,7 @@ fn is_exact_with_mappings(mut container: Container) {
     let jjleak = ledger.attach(&options);
     ledger.run("map");
     let report = jjleak.interrupt().assert_done().report();
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -128,9 +128,9 @@ fn is_exact_with_mappings_after_exec(mut container: Container) {
     ledger.run("map");
     let report = jjleak.interrupt().assert_done().report();
     // The loader also maps memory before the new program starts its accounting.
-    let mut counted = Books::of(&report);
+    let mut counted = Accounts::of(&report);
     counted.sites.retain(|site, _| site.starts_with("site_"));
-    assert_eq!(counted, ledger.books());
+    assert_eq!(counted, ledger.accounts());
     assert_eq!(report.notes["exec"], 1);
     assert_nothing_lost(&report);
 }
@@ -140,12 +140,12 @@ fn children_are_followed(mut container: Container) {
     let mut ledger = container.start();
     let jjleak = ledger.attach(&["--follow", "--format", "json"]);
     ledger.run("malloc");
-    let of_parent = ledger.books();
+    let of_parent = ledger.accounts();
     ledger.fork();
     ledger.exec();
     ledger.run("calloc");
     fs::remove_file(container.root.path().join("ledger")).unwrap();
-    let of_child = ledger.books();
+    let of_child = ledger.accounts();
     ledger.end_child();
     let parent = ledger.pid();
     let ended = jjleak.interrupt().assert_done();
@@ -160,7 +160,7 @@ fn children_are_followed(mut container: Container) {
 fn is_found_by_name(mut container: Container) {
     let mut ledger = container.start();
     let jjleak = Jjleak::attached(["--name", "^ledger$", "--format", "json"]);
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
     let mut second = container.start();
     second.run("calloc");
@@ -168,7 +168,7 @@ fn is_found_by_name(mut container: Container) {
 
     for ledger in [&mut ledger, &mut second] {
         let report = ended.report_on(ledger.pid());
-        ledger.books().assert_reported(&report);
+        ledger.accounts().assert_reported(&report);
         assert!(report.process.container_pid.is_some());
     }
 }
@@ -187,17 +187,17 @@ fn is_profiled_by_the_daemon(mut container: Container) {
     assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
     // Counting has begun when there is a first profile.
     until(LONG, "a profile", || !daemon.profiles().is_empty());
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
-    let booked = ledger.books();
+    let recorded = ledger.accounts();
     daemon.end();
 
     let last = place.kept().pop().expect("a profile");
     let report = Ended::of(["report", "--format", "json", last.to_str().unwrap()]).assert_done().report();
     assert_eq!(report.process.pid, ledger.pid());
-    let mut counted = Books::of(&report);
+    let mut counted = Accounts::of(&report);
     counted.sites.retain(|site, _| site.starts_with("site_"));
-    assert_eq!(counted.sites, booked.sites);
+    assert_eq!(counted.sites, recorded.sites);
     assert_nothing_lost(&report);
 }
 
@@ -269,14 +269,14 @@ fn system_wide_has_processes_of_containers() {
     let mut ledger = container.start();
 
     let jjleak = Jjleak::attached(["--system-wide", "--max-processes", "1024", "--format", "json"]);
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
     let mut second = container.start();
     second.run("calloc");
     let ended = jjleak.interrupt().assert_done();
 
     for ledger in [&mut ledger, &mut second] {
-        ledger.books().assert_reported(&ended.report_on(ledger.pid()));
+        ledger.accounts().assert_reported(&ended.report_on(ledger.pid()));
     }
 }
 

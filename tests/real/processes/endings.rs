@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::jjleak::Jjleak;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
@@ -29,7 +29,7 @@ fn count_ends_the_run_and_every_interval_has_its_report() {
 
     let reports = ended.reports();
     assert_eq!(reports.len(), 3);
-    ledger.books().assert_reported(&reports[2]);
+    ledger.accounts().assert_reported(&reports[2]);
     assert_nothing_lost(&reports[2]);
     assert_eq!((reports[2].schema, reports[2].process.pid), (1, ledger.pid()));
     assert_eq!((&*reports[2].process.comm, &*reports[2].process.kind), ("ledger", "native"));
@@ -48,7 +48,7 @@ fn a_signal_brings_the_final_report_and_the_files() {
         jjleak.signal(signal);
         let ended = jjleak.end().assert_done();
 
-        ledger.books().assert_reported(&ended.report());
+        ledger.accounts().assert_reported(&ended.report());
         assert_eq!(ended.files(), [format!("jjleak-{}.svg", ledger.pid())], "{signal}");
         before.assert_unchanged(&mut ledger);
     }
@@ -114,11 +114,11 @@ fn a_target_that_exits_gets_its_final_report_with_names() {
 
     let jjleak = ledger.attach(&[NO_INTERVAL, "--format", "json"]);
     ledger.run("storm");
-    let books = ledger.books();
+    let accounts = ledger.accounts();
     ledger.exit(3);
     let report = jjleak.end().assert_done().report();
 
-    books.assert_reported(&report);
+    accounts.assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -129,11 +129,11 @@ fn a_target_that_is_killed_gets_its_final_report_with_names() {
 
     let jjleak = ledger.attach(&[NO_INTERVAL, "--format", "json"]);
     ledger.run("storm");
-    let books = ledger.books();
+    let accounts = ledger.accounts();
     ledger.kill();
     let report = jjleak.end().assert_done().report();
 
-    books.assert_reported(&report);
+    accounts.assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -174,13 +174,13 @@ fn a_target_can_be_profiled_again() {
     let first = ledger.attach(&["--format", "json"]);
     ledger.run("hoard");
     let first = first.interrupt().assert_done().report();
-    ledger.books().assert_reported(&first);
+    ledger.accounts().assert_reported(&first);
 
     // The second run does not know what the first has counted.
     let second = ledger.attach(&["--format", "json"]);
     ledger.run("free_earlier");
     let second = second.interrupt().assert_done().report();
-    ledger.books().assert_reported(&second);
+    ledger.accounts().assert_reported(&second);
     assert_eq!(second.unknown_frees, 5);
 }
 
@@ -195,7 +195,7 @@ fn two_jjleaks_on_one_target_count_the_same() {
 
     for jjleak in [first, second] {
         let report = jjleak.interrupt().assert_done().report();
-        ledger.books().assert_reported(&report);
+        ledger.accounts().assert_reported(&report);
         assert_nothing_lost(&report);
     }
 }
@@ -213,7 +213,7 @@ fn strict_passes_when_nothing_is_lost_and_fails_when_something_is() {
         let ended = jjleak.interrupt();
 
         assert_eq!(ended.status.code(), Some(code), "{scenario}: {:#?}", ended.stderr);
-        ledger.books().assert_reported(&ended.report());
+        ledger.accounts().assert_reported(&ended.report());
     }
 }
 

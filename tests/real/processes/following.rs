@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use jjleak::render::json::Document;
 
-use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::accounts::{Accounts, assert_nothing_lost, losses};
 use crate::support::bounded::{self, LONG, SOON};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
@@ -17,29 +17,29 @@ use crate::support::privilege::require_bpf;
 use crate::support::process::Process;
 
 /// The report must equal the accounting of a forked child: its frees of the parent's blocks count as inherited.
-fn assert_reported_of_child(books: &Books, report: &Document) {
-    let of_child = Books { unknown_frees: 0, ..books.clone() };
+fn assert_reported_of_child(accounts: &Accounts, report: &Document) {
+    let of_child = Accounts { unknown_frees: 0, ..accounts.clone() };
     of_child.assert_reported(report);
-    assert_eq!(report.notes["inherited_free"], books.unknown_frees);
+    assert_eq!(report.notes["inherited_free"], accounts.unknown_frees);
     assert_nothing_lost(report);
 }
 
 #[test]
-fn processes_that_are_named_together_have_books_of_their_own() {
+fn processes_that_are_named_together_have_their_own_accounting() {
     require_bpf!();
     let (mut one, mut other) = (Ledger::start(), Ledger::start());
     let (first, second) = (one.pid(), other.pid());
 
     let jjleak =
         Jjleak::attached(["-p", &first.to_string(), "-p", &second.to_string(), "--format", "json,svg"]);
-    one.open_books();
-    other.open_books();
+    one.open_accounts();
+    other.open_accounts();
     one.run("malloc");
     other.run("calloc");
-    let (of_one, of_other) = (one.books(), other.books());
+    let (of_one, of_other) = (one.accounts(), other.accounts());
     one.exit(0);
     other.run("calloc");
-    let of_other_later = other.books();
+    let of_other_later = other.accounts();
     let ended = jjleak.interrupt().assert_done();
 
     of_one.assert_reported(&ended.report_on(first));
@@ -54,19 +54,19 @@ fn processes_that_are_named_together_have_books_of_their_own() {
 }
 
 #[test]
-fn a_followed_child_has_books_of_its_own_and_knows_what_it_inherited() {
+fn a_followed_child_has_its_own_accounting_and_knows_what_it_inherited() {
     require_bpf!();
     let mut ledger = Ledger::start();
     ledger.set_up("free_earlier");
 
     let jjleak = ledger.attach(&["--follow", "--format", "json"]);
     ledger.run("malloc");
-    let of_parent = ledger.books();
+    let of_parent = ledger.accounts();
     let child = ledger.fork();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("free_earlier");
     ledger.run("calloc");
-    let of_child = ledger.books();
+    let of_child = ledger.accounts();
     ledger.end_child();
     let parent = ledger.pid();
     let ended = jjleak.interrupt().assert_done();
@@ -78,7 +78,7 @@ fn a_followed_child_has_books_of_its_own_and_knows_what_it_inherited() {
 }
 
 #[test]
-fn a_child_of_a_process_that_has_been_watched_for_long_is_looked_at_closely_from_its_beginning() {
+fn a_child_of_a_process_that_has_been_watched_for_long_is_observed_closely_from_its_beginning() {
     require_bpf!();
     let mut ledger = Ledger::start();
     let (reader, writer) = std::io::pipe().unwrap();
@@ -107,13 +107,13 @@ fn children_of_children_and_the_programs_they_run_are_followed() {
 
     let jjleak = ledger.attach(&["--follow", "--format", "json"]);
     let child = ledger.fork();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
-    let of_child = ledger.books();
+    let of_child = ledger.accounts();
     let grandchild = ledger.fork();
     ledger.exec();
     ledger.run("calloc");
-    let of_grandchild = ledger.books();
+    let of_grandchild = ledger.accounts();
     ledger.end_child();
     ledger.end_child();
     let ended = jjleak.interrupt().assert_done();
@@ -139,10 +139,10 @@ fn of_children_that_end_text_has_a_line_each_and_their_reports_at_the_end() {
     let mut lines = Vec::new();
     for scenario in ["malloc", "calloc", "nothing"] {
         let child = ledger.fork();
-        ledger.open_books();
+        ledger.open_accounts();
         if scenario != "nothing" {
             ledger.run(scenario);
-            let live = ledger.books().live();
+            let live = ledger.accounts().live();
             let (bytes, objects) = (live.bytes, live.objects);
             lines.push((child, format!("{bytes} bytes lived in {objects} objects")));
         }
@@ -164,7 +164,7 @@ fn of_children_that_end_text_has_a_line_each_and_their_reports_at_the_end() {
 }
 
 #[test]
-fn a_child_that_shares_memory_is_booked_where_its_heap_is_also_when_it_is_followed() {
+fn a_child_that_shares_memory_is_accounted_where_its_heap_is_also_when_it_is_followed() {
     require_bpf!();
     let mut ledger = Ledger::start();
 
@@ -173,7 +173,7 @@ fn a_child_that_shares_memory_is_booked_where_its_heap_is_also_when_it_is_follow
     ledger.run("vfork");
     let report = jjleak.interrupt().assert_done().report_on(ledger.pid());
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -189,9 +189,9 @@ fn a_command_and_its_children_are_followed_from_their_first_allocation_to_their_
     let early_ones: Vec<_> =
         ended.reports().into_iter().filter(|report| report.process.comm == "early").collect();
     assert_eq!(early_ones.len(), 2, "{:#?}", ended.stderr);
-    let books = Books::parse(ended.stdout.lines());
+    let accounts = Accounts::parse(ended.stdout.lines());
     for report in early_ones {
-        assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+        assert_eq!((report.live, report.allocated), (accounts.live(), accounts.allocated()));
         assert_nothing_lost(&report);
     }
 }
@@ -203,7 +203,7 @@ fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_
     let mut earlier = Ledger::start_named(folder.path(), "jjleak-wanted");
 
     let jjleak = Jjleak::attached(["--name", "/jjleak-wanted$", "--format", "json"]);
-    earlier.open_books();
+    earlier.open_accounts();
     earlier.run("malloc");
     let mut later = Ledger::start_named(folder.path(), "jjleak-wanted");
     later.run("calloc");
@@ -211,8 +211,8 @@ fn a_process_that_begins_later_is_counted_from_its_first_allocation_if_its_name_
     unwanted.run("malloc");
     let ended = jjleak.interrupt().assert_done();
 
-    earlier.books().assert_reported(&ended.report_on(earlier.pid()));
-    later.books().assert_reported(&ended.report_on(later.pid()));
+    earlier.accounts().assert_reported(&ended.report_on(earlier.pid()));
+    later.accounts().assert_reported(&ended.report_on(later.pid()));
     assert!(ended.reports().iter().all(|report| report.process.pid != unwanted.pid()));
 }
 
@@ -272,7 +272,7 @@ fn the_first_process_that_matches_is_counted_from_its_first_allocation_and_no_ot
     let ended = jjleak.interrupt().assert_done();
 
     let report = ended.report_on(first.pid());
-    first.books().assert_reported(&report);
+    first.accounts().assert_reported(&report);
     let mut lost = losses(&report);
     // For unrelated processes of the host: on a busy one, they can start faster than they are released.
     lost.remove("process_table_full");

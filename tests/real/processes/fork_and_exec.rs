@@ -4,29 +4,29 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::accounts::{Accounts, assert_nothing_lost, losses};
 use crate::support::bounded::{self, SOON};
 use crate::support::compile::{self, Wrapper};
-use crate::support::ledger::{Ledger, assert_exact, reported_and_booked};
+use crate::support::ledger::{Ledger, assert_exact, reported_and_recorded};
 use crate::support::privilege::{require_bpf, require_library};
 use crate::support::probes::{self, Text};
 
 #[test]
-fn a_forked_child_leaves_the_books_alone() {
+fn a_forked_child_does_not_change_the_accounting() {
     require_bpf!();
     assert_nothing_lost(&assert_exact("fork"));
 }
 
 #[test]
-fn a_child_that_shares_memory_and_runs_another_program_leaves_the_books_alone() {
+fn a_child_that_shares_memory_and_runs_another_program_does_not_change_the_accounting() {
     require_bpf!();
     assert_nothing_lost(&assert_exact("vfork"));
 }
 
 #[test]
-fn a_child_that_shares_memory_is_told_of() {
+fn a_child_that_shares_memory_is_reported() {
     require_bpf!();
-    let report = reported_and_booked("vfork_allocating", &["--format", "json"]).0;
+    let report = reported_and_recorded("vfork_allocating", &["--format", "json"]).0;
     assert_eq!(report.notes["shared_memory_child"], 1);
 }
 
@@ -50,12 +50,12 @@ fn the_probes_go_out_of_a_forked_child_and_stay_in_its_parent() {
 
     assert_ne!(probed, before);
     assert_eq!(report.notes["fork"], 1);
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
 #[test]
-fn a_new_program_in_the_same_process_has_new_books() {
+fn a_new_program_in_the_same_process_has_its_own_accounting() {
     require_bpf!();
     let mut ledger = Ledger::start();
 
@@ -65,7 +65,7 @@ fn a_new_program_in_the_same_process_has_new_books() {
     ledger.run("calloc");
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -81,12 +81,12 @@ fn a_program_whose_file_was_replaced_is_still_named() {
     ledger.run("malloc");
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
 #[test]
-fn an_allocator_that_is_loaded_later_is_counted_from_when_its_probes_are_there_and_said_to_be_late() {
+fn an_allocator_that_is_loaded_later_is_counted_from_when_its_probes_are_there_and_is_reported_as_late() {
     require_library!("libjemalloc.so.2");
     // The library has thread-local variables that require static TLS.
     let mut command = Command::new(compile::ledger());
@@ -98,9 +98,9 @@ fn an_allocator_that_is_loaded_later_is_counted_from_when_its_probes_are_there_a
     ledger.run("loaded");
     let report = jjleak.interrupt().assert_done().report();
 
-    let books = ledger.books();
-    let loaded = &books.sites["site_loaded"];
-    let mut reported = Books::of(&report);
+    let accounts = ledger.accounts();
+    let loaded = &accounts.sites["site_loaded"];
+    let mut reported = Accounts::of(&report);
     reported.sites.retain(|name, _| name == "site_loaded");
     assert_eq!(loaded.allocated_objects, 100);
     assert_eq!(reported.sites.get("site_loaded"), Some(loaded));
@@ -124,9 +124,9 @@ fn calls_that_a_library_passes_on_count_once_even_before_jjleak_knows_that_the_l
     let report = jjleak.interrupt().assert_done().report();
 
     // The dynamic loader allocates too.
-    let mut counted = Books::of(&report);
+    let mut counted = Accounts::of(&report);
     counted.sites.retain(|site, _| site.starts_with("site_"));
-    assert_eq!(counted, ledger.books());
+    assert_eq!(counted, ledger.accounts());
     assert_eq!(losses(&report).into_keys().collect::<Vec<_>>(), ["late_probes"], "of the first program");
 }
 
@@ -142,6 +142,6 @@ fn a_program_whose_file_was_deleted_is_still_named() {
     ledger.run("malloc");
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::books::{Books, assert_nothing_lost};
+use crate::support::accounts::{Accounts, assert_nothing_lost};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
@@ -15,14 +15,14 @@ use crate::support::privilege::require_bpf;
 /// The report must equal the accounting that the program printed to the same stdout.
 fn assert_exact(ended: &Ended) {
     let report = ended.report();
-    let books = Books::parse(ended.stdout.lines());
-    assert_eq!(books.sites["site_constructor"].live_objects, 100, "what is allocated before main");
-    books.assert_reported(&report);
+    let accounts = Accounts::parse(ended.stdout.lines());
+    assert_eq!(accounts.sites["site_constructor"].live_objects, 100, "what is allocated before main");
+    accounts.assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
 #[test]
-fn a_command_is_counted_from_its_first_allocation_and_its_status_is_told() {
+fn a_command_is_counted_from_its_first_allocation_and_its_status_is_reported() {
     require_bpf!();
     let early = compile::early().to_str().unwrap();
 
@@ -63,7 +63,7 @@ fn a_command_that_becomes_another_program_is_counted_as_that() {
 }
 
 #[test]
-fn a_command_that_becomes_another_program_again_and_again_keeps_the_books_of_the_last() {
+fn a_command_that_becomes_another_program_again_and_again_keeps_the_accounting_of_the_last() {
     require_bpf!();
     // More often than images can be distinguished, in less time than jjleak needs to scan all processes once.
     let script = "[ $0 -gt 0 ] && exec env sh -c \"$1\" $(($0 - 1)) \"$1\"; exec \"$EARLY\" 7";
@@ -74,9 +74,9 @@ fn a_command_that_becomes_another_program_again_and_again_keeps_the_books_of_the
 
     let ended = Jjleak::start(command).end().assert_done();
 
-    let (report, books) = (ended.report(), Books::parse(ended.stdout.lines()));
+    let (report, accounts) = (ended.report(), Accounts::parse(ended.stdout.lines()));
     assert_eq!(report.notes["exec"], 301);
-    assert_eq!((report.live, report.allocated), (books.live(), books.allocated()));
+    assert_eq!((report.live, report.allocated), (accounts.live(), accounts.allocated()));
     assert_nothing_lost(&report);
 }
 
@@ -96,7 +96,7 @@ fn a_command_that_outlives_the_run_goes_on_alone() {
 }
 
 #[test]
-fn a_command_that_is_killed_is_told_from_one_that_ends() {
+fn a_command_that_is_killed_is_distinguished_from_one_that_ends() {
     require_bpf!();
 
     let ended = Ended::of(["--format", "json", "--", "sh", "-c", "kill -KILL $$"]).assert_done();

@@ -6,7 +6,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::jjleak::Jjleak;
 use crate::support::ledger::Ledger;
 use crate::support::privilege::require_bpf;
@@ -30,14 +30,14 @@ fn a_stopped_process_can_be_attached_to_and_stays_stopped() {
     let jjleak = Jjleak::attached(["-p", &ledger.pid().to_string(), "--format", "json"]);
     assert_eq!(state(ledger.pid()), 'T');
     kill(raw(ledger.pid()), Signal::SIGCONT).unwrap();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
     kill(raw(ledger.pid()), Signal::SIGSTOP).unwrap();
     let report = jjleak.interrupt().assert_done().report();
     assert_eq!(state(ledger.pid()), 'T');
     kill(raw(ledger.pid()), Signal::SIGCONT).unwrap();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -51,7 +51,7 @@ fn a_process_that_a_debugger_traces_is_counted_all_the_same() {
     ledger.run("malloc");
     let report = jjleak.interrupt().assert_done().report();
 
-    ledger.books().assert_reported(&report);
+    ledger.accounts().assert_reported(&report);
     assert_nothing_lost(&report);
 }
 
@@ -62,9 +62,9 @@ fn a_pid_that_is_given_again_is_another_process() {
 
     let jjleak = ledger.attach(&["--follow", "--format", "json"]);
     let child = ledger.fork();
-    ledger.open_books();
+    ledger.open_accounts();
     ledger.run("malloc");
-    let of_child = ledger.books();
+    let of_child = ledger.accounts();
     ledger.end_child();
     let mut other = ledger_with_pid(child);
     other.run("calloc");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::books::losses;
+use crate::support::accounts::losses;
 use crate::support::bounded::{self, LONG};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak};
@@ -52,7 +52,7 @@ fn resident(pid: u32) -> u64 {
 /// Waits until only one process is in the tables.
 fn settle(jjleak: u32) -> InUse {
     let mut in_use = InUse::by(jjleak);
-    bounded::until(LONG, "the end of all children's books", || {
+    bounded::until(LONG, "the end of all children's accounts", || {
         in_use = InUse::by(jjleak);
         in_use.processes == 1
     });

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use jjleak::render::json::Document;
 use tempfile::TempDir;
 
-use crate::support::books::{Books, assert_nothing_lost, losses};
+use crate::support::accounts::{Accounts, assert_nothing_lost, losses};
 use crate::support::compile;
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::privilege::require_bpf;
@@ -36,10 +36,10 @@ fn strictly(options: &[&str], command: &[&str]) -> Ended {
 }
 
 /// Fails unless the report equals the program's accounting. The C library also allocates before `main`.
-fn assert_booked(ended: &Ended, report: &Document) {
-    let mut counted = Books::of(report);
+fn assert_recorded(ended: &Ended, report: &Document) {
+    let mut counted = Accounts::of(report);
     counted.sites.retain(|site, _| site.starts_with("site_"));
-    assert_eq!(counted, Books::parse(ended.stdout.lines()));
+    assert_eq!(counted, Accounts::parse(ended.stdout.lines()));
     assert_nothing_lost(report);
 }
 
@@ -60,12 +60,12 @@ fn a_static_program_that_a_wrappers_arguments_name_is_counted_from_its_first_run
 
         let report =
             ended.reports().into_iter().rfind(|report| report.process.comm == "static-early").unwrap();
-        assert_booked(&ended, &report);
+        assert_recorded(&ended, &report);
     }
     let (_folder, program) = unknown_program();
     let script = format!("x=1;exec {}", program.display());
     let ended = strictly(&[], &["sh", "-c", &script]).assert_done();
-    assert_booked(&ended, &ended.report());
+    assert_recorded(&ended, &ended.report());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_static_program_behind_a_script_is_a_loss_with_its_name_and_is_counted_the_n
         // It may have been found while it ran.
         assert!(named.contains_key("unseen_program") || named.contains_key("late_probes"), "{named:?}");
         assert!(report.process.exe.ends_with("static-early"), "{}", report.process.exe);
-        assert_booked(&second, &of_program(&second));
+        assert_recorded(&second, &of_program(&second));
     }
 }
 

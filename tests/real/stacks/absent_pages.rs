@@ -1,6 +1,6 @@
 //! Stacks around a page that is not present at first.
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::require_bpf;

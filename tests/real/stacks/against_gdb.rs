@@ -13,7 +13,7 @@ use jjleak_common::stack::MAX_FRAMES;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::compile::{self, Build};
 use crate::support::jjleak::{Ended, Jjleak, PROGRAM};
 use crate::support::oracle::{self, Allocated, Place, Stack, Stacks, assert_equal, objects_of_size};

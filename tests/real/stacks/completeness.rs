@@ -102,7 +102,7 @@ fn stacks_of_git_are_complete() {
     require_program!("git");
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests");
     let no_repository = ["diff", "--no-index", "--stat", "/dev/null"];
-    let file = format!("{folder}/real/support/books.rs");
+    let file = format!("{folder}/real/support/accounts.rs");
     // Git's exit status is 1 for a difference; only the stacks matter.
     let command: Vec<_> = ["/usr/bin/git"].iter().chain(&no_repository).copied().chain([&*file]).collect();
     assert_complete(&command, 100);

@@ -2,7 +2,7 @@
 
 use jjleak_common::stack::MAX_FRAMES;
 
-use crate::support::books::{assert_nothing_lost, call_site};
+use crate::support::accounts::{assert_nothing_lost, call_site};
 use crate::support::ledger::assert_exact;
 use crate::support::privilege::require_bpf;
 
@@ -33,7 +33,7 @@ fn a_stack_that_is_too_deep_says_so_and_keeps_its_call_site() {
 }
 
 #[test]
-fn stacks_of_the_same_shape_are_told_apart() {
+fn stacks_of_the_same_shape_are_distinguished() {
     require_bpf!();
 
     let report = assert_exact("twins");

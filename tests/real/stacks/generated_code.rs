@@ -74,7 +74,7 @@ fn assert_ends_in_generated_code(stacks: &[&StackDocument]) {
 }
 
 #[test]
-fn stacks_lead_through_generated_code_that_keeps_a_frame_pointer() {
+fn stacks_pass_through_generated_code_that_keeps_a_frame_pointer() {
     require_bpf!();
     let mut program = Generating::start();
     let jjleak = program.attach();
@@ -109,7 +109,7 @@ fn stacks_end_in_generated_code_that_keeps_none_also_where_it_replaces_other() {
 
 /// Data above a thread's stack can look like a frame.
 #[test]
-fn a_frame_pointer_that_leads_away_from_the_threads_stack_is_not_followed() {
+fn a_frame_pointer_that_points_away_from_the_threads_stack_is_not_followed() {
     require_bpf!();
     let mut program = Generating::start();
     let jjleak = program.attach();

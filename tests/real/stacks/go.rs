@@ -6,7 +6,7 @@ use std::process::Command;
 
 use jjleak::render::json::{Document, StackDocument};
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::jjleak::Ended;
 use crate::support::privilege::{is_long, require_bpf};
 

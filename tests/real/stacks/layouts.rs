@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::stacks::against_gdb::{Fixture, LIBRARY_SHAPES, SHAPES, assert_as_in_gdb, assert_shapes};
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jjleak::Ended;
 use crate::support::oracle::Stacks;

@@ -83,7 +83,7 @@ fn callers(report: &Document, bytes: u64) -> Vec<(&str, bool)> {
 }
 
 #[test]
-fn frames_that_tail_calls_took_are_restored_where_there_is_one_way() {
+fn frames_that_tail_calls_took_are_restored_where_there_is_one_path() {
     require_program!("clang");
     for (compiler, flags) in [
         ("cc", &["-g"][..]),

@@ -9,7 +9,7 @@ use jjleak::render::json::{Document, StackDocument};
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, chown, mkfifo};
 
-use crate::support::books::assert_nothing_lost;
+use crate::support::accounts::assert_nothing_lost;
 use crate::support::compile;
 use crate::support::jit::Jit;
 use crate::support::privilege::{require_bpf, require_program, require_time};
@@ -39,7 +39,7 @@ fn symbols(stack: &StackDocument) -> Vec<&str> {
 }
 
 #[test]
-fn generated_code_has_the_names_of_the_perf_map_and_stacks_lead_through_it() {
+fn generated_code_has_the_names_of_the_perf_map_and_stacks_pass_through_it() {
     require_bpf!();
     let mut jit = with_function(jit());
     let jjleak = jit.attach(0);

@@ -41,13 +41,13 @@ pub(crate) fn until(limit: Duration, what: &str, is_so: impl FnMut() -> bool) {
 
 /// The same for callers with their own failure message: returns true if the condition came true.
 pub(crate) fn comes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
     let begin = Instant::now();
     while !is_so() {
         if begin.elapsed() >= limit {
             return false;
         }
-        std::thread::sleep(BETWEEN_LOOKS);
+        std::thread::sleep(POLL_INTERVAL);
     }
     true
 }

@@ -130,8 +130,8 @@ impl Java {
     }
 
     /// Its accounting of leaks since its start.
-    pub(crate) fn books(&mut self) -> Sites {
-        let lines = self.ask("books");
+    pub(crate) fn accounts(&mut self) -> Sites {
+        let lines = self.ask("accounts");
         let site = |line: &String| {
             let words: Vec<_> = line.split(' ').collect();
             let ["site", size, objects, path @ ..] = &words[..] else { panic!("no site: {line}") };

@@ -10,7 +10,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use jjleak::render::json::{Document, ThreadDocument};
 use nix::sys::signal::Signal;
 
-use super::books::{Account, Books};
+use super::accounts::{Account, Accounts};
 use super::bounded::{LONG, SOON};
 use super::compile;
 use super::jjleak::Jjleak;
@@ -93,7 +93,7 @@ impl Ledger {
     pub(crate) fn attach(&mut self, options: &[&str]) -> Jjleak {
         let pid = self.pid().to_string();
         let jjleak = Jjleak::attached(["-p", &pid].iter().chain(options));
-        self.open_books();
+        self.open_accounts();
         jjleak
     }
 
@@ -104,13 +104,13 @@ impl Ledger {
     }
 
     /// The program's accounting.
-    pub(crate) fn books(&mut self) -> Books {
+    pub(crate) fn accounts(&mut self) -> Accounts {
         let lines = self.table("ledger");
-        Books::parse(lines.iter().map(String::as_str))
+        Accounts::parse(lines.iter().map(String::as_str))
     }
 
     /// The accounting of each thread of the scenario `ledgers`.
-    pub(crate) fn thread_books(&mut self) -> BTreeMap<ThreadDocument, Account> {
+    pub(crate) fn thread_accounts(&mut self) -> BTreeMap<ThreadDocument, Account> {
         let lines = self.table("ledgers");
         let parse = |line: &String| {
             let words: Vec<_> = line.split(' ').collect();
@@ -137,7 +137,7 @@ impl Ledger {
     }
 
     /// Resets the accounting.
-    pub(crate) fn open_books(&mut self) {
+    pub(crate) fn open_accounts(&mut self) {
         self.ask("open");
         self.expect_done();
     }
@@ -207,16 +207,16 @@ pub(crate) fn assert_exact(scenario: &str) -> Document {
 
 /// The same with further options.
 pub(crate) fn assert_exact_with(scenario: &str, options: &[&str]) -> Document {
-    let (report, books) = reported_and_booked(scenario, &[&["--format", "json"], options].concat());
-    books.assert_reported(&report);
+    let (report, accounts) = reported_and_recorded(scenario, &[&["--format", "json"], options].concat());
+    accounts.assert_reported(&report);
     report
 }
 
 /// Runs a scenario under jjleak with these options. Returns the last JSON report and the program's accounting.
-pub(crate) fn reported_and_booked(scenario: &str, options: &[&str]) -> (Document, Books) {
+pub(crate) fn reported_and_recorded(scenario: &str, options: &[&str]) -> (Document, Accounts) {
     let mut ledger = Ledger::start();
     ledger.set_up(scenario);
     let jjleak = ledger.attach(options);
     ledger.run(scenario);
-    (jjleak.interrupt().assert_done().report(), ledger.books())
+    (jjleak.interrupt().assert_done().report(), ledger.accounts())
 }

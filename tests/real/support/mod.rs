@@ -1,8 +1,8 @@
 //! Building blocks of the tests on the real kernel: fixtures, a running jjleak, and bounded waits. Every process and folder is
 //! removed with its guard.
 
+pub(crate) mod accounts;
 pub(crate) mod attached;
-pub(crate) mod books;
 pub(crate) mod bounded;
 pub(crate) mod bpf_objects;
 pub(crate) mod browser;
@@ -17,7 +17,6 @@ pub(crate) mod oracle;
 pub(crate) mod privilege;
 pub(crate) mod probes;
 pub(crate) mod process;
-pub(crate) mod random;
 pub(crate) mod return_probes;
 pub(crate) mod shares;
 pub(crate) mod tables;

@@ -24,7 +24,7 @@ const LONGEST_PROFILED: Duration = Duration::from_secs(300);
 /// Memory limit: a CI machine has a little more; jjleak itself should use a hundredth.
 const MOST_MEMORY_KIB: u64 = 12 << 20;
 /// Interval of memory readings, short enough to observe jjleak's peak before it ends.
-const BETWEEN_SCANS: Duration = Duration::from_millis(10);
+const READING_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The library that the counter passes calls on to.
 const C_LIBRARY: &str = "/lib/x86_64-linux-gnu/libc.so.6";
@@ -155,7 +155,7 @@ fn end(
         assert!(begin.elapsed() < limit, "it did not end within {limit:?}: {}", tail(&stderr(output)));
         let now = kib(&status, "VmRSS:").unwrap_or(0);
         assert!(now < MOST_MEMORY_KIB, "jjleak took {} MiB", now >> 10);
-        thread::sleep(BETWEEN_SCANS);
+        thread::sleep(READING_INTERVAL);
     }
 }
 

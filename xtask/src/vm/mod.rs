@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_must_have_its_report() {
+    fn every_path_must_have_its_report() {
         let line = format!("{REPORT} {}\n", report(123_000, "complete").replace('\n', ""));
         assert!(check(&line.repeat(RUNS.len())).is_ok());
         assert!(check(&line).is_err());

@@ -24,7 +24,7 @@ use mimalloc::MIMALLOC;
 pub(super) struct Family {
     /// The name that users know it by.
     pub(super) name: &'static str,
-    told: Told,
+    evidence: Evidence,
     /// Functions with the family's prefix, or with none.
     prefixed: &'static [&'static [Function]],
     /// Functions with names of their own.
@@ -35,7 +35,7 @@ pub(super) struct Family {
 
 /// Evidence that a file contains a family, which determines the prefixes of its functions.
 #[derive(Debug)]
-enum Told {
+enum Evidence {
     /// By any of these symbols, together with a `malloc`; its functions have no prefix.
     Marks(&'static [&'static str]),
     /// By this `malloc` with a prefix. Functions without the prefix belong to the family if `malloc` is the same code.
@@ -112,7 +112,7 @@ pub(super) const UNKNOWN: &str = "an unknown allocator";
 static STANDARD: Family = standard(UNKNOWN, &[]);
 
 const fn standard(name: &'static str, own: &'static [Function]) -> Family {
-    Family { name, told: Told::Marks(&[]), prefixed: &[ZERO_FREES], own, operators: OPERATORS }
+    Family { name, evidence: Evidence::Marks(&[]), prefixed: &[ZERO_FREES], own, operators: OPERATORS }
 }
 
 /// All families, in the order in which they are tried: a function belongs to the first family that claims it; the C library keeps
@@ -120,7 +120,7 @@ const fn standard(name: &'static str, own: &'static [Function]) -> Family {
 pub(super) const FAMILIES: &[Family] = &[
     Family {
         name: "jemalloc",
-        told: Told::AnyPrefix(JEMALLOC_MARKS),
+        evidence: Evidence::AnyPrefix(JEMALLOC_MARKS),
         prefixed: &[ZERO_FREES, JEMALLOC],
         own: &[],
         operators: OPERATORS,
@@ -128,7 +128,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         // gperftools.
         name: "tcmalloc",
-        told: Told::Malloc { name: "tc_malloc", prefix: "tc_" },
+        evidence: Evidence::Malloc { name: "tc_malloc", prefix: "tc_" },
         prefixed: &[ZERO_FREES],
         own: TCMALLOC,
         operators: OPERATORS,
@@ -136,14 +136,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         // Google's newer one, which shares no code with gperftools.
         name: "tcmalloc",
-        told: Told::Malloc { name: "TCMallocInternalMalloc", prefix: "TCMallocInternal" },
+        evidence: Evidence::Malloc { name: "TCMallocInternalMalloc", prefix: "TCMallocInternal" },
         prefixed: &[ZERO_FREES],
         own: GOOGLE_TCMALLOC,
         operators: OPERATORS,
     },
     Family {
         name: "mimalloc",
-        told: Told::Malloc { name: "mi_malloc", prefix: "mi_" },
+        evidence: Evidence::Malloc { name: "mi_malloc", prefix: "mi_" },
         prefixed: &[ZERO_RESIZES],
         own: MIMALLOC,
         operators: OPERATORS,
@@ -151,14 +151,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         name: "musl",
         // The shared library (ldso/dlstart.c), then static programs (src/malloc: mallocng, oldmalloc).
-        told: Told::Marks(&["_dlstart", "__libc_malloc_impl", "__bin_chunk"]),
+        evidence: Evidence::Marks(&["_dlstart", "__libc_malloc_impl", "__bin_chunk"]),
         prefixed: &[ZERO_RESIZES],
         own: &[],
         operators: &[],
     },
     Family {
         name: "glibc",
-        told: Told::Marks(&["__libc_mallopt", "gnu_get_libc_version"]),
+        evidence: Evidence::Marks(&["__libc_mallopt", "gnu_get_libc_version"]),
         prefixed: &[ZERO_FREES],
         own: &[],
         operators: &[],
@@ -176,7 +176,7 @@ pub(super) fn held(image: &Image<'_>) -> Vec<Held> {
         return Vec::new();
     }
     let held = |family: &'static Family| {
-        let prefixes = family.told.prefixes(image);
+        let prefixes = family.evidence.prefixes(image);
         (!prefixes.is_empty()).then_some(Held { family, name: family.name, prefixes })
     };
     let mut held: Vec<_> = FAMILIES.iter().filter_map(held).collect();
@@ -197,20 +197,20 @@ fn has_malloc(image: &Image<'_>) -> bool {
 
 /// All symbol names needed to recognize or probe a family, given the possible prefixes of jemalloc.
 pub(super) fn all_names(jemalloc_prefixes: &[String]) -> Vec<String> {
-    let marks = FAMILIES.iter().flat_map(|family| match &family.told {
-        Told::Marks(marks) => marks,
-        Told::Malloc { name, .. } => slice::from_ref(name),
-        Told::AnyPrefix(_) => &[],
+    let marks = FAMILIES.iter().flat_map(|family| match &family.evidence {
+        Evidence::Marks(marks) => marks,
+        Evidence::Malloc { name, .. } => slice::from_ref(name),
+        Evidence::AnyPrefix(_) => &[],
     });
     let makers = MAKERS.iter().map(|(mark, _)| mark);
     let marks = marks.chain(makers).chain([&DYNAMIC_LINKER]).map(|&name| name.to_owned());
     let standard = Held { family: &ADDRESS_SANITIZER, name: UNKNOWN, prefixes: vec![String::new()] };
     let standard: Vec<_> = standard.functions().flat_map(|(_, names)| names).collect();
     let functions = FAMILIES.iter().flat_map(|family| {
-        let prefixes = match family.told {
-            Told::Marks(_) => vec![String::new()],
-            Told::Malloc { prefix, .. } => vec![String::new(), prefix.to_owned()],
-            Told::AnyPrefix(_) => jemalloc_prefixes.to_vec(),
+        let prefixes = match family.evidence {
+            Evidence::Marks(_) => vec![String::new()],
+            Evidence::Malloc { prefix, .. } => vec![String::new(), prefix.to_owned()],
+            Evidence::AnyPrefix(_) => jemalloc_prefixes.to_vec(),
         };
         let held = Held { family, name: family.name, prefixes };
         let functions = held.functions().flat_map(|(_, names)| names);
@@ -219,13 +219,13 @@ pub(super) fn all_names(jemalloc_prefixes: &[String]) -> Vec<String> {
     marks.chain(standard).chain(functions).collect()
 }
 
-impl Told {
+impl Evidence {
     /// Prefixes of the family's functions in this file; empty if the file does not contain the family.
     fn prefixes(&self, image: &Image<'_>) -> Vec<String> {
         match *self {
             Self::Marks(marks) => {
-                let told = image.defines(MALLOC) && marks.iter().any(|mark| image.defines(mark));
-                if told { vec![String::new()] } else { Vec::new() }
+                let is_here = image.defines(MALLOC) && marks.iter().any(|mark| image.defines(mark));
+                if is_here { vec![String::new()] } else { Vec::new() }
             }
             Self::Malloc { name, prefix } => {
                 let prefixes = [(MALLOC, ""), (name, prefix)];
@@ -269,7 +269,7 @@ pub(super) fn prefixes_behind(namespaces: &[String]) -> Vec<String> {
 impl Held {
     /// Returns true if it is in no family: its functions may be those of a wrapper.
     pub(super) const fn is_unknown(&self) -> bool {
-        matches!(self.family.told, Told::Marks(&[]))
+        matches!(self.family.evidence, Evidence::Marks(&[]))
     }
 
     /// Returns true if functions without a prefix belong to it.
@@ -279,9 +279,9 @@ impl Held {
 
     /// The symbols that identify the family under its prefixes.
     fn marks(&self) -> impl Iterator<Item = String> {
-        let marks = match self.family.told {
-            Told::AnyPrefix(marks) => marks,
-            Told::Marks(_) | Told::Malloc { .. } => &[],
+        let marks = match self.family.evidence {
+            Evidence::AnyPrefix(marks) => marks,
+            Evidence::Marks(_) | Evidence::Malloc { .. } => &[],
         };
         self.prefixes.iter().flat_map(|prefix| marks.iter().map(move |mark| format!("{prefix}{mark}")))
     }

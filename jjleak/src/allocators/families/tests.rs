@@ -39,7 +39,7 @@ fn families(names: &[&'static str]) -> Vec<String> {
 }
 
 #[test]
-fn families_are_told_by_what_they_define() {
+fn families_are_recognized_by_what_they_define() {
     assert_eq!(families(&["malloc", "free", "gnu_get_libc_version"]), ["glibc"]);
     assert_eq!(families(&["malloc", "free", "__libc_mallopt"]), ["glibc"], "a static program");
     assert_eq!(families(&["malloc", "free", "mallocx", "nallocx", MALLCTL]), ["jemalloc"]);

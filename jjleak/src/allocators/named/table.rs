@@ -187,7 +187,7 @@ pointer = 1
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn what_is_wrong_is_reported_with_its_line() {
         let cases = [
             ("[[allocator]", 1, "unclosed"),
             ("", 1, "missing field `allocator`"),
@@ -202,8 +202,8 @@ pointer = 1
             (&POOL.replace("size = 2", "size = 2\nzero_frees = true"), 6, "zero_frees is for"),
         ];
         for (text, line, what) in cases {
-            let told = error(text);
-            assert!(told.0 == line && told.1.contains(what), "{told:?} instead of {line}, {what}");
+            let found = error(text);
+            assert!(found.0 == line && found.1.contains(what), "{found:?} instead of {line}, {what}");
         }
     }
 }

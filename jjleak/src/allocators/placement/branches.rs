@@ -15,32 +15,32 @@ use std::ops::Range;
 pub(super) fn sealed_within(code: &[u8]) -> u64 {
     let mut sealed = code.len() as u64;
     for instruction in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
-        match leads_to(&instruction) {
-            Lead::On | Lead::To(0) => {}
-            Lead::To(target) => sealed = sealed.min(target),
-            Lead::Anywhere => return 0,
+        match target_of(&instruction) {
+            Target::Next | Target::At(0) => {}
+            Target::At(target) => sealed = sealed.min(target),
+            Target::Unknown => return 0,
         }
     }
     sealed
 }
 
-enum Lead {
+enum Target {
     /// The next instruction, or code outside the function.
-    On,
+    Next,
     /// This offset from the entry, among others; "negative" ones wrap around.
-    To(u64),
-    Anywhere,
+    At(u64),
+    Unknown,
 }
 
-fn leads_to(instruction: &Instruction) -> Lead {
+fn target_of(instruction: &Instruction) -> Target {
     if instruction.is_invalid() {
-        return Lead::Anywhere;
+        return Target::Unknown;
     }
     match (instruction.op0_kind(), instruction.flow_control()) {
-        (OpKind::NearBranch64, _) => Lead::To(instruction.near_branch_target()),
-        (OpKind::NearBranch16 | OpKind::NearBranch32, _) => Lead::Anywhere,
-        (_, FlowControl::IndirectBranch) if !instruction.is_ip_rel_memory_operand() => Lead::Anywhere,
-        _ => Lead::On,
+        (OpKind::NearBranch64, _) => Target::At(instruction.near_branch_target()),
+        (OpKind::NearBranch16 | OpKind::NearBranch32, _) => Target::Unknown,
+        (_, FlowControl::IndirectBranch) if !instruction.is_ip_rel_memory_operand() => Target::Unknown,
+        _ => Target::Next,
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analyze::{History, Pace};
@@ -22,27 +23,19 @@ pub(super) struct Block {
     pub(super) count: u64,
 }
 
-/// Deterministic random numbers (`SplitMix64`).
-pub(super) struct Random(u64);
+/// Random numbers, the same for the same seed.
+pub(super) struct Random(Rng);
 
 impl Random {
     pub(super) fn new(seed: u64, name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         (seed, name).hash(&mut hasher);
-        Self(hasher.finish())
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Self(Rng::with_seed(hasher.finish()))
     }
 
     /// Uniform in 0..1.
     pub(super) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.f64()
     }
 
     pub(super) fn within(&mut self, range: Range<f64>) -> f64 {

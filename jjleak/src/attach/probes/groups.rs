@@ -53,8 +53,11 @@ impl Programs {
             (Self::Accounting, Block) => ("block_given", None),
             (Self::Accounting, Entry(Role::AllocateOrThrow) | Size) => ("noted_enter", None),
             (Self::Accounting, Exit) => ("noted_exit", None),
+            #[cfg(feature = "measuring")]
             (Self::Stacks, Entry(Role::Allocate)) => ("stack_enter", Some("bare_return")),
+            #[cfg(feature = "measuring")]
             (Self::KernelStacks, Entry(Role::Allocate)) => ("kernel_stack_enter", Some("bare_return")),
+            #[cfg(feature = "measuring")]
             (Self::Steps(_), Block) => ("step_given", None),
             (Self::Counting, Entry(Role::Free | Role::UnseenFree)) => ("bare_free", None),
             (Self::Counting, Block) => ("bare_given", None),
@@ -85,8 +88,11 @@ impl Programs {
             ],
             Self::Bare => &[NOTHING, "bare_return"],
             Self::Counting => &[NOTHING, "bare_return", "bare_given", "bare_noted", "bare_exit", "bare_free"],
+            #[cfg(feature = "measuring")]
             Self::Stacks => &["stack_enter", NOTHING, "bare_return"],
+            #[cfg(feature = "measuring")]
             Self::Steps(_) => &["step_given", NOTHING, "bare_return"],
+            #[cfg(feature = "measuring")]
             Self::KernelStacks => &["kernel_stack_enter", NOTHING, "bare_return"],
         }
     }

@@ -16,7 +16,7 @@ fn parse(line: &str) -> Result<Args, clap::Error> {
 fn bcc_style_arguments_are_understood() {
     let args = parse("jjleak -p 42 10 3 -T 5 -z 16 -Z 4096").unwrap();
     assert!(matches!(args.subject(), Ok(Subject::Pids(pids)) if pids == [42]));
-    assert_eq!((args.interval, args.count, args.top), (Duration::from_secs(10), Some(3), Some(5)));
+    assert_eq!((args.interval, args.count, args.outputs.top), (Duration::from_secs(10), Some(3), Some(5)));
     assert_eq!(args.size_filter().ok(), Some(SizeFilter { min: 16, max: 4096 }));
 }
 

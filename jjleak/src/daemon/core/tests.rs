@@ -368,11 +368,11 @@ fn alerts_and_the_dashboard_use_existing_metrics_and_every_metric_of_a_process()
     use std::collections::BTreeSet;
     let fixture = Fixture::new();
     let status = crate::push::Status::default();
-    let told = metrics::of_processes(&fixture.shared.core())
+    let text = metrics::of_processes(&fixture.shared.core())
         + &metrics::of_history(&fixture.shared.history())
         + &metrics::of_pushing(&status);
     let there: BTreeSet<_> =
-        told.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let name = regex::Regex::new(r"\b(jjleak|process)_[a-z_]+\b").unwrap();
     let deployed = [
         include_str!("../../../../deploy/prometheus/jjleak.rules.yml"),

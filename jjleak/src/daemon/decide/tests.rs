@@ -17,14 +17,14 @@ fn config() -> Config {
     config
 }
 
-fn at(look: u64) -> Duration {
-    Duration::from_secs(10 * look)
+fn at(index: u64) -> Duration {
+    Duration::from_secs(10 * index)
 }
 
 /// A case after this many scans.
-fn watched(looks: u64, config: &Config, of: impl Fn(u64) -> Sample) -> Case {
+fn watched(count: u64, config: &Config, of: impl Fn(u64) -> Sample) -> Case {
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
-    (0..looks).for_each(|look| case.observe(at(look), of(look), config));
+    (0..count).for_each(|index| case.observe(at(index), of(index), config));
     case
 }
 
@@ -38,11 +38,11 @@ fn reason(case: &Case) -> &'static str {
 
 #[test]
 fn a_growing_process_is_suspected_and_a_steady_one_is_not() {
-    let growing = watched(60, &config(), |look| resident(500 * MIB + look * MIB));
+    let growing = watched(60, &config(), |index| resident(500 * MIB + index * MIB));
     assert_eq!(reason(&growing), "growth");
-    let swinging = watched(600, &config(), |look| resident(500 * MIB + (look * 37 % 64) * MIB));
+    let swinging = watched(600, &config(), |index| resident(500 * MIB + (index * 37 % 64) * MIB));
     assert_eq!(swinging.state(), State::Watching);
-    let slow = watched(60, &config(), |look| resident(500 * MIB + look * 4096));
+    let slow = watched(60, &config(), |index| resident(500 * MIB + index * 4096));
     assert_eq!(slow.state(), State::Watching);
 }
 
@@ -50,15 +50,15 @@ fn a_growing_process_is_suspected_and_a_steady_one_is_not() {
 fn growth_during_warm_up_is_ignored() {
     let mut config = config();
     config.watch.warm_up = Span(at(100));
-    let mut case = watched(100, &config, |look| resident(look * 10 * MIB));
-    (100..200).for_each(|look| case.observe(at(look), resident(1000 * MIB), &config));
+    let mut case = watched(100, &config, |index| resident(index * 10 * MIB));
+    (100..200).for_each(|index| case.observe(at(index), resident(1000 * MIB), &config));
     assert_eq!(case.state(), State::Watching);
 }
 
 #[test]
 fn little_growth_matters_near_a_limit_or_under_memory_pressure() {
     let of = |limit, pressure| {
-        move |look| Sample { resident: 500 * MIB + look * MIB / 10, group: None, limit, pressure }
+        move |index| Sample { resident: 500 * MIB + index * MIB / 10, group: None, limit, pressure }
     };
     assert_eq!(reason(&watched(60, &config(), of(None, None))), "none");
     assert_eq!(reason(&watched(60, &config(), of(limited(100_000 * MIB, 90_000 * MIB), None))), "none");
@@ -72,7 +72,7 @@ fn little_growth_matters_near_a_limit_or_under_memory_pressure() {
 fn a_reason_says_which_limit_is_near() {
     let said = |is_cgroup| {
         let limit = Some(MemoryLimit { is_cgroup, limit: 600 * MIB, available: 10 * MIB });
-        let case = watched(60, &config(), |look| Sample { limit, ..resident(500 * MIB + look * MIB) });
+        let case = watched(60, &config(), |index| Sample { limit, ..resident(500 * MIB + index * MIB) });
         case.state().reason().unwrap().to_string()
     };
     let expected = "it grows, 98 % of its control group's memory limit is used, and the rest lasts ";
@@ -83,12 +83,12 @@ fn a_reason_says_which_limit_is_near() {
 #[test]
 fn growth_that_has_stopped_is_no_longer_a_reason() {
     let config = config();
-    let of = |look: u64| resident(500 * MIB + look.min(60) * MIB);
+    let of = |index: u64| resident(500 * MIB + index.min(60) * MIB);
     let mut case = watched(60, &config, of);
     assert!(case.begin(at(60)).is_some());
     case.end(at(60), true, &config);
     let rest = config.profile.back_off.0.as_secs() / 10;
-    (60..60 + 2 * rest).for_each(|look| case.observe(at(look), of(look), &config));
+    (60..60 + 2 * rest).for_each(|index| case.observe(at(index), of(index), &config));
     assert_eq!(case.state(), State::Watching);
 }
 
@@ -96,10 +96,10 @@ fn growth_that_has_stopped_is_no_longer_a_reason() {
 fn the_warm_up_depends_on_the_age_of_the_process_not_of_the_daemon() {
     let mut config = config();
     config.watch.warm_up = Span(Duration::from_secs(300));
-    let late = |look| at(look) + Duration::from_secs(86_400);
+    let late = |index| at(index) + Duration::from_secs(86_400);
     let after = |started| {
         let mut case = Case::new(late(0), started);
-        (0..25).for_each(|look| case.observe(late(look), resident(500 * MIB + look * 5 * MIB), &config));
+        (0..25).for_each(|index| case.observe(late(index), resident(500 * MIB + index * 5 * MIB), &config));
         reason(&case)
     };
     assert_eq!((after(Duration::ZERO), after(late(0))), ("growth", "none"));
@@ -108,10 +108,10 @@ fn the_warm_up_depends_on_the_age_of_the_process_not_of_the_daemon() {
 #[test]
 fn the_next_daemon_resumes_growth_and_back_offs() {
     let config = config();
-    let resumed = |case: &Case, look| Case::resume(at(look), Duration::ZERO, case.saved(), &config);
+    let resumed = |case: &Case, index| Case::resume(at(index), Duration::ZERO, case.saved(), &config);
     // Each sees half of what it takes to detect growth.
-    let mut case = resumed(&watched(12, &config, |look| resident(500 * MIB + look * 5 * MIB)), 14);
-    (14..26).for_each(|look| case.observe(at(look), resident(500 * MIB + look * 5 * MIB), &config));
+    let mut case = resumed(&watched(12, &config, |index| resident(500 * MIB + index * 5 * MIB)), 14);
+    (14..26).for_each(|index| case.observe(at(index), resident(500 * MIB + index * 5 * MIB), &config));
     assert_eq!(reason(&case), "growth");
     // The back-off ends when it would have ended, and the next one is longer.
     assert_eq!(back_off(&mut case, at(30), true, &config), 30);
@@ -124,7 +124,7 @@ fn the_next_daemon_resumes_growth_and_back_offs() {
 #[test]
 fn a_process_that_was_being_profiled_when_the_daemon_ended_backs_off() {
     let config = config();
-    let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    let mut case = watched(60, &config, |index| resident(500 * MIB + index * MIB));
     assert!(case.begin(at(60)).is_some());
     let mut case = Case::resume(at(70), Duration::ZERO, case.saved(), &config);
     assert_eq!(case.state(), State::BackOff(at(70 + 180)));
@@ -158,7 +158,7 @@ fn unserved_requests_are_saved_and_suspicions_arise_again() {
     assert!(matches!(resumed(&case), State::BackOff(_)));
     case.end(at(10), true, &config);
     assert!(matches!(resumed(&case), State::BackOff(_)));
-    let growing = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    let growing = watched(60, &config, |index| resident(500 * MIB + index * MIB));
     assert_eq!((reason(&growing), resumed(&growing)), ("growth", State::Watching));
 }
 
@@ -173,8 +173,8 @@ fn a_process_is_profiled_on_schedule_without_any_other_reason() {
 }
 
 /// Grows for this many scans.
-fn grow(case: &mut Case, from: u64, looks: u64, config: &Config) {
-    (from..from + looks).for_each(|look| case.observe(at(look), resident(500 * MIB + look * MIB), config));
+fn grow(case: &mut Case, from: u64, count: u64, config: &Config) {
+    (from..from + count).for_each(|index| case.observe(at(index), resident(500 * MIB + index * MIB), config));
 }
 
 /// Minutes of back-off after a profile.
@@ -189,14 +189,14 @@ fn back_off(case: &mut Case, now: Duration, is_profiled: bool, config: &Config) 
 fn the_back_off_doubles_after_each_verdict() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
-    let mut look = 0;
+    let mut index = 0;
     let mut back_offs = Vec::new();
     for _ in 0..8 {
         while !matches!(case.state(), State::Suspected(..)) {
-            grow(&mut case, look, 1, &config);
-            look += 1;
+            grow(&mut case, index, 1, &config);
+            index += 1;
         }
-        back_offs.push(back_off(&mut case, at(look), true, &config));
+        back_offs.push(back_off(&mut case, at(index), true, &config));
     }
     assert_eq!(back_offs, [30, 60, 120, 240, 480, 960, 1440, 1440]);
 }
@@ -206,7 +206,7 @@ fn the_back_off_is_reset_after_a_long_time_without_suspicion() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     case.rounds = 5;
-    (0..8640).for_each(|look| case.observe(at(look), resident(MIB), &config));
+    (0..8640).for_each(|index| case.observe(at(index), resident(MIB), &config));
     assert_eq!(case.rounds, 5);
     case.observe(at(8640), resident(MIB), &config);
     assert_eq!(case.rounds, 0);
@@ -216,11 +216,11 @@ fn the_back_off_is_reset_after_a_long_time_without_suspicion() {
 fn failed_and_requested_profiles_do_not_lengthen_the_back_off() {
     let config = config();
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
-    for look in 0..5 {
-        assert!(case.request(at(look)));
-        assert_eq!(back_off(&mut case, at(look), true, &config), 30);
+    for index in 0..5 {
+        assert!(case.request(at(index)));
+        assert_eq!(back_off(&mut case, at(index), true, &config), 30);
     }
-    let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    let mut case = watched(60, &config, |index| resident(500 * MIB + index * MIB));
     assert_eq!(back_off(&mut case, at(60), false, &config), 30);
     grow(&mut case, 60, 200, &config);
     assert_eq!(back_off(&mut case, at(260), true, &config), 30);
@@ -230,13 +230,13 @@ fn failed_and_requested_profiles_do_not_lengthen_the_back_off() {
 fn an_urgent_limit_or_pressure_ends_a_back_off_after_its_minimum() {
     let config = config();
     let shortest = config.profile.back_off.0.as_secs() / 10;
-    let after = |looks: u64, limit, pressure| {
-        let mut case = watched(60, &config, |look| resident(500 * MIB + look * MIB));
+    let after = |count: u64, limit, pressure| {
+        let mut case = watched(60, &config, |index| resident(500 * MIB + index * MIB));
         case.rounds = 5;
         assert_eq!(back_off(&mut case, at(60), true, &config), 960);
-        for look in 60..60 + looks {
-            let sample = Sample { limit, pressure, ..resident(500 * MIB + look * MIB) };
-            case.observe(at(look), sample, &config);
+        for index in 60..60 + count {
+            let sample = Sample { limit, pressure, ..resident(500 * MIB + index * MIB) };
+            case.observe(at(index), sample, &config);
         }
         reason(&case)
     };
@@ -269,7 +269,7 @@ fn a_process_with_a_hung_profile_is_not_profiled_until_it_ends() {
     let mut case = Case::new(Duration::ZERO, Duration::ZERO);
     assert!(case.request(at(0)) && case.begin(at(0)).is_some());
     case.give_up(at(60));
-    (60..200).for_each(|look| case.observe(at(look), resident(look * 10 * MIB), &config));
+    (60..200).for_each(|index| case.observe(at(index), resident(index * 10 * MIB), &config));
     assert!(!case.request(at(200)));
     assert_eq!(case.state(), State::Stuck(at(60)));
     case.end(at(200), true, &config);
@@ -278,7 +278,7 @@ fn a_process_with_a_hung_profile_is_not_profiled_until_it_ends() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Look(u64),
+    Observe(u64),
     Request,
     Begin,
     GiveUp,
@@ -287,7 +287,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0u64..1 << 40).prop_map(Step::Look),
+        4 => (0u64..1 << 40).prop_map(Step::Observe),
         1 => Just(Step::Request),
         1 => Just(Step::Begin),
         1 => Just(Step::GiveUp),
@@ -307,7 +307,7 @@ proptest! {
             now += Duration::from_secs(seconds);
             let before = case.state();
             match step {
-                Step::Look(bytes) => case.observe(now, resident(bytes), &config),
+                Step::Observe(bytes) => case.observe(now, resident(bytes), &config),
                 Step::Request => {
                     let taken = case.request(now);
                     prop_assert_eq!(taken, !before.has_probes());

@@ -161,24 +161,24 @@ mod tests {
     use super::*;
 
     /// History of a value over scans ten seconds apart.
-    fn trend(looks: u64, of: impl Fn(u64) -> u64) -> MemoryTrend {
+    fn trend(count: u64, of: impl Fn(u64) -> u64) -> MemoryTrend {
         let mut trend = MemoryTrend::default();
-        (0..looks).for_each(|look| trend.record(Duration::from_secs(10 * look), of(look)));
+        (0..count).for_each(|index| trend.record(Duration::from_secs(10 * index), of(index)));
         trend
     }
 
     #[test]
     fn slow_growth_beneath_a_daily_swing_shows_at_a_long_scale() {
         let day = 8640;
-        let swing = |look: u64| if look % day < day / 2 { 400 << 20 } else { 0 };
-        let trend = trend(10 * day, |look| (1 << 30) + swing(look) + look * 1000);
+        let swing = |index: u64| if index % day < day / 2 { 400 << 20 } else { 0 };
+        let trend = trend(10 * day, |index| (1 << 30) + swing(index) + index * 1000);
         let seconds: Vec<_> = trend.current().map(|rise| rise.seconds).collect();
         assert!(seconds.iter().any(|seconds| *seconds > 3. * 86_400.), "{seconds:?}");
     }
 
     #[test]
     fn a_steady_value_does_not_rise_and_takes_bounded_space() {
-        let trend = trend(50_000, |look| (1 << 30) + (look % 7) * 4096);
+        let trend = trend(50_000, |index| (1 << 30) + (index % 7) * 4096);
         assert_eq!(trend.current().count(), 0);
         assert!(trend.scales.iter().all(|scale| scale.points.len() <= POINTS));
         assert!(trend.points()[0].0 < 50_000.);
@@ -187,30 +187,30 @@ mod tests {
     #[test]
     fn a_fast_leak_after_a_slow_drift_grows_at_its_own_pace() {
         let day = 8640;
-        let drift = |look: u64| (1 << 30) + look * 1000;
+        let drift = |index: u64| (1 << 30) + index * 1000;
         let slow = trend(10 * day, drift).growth();
         assert!((50. ..200.).contains(&slow), "{slow}");
         let fast =
-            trend(10 * day + 60, |look| drift(look) + look.saturating_sub(10 * day) * (10 << 20)).growth();
+            trend(10 * day + 60, |index| drift(index) + index.saturating_sub(10 * day) * (10 << 20)).growth();
         assert!((0.8e6..1.3e6).contains(&fast), "{fast}");
     }
 
     #[test]
     fn growth_that_has_stopped_is_zero() {
         let hour = 360;
-        let of = |looks| trend(looks, |look| (1 << 30) + look.min(2 * hour) * (1 << 20)).growth();
+        let of = |count| trend(count, |index| (1 << 30) + index.min(2 * hour) * (1 << 20)).growth();
         assert!((0.9e5..1.2e5).contains(&of(2 * hour)), "{}", of(2 * hour));
         assert!(of(3 * hour).abs() < f64::EPSILON);
     }
 
     #[test]
     fn a_restored_history_continues_unchanged() {
-        let of = |look: u64| (1 << 30) + look * 10_000 + look % 7 * 4096;
+        let of = |index: u64| (1 << 30) + index * 10_000 + index % 7 * 4096;
         let whole = trend(5000, of);
         let mut read: MemoryTrend =
             serde_json::from_str(&serde_json::to_string(&trend(3000, of)).unwrap()).unwrap();
         assert_eq!(read, trend(3000, of));
-        (3000..5000).for_each(|look| read.record(Duration::from_secs(10 * look), of(look)));
+        (3000..5000).for_each(|index| read.record(Duration::from_secs(10 * index), of(index)));
         assert_eq!(read, whole);
     }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn growth_is_detected_as_soon_as_there_are_enough_points() {
-        let rises = |looks| trend(looks, |look| (1 << 30) + look * (1 << 20)).current().count();
+        let rises = |count| trend(count, |index| (1 << 30) + index * (1 << 20)).current().count();
         assert_eq!((rises(RISE_POINTS as u64 - 1), rises(RISE_POINTS as u64)), (0, 1));
     }
 }

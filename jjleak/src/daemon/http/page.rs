@@ -309,20 +309,20 @@ mod tests {
         for (began, taken) in [(100, 110), (100, 120), (200, 210)] {
             keep(began, taken);
         }
-        let told: Vec<_> =
+        let rows: Vec<_> =
             series(&history).into_iter().map(|(last, count)| (last.time.as_second(), count)).collect();
-        assert_eq!(told, [(210, 1), (120, 2)]);
+        assert_eq!(rows, [(210, 1), (120, 2)]);
     }
 
     #[test]
     fn a_long_series_lists_the_latest_and_says_that_there_are_more() {
         let profile = sample::profile();
         let entry = Entry::of(Id::of(&profile), &profile, "a test");
-        let told = |count| {
+        let rows = |count| {
             let page = write_series(&vec![entry.clone(); count]).unwrap();
             (page.matches("flame.svg").count(), page.contains("there are more"))
         };
-        assert_eq!([1000, 1001].map(told), [(1000, false), (1000, true)]);
+        assert_eq!([1000, 1001].map(rows), [(1000, false), (1000, true)]);
     }
 
     #[test]

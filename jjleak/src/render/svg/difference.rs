@@ -60,7 +60,7 @@ mod tests {
     use crate::render::{Value, sample};
 
     #[test]
-    fn frames_tell_what_became_of_them_and_the_legend_what_colours_mean() {
+    fn frames_show_what_became_of_them_and_the_legend_what_colours_mean() {
         let before = sample::profile();
         let mut after = before.clone();
         after.stacks[1].live.bytes *= 2;

@@ -164,7 +164,7 @@ mod tests {
     use crate::render::sample;
 
     #[test]
-    fn titles_tell_what_lives_below_a_frame() {
+    fn titles_give_what_lives_below_a_frame() {
         let mut profile = sample::profile();
         profile.stacks = vec![profile.stacks[1].clone(), profile.stacks[1].clone()];
         let tree = FlameTree::of(&profile, false);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_tell_the_lines_that_are_passed() {
+    fn titles_give_the_lines_that_are_passed() {
         let at = |line| Frame { symbol: "f".into(), file: "src/a(b).c".into(), line, ..Frame::default() };
         let mut profile = sample::profile();
         let stack = profile.stacks.remove(1);

@@ -271,7 +271,7 @@ mod tests {
     use crate::processes::{Mapping, ModuleFiles, Pid};
 
     #[test]
-    fn what_is_known_of_a_file_is_not_looked_for_in_it() {
+    fn what_is_known_of_a_file_is_not_searched_for_again() {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());

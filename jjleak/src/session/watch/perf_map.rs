@@ -69,7 +69,7 @@ impl WatchedPerfMap {
     fn refresh(&mut self, process: &Process, urgency: Urgency) -> Outcome {
         let outcome = self.map.update(process, urgency == Urgency::Soon);
         match &outcome {
-            Outcome::Changed => tell(process.pid, &self.map),
+            Outcome::Changed => warn_of_change(process.pid, &self.map),
             Outcome::Refused(why) => {
                 let (pid, path) = (process.pid, PerfMap::path(process));
                 tracing::warn!("{} of process {pid} is not read: {why}", path.display());
@@ -168,7 +168,7 @@ fn is_memory(path: &OsStr) -> bool {
     path.as_encoded_bytes().starts_with(MEMORY_FILE)
 }
 
-fn tell(pid: Pid, map: &PerfMap) {
+fn warn_of_change(pid: Pid, map: &PerfMap) {
     let names = map.names();
     tracing::info!("code of process {pid} is named by its perf map with {} names", names.len());
     if names.bad_lines() > 0 {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_unwinder_has_told_to_be_a_jvms_code_has_no_name_from_a_perf_map() {
+    fn only_what_the_unwinder_has_marked_as_a_jvms_code_has_no_name_from_a_perf_map() {
         let modules = ModuleTable::default();
         let is_jit = |frame| is_jit(frame, &modules);
         // Code of a JVM with an unknown layout, or with one that was not known yet.

@@ -244,7 +244,7 @@ mod tests {
     use crate::processes::{FileId, ModuleFiles};
 
     #[test]
-    fn a_clock_that_is_set_changes_neither_how_long_a_process_was_watched_nor_when_it_was_looked_at() {
+    fn a_clock_that_is_set_changes_neither_how_long_a_process_was_watched_nor_when_it_was_examined() {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
         watched.since_ns = 5_000_000_000;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_an_allocator_is_told_from_one_whose_files_cannot_be_opened() {
+    fn a_process_without_an_allocator_is_distinguished_from_one_whose_files_cannot_be_opened() {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut watched = Watched::new(Process::open(pid).unwrap(), ImageId::first(ProcessSlot(0)));
         let message = watched.has_no_allocator(&AllocatorChoice::default()).to_string();

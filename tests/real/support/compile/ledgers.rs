@@ -103,7 +103,7 @@ const CPLUSPLUS: &[&str] = &["-DCPLUSPLUS", "-fsized-deallocation"];
 
 /// The ledger program's source files.
 const LEDGER: [&str; 18] = [
-    "books",
+    "accounts",
     "sites",
     "calls",
     "crowds",

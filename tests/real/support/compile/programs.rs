@@ -15,14 +15,14 @@ pub(crate) fn exhaustion() -> &'static Path {
 /// The program that allocates before `main`, prints its accounting, and ends.
 pub(crate) fn early() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
+    let units = ["early.c", "ledger/accounts.c", "ledger/sites.c"].map(str::to_owned);
     PATH.get_or_init(|| compile("early", &units, BOOKKEEPING))
 }
 
 /// The same without shared libraries.
 pub(crate) fn static_early() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let units = ["early.c", "ledger/books.c", "ledger/sites.c"].map(str::to_owned);
+    let units = ["early.c", "ledger/accounts.c", "ledger/sites.c"].map(str::to_owned);
     let flags = [BOOKKEEPING, &["-static"]].concat();
     PATH.get_or_init(|| compile("static-early", &units, &flags))
 }

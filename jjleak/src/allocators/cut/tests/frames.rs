@@ -61,7 +61,7 @@ fn an_address_of_the_frame_in_memory_is_known_to_all() {
 }
 
 #[test]
-fn a_frame_pointer_on_one_way_only_may_be_written_by_on_both() {
+fn a_frame_pointer_on_one_path_only_may_be_written_by_on_both() {
     let before = [
         0x85, 0xf6, //             test esi,esi
         0x75, 0x05, //             jne on

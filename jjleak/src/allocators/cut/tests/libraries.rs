@@ -28,8 +28,8 @@ fn a_c_library_whose_malloc_allows_a_proof_is_probed_inside_and_no_other() {
             assert_ne!(site.placement.stepping, Stepping::SingleStep);
         }
         let version = ["2.35", "2.36", "2.39", "2.41"].into_iter().find(|version| {
-            let told = format!("GNU C Library (Debian GLIBC {version}");
-            elf.windows(told.len()).any(|window| window == told.as_bytes())
+            let version_text = format!("GNU C Library (Debian GLIBC {version}");
+            elf.windows(version_text.len()).any(|window| window == version_text.as_bytes())
         });
         assert!(
             version.is_none() || inside.iter().any(|(_, site)| site.point == ProbePoint::Block),

@@ -7,6 +7,7 @@ mod arithmetic;
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind, Register};
 
 use super::super::{
@@ -38,24 +39,21 @@ pub(super) enum End {
     Wrong(String),
 }
 
-/// Random number generator (xorshift64*, Vigna 2016).
+/// Random numbers, the same for the same seed.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(super) struct Random(Rng);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(Rng::with_seed(seed))
     }
 
     pub(super) fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.u64(..)
     }
 
     pub(super) fn below(&mut self, limit: usize) -> usize {
-        (self.bits() >> 16) as usize % limit
+        self.0.usize(..limit)
     }
 
     /// A random word, often one that code tests for; never an address on the stack.
@@ -131,7 +129,9 @@ impl<'a> Machine<'a> {
                     _ if self.noted.is_some() => wrong("it is not settled", at),
                     0 if given.is_empty() => End::Exact,
                     block if given == [(block, requested)] => End::Exact,
-                    block => End::Wrong(format!("{requested:#x} bytes at {block:#x}, told was {given:x?}")),
+                    block => {
+                        End::Wrong(format!("{requested:#x} bytes at {block:#x}, reported was {given:x?}"))
+                    }
                 };
             }
             if node.next.is_empty() {

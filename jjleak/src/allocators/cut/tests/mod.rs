@@ -93,7 +93,7 @@ fn a_call_is_noted_where_the_size_is_lost_before_the_block_is_known() {
 }
 
 #[test]
-fn two_probes_on_every_way_are_no_better_than_entry_and_return() {
+fn two_probes_on_every_path_are_no_better_than_entry_and_return() {
     let mut code = LOSES_SIZE;
     // Both paths lose it.
     code[1..4].copy_from_slice(&[0x31, 0xdb, 0x90]);
@@ -256,7 +256,7 @@ const FAILS_BY_ARGUMENT: [u8; 43] = [
 ];
 
 #[test]
-fn a_call_that_does_not_come_back_with_its_argument_ends_the_way() {
+fn a_call_that_does_not_come_back_with_its_argument_ends_the_path() {
     assert_eq!(read(&find_in_first(31, &FAILS_BY_ARGUMENT, &[]).unwrap()), [(Step::Whole, 12, RBX)]);
     let mut comes_back = FAILS_BY_ARGUMENT;
     comes_back[17] = 2;

@@ -12,7 +12,7 @@ fn find_beside(others: &[u8]) -> Result<Vec<Site>, NoCut> {
 }
 
 #[test]
-fn jumps_and_calls_into_its_middle_from_elsewhere_are_ways_in() {
+fn jumps_and_calls_into_its_middle_from_elsewhere_are_entries() {
     let cases: [(&[u8], &str); 7] = [
         (&[0xe9, 0xf3, 0xff, 0xff, 0xff], "jmp 9"),
         (&[0xe8, 0xf3, 0xff, 0xff, 0xff], "call 9"),
@@ -30,7 +30,7 @@ fn jumps_and_calls_into_its_middle_from_elsewhere_are_ways_in() {
 }
 
 #[test]
-fn a_short_jump_before_it_is_a_way_in() {
+fn a_short_jump_before_it_is_an_entry() {
     let function = KEEPS_SIZE;
     let elf = test_elf::elf(&[&[0xeb, 0x02, 0x90, 0x90][..], &function].concat(), &[]);
     let image = image(&elf);
@@ -72,7 +72,7 @@ fn bytes_in_an_instruction_of_a_known_neighbour_are_no_jump() {
 }
 
 #[test]
-fn an_address_in_its_middle_is_a_way_in() {
+fn an_address_in_its_middle_is_an_entry() {
     let word = |address: u64| {
         let mut others = vec![0x90; 7];
         others.extend(address.to_le_bytes());
@@ -88,7 +88,7 @@ fn an_address_in_its_middle_is_a_way_in() {
 }
 
 #[test]
-fn a_table_of_relative_addresses_is_a_way_in() {
+fn a_table_of_relative_addresses_is_an_entry() {
     // At 17: lea rdx,[rip+24]. At 24: a table of two entries.
     let table = |entries: [i32; 2]| {
         let mut others = vec![0x48, 0x8d, 0x15, 0x00, 0x00, 0x00, 0x00];

@@ -25,16 +25,16 @@ impl Account {
 
 /// Accounts by the name of the function that called the allocator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Books {
+pub(crate) struct Accounts {
     pub(crate) sites: BTreeMap<String, Account>,
     pub(crate) unknown_frees: u64,
 }
 
-impl Books {
+impl Accounts {
     /// Parses the output of a fixture: `site NAME live BYTES OBJECTS allocated BYTES OBJECTS`, `unknown_frees NUMBER`. Other
     /// lines are skipped.
     pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut books = Self::default();
+        let mut accounts = Self::default();
         for line in lines {
             let words: Vec<_> = line.split(' ').collect();
             let number = |index: usize| words[index].parse::<u64>().unwrap();
@@ -46,22 +46,22 @@ impl Books {
                         allocated_bytes: number(6),
                         allocated_objects: number(7),
                     };
-                    books.sites.insert(name.to_owned(), account);
+                    accounts.sites.insert(name.to_owned(), account);
                 }
-                ["unknown_frees", _] => books.unknown_frees = number(1),
+                ["unknown_frees", _] => accounts.unknown_frees = number(1),
                 _ => {}
             }
         }
-        books
+        accounts
     }
 
     /// Reduces a report.
     pub(crate) fn of(report: &Document) -> Self {
-        let mut books = Self { unknown_frees: report.unknown_frees, ..Self::default() };
+        let mut accounts = Self { unknown_frees: report.unknown_frees, ..Self::default() };
         for stack in &report.stacks {
-            books.sites.entry(call_site(stack).to_owned()).or_default().add(stack);
+            accounts.sites.entry(call_site(stack).to_owned()).or_default().add(stack);
         }
-        books
+        accounts
     }
 
     /// Live bytes and objects of all sites.
@@ -84,7 +84,7 @@ impl Books {
 
     /// Fails unless the report has the same figures: by call site, in total, and to the byte.
     pub(crate) fn assert_reported(&self, report: &Document) {
-        assert_eq!(Self::of(report), *self, "the report (left) is not what the program booked (right)");
+        assert_eq!(Self::of(report), *self, "the report (left) is not what the program recorded (right)");
         assert_eq!(report.live, self.live());
         assert_eq!(report.allocated, self.allocated());
     }

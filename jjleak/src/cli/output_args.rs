@@ -1,0 +1,113 @@
+//! Output options of a run, of `top`, and of the commands that show saved profiles.
+
+use std::path::PathBuf;
+
+use clap::builder::Str;
+
+use crate::analyze::{Selection, SortBy};
+use crate::profile::Profile;
+use crate::render::{Contents, Format, Value};
+use crate::reports::OutputPlan;
+
+/// Number of stacks, and of verdicts, in text reports: as many as fit on a screen or two.
+const TOP: usize = 10;
+
+/// Additional help text of `--format`.
+const FORMAT_NOTE: &str = "Text goes to stdout at every interval, and so does json unless --out is given; the other formats \
+    are files written at the end.";
+
+/// Additional help text of `--format` for saved profiles.
+const SAVED_FORMAT_NOTE: &str =
+    "Text goes to stdout, and so does json unless --out is given; the other formats are files.";
+
+/// Output formats, files, and values.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct OutputArgs {
+    /// Number of stacks or verdicts in text reports [default: 10]
+    #[arg(short = 'T', long, value_name = "N")]
+    pub(super) top: Option<usize>,
+
+    #[arg(help = format_help(), long_help = format!("{}\n\n{FORMAT_NOTE}", format_help()))]
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', default_values_t = [Format::Text, Format::Svg])]
+    pub(super) format: Vec<Format>,
+
+    /// Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]
+    #[arg(long, value_name = "PATH")]
+    pub(super) out: Option<PathBuf>,
+
+    /// Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes]
+    #[arg(long, value_name = "VALUES", value_delimiter = ',')]
+    by: Vec<Value>,
+}
+
+impl OutputArgs {
+    /// The outputs; `by` are the default values.
+    pub(super) fn plan(&self, sort: SortBy, contents: Contents, by: Value) -> OutputPlan {
+        let mut options = OutputPlan::options(Selection { sort, top: self.top.unwrap_or(TOP) });
+        options.contents = contents;
+        let by = if self.by.is_empty() { vec![by] } else { self.by.clone() };
+        OutputPlan { formats: self.format.clone(), out: self.out.clone(), by, options }
+    }
+}
+
+/// Contents of text reports.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct TextArgs {
+    /// List the stacks with outstanding allocations in text reports, as bcc's memleak does, instead of verdicts; implied by
+    /// -a, -C, -o, -s, -t, -T, -z, -Z and --sort
+    #[arg(long)]
+    outstanding: bool,
+
+    /// Give verdicts in text reports even with options that list stacks; with --outstanding, give both
+    #[arg(long)]
+    verdicts: bool,
+
+    /// Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age
+    /// (of the oldest live allocation) [default: size]
+    #[arg(long, value_name = "ORDER")]
+    pub(super) sort: Option<SortBy>,
+}
+
+impl TextArgs {
+    /// Contents of text reports. Stacks are listed if an option requests it or, as `lists` says, implies it.
+    pub(super) const fn contents(&self, outputs: &OutputArgs, lists: bool) -> Contents {
+        let outstanding = self.outstanding || lists || outputs.top.is_some() || self.sort.is_some();
+        Contents { verdicts: self.verdicts || !outstanding, outstanding }
+    }
+}
+
+/// Output options of the commands that show saved profiles.
+#[derive(Debug, Clone, clap::Args)]
+#[command(mut_arg("format", |format| {
+    let help = "Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed";
+    format.default_values([Str::from(Format::Text.name())]).help(help).long_help(format!("{help}\n\n{SAVED_FORMAT_NOTE}"))
+}))]
+#[command(mut_arg("out", |out| out.help("Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe \
+    [default: files in this folder: jjleak-PID.*, jjleak.diff.*]")))]
+#[command(mut_arg("by", |by| by.help("Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the \
+    profile has any]")))]
+pub(super) struct SavedOutputArgs {
+    /// Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged
+    #[arg(long)]
+    inverted: bool,
+
+    #[command(flatten)]
+    pub(super) outputs: OutputArgs,
+}
+
+impl SavedOutputArgs {
+    /// The outputs for a profile of which `view` says what part it is.
+    pub(super) fn plan(&self, sort: SortBy, contents: Contents, view: String, shown: &Profile) -> OutputPlan {
+        let live = shown.live();
+        let by = if live.bytes == 0 && live.objects > 0 { Value::Objects } else { Value::Bytes };
+        let mut plan = self.outputs.plan(sort, contents, by);
+        plan.options.inverted = self.inverted;
+        plan.options.view = view;
+        plan
+    }
+}
+
+/// Help text of `--format`.
+fn format_help() -> String {
+    format!("Output formats: {}", Format::names())
+}
