@@ -133,11 +133,12 @@ impl Layout {
     pub(super) fn addend(&self, code: &Part, mapped: &FileParts) -> Option<u64> {
         // A mapping belongs to the segment that it shares most bytes with; with others, it shares only the common page.
         let most = self.segments.iter().map(|segment| segment.shares(code)).max()?;
-        let possible = |segment: &&Segment| {
-            let has_most = most > 0 && segment.shares(code) == most;
-            segment.executable && has_most && (!self.is_fixed || segment.bias(code) == 0)
-        };
+        let possible = |segment: &&Segment| segment.executable && most > 0 && segment.shares(code) == most;
         let mut candidates: Vec<_> = self.segments.iter().filter(possible).collect();
+        // Unless it is a copy that the program has made elsewhere, as V8 does of its builtins.
+        if self.is_fixed && candidates.iter().any(|segment| segment.bias(code) == 0) {
+            candidates.retain(|segment| segment.bias(code) == 0);
+        }
         candidates.sort_by_key(|segment| segment.addend());
         candidates.dedup_by_key(|segment| segment.addend());
         if let [only] = candidates[..] {
@@ -269,6 +270,15 @@ mod tests {
         let fixed = Layout { is_fixed: true, ..layout };
         let at_its_address = part(&segments[1], 0);
         assert_eq!(fixed.addend(&at_its_address, &FileParts::default()), Some(0x1000));
+    }
+
+    /// V8 maps its builtins, which are a part of the executable, once more near the code that it generates.
+    #[test]
+    fn a_copy_of_code_has_the_addresses_of_its_origin() {
+        let segments = [segment(0, 0x40_0000, 0x5000, false), segment(0x5000, 0x40_6000, 0x9000, true)];
+        let fixed = Layout { is_fixed: true, ..layout(&segments) };
+        let copy = Part { begin: 0x7f00_0000_0000, offsets: 0x7000..0x9000, executable: true };
+        assert_eq!(fixed.addend(&copy, &FileParts::default()), Some(0x40_1000));
     }
 
     /// With an executable stack, old kernels make all mappings executable (`READ_IMPLIES_EXEC`) and merge adjacent ones.

@@ -19,6 +19,8 @@ use crate::unwind::GoNames;
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     known: HashMap<Place, Known>,
+    /// Frames without names, for mapped code that is in no segment of its file.
+    unlocated: HashMap<FileVersion, Known>,
     tail_calls: TailCalls,
     /// Addresses after the tail calls between a call and the function that runs, outermost first, in the call's file.
     jumps: HashMap<(Place, Place), Rc<[u64]>>,
@@ -53,6 +55,7 @@ impl Default for NativeSymbols {
         Self {
             symbolizer,
             known: HashMap::new(),
+            unlocated: HashMap::new(),
             tail_calls: TailCalls::default(),
             jumps: HashMap::new(),
             go: HashMap::new(),
@@ -152,15 +155,22 @@ impl NativeSymbols {
     fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &Known {
         let (symbolizer, go) = (&self.symbolizer, &mut self.go);
         let key = Place { file: module.version, offset: place.offset, is_executing };
+        let Some(address) = place.address else {
+            // The same offset can have an address where it is mapped elsewhere.
+            return match self.known.get(&key) {
+                Some(known) => known,
+                None => self
+                    .unlocated
+                    .entry(module.version)
+                    .or_insert_with(|| Known { frames: vec![frame_in(module)], ..Known::default() }),
+            };
+        };
         self.known.entry(key).or_insert_with(|| {
             let base = frame_in(module);
             if !is_executing && signal::is_return(module, place.offset + 1) {
                 let frame = Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base };
                 return Known { frames: vec![frame], ..Known::default() };
             }
-            let Some(address) = place.address else {
-                return Known { frames: vec![base], ..Known::default() };
-            };
             let call = if is_executing { None } else { Call::before(module, place.offset + 1, address + 1) };
             // A fibre's function returns to the first byte of one that has not called it.
             let begins_fibre = |symbol: &Sym<'_>| symbol.addr == address + 1 && symbol.name == FIBRE_ROOT;
@@ -254,5 +264,23 @@ mod tests {
         symbols.set_function(modules.get(id), place.offset, "malloc");
         assert_eq!(symbols.locate(modules.get(id), place, true).frames[0].symbol, "malloc");
         assert_eq!(symbols.locate(modules.get(id), place, false).frames[0].symbol, "");
+    }
+    #[test]
+    fn a_place_that_was_first_seen_without_an_address_gets_its_name_later() {
+        let pid = Pid::new(std::process::id()).unwrap();
+        let mut modules = ModuleTable::default();
+        modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
+        let place = modules.find(getpid_address()).unwrap();
+        let mut symbols = NativeSymbols::default();
+        let module = modules.get(place.module);
+        let mut is_named =
+            |place: Located| symbols.locate(module, place, true).frames[0].symbol.ends_with("getpid");
+        assert!(!is_named(Located { address: None, ..place }));
+        assert!(is_named(place));
+        assert!(is_named(Located { address: None, ..place }));
+    }
+
+    fn getpid_address() -> u64 {
+        nix::libc::getpid as *const () as u64
     }
 }

@@ -1,0 +1,111 @@
+//! Working memory of stack walks, claimed by one walk at a time.
+
+use core::ptr::{addr_of_mut, write_volatile};
+
+use aya_ebpf::{macros::map, maps::PerCpuArray};
+use jjleak_common::{jvm::HEADER_WORDS, stack::StackRecord, unwind::Hint};
+
+use super::{Walk, replay};
+use crate::memory::swap;
+
+/// Number of words of the stack copied at a time: 2 KiB hold a typical stack of 20 frames.
+pub(super) const WINDOW_WORDS: usize = 256;
+
+/// Working memory of a stack walk. Too large for the BPF stack, and needed at entry only, so it is per CPU, not per task. A walk
+/// can be preempted by another task's walk, so each claims a buffer of its own.
+#[repr(C)]
+pub(super) struct Scratch {
+    /// 1 while a walk uses the buffer.
+    claimed: u64,
+    walk: Walk,
+    window: [u64; WINDOW_WORDS],
+    replays: replay::Replays,
+    extents: replay::Extents,
+    /// Header of the current generated code.
+    header: [u32; HEADER_WORDS],
+    /// Report of unknown code to the user side.
+    hint: Hint,
+    /// The frames, preceded by the header that is sent with a new stack.
+    record: StackRecord,
+}
+
+#[map]
+static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(Scratch::PER_CPU, 0);
+
+impl Scratch {
+    /// Buffers per CPU. Preemption nests as deep as there are runnable tasks within a walk of a microsecond; four at once on one
+    /// CPU have not been observed.
+    const PER_CPU: u32 = 4;
+
+    /// A buffer that is not in use; `None` if there is none.
+    #[inline(always)]
+    pub(super) fn claim() -> Option<Claimed> {
+        let mut slot = 0;
+        while slot < Self::PER_CPU {
+            let scratch = SCRATCH.get_ptr_mut(slot)?;
+            // SAFETY: points into a map value.
+            if unsafe { swap(addr_of_mut!((*scratch).claimed), 1) } == 0 {
+                return Some(Claimed(scratch));
+            }
+            slot += 1;
+        }
+        None
+    }
+}
+
+/// A buffer that no other walk uses, from [`Scratch::claim`] to [`Self::release`].
+#[derive(Clone, Copy)]
+pub(super) struct Claimed(*mut Scratch);
+
+/// Parts of the buffer. Each is a part of a map value, which is the current walk's own while it is claimed.
+impl Claimed {
+    /// Gives the buffer back. It must not be used afterwards.
+    #[inline(always)]
+    pub(super) fn release(self) {
+        // SAFETY: as above.
+        unsafe { write_volatile(addr_of_mut!((*self.0).claimed), 0) };
+    }
+
+    #[inline(always)]
+    pub(super) fn walk<'a>(self) -> &'a mut Walk {
+        // SAFETY: as above.
+        unsafe { &mut (*self.0).walk }
+    }
+
+    #[inline(always)]
+    pub(super) fn hint<'a>(self) -> &'a mut Hint {
+        // SAFETY: as above.
+        unsafe { &mut (*self.0).hint }
+    }
+
+    /// The copied words of the stack.
+    #[inline(always)]
+    pub(super) fn window(self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).window) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn header(self) -> *mut u32 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).header) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn extents(self) -> *mut u16 {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).extents) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn replays(self) -> *mut replay::Replay {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).replays) }.cast()
+    }
+
+    #[inline(always)]
+    pub(super) fn record(self) -> *mut StackRecord {
+        // SAFETY: as above.
+        unsafe { addr_of_mut!((*self.0).record) }
+    }
+}
