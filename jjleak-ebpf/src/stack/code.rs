@@ -21,7 +21,7 @@ use jjleak_common::{
     },
 };
 
-use super::{Scratch, Walk};
+use super::{Claimed, Walk};
 use crate::{
     constants::kernel_offset,
     maps::{CODE, HINTS, PROCESSES, PROGRAMS, count},
@@ -44,10 +44,10 @@ const NANOSECONDS: u32 = (1 << 31) - 1;
 /// Finds the mapping at `address` and reports it to the user side. If the rows of its file are known, keeps it for this walk. Fails
 /// with the stack's status if the walk cannot continue.
 #[inline(always)]
-pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Result<(), StackStatus> {
+pub(super) fn look_up(scratch: Claimed, image: ImageId, address: u64) -> Result<(), StackStatus> {
     // SAFETY: `scratch` is a map value that is ours while claimed. The BPF stack is too small: before Linux 6.13, the walk shares
     // it with the program that began the walk.
-    let hint = unsafe { &mut (*scratch).hint };
+    let hint = scratch.hint();
     hint.slot = image.slot().0 as u32;
     hint.image = image.0;
     hint.begin = 0;
@@ -73,13 +73,13 @@ pub(super) fn look_up(scratch: *mut Scratch, image: ImageId, address: u64) -> Re
         let is_generated = hint.end != 0;
         return Err(if is_generated { StackStatus::GeneratedCode } else { StackStatus::NoMapping });
     }
-    // SAFETY: `scratch` is a map value that is ours while claimed, and the index is in bounds.
+    // SAFETY: the index is in bounds.
     let found = unsafe {
-        let walk = &mut (*scratch).walk;
+        let walk = scratch.walk();
         let place = walk.found_count as usize & (MAX_FOUND - 1);
         walk.found_count += 1;
         walk.hash = walk.hash.push(identity);
-        *addr_of_mut!((*scratch).record.found).cast::<u64>().add(place) = identity;
+        *addr_of_mut!((*scratch.record()).found).cast::<u64>().add(place) = identity;
         let found = addr_of_mut!(walk.found).cast::<Mapping>().add(place);
         (*found).layer = layer::FOUND as u32 + place as u32;
         found
@@ -116,9 +116,8 @@ unsafe fn is_in(part: *const CodePart, offset: u64) -> bool {
 
 /// Returns true if an address is on the stack of the walk: in the mapping of the stack pointer, as far as the kernel reports it.
 #[inline(always)]
-pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn is_on_stack(scratch: Claimed, address: u64) -> bool {
+    let walk = scratch.walk();
     if kernel_offset!(vma_file) == 0 {
         return true;
     }
@@ -135,7 +134,7 @@ pub(super) fn is_on_stack(scratch: *mut Scratch, address: u64) -> bool {
         }
     }
     // SAFETY: as above.
-    let walk = unsafe { &(*scratch).walk };
+    let walk = scratch.walk();
     address.wrapping_sub(walk.stack_begin) <= walk.stack_end.wrapping_sub(walk.stack_begin)
 }
 

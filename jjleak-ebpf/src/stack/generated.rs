@@ -15,7 +15,7 @@ use jjleak_common::{
     unwind::{Row, RowKind, SavedFp, layer},
 };
 
-use super::Scratch;
+use super::Claimed;
 use crate::{
     maps::JVMS,
     memory::{read_user, read_user_word},
@@ -73,7 +73,7 @@ struct Blob {
 /// Row for generated code at `address`; `place` is the row of its mapping. In the result, the address field has the frame's layer
 /// and, in the higher half, the higher bits of the compile ID.
 #[inline(always)]
-pub(super) fn row(scratch: *mut Scratch, place: Row, scope: u64, address: u64) -> Result<Row, StackStatus> {
+pub(super) fn row(scratch: Claimed, place: Row, scope: u64, address: u64) -> Result<Row, StackStatus> {
     let slot = (place.offset_bytes() >> 3) as u32;
     let heap = (place.fp_offset_bytes() >> 3) as usize & (MAX_HEAPS - 1);
     let jvm = JVMS.get_ptr(slot).ok_or(StackStatus::NoRow)?;
@@ -127,7 +127,7 @@ fn key(address: u64, scope: u64, block: u64, name: u64) -> u64 {
 /// # Safety
 /// Both point into map values, and the header has been read.
 #[inline(always)]
-unsafe fn rule(scratch: *mut Scratch, jvm: *const CodeCache, kind: u64) -> Row {
+unsafe fn rule(scratch: Claimed, jvm: *const CodeCache, kind: u64) -> Row {
     if kind == kind::INTERPRETER {
         return Row::plain(layer::NO_FILE as u32, RowKind::Interpreter);
     }
@@ -159,10 +159,10 @@ unsafe fn rule(scratch: *mut Scratch, jvm: *const CodeCache, kind: u64) -> Row {
 /// # Safety
 /// All point into map values, and the header has been read.
 #[inline(always)]
-unsafe fn return_as_before(scratch: *mut Scratch, jvm: *const CodeCache, block: u64) {
+unsafe fn return_as_before(scratch: Claimed, jvm: *const CodeCache, block: u64) {
     // SAFETY: as promised by the caller; the scratch is ours while claimed.
     unsafe {
-        let walk = &mut (*scratch).walk;
+        let walk = scratch.walk();
         let returns_to = walk.instruction_pointer;
         let [call, by_handle] = [(*jvm).deopt_handlers[0], (*jvm).deopt_handlers[1]];
         if call == 0 || returns_to != way_out(scratch, jvm, block, call) {
@@ -184,7 +184,7 @@ unsafe fn return_as_before(scratch: *mut Scratch, jvm: *const CodeCache, block: 
 /// # Safety
 /// All point into map values, and the header has been read.
 #[inline(always)]
-unsafe fn way_out(scratch: *mut Scratch, jvm: *const CodeCache, block: u64, place: u32) -> u64 {
+unsafe fn way_out(scratch: Claimed, jvm: *const CodeCache, block: u64, place: u32) -> u64 {
     // SAFETY: as promised by the caller.
     unsafe {
         if (*jvm).is_relative != 0 {
@@ -199,10 +199,9 @@ unsafe fn way_out(scratch: *mut Scratch, jvm: *const CodeCache, block: u64, plac
 /// the stack pointer slightly to align it; then the frame pointer identifies the frame. At the first frame of a virtual thread
 /// (`Continuation.enterSpecial`), the frame pointer is arbitrary, because the frames above were not entered by calls.
 #[inline(always)]
-fn has_frame_pointer(scratch: *mut Scratch, frame_words: u32) -> bool {
+fn has_frame_pointer(scratch: Claimed, frame_words: u32) -> bool {
     const ALIGNMENT: u64 = 16;
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &(*scratch).walk };
+    let walk = scratch.walk();
     let by_size = walk.stack_pointer.wrapping_add((frame_words as u64) << 3);
     let by_frame_pointer = walk.frame_pointer.wrapping_add(ABOVE_FP << 3);
     by_frame_pointer.wrapping_sub(by_size) <= ALIGNMENT
@@ -238,10 +237,10 @@ unsafe fn block_of(heap: *const CodeHeap, address: u64) -> Result<u64, StackStat
 /// # Safety
 /// Both point into map values; the scratch is ours while claimed.
 #[inline(always)]
-unsafe fn has(scratch: *mut Scratch, jvm: *const CodeCache, block: u64, address: u64) -> bool {
+unsafe fn has(scratch: Claimed, jvm: *const CodeCache, block: u64, address: u64) -> bool {
     // SAFETY: as promised by the caller; the sizes are limited to that of the buffer.
     unsafe {
-        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
+        let header = scratch.header().cast::<c_void>();
         let bytes = (*jvm).header_bytes & (MAX_HEADER_BYTES as u32 - 1);
         if bpf_probe_read_user(header, bytes, block as *const c_void) != 0 {
             // A small blob can be at the very end of mapped memory.
@@ -284,9 +283,9 @@ fn kind_of(at: u64) -> Option<u64> {
 /// # Safety
 /// The scratch is ours while claimed.
 #[inline(always)]
-pub(super) unsafe fn int_at(scratch: *mut Scratch, place: u32) -> u32 {
+pub(super) unsafe fn int_at(scratch: Claimed, place: u32) -> u32 {
     // SAFETY: as promised by the caller; the index is in bounds.
-    unsafe { *addr_of!((*scratch).header).cast::<u32>().add(place as usize & (HEADER_WORDS - 1)) }
+    unsafe { *scratch.header().add(place as usize & (HEADER_WORDS - 1)) }
 }
 
 /// An address in the header.
@@ -294,7 +293,7 @@ pub(super) unsafe fn int_at(scratch: *mut Scratch, place: u32) -> u32 {
 /// # Safety
 /// The scratch is ours while claimed.
 #[inline(always)]
-pub(super) unsafe fn address_at(scratch: *mut Scratch, place: u32) -> u64 {
+pub(super) unsafe fn address_at(scratch: Claimed, place: u32) -> u64 {
     // SAFETY: as promised by the caller.
     unsafe { int_at(scratch, place) as u64 | (int_at(scratch, place.wrapping_add(1)) as u64) << 32 }
 }

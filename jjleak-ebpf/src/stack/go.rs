@@ -14,7 +14,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, Walk, replay,
+    Claimed, Walk, replay,
     walk::{self, MAX_FRAME_BYTES, Step},
     window::word,
 };
@@ -27,9 +27,8 @@ const ALIGNMENT: u64 = 16;
 
 /// Continues with the caller's frame, on the caller's stack.
 #[inline(always)]
-pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn switch_stack(scratch: Claimed, row: Row) -> Step {
+    let walk = scratch.walk();
     // Reads from the goroutine are not recorded for replay.
     replay::spoil(walk);
     let switch = row.saved();
@@ -71,9 +70,8 @@ pub(super) fn switch_stack(scratch: *mut Scratch, row: Row) -> Step {
 
 /// Continues on the stack of the goroutine that the thread runs.
 #[inline(always)]
-fn to_running(scratch: *mut Scratch, row: Row) -> Step {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn to_running(scratch: Claimed, row: Row) -> Step {
+    let walk = scratch.walk();
     let Some(thread) = thread_pointer() else { return Err(StackStatus::Unsupported) };
     let goroutine = read_user_word(thread.wrapping_sub(row.go_room_bytes())).ok_or(StackStatus::Fault)?;
     // The scheduler's stack pointer must be this frame's: that confirms the thread and the switch.

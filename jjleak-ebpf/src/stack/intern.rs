@@ -12,7 +12,7 @@ use jjleak_common::{
     stack::{FIRST_ROW, MAX_FRAMES, MAX_PROBES, StackRecord, lost_row},
 };
 
-use super::Scratch;
+use super::Claimed;
 use crate::{
     maps::{FRAMES, STACKS, count, frame_bytes, stack_rows_log2},
     memory::swap_if,
@@ -21,9 +21,8 @@ use crate::{
 
 /// Row of the stack in `scratch`; if the table is full, the process's [`lost_row`], which is counted.
 #[inline(always)]
-pub(crate) fn intern(scratch: *mut Scratch, image: ImageId) -> u32 {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let hash = unsafe { (*scratch).walk.hash.finish((*scratch).walk.status as u8) };
+pub(crate) fn intern(scratch: Claimed, image: ImageId) -> u32 {
+    let hash = scratch.walk().hash.finish(scratch.walk().status as u8);
     let rows_log2 = stack_rows_log2();
     let mask = (1u32 << rows_log2) - 1;
     // The high bits of the hash are best mixed.
@@ -56,23 +55,22 @@ pub(crate) fn intern(scratch: *mut Scratch, image: ImageId) -> u32 {
 /// # Safety
 /// `scratch` is a map value that is ours while claimed.
 #[inline(always)]
-unsafe fn send_frames(scratch: *mut Scratch, hash: u64, row: u32, image: ImageId) {
+unsafe fn send_frames(scratch: Claimed, hash: u64, row: u32, image: ImageId) {
     // SAFETY: as promised by the caller; the slice ends within the record.
     let record = unsafe {
-        let frame_count = (*scratch).walk.frame_count;
+        let frame_count = scratch.walk().frame_count;
         let frame_count = if frame_count > MAX_FRAMES as u64 { MAX_FRAMES as u64 } else { frame_count };
-        let record = addr_of_mut!((*scratch).record);
+        let record = scratch.record();
         (*record).hash = hash;
         (*record).row = row;
         (*record).image = image.0;
         (*record).frame_count = frame_count as u32;
-        (*record).status = (*scratch).walk.status as u32;
-        threads::describe((*scratch).walk.thread, record);
+        (*record).status = scratch.walk().status as u32;
+        threads::describe(scratch.walk().thread, record);
         slice::from_raw_parts(record.cast::<u8>(), StackRecord::HEADER_BYTES + frame_count as usize * 8)
     };
     let waiting = FRAMES.query(BPF_RB_AVAIL_DATA as u64);
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let is_urgent = unsafe { (*scratch).walk.is_java } != 0 || waiting > (frame_bytes() >> 2) as u64;
+    let is_urgent = scratch.walk().is_java != 0 || waiting > (frame_bytes() >> 2) as u64;
     let wakeup = if is_urgent { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     if FRAMES.output::<[u8]>(record, wakeup as u64).is_err() {
         count(image.slot(), Counter::FrameStorageFull);

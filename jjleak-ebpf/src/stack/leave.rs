@@ -3,7 +3,7 @@
 use jjleak_common::stack::{InterpretedFrame, StackStatus};
 
 use super::{
-    Scratch,
+    Claimed,
     walk::{MAX_FRAME_BYTES, Step, push},
     window::word,
 };
@@ -12,12 +12,11 @@ use super::{
 /// rt_sigframe` (arch/x86/include/asm/sigframe.h) without its return address, which begins with `struct ucontext`, with the
 /// registers at offset 40 (arch/x86/include/uapi/asm/sigcontext.h).
 #[inline(always)]
-pub(super) fn signal_frame(scratch: *mut Scratch) -> Step {
+pub(super) fn signal_frame(scratch: Claimed) -> Step {
     const RBP: u64 = 40 + 10 * 8;
     const RSP: u64 = 40 + 15 * 8;
     const RIP: u64 = 40 + 16 * 8;
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+    let walk = scratch.walk();
     let frame = walk.stack_pointer;
     if frame & 7 != 0 {
         return Err(StackStatus::BadFrame);
@@ -46,9 +45,8 @@ pub(super) mod interpreter {
 /// Adds a frame of HotSpot's interpreter and continues with its caller. The frame pointer points to the caller's frame pointer
 /// and the return address.
 #[inline(always)]
-pub(super) fn interpreted_frame(scratch: *mut Scratch) -> Step {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn interpreted_frame(scratch: Claimed) -> Step {
+    let walk = scratch.walk();
     let frame = walk.frame_pointer;
     if frame.wrapping_sub(walk.stack_pointer) >= MAX_FRAME_BYTES {
         return Err(StackStatus::BadFrame);

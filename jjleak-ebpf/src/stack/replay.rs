@@ -8,7 +8,7 @@ use core::ptr::{addr_of, addr_of_mut};
 
 use jjleak_common::{stack::StackStatus, stage::Stage};
 
-use super::{Scratch, WINDOW_WORDS, Walk, window};
+use super::{Claimed, WINDOW_WORDS, Walk, window};
 use crate::{memory::opaque, stages, threads};
 
 /// Number of walks kept in each buffer. A loop has a handful of allocation sites; more would not fit the 32 KiB limit of a
@@ -67,19 +67,19 @@ pub(super) struct Start {
 
 /// Number of bytes of stack that a walk from this start is likely to need; 0 if unknown.
 #[inline(always)]
-pub(super) fn extent(scratch: *const Scratch, site: u64, cfa: u64) -> u64 {
+pub(super) fn extent(scratch: Claimed, site: u64, cfa: u64) -> u64 {
     let place = mix(cfa ^ site) >> (64 - EXTENTS.ilog2());
-    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
-    unsafe { *addr_of!((*scratch).extents).cast::<u16>().add(place as usize & (EXTENTS - 1)) as u64 }
+    // SAFETY: the mask keeps the index in bounds.
+    unsafe { *scratch.extents().add(place as usize & (EXTENTS - 1)) as u64 }
 }
 
 /// Stores the number of bytes for the next walk from this start.
 #[inline(always)]
-fn expect(scratch: *mut Scratch, replay: *const Replay) {
+fn expect(scratch: Claimed, replay: *const Replay) {
     // SAFETY: both are in a map value that is ours while claimed; the mask keeps the index in bounds.
     unsafe {
         let place = mix((*replay).cfa ^ (*replay).site) >> (64 - EXTENTS.ilog2());
-        let extents = addr_of_mut!((*scratch).extents).cast::<u16>();
+        let extents = scratch.extents();
         *extents.add(place as usize & (EXTENTS - 1)) = (*replay).extent as u16;
     }
 }
@@ -92,24 +92,24 @@ fn mix(value: u64) -> u64 {
 /// Row of a kept walk with the same start and the same words. If there is none, the rest of the window is copied, and [`begin`]
 /// records the following walk.
 #[inline(always)]
-pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
+pub(super) fn find(scratch: Claimed, start: &Start) -> Option<u32> {
     let place = mix(start.return_address ^ start.cfa << 5 ^ start.site) >> (64 - WALKS.ilog2());
-    // SAFETY: `scratch` is a map value that is ours while claimed; the place is in bounds.
+    // SAFETY: the place is in bounds.
     unsafe {
-        (*scratch).walk.replay = place;
+        scratch.walk().replay = place;
         let replay = at(scratch);
         let began_alike = (*replay).scope == start.scope
             && (*replay).site == start.site
             && (*replay).cfa == start.cfa
             && (*replay).frame_pointer == start.frame_pointer
-            && (!threads::are_told_apart() || (*replay).thread == (*scratch).walk.thread);
+            && (!threads::are_told_apart() || (*replay).thread == scratch.walk().thread);
         if began_alike {
-            if (*replay).extent > (*scratch).walk.window_bytes {
+            if (*replay).extent > scratch.walk().window_bytes {
                 window::complete(scratch);
                 expect(scratch, replay);
             }
             // The benchmark's program that stops at this stage does not compare the words.
-            if (*replay).extent <= (*scratch).walk.window_bytes
+            if (*replay).extent <= scratch.walk().window_bytes
                 && (stages::end_with(Stage::Words) || reads_the_same(scratch, replay))
             {
                 return Some((*replay).row);
@@ -121,11 +121,11 @@ pub(super) fn find(scratch: *mut Scratch, start: &Start) -> Option<u32> {
 
 /// Begins to record a walk, unless its window has become empty: indices would differ in the next window.
 #[inline(always)]
-pub(super) fn begin(scratch: *mut Scratch, start: &Start) {
+pub(super) fn begin(scratch: Claimed, start: &Start) {
     window::complete(scratch);
     // SAFETY: `scratch` is a map value that is ours while claimed.
     let window_at = unsafe {
-        if (*scratch).walk.window_bytes == 0 {
+        if scratch.walk().window_bytes == 0 {
             return;
         }
         let replay = at(scratch);
@@ -134,11 +134,11 @@ pub(super) fn begin(scratch: *mut Scratch, start: &Start) {
         (*replay).cfa = start.cfa;
         (*replay).frame_pointer = start.frame_pointer;
         if threads::are_told_apart() {
-            (*replay).thread = (*scratch).walk.thread;
+            (*replay).thread = scratch.walk().thread;
         }
         (*replay).extent = 0;
-        (*scratch).walk.reads = 0;
-        (*scratch).walk.window_at
+        scratch.walk().reads = 0;
+        scratch.walk().window_at
     };
     let place = start.cfa.wrapping_sub(8).wrapping_sub(window_at) >> 3;
     note(scratch, place as usize & (WINDOW_WORDS - 1), start.return_address);
@@ -147,10 +147,10 @@ pub(super) fn begin(scratch: *mut Scratch, start: &Start) {
 /// # Safety
 /// The replay is one of the buffer's, which is a map value that is ours while claimed.
 #[inline(always)]
-unsafe fn reads_the_same(scratch: *const Scratch, replay: *const Replay) -> bool {
+unsafe fn reads_the_same(scratch: Claimed, replay: *const Replay) -> bool {
     // SAFETY: as promised by the caller; the masks keep indexes in bounds.
     unsafe {
-        let window = addr_of!((*scratch).window).cast::<u64>();
+        let window = scratch.window();
         let words = addr_of!((*replay).words).cast::<u64>();
         let places = addr_of!((*replay).places).cast::<u8>();
         let count = (*replay).count as usize;
@@ -170,12 +170,12 @@ unsafe fn reads_the_same(scratch: *const Scratch, replay: *const Replay) -> bool
 
 /// Records a word that the walk reads from its window.
 #[inline(always)]
-pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
-    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
+pub(super) fn note(scratch: Claimed, place: usize, word: u64) {
+    // SAFETY: the mask keeps the index in bounds.
     unsafe {
-        let reads = (*scratch).walk.reads;
+        let reads = scratch.walk().reads;
         if reads >= WORDS as u64 {
-            spoil(&mut (*scratch).walk);
+            spoil(scratch.walk());
             return;
         }
         let replay = at(scratch);
@@ -188,7 +188,7 @@ pub(super) fn note(scratch: *mut Scratch, place: usize, word: u64) {
         if extent > (*replay).extent {
             (*replay).extent = extent;
         }
-        (*scratch).walk.reads += 1;
+        scratch.walk().reads += 1;
     }
 }
 
@@ -200,10 +200,10 @@ pub(super) fn spoil(walk: &mut Walk) {
 
 /// Keeps the walk that ended in this row, if all of its input was recorded.
 #[inline(always)]
-pub(super) fn keep(scratch: *mut Scratch, scope: u64, row: u32) {
+pub(super) fn keep(scratch: Claimed, scope: u64, row: u32) {
     // SAFETY: `scratch` is a map value that is ours while claimed.
     unsafe {
-        let walk = &mut (*scratch).walk;
+        let walk = scratch.walk();
         let reached_root =
             walk.status == StackStatus::Complete as u64 || walk.status == StackStatus::FramePointers as u64;
         if reached_root && walk.reads <= WORDS as u64 {
@@ -221,10 +221,10 @@ pub(super) fn keep(scratch: *mut Scratch, scope: u64, row: u32) {
 /// # Safety
 /// `scratch` is a map value that is ours while claimed.
 #[inline(always)]
-unsafe fn at(scratch: *mut Scratch) -> *mut Replay {
+unsafe fn at(scratch: Claimed) -> *mut Replay {
     // SAFETY: as promised by the caller; the mask keeps the index in bounds.
     unsafe {
-        let place = (*scratch).walk.replay as usize & (WALKS - 1);
-        addr_of_mut!((*scratch).replays).cast::<Replay>().add(place)
+        let place = scratch.walk().replay as usize & (WALKS - 1);
+        scratch.replays().add(place)
     }
 }

@@ -18,7 +18,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch, Walk, Walked, code, generated, go, heap, leave,
+    Claimed, Walk, Walked, code, generated, go, heap, leave,
     replay::{self, Start},
     rows::{self, Tables},
     trampoline,
@@ -39,7 +39,7 @@ const STOP: i64 = 1;
 
 /// Context of the loop's callback: the kernel requires it on the BPF stack.
 struct Loop {
-    scratch: *mut Scratch,
+    scratch: Claimed,
     tables: Tables,
 }
 
@@ -48,16 +48,10 @@ pub(super) type Step = Result<(), StackStatus>;
 
 /// Walks the stack at the entry of the call `hit` into `scratch`.
 #[inline(always)]
-pub(super) fn from_call(
-    scratch: *mut Scratch,
-    image: ImageId,
-    process: *const ProcessRow,
-    hit: &Hit,
-) -> Walked {
+pub(super) fn from_call(scratch: Claimed, image: ImageId, process: *const ProcessRow, hit: &Hit) -> Walked {
     let cfa = hit.cfa();
     let site = hit.instruction_pointer();
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+    let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
     // The window begins with the saved frame pointer if there is one, or else with the return address.
     let words = hit.words_to_begin_with();
@@ -91,14 +85,8 @@ pub(super) fn from_call(
 /// Walks the stack of the current thread's system call into `scratch`. The instruction pointer is after the syscall instruction,
 /// which is no call, so that the first frame's row is that of the instruction pointer itself.
 #[inline(always)]
-pub(super) fn from_syscall(
-    scratch: *mut Scratch,
-    image: ImageId,
-    process: *const ProcessRow,
-    at: &Registers,
-) {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn from_syscall(scratch: Claimed, image: ImageId, process: *const ProcessRow, at: &Registers) {
+    let walk = scratch.walk();
     walk.thread = threads::current(image.slot());
     window::close(walk);
     begin(scratch, image, at.stack_pointer, at.frame_pointer, 0);
@@ -110,9 +98,8 @@ pub(super) fn from_syscall(
 
 /// Initializes a walk, except its thread and its window.
 #[inline(always)]
-fn begin(scratch: *mut Scratch, image: ImageId, stack_pointer: u64, frame_pointer: u64, after_call: u64) {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn begin(scratch: Claimed, image: ImageId, stack_pointer: u64, frame_pointer: u64, after_call: u64) {
+    let walk = scratch.walk();
     walk.stack_pointer = stack_pointer;
     walk.frame_pointer = frame_pointer;
     walk.after_call = after_call;
@@ -156,9 +143,8 @@ const MAX_LOOKUPS: u32 = MAX_FOUND as u32;
 
 /// Walks from frame to frame.
 #[inline(always)]
-fn go(scratch: *mut Scratch, image: ImageId, tables: Tables) {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn go(scratch: Claimed, image: ImageId, tables: Tables) {
+    let walk = scratch.walk();
     walk.image = image;
     let mut context = Loop { scratch, tables };
     let steps = MAX_FRAMES as u32 + MAX_LOOKUPS + heap::MAX_STEPS;
@@ -235,7 +221,7 @@ pub(crate) fn is_known_code(image: ImageId, process: *const ProcessRow, address:
 
 /// Tables for a process.
 #[inline(always)]
-fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {
+fn tables(scratch: Claimed, known: &Known) -> Option<Tables> {
     Some(Tables {
         rows: ROWS.get_ptr(0)?.cast(),
         pages: PAGES.get_ptr(0)?.cast(),
@@ -243,8 +229,7 @@ fn tables(scratch: *mut Scratch, known: &Known) -> Option<Tables> {
         mappings: known.mappings,
         scope: known.scope,
         generation: known.generation,
-        // SAFETY: `scratch` is a map value that is ours while claimed.
-        found: unsafe { addr_of!((*scratch).walk.found) },
+        found: addr_of!(scratch.walk().found),
     })
 }
 
@@ -255,8 +240,7 @@ extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
     match advance(context.scratch, &context.tables) {
         Ok(()) => CONTINUE,
         Err(status) => {
-            // SAFETY: `scratch` is a map value that is ours while claimed.
-            unsafe { (*context.scratch).walk.status = status as u64 };
+            context.scratch.walk().status = status as u64;
             STOP
         }
     }
@@ -264,9 +248,8 @@ extern "C" fn step(_index: u64, context: *mut Loop) -> i64 {
 
 /// Adds the current frame and continues with its caller.
 #[inline(always)]
-fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn advance(scratch: Claimed, tables: &Tables) -> Step {
+    let walk = scratch.walk();
     if walk.heap.is_on_the_way() {
         return heap::go_on(scratch);
     }
@@ -364,9 +347,8 @@ fn advance(scratch: *mut Scratch, tables: &Tables) -> Step {
 
 /// Queries the kernel for the mapping at the instruction pointer; the next step tries again.
 #[inline(always)]
-fn look_up(scratch: *mut Scratch) -> Step {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn look_up(scratch: Claimed) -> Step {
+    let walk = scratch.walk();
     let address = walk.instruction_pointer.wrapping_sub(walk.after_call);
     if walk.found_count < MAX_LOOKUPS as u64 {
         code::look_up(scratch, walk.image, address)
@@ -377,9 +359,8 @@ fn look_up(scratch: *mut Scratch) -> Step {
 
 /// CFA of the current frame.
 #[inline(always)]
-fn canonical_frame_address(scratch: *mut Scratch, row: Row) -> Result<u64, StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn canonical_frame_address(scratch: Claimed, row: Row) -> Result<u64, StackStatus> {
+    let walk = scratch.walk();
     let kind = row.kind();
     let offset = row.offset_bytes();
     if kind == RowKind::Sp as u64 {
@@ -413,12 +394,12 @@ pub(super) fn finished(walk: &Walk) -> StackStatus {
 
 /// Adds a frame.
 #[inline(always)]
-pub(super) fn push(scratch: *mut Scratch, frame: StackFrame) {
-    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
+pub(super) fn push(scratch: Claimed, frame: StackFrame) {
+    // SAFETY: the mask keeps the index in bounds.
     unsafe {
-        let walk = &mut (*scratch).walk;
+        let walk = scratch.walk();
         let index = (walk.frame_count & (MAX_FRAMES as u64 - 1)) as usize;
-        *addr_of_mut!((*scratch).record.frames).cast::<u64>().add(index) = frame.0;
+        *addr_of_mut!((*scratch.record()).frames).cast::<u64>().add(index) = frame.0;
         walk.frame_count += 1;
         walk.hash = walk.hash.push(frame.0);
     }

@@ -1,15 +1,12 @@
 //! Words of the target's stack, copied 2 KiB at a time.
 
-use core::{
-    ffi::c_void,
-    ptr::{addr_of, addr_of_mut},
-};
+use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
 use jjleak_common::stack::StackStatus;
 
-use super::{Scratch, WINDOW_WORDS, Walk, replay};
+use super::{Claimed, WINDOW_WORDS, Walk, replay};
 
 const PAGE: u64 = 4096;
 /// Highest address of a word in user space: memory above cannot be memory of the target that is not resident
@@ -25,9 +22,8 @@ const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * WORD;
 /// [`StackStatus::Fault`] if the word is not resident, [`StackStatus::BadFrame`] if `at` cannot be the address of a word on a
 /// stack.
 #[inline(always)]
-pub(super) fn word(scratch: *mut Scratch, at: u64) -> Result<u64, StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn word(scratch: Claimed, at: u64) -> Result<u64, StackStatus> {
+    let walk = scratch.walk();
     if at & 7 != 0 || at > LAST_ADDRESS {
         return Err(StackStatus::BadFrame);
     }
@@ -40,7 +36,7 @@ pub(super) fn word(scratch: *mut Scratch, at: u64) -> Result<u64, StackStatus> {
     }
     let index = (offset >> 3) as usize & (WINDOW_WORDS - 1);
     // SAFETY: the mask keeps the index in bounds.
-    let word = unsafe { *addr_of_mut!((*scratch).window).cast::<u64>().add(index) };
+    let word = unsafe { *scratch.window().add(index) };
     replay::note(scratch, index, word);
     Ok(word)
 }
@@ -54,22 +50,22 @@ pub(super) fn close(walk: &mut Walk) {
 
 /// Copies the stack from `at` on, as much as is likely to be needed. Returns true if at least this many `words` were copied.
 #[inline(always)]
-pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u64) -> bool {
+pub(super) fn open(scratch: Claimed, at: u64, expected_bytes: u64, words: u64) -> bool {
     if at & 7 == 0 && expected_bytes >= words << 3 && expected_bytes < WINDOW_BYTES {
-        // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the size below the window's.
+        // SAFETY: the mask keeps the size below the window's.
         unsafe {
             let bytes = expected_bytes & (WINDOW_BYTES - WORD);
-            let window = addr_of_mut!((*scratch).window).cast::<c_void>();
+            let window = scratch.window().cast::<c_void>();
             if bpf_probe_read_user(window, bytes as u32, at as *const c_void) == 0 {
-                (*scratch).walk.window_at = at;
-                (*scratch).walk.window_bytes = bytes;
-                (*scratch).walk.is_part = 1;
+                scratch.walk().window_at = at;
+                scratch.walk().window_bytes = bytes;
+                scratch.walk().is_part = 1;
                 return true;
             }
         }
     }
     // SAFETY: as above.
-    let walk = unsafe { &mut (*scratch).walk };
+    let walk = scratch.walk();
     close(walk);
     if at & 7 != 0 {
         return false;
@@ -85,9 +81,8 @@ pub(super) fn open(scratch: *mut Scratch, at: u64, expected_bytes: u64, words: u
 
 /// Copies the rest that [`open`] has left out; the window is empty if that fails.
 #[inline(always)]
-pub(super) fn complete(scratch: *mut Scratch) {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn complete(scratch: Claimed) {
+    let walk = scratch.walk();
     if walk.is_part != 0 {
         walk.is_part = 0;
         // The window stays the same, so the walk can still be kept.
@@ -98,9 +93,9 @@ pub(super) fn complete(scratch: *mut Scratch) {
 
 /// A word of the window; the window must include it.
 #[inline(always)]
-pub(super) fn at(scratch: *const Scratch, index: u64) -> u64 {
-    // SAFETY: `scratch` is a map value that is ours while claimed; the mask keeps the index in bounds.
-    unsafe { *addr_of!((*scratch).window).cast::<u64>().add(index as usize & (WINDOW_WORDS - 1)) }
+pub(super) fn at(scratch: Claimed, index: u64) -> u64 {
+    // SAFETY: the mask keeps the index in bounds.
+    unsafe { *scratch.window().add(index as usize & (WINDOW_WORDS - 1)) }
 }
 
 /// Copies the stack from `at` on. Near the end of the stack, only the rest of the page can be read. Detecting that takes a page
@@ -108,15 +103,15 @@ pub(super) fn at(scratch: *const Scratch, index: u64) -> u64 {
 /// to yet also ends memory, and becomes resident when one does. If nothing can be read, the window is empty: a failed copy leaves
 /// zeros, which are no words of the stack.
 #[inline(always)]
-fn move_to(scratch: *mut Scratch, at: u64) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed; both sizes fit the window.
+fn move_to(scratch: Claimed, at: u64) -> bool {
+    // SAFETY: both sizes fit the window.
     unsafe {
-        let walk = &mut (*scratch).walk;
+        let walk = scratch.walk();
         // Only words within one window are compared.
         if walk.window_bytes != 0 {
             replay::spoil(walk);
         }
-        let window = addr_of_mut!((*scratch).window).cast::<c_void>();
+        let window = scratch.window().cast::<c_void>();
         walk.window_at = at;
         walk.window_bytes = 0;
         let before_end = walk.end_of_memory.wrapping_sub(at);

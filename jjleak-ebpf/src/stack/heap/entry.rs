@@ -1,12 +1,12 @@
 //! HotSpot's record of a continuation on the stack (`ContinuationEntry` in the JDK).
 
-use core::{ffi::c_void, ptr::addr_of_mut};
+use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{jvm::Continuations, stack::StackStatus};
 
 use super::{
-    super::{Scratch, generated::address_at},
+    super::{Claimed, generated::address_at},
     task,
 };
 
@@ -22,9 +22,8 @@ const MAX_HELD: u64 = 1 << 12;
 
 /// Checks for the entry at the current distance above the last frame.
 #[inline(always)]
-pub(super) fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn search(scratch: Claimed) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     if walk.heap.passed >= MAX_PASSED {
         return Err(StackStatus::InHeap);
     }
@@ -40,13 +39,12 @@ pub(super) fn search(scratch: *mut Scratch) -> Result<(), StackStatus> {
 /// word of an entry is never written and has arbitrary content. An entry is aligned like frames of compiled code, and lies
 /// directly above the arguments of such a frame (`ContinuationEntry::bottom_sender_sp`).
 #[inline(always)]
-fn is_entry(scratch: *mut Scratch) -> bool {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn is_entry(scratch: Claimed) -> bool {
+    let walk = scratch.walk();
     let entry = walk.heap.entry;
     // SAFETY: the buffer is larger, and ours while the scratch is claimed.
     let (parent, chunk, flags, passed, fast_path, held) = unsafe {
-        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
+        let header = scratch.header().cast::<c_void>();
         if bpf_probe_read_user(header, Continuations::ENTRY_BYTES, entry as *const c_void) != 0 {
             return false;
         }

@@ -6,15 +6,14 @@ use jjleak_common::{
 };
 
 use super::{
-    super::{Scratch, leave::interpreter, walk::push, window::word},
+    super::{Claimed, leave::interpreter, walk::push, window::word},
     task,
 };
 
 /// Adds the current frame, whose code has this row, and continues with its caller.
 #[inline(always)]
-pub(in super::super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(in super::super) fn leave_frame(scratch: Claimed, row: Row) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     if row.kind() == RowKind::Interpreter as u64 {
         return leave_interpreted_frame(scratch);
     }
@@ -37,9 +36,8 @@ pub(in super::super) fn leave_frame(scratch: *mut Scratch, row: Row) -> Result<(
 /// Continues with the frame at this stack pointer, to which the previous frame returns. An interpreted frame's frame pointer is
 /// stored there, as a distance from its own location.
 #[inline(always)]
-pub(super) fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn arrive(scratch: Claimed, stack_pointer: u64) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     let link = stack_pointer.wrapping_sub(16);
     let distance = word(scratch, link).map_err(|_| StackStatus::InHeap)?;
     walk.frame_pointer = link.wrapping_add(distance << 3);
@@ -53,9 +51,8 @@ pub(super) fn arrive(scratch: *mut Scratch, stack_pointer: u64) -> Result<(), St
 
 /// Adds an interpreted frame and continues with its caller.
 #[inline(always)]
-fn leave_interpreted_frame(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn leave_interpreted_frame(scratch: Claimed) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     let frame = walk.frame_pointer;
     let (begin, end) = (walk.stack_pointer, walk.heap.end);
     if frame < begin || frame >= end {

@@ -20,10 +20,7 @@ mod frames;
 mod references;
 mod safepoints;
 
-use core::{
-    ffi::c_void,
-    ptr::{addr_of, addr_of_mut},
-};
+use core::{ffi::c_void, ptr::addr_of};
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use jjleak_common::{
@@ -32,7 +29,7 @@ use jjleak_common::{
 };
 
 use super::{
-    Scratch,
+    Claimed,
     generated::{address_at, int_at},
     walk::push,
 };
@@ -138,9 +135,8 @@ impl Place {
 
 /// Continues with the callers of the frame that returned to the barrier.
 #[inline(always)]
-pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn enter(scratch: Claimed, barrier: StackFrame) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     let slot = walk.image.slot().0;
     // Frames in the heap do not return to the barrier. Another barrier is no frame, and must not overwrite the state at the first
     // one.
@@ -166,9 +162,8 @@ pub(super) fn enter(scratch: *mut Scratch, barrier: StackFrame) -> Result<(), St
 
 /// Runs the current task.
 #[inline(always)]
-pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let task = unsafe { (*scratch).walk.heap.task };
+pub(super) fn go_on(scratch: Claimed) -> Result<(), StackStatus> {
+    let task = scratch.walk().heap.task;
     if task == task::SEARCH {
         search(scratch)
     } else if task == task::OPEN {
@@ -181,9 +176,8 @@ pub(super) fn go_on(scratch: *mut Scratch) -> Result<(), StackStatus> {
 /// Continues with a chunk, to open or to verify it. If there is none, the frames have ended, or this was not the entry of the
 /// continuation.
 #[inline(always)]
-fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn follow(scratch: Claimed, task: u64) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     let slot = walk.image.slot().0;
     let chunk = if task == task::FIRST {
         first_chunk(scratch).unwrap_or(0)
@@ -218,9 +212,8 @@ fn follow(scratch: *mut Scratch, task: u64) -> Result<(), StackStatus> {
 
 /// The frames are verified: continues with the frame that entered the continuation.
 #[inline(always)]
-fn leave(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn leave(scratch: Claimed) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     let return_address = read_user_word(with(walk.image.slot().0, |known| known.return_address)?);
     walk.instruction_pointer = return_address.ok_or(StackStatus::InHeap)?;
     walk.stack_pointer = walk.heap.entry;
@@ -241,9 +234,8 @@ fn with<T>(slot: u16, what: impl FnOnce(&Continuations) -> T) -> Result<T, Stack
 
 /// Continues with the innermost frame of the chunk.
 #[inline(always)]
-fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+fn open(scratch: Claimed) -> Result<(), StackStatus> {
+    let walk = scratch.walk();
     let slot = walk.image.slot().0;
     let chunk = walk.heap.chunk;
     if walk.heap.count >= MAX_CHUNKS {
@@ -252,7 +244,7 @@ fn open(scratch: *mut Scratch) -> Result<(), StackStatus> {
     let known: *const Continuations = with(slot, |known| &raw const *known)?;
     // SAFETY: `known` points into a map value, `scratch` into one that is ours; the size is limited to that of the buffer.
     let (size, stack_pointer, bottom, begin, is_chunk) = unsafe {
-        let header = addr_of_mut!((*scratch).header).cast::<c_void>();
+        let header = scratch.header().cast::<c_void>();
         let places = (*known).stack & (HEADER_WORDS as u32 - 1);
         let bytes = places << 2 & (MAX_HEADER_BYTES as u32 - 1);
         // A failed read leaves zeros, which are no class.
@@ -293,9 +285,8 @@ fn traced(trace: u64, chunk: u64) -> u64 {
 
 /// The walk failed in the heap: restores its state at the barrier.
 #[inline(always)]
-pub(super) fn end(scratch: *mut Scratch) -> StackStatus {
-    // SAFETY: `scratch` is a map value that is ours while claimed.
-    let walk = unsafe { &mut (*scratch).walk };
+pub(super) fn end(scratch: Claimed) -> StackStatus {
+    let walk = scratch.walk();
     walk.frame_count = walk.heap.frame_count;
     walk.hash = walk.heap.hash;
     push(scratch, walk.heap.barrier);
