@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_jjleak_global_optspecs
-    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts T/top= sort= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
+    string join \n p/pid= n/name= system-wide follow max-processes= c/command= z/min-size= Z/max-size= O/obj= S/symbols-prefix= allocators= entry-and-return mmap= refresh-perf-map o/older= s/sample-rate= sample-bytes= C/combined-only threads a/show-allocs t/trace max-live= max-stacks= frame-buffer= settle= outstanding verdicts sort= T/top= format= out= by= max-overhead= estimate baseline= strict v/verbose h/help V/version
 end
 
 function __fish_jjleak_needs_command
@@ -43,11 +43,11 @@ complete -c jjleak -n "__fish_jjleak_needs_command" -l max-live -d 'Maximum numb
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-stacks -d 'Maximum number of distinct stacks, 50 to 100 bytes each [default: 40000; four times that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; four times that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
-complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l format -d 'Output formats: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
-complete -c jjleak -n "__fish_jjleak_needs_command" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both' -r
+complete -c jjleak -n "__fish_jjleak_needs_command" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_needs_command" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_needs_command" -l system-wide -d 'Attach to every process, including processes that start later'
@@ -92,11 +92,11 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-live -d 'Maxim
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-stacks -d 'Maximum number of distinct stacks, 50 to 100 bytes each [default: 40000; four times that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l frame-buffer -d 'Size in bytes of the buffer for the frames of new stacks, rounded up to a power of two [default: 4194304; four times that with --follow, --name, --system-wide or --threads]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l settle -d 'Minimum age of allocations for verdicts: older ones distinguish leaks from memory that is only held for a while. A process gets verdicts once it has been watched for four times as long' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l report-sort -d 'Order of the stacks in reports: size, count, growth or age' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l format -d 'Output formats, written at the end: text, json, svg, html, pprof, collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: ./jjleak-PID.*]' -r -F
-complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l max-overhead -d 'Limit the cost of profiling to this percentage of the CPU time that the process itself uses; figures become estimates' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l baseline -d 'Subtract this saved profile (a pprof file) of an earlier run of the program, stack by stack' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand top" -l sort -d 'Initial order of the rows: verdict, size (live bytes), count (live allocations), growth (since the previous snapshot), rate (of growth) or age (of the oldest live allocation)' -r
@@ -118,20 +118,20 @@ complete -c jjleak -n "__fish_jjleak_using_subcommand top" -s V -l version -d 'P
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the previous report) or age (of the oldest live allocation) [default: size]' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks or verdicts in text [default: 10]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l sort -d 'Order of the stacks: size (live bytes), count (live allocations), growth (live bytes since the last report) or age (of the oldest live allocation) [default: size]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l threads -d 'Separate stacks by thread, in profiles recorded with --threads: the root of each stack is the thread that allocated'
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by -T and --sort. With only --focus, --ignore or --kind, text has both'
-complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Give verdicts in text even with options that list stacks; with --outstanding, give both'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l verdicts -d 'Give verdicts in text reports even with options that list stacks; with --outstanding, give both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l inverted -d 'Invert flame graphs and collapsed stacks: the allocation function is the root, and its callers are merged'
+complete -c jjleak -n "__fish_jjleak_using_subcommand report" -l outstanding -d 'List the stacks with outstanding allocations in text instead of verdicts, as in live reports; implied by -T and --sort. With only --focus, --ignore or --kind, text has both'
 complete -c jjleak -n "__fish_jjleak_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l focus -d 'Show only stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l ignore -d 'Leave out stacks with a frame whose function, source file or module matches' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l kind -d 'Show only frames of these kinds (native, java, jvm, kernel, unknown), and only stacks that have any' -r
-complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s T -l top -d 'Number of stacks or verdicts in text [default: 10]' -r
+complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -s T -l top -d 'Number of stacks or verdicts in text reports [default: 10]' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l format -d 'Output formats: text, json, svg; jjleak report also writes html, pprof and collapsed' -r
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l out -d 'Destination of files: a folder (existing, or ending in /), a file name, a device or a pipe [default: files in this folder: jjleak-PID.*, jjleak.diff.*]' -r -F
 complete -c jjleak -n "__fish_jjleak_using_subcommand diff" -l by -d 'Values in flame graphs and collapsed stacks: bytes, objects, or both [default: bytes, if the profile has any]' -r
