@@ -1,7 +1,7 @@
 //! Start of a run: attaches to the processes.
 
 use super::watch::{Wanted, Watch};
-use super::{Error, Notice, Observer, Plan, Session, Step, Target};
+use super::{Error, Notice, Observer, Plan, Session, Step, Summary, Target};
 use crate::attach::{self, Following};
 use crate::error_chain::chain;
 use crate::processes::{Launch, Pid, Process};
@@ -85,7 +85,16 @@ pub(super) fn begin<O: Observer>(plan: Plan, observer: &mut O) -> Result<Session
         Notice::Attached(watch.describe())
     });
     observer.attached()?;
-    let hints = watch.attachment_mut().hints().map_err(Error::from)?;
-    let events = watch.attachment_mut().events().map_err(Error::from)?;
-    Ok(Session::new(watch, observer, hints, events, baseline, schedule))
+    Ok(Session {
+        hints: watch.attachment_mut().hints().map_err(Error::from)?,
+        events: watch.attachment_mut().events().map_err(Error::from)?,
+        watch,
+        observer,
+        baseline,
+        schedule,
+        closed: Vec::new(),
+        endings: Vec::new(),
+        ended: 0,
+        summary: Summary::default(),
+    })
 }

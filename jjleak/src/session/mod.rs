@@ -85,29 +85,7 @@ struct Session<'observer, O> {
     summary: Summary,
 }
 
-impl<'observer, O: Observer> Session<'observer, O> {
-    const fn new(
-        watch: Watch,
-        observer: &'observer mut O,
-        hints: Hints,
-        events: Events,
-        baseline: Option<Baseline>,
-        schedule: Schedule,
-    ) -> Self {
-        Self {
-            watch,
-            observer,
-            hints,
-            events,
-            baseline,
-            schedule,
-            closed: Vec::new(),
-            endings: Vec::new(),
-            ended: 0,
-            summary: Summary { losses: BTreeSet::new() },
-        }
-    }
-
+impl<O: Observer> Session<'_, O> {
     /// Reports at every interval until the run ends.
     ///
     /// `between_snapshots` is the time between snapshots for the history, if reports give too few of them for verdicts.

@@ -22,10 +22,11 @@ const LONG_BUILDS: [(&str, &[&str]); 2] =
 /// Builds a fixture with the Go command at this path.
 fn build(go: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/stacks").join(source);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/stacks");
     let program = folder.join(name);
     let mut command = Command::new(go);
-    command.arg("build").args(flags).arg("-o").arg(&program).arg(source);
+    command.arg("build").args(flags).arg("-o").arg(&program);
+    command.args([source, "callers.go"].map(|source| sources.join(source)));
     command.env("CGO_ENABLED", "1").env("GOTOOLCHAIN", "local");
     command.env("GOCACHE", folder.join("go-cache")).env("GOFLAGS", "");
     assert!(command.status().unwrap().success(), "cannot build {name}");
