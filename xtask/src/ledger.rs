@@ -33,7 +33,7 @@ pub(crate) fn reported(reports: &str, ledger: &Ledger) -> Result<Ledger> {
         .context("jjleak's JSON cannot be parsed")?;
     let stacks = report["stacks"].as_array().context("jjleak's JSON has no `stacks`")?;
     let held_under = |function: &String| {
-        let under = stacks.iter().filter(|stack| contains(stack, function));
+        let under = stacks.iter().filter(|stack| contains(&report, stack, function));
         let held = under.fold(Held::default(), |sum, stack| Held {
             bytes: sum.bytes + number(&stack["live"]["bytes"]),
             objects: sum.objects + number(&stack["live"]["objects"]),
@@ -43,9 +43,15 @@ pub(crate) fn reported(reports: &str, ledger: &Ledger) -> Result<Ledger> {
     Ok(ledger.keys().map(held_under).collect())
 }
 
-fn contains(stack: &Value, function: &str) -> bool {
+fn contains(report: &Value, stack: &Value, function: &str) -> bool {
+    functions(report, stack).any(|symbol| *symbol == *function)
+}
+
+/// Functions of a stack of a report, leaf first: stacks refer to the report's frames by index.
+pub(crate) fn functions<'a>(report: &'a Value, stack: &'a Value) -> impl Iterator<Item = &'a Value> {
     let frames = stack["frames"].as_array().map(Vec::as_slice).unwrap_or_default();
-    frames.iter().any(|frame| frame["symbol"] == function)
+    let index = |frame: &Value| frame.as_u64().and_then(|index| usize::try_from(index).ok());
+    frames.iter().filter_map(index).map(|index| &report["frames"][index]["symbol"])
 }
 
 fn number(value: &Value) -> u64 {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::profile::{Frame, FrameKind, Profile, Totals};
+use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
 
 /// Rules for matching stacks of two profiles.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Matching {
 pub(super) struct StackKey(Vec<(String, u32)>);
 
 impl Matching {
-    pub(super) fn key(self, frames: &[Frame]) -> StackKey {
+    pub(super) fn key(self, frames: &[SharedFrame]) -> StackKey {
         StackKey(
             frames
                 .iter()
@@ -64,7 +64,7 @@ pub struct Difference<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackDifference {
     /// Frames, leaf first, taken from the second profile if it has the stack.
-    pub frames: Arc<[Frame]>,
+    pub frames: Arc<[SharedFrame]>,
     /// Totals in the first profile, scaled.
     pub before: Totals,
     /// Totals in the second profile.
@@ -208,7 +208,7 @@ mod tests {
 
     fn profile(stacks: &[(&[Frame], u64)]) -> Profile {
         let stacks = stacks.iter().map(|(frames, bytes)| StackProfile {
-            frames: frames.to_vec().into(),
+            frames: sample::shared(frames.to_vec()),
             live: Totals { bytes: *bytes, objects: 1 },
             ..sample::empty_stack()
         });

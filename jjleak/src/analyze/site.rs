@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::profile::{Frame, FrameKind};
+use crate::profile::{Frame, FrameKind, SharedFrame};
 
 /// Frames that identify a call site, from the caller on. Deeper frames vary with a server's requests: a leak
 /// would be spread over too many sites, and none would show it.
@@ -139,7 +139,7 @@ fn without_type(symbol: &str) -> &str {
 /// Index of the call site's caller: the first frame after the allocation function that is neither a helper
 /// nor in the C library. If only the C library is on the stack, its first frame that is no helper; failing
 /// that, the allocation function.
-pub(super) fn caller(frames: &[Frame]) -> usize {
+pub(super) fn caller(frames: &[SharedFrame]) -> usize {
     let callers = || frames.iter().enumerate().skip(1).filter(|(_, frame)| !is_helper(frame));
     let of_program = callers().find(|(_, frame)| !is_of_c_library(frame) && frame.symbol != ENTRY_POINT);
     of_program.or_else(|| callers().next()).map_or(0, |(index, _)| index)
@@ -152,7 +152,7 @@ fn is_of_c_library(frame: &Frame) -> bool {
 
 /// The call site's identity: the caller, its line, and the functions that lead to it. Recursion counts once;
 /// parts of names that vary between runs do not count.
-pub(super) fn identity(frames: &[Frame], caller: usize) -> u64 {
+pub(super) fn identity(frames: &[SharedFrame], caller: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut seen: Vec<(Cow<'_, str>, &str)> = Vec::with_capacity(IDENTIFYING_FRAMES);
     for (index, frame) in frames.iter().enumerate().skip(caller) {
@@ -210,13 +210,13 @@ fn lasting(symbol: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn frames(symbols: &[&str]) -> Vec<Frame> {
+    fn frames(symbols: &[&str]) -> Vec<SharedFrame> {
         let frame = |symbol: &&str| Frame {
             symbol: (*symbol).to_owned(),
             kind: FrameKind::Native,
             ..Frame::default()
         };
-        symbols.iter().map(frame).collect()
+        symbols.iter().map(frame).map(SharedFrame::new).collect()
     }
 
     fn site(symbols: &[&str]) -> u64 {
@@ -265,14 +265,14 @@ mod tests {
 
     #[test]
     fn the_c_library_does_not_hide_who_calls_it() {
-        let stack = |files: &[(&str, &str)]| -> Vec<Frame> {
+        let stack = |files: &[(&str, &str)]| -> Vec<SharedFrame> {
             let frame = |(symbol, file): &(&str, &str)| Frame {
                 symbol: (*symbol).to_owned(),
                 module: format!("/usr/lib/x86_64-linux-gnu/{file}"),
                 kind: FrameKind::Native,
                 ..Frame::default()
             };
-            files.iter().map(frame).collect()
+            files.iter().map(frame).map(SharedFrame::new).collect()
         };
         let libc = "libc.so.6";
         let program = [("culprit", "app"), ("main", "app"), ("__libc_start_main", libc), ("_start", "app")];
@@ -293,8 +293,9 @@ mod tests {
     #[test]
     fn java_helpers_are_known_by_their_classes() {
         let mut stack = frames(&["malloc", "jdk.internal.misc.Unsafe.allocateMemory0", "app.Buffers.take"]);
-        stack[1].kind = FrameKind::Java;
-        stack[2].kind = FrameKind::Java;
+        for method in &mut stack[1..] {
+            SharedFrame::make_mut(method).kind = FrameKind::Java;
+        }
         assert_eq!(caller(&stack), 2);
     }
 
@@ -318,7 +319,7 @@ mod tests {
         assert_ne!(site(&["malloc", "leak", "main"]), site(&["malloc", "other", "main"]));
         assert_ne!(site(&["malloc", "leak", "one"]), site(&["malloc", "leak", "two"]));
         let mut line = frames(&["malloc", "leak", "main"]);
-        line[1].line = 7;
+        SharedFrame::make_mut(&mut line[1]).line = 7;
         assert_ne!(identity(&line, 1), site(&["malloc", "leak", "main"]));
     }
 }

@@ -6,7 +6,7 @@ use super::error::{Error, Malformed};
 use super::frame::{guess, has_line, unpack};
 use super::limits::Budget;
 use super::proto::{self, Function, Line, Location, Mapping};
-use crate::profile::Frame;
+use crate::profile::{Frame, SharedFrame};
 
 /// The tables of a message. Every ID is checked on lookup.
 pub(super) struct Tables<'a> {
@@ -14,8 +14,8 @@ pub(super) struct Tables<'a> {
     locations: HashMap<u64, &'a Location>,
     functions: HashMap<u64, &'a Function>,
     mappings: HashMap<u64, &'a Mapping>,
-    /// Frames of locations looked up so far, with their size in memory.
-    frames: HashMap<u64, (Vec<Frame>, u64)>,
+    /// Frames of locations looked up so far.
+    frames: HashMap<u64, Vec<SharedFrame>>,
 }
 
 impl<'a> Tables<'a> {
@@ -39,16 +39,19 @@ impl<'a> Tables<'a> {
     }
 
     /// The frames of a stack, leaf first.
-    pub(super) fn stack(&mut self, locations: &[u64], budget: &mut Budget) -> Result<Vec<Frame>, Error> {
+    pub(super) fn stack(
+        &mut self,
+        locations: &[u64],
+        budget: &mut Budget,
+    ) -> Result<Vec<SharedFrame>, Error> {
         let mut stack = Vec::new();
         for &id in locations {
             if !self.frames.contains_key(&id) {
                 let frames = self.location(id, budget)?;
-                let bytes = frames.iter().map(bytes_of).sum();
-                self.frames.insert(id, (frames, bytes));
+                self.frames.insert(id, frames.into_iter().map(SharedFrame::new).collect());
             }
-            let (frames, bytes) = &self.frames[&id];
-            budget.spend(*bytes)?;
+            let frames = &self.frames[&id];
+            budget.spend(size_of_val(&frames[..]) as u64)?;
             stack.extend_from_slice(frames);
         }
         Ok(stack)

@@ -246,7 +246,7 @@ fn any_stack() -> impl Strategy<Value = StackProfile> {
         if let Some((thread, below)) = thread {
             frames.insert(frames.len() - below.min(frames.len()), thread);
         }
-        Arc::from(frames)
+        sample::shared(frames)
     });
     let status = prop::sample::select(StackStatus::ALL);
     let more = (
@@ -427,10 +427,14 @@ fn indexes_out_of_a_table_are_errors() {
 }
 
 #[test]
-fn a_location_that_is_named_again_and_again_does_not_fill_the_memory() {
+fn a_location_is_stored_once_and_the_memory_for_functions_is_bounded() {
     let mut message = foreign(&[("inuse_space", "bytes")], &[1]);
     message.string_table[1] = "x".repeat(1 << 20);
     message.sample[0].location_id = vec![1; 4096];
+    let frames = &read(&message.encode_to_vec()).unwrap().profile.stacks[0].frames;
+    assert!(frames.len() == 4096 && frames.iter().all(|frame| Arc::ptr_eq(frame, &frames[0])));
+    let line = message.location[0].line[0];
+    message.location[0].line = vec![line; 4096];
     assert!(matches!(read(&message.encode_to_vec()), Err(Error::TooLarge { what: "bytes of frames", .. })));
 }
 

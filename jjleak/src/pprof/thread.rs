@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::proto::{Label, Sample};
 use super::tables::Tables;
-use crate::profile::{Frame, FrameKind, Thread};
+use crate::profile::{Frame, FrameKind, SharedFrame, Thread};
 
 /// Label key of the thread's name, and other tools' variants.
 pub(super) const NAME: &str = "thread";
@@ -14,7 +14,7 @@ pub(super) const NUMBER: &str = "thread_id";
 const NUMBERS: [&str; 3] = [NUMBER, "thread id", "tid"];
 
 /// Index of the thread's frame counted from the root; `None` without a thread.
-pub(super) fn place(frames: &[Frame]) -> Option<usize> {
+pub(super) fn place(frames: &[SharedFrame]) -> Option<usize> {
     frames.iter().rev().position(|frame| frame.kind == FrameKind::Thread)
 }
 
@@ -25,7 +25,7 @@ pub(super) fn labels(thread: &Thread, mut string: impl FnMut(&str) -> i64) -> Ve
 }
 
 /// Adds the thread of a sample's labels to its frames.
-pub(super) fn add(sample: &Sample, frames: &mut Vec<Frame>, tables: &Tables<'_>) -> Result<(), Error> {
+pub(super) fn add(sample: &Sample, frames: &mut Vec<SharedFrame>, tables: &Tables<'_>) -> Result<(), Error> {
     let (mut name, mut number) = (None, None);
     for label in &sample.label {
         let key = tables.string(label.key)?;
@@ -48,6 +48,6 @@ pub(super) fn add(sample: &Sample, frames: &mut Vec<Frame>, tables: &Tables<'_>)
         name: name.unwrap_or_default().to_owned(),
         nth: detail.map_or(1, |detail| detail.nth),
     };
-    frames.insert(frames.len() - below.min(frames.len()), Frame::of_thread(&thread));
+    frames.insert(frames.len() - below.min(frames.len()), Frame::of_thread(&thread).into());
     Ok(())
 }

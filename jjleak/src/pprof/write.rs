@@ -10,13 +10,16 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
+use smallvec::SmallVec;
 
 use super::proto::{
     self, AgesDetail, BlockDetail, Function, Line, Location, Mapping, MomentDetail, Sample, SampleDetail,
     ThreadDetail, TotalsDetail, ValueType, VerdictDetail,
 };
 use super::{SAMPLE_TYPES, comments, frame, thread, verdicts};
-use crate::profile::{Frame, Moment, NO_STACK, Profile, StackProfile, Totals, Verdict};
+use crate::profile::{
+    Frame, FrameNumbers, Moment, NO_STACK, Profile, SharedFrame, StackProfile, Totals, Verdict,
+};
 
 /// Default sample type of viewers.
 pub(super) const DEFAULT_SAMPLE_TYPE: &str = "inuse_space";
@@ -87,8 +90,9 @@ struct Tables<'a> {
     /// By name and source file.
     function_ids: HashMap<(&'a str, &'a str), u64>,
     locations: Vec<Location>,
-    /// By a frame and those inlined into it.
-    location_ids: HashMap<&'a [Frame], u64>,
+    /// By the numbers of a frame and of those inlined into it.
+    location_ids: HashMap<SmallVec<[u32; 4]>, u64>,
+    frame_numbers: FrameNumbers<'a>,
 }
 
 impl<'a> Tables<'a> {
@@ -98,8 +102,11 @@ impl<'a> Tables<'a> {
         verdicts::write(verdict, kind, location_id)
     }
 
-    fn stack(&mut self, frames: &'a [Frame]) -> Vec<u64> {
-        frames.chunk_by(frame::share_a_location).map(|frames| self.location(frames)).collect()
+    fn stack(&mut self, frames: &'a [SharedFrame]) -> Vec<u64> {
+        frames
+            .chunk_by(|inner, outer| frame::share_a_location(inner, outer))
+            .map(|frames| self.location(frames))
+            .collect()
     }
 
     fn sample(&mut self, stack: &'a StackProfile) -> Sample {
@@ -151,8 +158,9 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn location(&mut self, frames: &'a [Frame]) -> u64 {
-        if let Some(&id) = self.location_ids.get(frames) {
+    fn location(&mut self, frames: &'a [SharedFrame]) -> u64 {
+        let numbers: SmallVec<_> = frames.iter().map(|frame| self.frame_numbers.of(frame)).collect();
+        if let Some(&id) = self.location_ids.get(&numbers) {
             return id;
         }
         let outermost = &frames[frames.len() - 1];
@@ -162,20 +170,20 @@ impl<'a> Tables<'a> {
             line: frame.line.into(),
         });
         let line = lines.collect();
-        let kinds = frames.iter().map(frame::pack).collect();
+        let kinds = frames.iter().map(|frame| frame::pack(frame)).collect();
         let id = self.push_location(mapping_id, outermost.address, line, kinds);
-        self.location_ids.insert(frames, id);
+        self.location_ids.insert(numbers, id);
         id
     }
 
     /// The location of allocations whose stack was not kept.
     fn no_stack(&mut self) -> u64 {
-        if let Some(&id) = self.location_ids.get([].as_slice()) {
+        if let Some(&id) = self.location_ids.get(&SmallVec::new()) {
             return id;
         }
         let function_id = self.function(NO_STACK, "");
         let id = self.push_location(0, 0, vec![Line { function_id, line: 0 }], Vec::new());
-        self.location_ids.insert(&[], id);
+        self.location_ids.insert(SmallVec::new(), id);
         id
     }
 

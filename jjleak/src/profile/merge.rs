@@ -7,7 +7,8 @@ use std::time::Duration;
 use jjleak_common::counter::Counter;
 
 use super::{
-    Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, StackProfile, Totals, Verdict, VerdictKind,
+    Coverage, Frame, Moment, ProcessInfo, ProcessKind, Profile, SharedFrame, StackProfile, Totals, Verdict,
+    VerdictKind,
 };
 
 /// Counters that belong to no process and are repeated in every profile.
@@ -120,11 +121,12 @@ impl Profile {
 }
 
 /// The frame that represents a process.
-fn root(process: &ProcessInfo) -> Frame {
-    Frame { symbol: format!("{} (pid {})", process.comm, process.pid), ..Frame::default() }
+fn root(process: &ProcessInfo) -> SharedFrame {
+    let symbol = format!("{} (pid {})", process.comm, process.pid);
+    Frame { symbol, ..Frame::default() }.into()
 }
 
-fn below(root: &Frame, frames: &[Frame]) -> Arc<[Frame]> {
+fn below(root: &SharedFrame, frames: &[SharedFrame]) -> Arc<[SharedFrame]> {
     frames.iter().chain([root]).cloned().collect()
 }
 

@@ -5,6 +5,7 @@
 
 mod build;
 mod cost;
+mod frame_numbers;
 mod history;
 mod merge;
 mod threads;
@@ -22,7 +23,9 @@ pub use jjleak_common::sampling::Sampling;
 use jjleak_common::stack::StackStatus;
 use smallvec::SmallVec;
 
-pub use crate::snapshot::{Frame, FrameKind, Thread};
+pub use frame_numbers::FrameNumbers;
+
+pub use crate::snapshot::{Frame, FrameKind, SharedFrame, Thread};
 pub use cost::Cost;
 pub use history::{Moment, remember};
 pub(crate) use merge::add_count;
@@ -280,7 +283,7 @@ pub struct StackProfile {
     /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first; the first is the allocation function. Shared between snapshots.
-    pub frames: Arc<[Frame]>,
+    pub frames: Arc<[SharedFrame]>,
 }
 
 /// A live block.

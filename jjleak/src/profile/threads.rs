@@ -7,14 +7,14 @@ use std::sync::Arc;
 use jjleak_common::stack::StackStatus;
 
 use super::{
-    Ages, Cohort, Frame, FrameKind, Profile, StackIds, StackProfile, Thread, Totals, root_of_squares,
+    Ages, Cohort, FrameKind, Profile, SharedFrame, StackIds, StackProfile, Thread, Totals, root_of_squares,
 };
 
 impl StackProfile {
     /// Thread of the stack; `None` if threads are not distinguished.
     #[must_use]
     pub fn thread(&self) -> Option<Thread> {
-        self.frames.iter().rev().find_map(Frame::thread)
+        self.frames.iter().rev().find_map(|frame| frame.thread())
     }
 }
 
@@ -26,7 +26,7 @@ impl Profile {
         if !self.stacks.iter().any(|stack| has_thread(&stack.frames)) {
             return self;
         }
-        let mut places = HashMap::<(Arc<[Frame]>, StackStatus), usize>::new();
+        let mut places = HashMap::<(Arc<[SharedFrame]>, StackStatus), usize>::new();
         let mut ids = HashMap::new();
         let mut stacks: Vec<StackProfile> = Vec::new();
         for stack in self.stacks {
@@ -55,11 +55,11 @@ impl Profile {
     }
 }
 
-fn has_thread(frames: &[Frame]) -> bool {
+fn has_thread(frames: &[SharedFrame]) -> bool {
     frames.iter().any(|frame| frame.kind == FrameKind::Thread)
 }
 
-fn without_thread(frames: &Arc<[Frame]>) -> Arc<[Frame]> {
+fn without_thread(frames: &Arc<[SharedFrame]>) -> Arc<[SharedFrame]> {
     if has_thread(frames) {
         frames.iter().filter(|frame| frame.kind != FrameKind::Thread).cloned().collect()
     } else {
@@ -104,7 +104,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::profile::Verdict;
+    use crate::profile::{Frame, Verdict};
     use crate::render::sample;
 
     /// The sample profile with a second thread that has allocated the same.
@@ -113,7 +113,7 @@ mod tests {
         profile.coverage.threads = true;
         let thread = |number| Thread { number, name: "worker".to_owned(), nth: 1 };
         let of = |stack: &StackProfile, number: u32| {
-            let root = Frame::of_thread(&thread(number));
+            let root = Frame::of_thread(&thread(number)).into();
             let frames = stack.frames.iter().cloned().chain([root]).collect();
             StackProfile { id: stack.id * u64::from(number), frames, ..stack.clone() }
         };

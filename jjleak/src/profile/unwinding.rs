@@ -48,7 +48,12 @@ mod tests {
             ..Frame::default()
         };
         let live = Totals { bytes, objects: 1 };
-        StackProfile { status, live, frames: frames.iter().map(frame).collect(), ..sample::empty_stack() }
+        StackProfile {
+            status,
+            live,
+            frames: sample::shared(frames.iter().map(frame)),
+            ..sample::empty_stack()
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use regex::Regex;
 
-use super::{Frame, FrameKind, Profile, StackProfile, Verdict};
+use super::{Frame, FrameKind, Profile, SharedFrame, StackProfile, Verdict};
 
 /// Which stacks and frames to keep. The default keeps everything.
 #[derive(Debug, Clone, Default)]
@@ -52,7 +52,7 @@ impl StackFilter {
             let kinds: BTreeSet<_> = self.kinds.iter().flat_map(|kinds| kinds.all()).copied().collect();
             for stack in &mut profile.stacks {
                 let is_shown =
-                    |frame: &&Frame| frame.kind == FrameKind::Thread || kinds.contains(&frame.kind);
+                    |frame: &&SharedFrame| frame.kind == FrameKind::Thread || kinds.contains(&frame.kind);
                 stack.frames = stack.frames.iter().filter(is_shown).cloned().collect();
             }
             profile.stacks.retain(|stack| stack.frames.iter().any(|frame| kinds.contains(&frame.kind)));
@@ -94,7 +94,7 @@ fn narrow(verdict: &mut Verdict, kept: &HashMap<u64, &StackProfile>) -> bool {
     }
     // If the caller's frame is hidden, the next visible caller is used.
     let mut callers = verdict.frames.iter().skip(verdict.caller);
-    let place = |caller: &Frame| largest.frames.iter().position(|frame| frame == caller);
+    let place = |caller: &SharedFrame| largest.frames.iter().position(|frame| frame == caller);
     verdict.caller = callers.find_map(place).unwrap_or(largest.frames.len().saturating_sub(1));
     verdict.frames = Arc::clone(&largest.frames);
     true

@@ -13,7 +13,7 @@ use super::{Contents, Options, Value};
 use crate::analyze::{Selection, SortBy};
 use crate::profile::{
     Ages, Basis, Frame, FrameKind, JUDGED_SNAPSHOTS, Memory, MemoryKind, Point, ProcessInfo, ProcessKind,
-    Profile, Rate, StackProfile, Survival, Totals, Verdict, VerdictKind,
+    Profile, Rate, SharedFrame, StackProfile, Survival, Totals, Verdict, VerdictKind,
 };
 
 const APP: &str = "/opt/leaky/bin/leaky";
@@ -137,7 +137,7 @@ fn stack(
     status: StackStatus,
     live: (u64, u64),
     allocated: (u64, u64),
-    frames: impl Into<Arc<[Frame]>>,
+    frames: impl IntoIterator<Item = Frame>,
 ) -> StackProfile {
     let totals = |(bytes, objects)| Totals { bytes, objects };
     let ages = Ages { oldest: Duration::from_secs(251), newest: Duration::from_millis(3_200) };
@@ -151,8 +151,13 @@ fn stack(
         ages: (live.1 > 0).then_some(ages),
         blocks: Vec::new(),
         status,
-        frames: frames.into(),
+        frames: shared(frames),
     }
+}
+
+/// Frames of a stack.
+pub(crate) fn shared(frames: impl IntoIterator<Item = Frame>) -> Arc<[SharedFrame]> {
+    frames.into_iter().map(Arc::new).collect()
 }
 
 fn list_growth() -> [Frame; 5] {

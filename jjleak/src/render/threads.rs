@@ -60,7 +60,6 @@ impl ThreadShares {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::profile::Frame;
@@ -73,7 +72,7 @@ mod tests {
         let stack = |(number, bytes): (u32, &u64)| {
             let root = Frame::of_thread(&Thread { number, name: "worker".to_owned(), nth: 1 });
             let live = Totals { bytes: *bytes, objects: 1 };
-            StackProfile { id: number.into(), live, frames: Arc::from([root]), ..sample::empty_stack() }
+            StackProfile { id: number.into(), live, frames: sample::shared([root]), ..sample::empty_stack() }
         };
         profile.stacks = (1..).zip(bytes).map(stack).collect();
         let verdict = Verdict {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::label::{NO_STACK, label};
 use crate::analyze::Difference;
-use crate::profile::{Frame, FrameKind, Profile, Totals};
+use crate::profile::{Frame, FrameKind, Profile, SharedFrame, Totals};
 
 /// A stack with its live memory in one profile, or in the first and the second of two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlameStack<'a> {
-    pub(super) frames: &'a [Frame],
+    pub(super) frames: &'a [SharedFrame],
     /// Zero if there is one profile.
     pub(super) before: Totals,
     pub(super) live: Totals,
@@ -129,7 +129,7 @@ impl<'a> FlameTree<'a> {
 
 type Named<'a> = (Cow<'a, str>, FrameKind, Option<(&'a str, u32)>);
 
-fn root_first(frames: &[Frame]) -> Vec<Named<'_>> {
+fn root_first(frames: &[SharedFrame]) -> Vec<Named<'_>> {
     if frames.is_empty() {
         return vec![(NO_STACK.into(), FrameKind::Unknown, None)];
     }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_as_wide_as_it_was() {
-        let frames = [Frame { symbol: "f".into(), ..Frame::default() }];
+        let frames = sample::shared([Frame { symbol: "f".into(), ..Frame::default() }]);
         let totals = |bytes| Totals { bytes, objects: 1 };
         let stacks = [(7, 0), (2, 5)].map(|(before, live)| FlameStack {
             frames: &frames,

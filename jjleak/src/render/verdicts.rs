@@ -33,7 +33,7 @@ const LONG_NAME: usize = 60;
 
 /// Name of the function.
 fn function(verdict: &Verdict) -> String {
-    let name = verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), label);
+    let name = verdict.frames.get(verdict.caller).map_or(NO_STACK.into(), |frame| label(frame));
     if name.len() <= LONG_NAME {
         return name.into_owned();
     }

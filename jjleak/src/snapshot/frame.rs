@@ -1,8 +1,12 @@
 //! Stack frames.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::Thread;
+
+/// A frame that stacks have in common. Stacks of a profile refer to the same frames, so that each is stored once.
+pub type SharedFrame = Arc<Frame>;
 
 /// A symbolized frame. An inlined function is a frame of its own, with the address of the frame that it is inlined into.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]

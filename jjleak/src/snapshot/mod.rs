@@ -13,7 +13,7 @@ use jjleak_common::process::ImageId;
 use jjleak_common::stack::{StackFrame, StackStatus};
 use jjleak_common::unwind::MAX_FOUND;
 
-pub use frame::{Frame, FrameKind};
+pub use frame::{Frame, FrameKind, SharedFrame};
 pub use sums::{Block, Cohort, Cohorts, LiveBlocks};
 pub use thread::Thread;
 pub use timeline::{MAX_INSTANTS, Timeline};
@@ -98,5 +98,5 @@ pub struct NamedStack {
     /// End of the stack walk.
     pub status: StackStatus,
     /// Frames, leaf first.
-    pub frames: Arc<[Frame]>,
+    pub frames: Arc<[SharedFrame]>,
 }

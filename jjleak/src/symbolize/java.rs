@@ -8,7 +8,7 @@ use jjleak_common::stack::{InterpretedFrame, StackFrame};
 use jjleak_common::unwind::layer;
 
 use crate::jvm::{Blob, JavaFrame, Jvm, KnownMethods, Memory, Methods};
-use crate::snapshot::{Frame, FrameKind};
+use crate::snapshot::{Frame, FrameKind, SharedFrame};
 
 /// Maximum number of cached code locations, for a process that compiles and discards code endlessly.
 const MAX_PLACES: usize = 1 << 17;
@@ -18,7 +18,7 @@ const MAX_PLACES: usize = 1 << 17;
 pub struct KnownJava {
     methods: KnownMethods,
     /// Frames by code location, with the compiled code that they belong to.
-    places: HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
+    places: HashMap<StackFrame, (Blob, Arc<[SharedFrame]>)>,
     /// Number of frames without names.
     pub unnamed: u64,
 }
@@ -27,10 +27,10 @@ pub struct KnownJava {
 pub struct JavaNames<'a, M> {
     heaps: &'a [CodeHeap],
     methods: Methods<'a, M>,
-    places: &'a mut HashMap<StackFrame, (Blob, Arc<[Frame]>)>,
+    places: &'a mut HashMap<StackFrame, (Blob, Arc<[SharedFrame]>)>,
     unnamed: &'a mut u64,
     /// Results since the creation of this value.
-    recent: HashMap<StackFrame, Option<Arc<[Frame]>>>,
+    recent: HashMap<StackFrame, Option<Arc<[SharedFrame]>>>,
 }
 
 impl<'a, M: Memory> JavaNames<'a, M> {
@@ -41,7 +41,7 @@ impl<'a, M: Memory> JavaNames<'a, M> {
     }
 
     /// Frames of a word of a stack, innermost first; `None` if it is not in code of the JVM, or that code has been discarded.
-    pub fn frames(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
+    pub fn frames(&mut self, frame: StackFrame) -> Option<Arc<[SharedFrame]>> {
         if let Some(recent) = self.recent.get(&frame) {
             return recent.clone();
         }
@@ -56,14 +56,14 @@ impl<'a, M: Memory> JavaNames<'a, M> {
         frames
     }
 
-    fn interpreted(&mut self, frame: InterpretedFrame) -> Option<Arc<[Frame]>> {
+    fn interpreted(&mut self, frame: InterpretedFrame) -> Option<Arc<[SharedFrame]>> {
         let InterpretedFrame { method, bytecode_low } = frame;
         let frame = self.methods.interpreted(method, bytecode_low)?;
         Some(Arc::from([named(frame, method, false)]))
     }
 
     /// Frames of the current code at the address, if its compilation is still the one of the stack; otherwise the cached frames.
-    fn generated(&mut self, frame: StackFrame) -> Option<Arc<[Frame]>> {
+    fn generated(&mut self, frame: StackFrame) -> Option<Arc<[SharedFrame]>> {
         let id = frame.layer() - layer::GENERATED;
         let now = self.methods.find(self.heaps, frame.address());
         let now = now.filter(|blob| id_in_frame(blob.compile_id()) == id);
@@ -73,7 +73,7 @@ impl<'a, M: Memory> JavaNames<'a, M> {
             return Some(Arc::clone(frames));
         }
         let blob = now?;
-        let frames: Arc<[Frame]> = self.look_up(&blob, frame.address())?.into();
+        let frames: Arc<[SharedFrame]> = self.look_up(&blob, frame.address())?.into();
         if self.places.len() == MAX_PLACES {
             self.places.clear();
         }
@@ -81,10 +81,10 @@ impl<'a, M: Memory> JavaNames<'a, M> {
         Some(frames)
     }
 
-    fn look_up(&mut self, blob: &Blob, address: u64) -> Option<Vec<Frame>> {
+    fn look_up(&mut self, blob: &Blob, address: u64) -> Option<Vec<SharedFrame>> {
         if !blob.is_method() {
             let kind = FrameKind::JvmGenerated;
-            return Some(vec![Frame { address, symbol: blob.name.clone(), kind, ..Frame::default() }]);
+            return Some(vec![Frame { address, symbol: blob.name.clone(), kind, ..Frame::default() }.into()]);
         }
         let methods = self.methods.compiled(blob, address);
         let outermost = methods.len().checked_sub(1)?;
@@ -93,9 +93,9 @@ impl<'a, M: Memory> JavaNames<'a, M> {
     }
 }
 
-fn named(JavaFrame { name, file, line }: JavaFrame, address: u64, inlined: bool) -> Frame {
+fn named(JavaFrame { name, file, line }: JavaFrame, address: u64, inlined: bool) -> SharedFrame {
     let kind = if inlined { FrameKind::JavaInlined } else { FrameKind::Java };
-    Frame { address, symbol: name, file, line, kind, inlined, ..Frame::default() }
+    Frame { address, symbol: name, file, line, kind, inlined, ..Frame::default() }.into()
 }
 
 #[cfg(test)]

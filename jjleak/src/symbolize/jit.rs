@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
 use crate::perf_map::PerfMap;
-use crate::snapshot::{Frame, FrameKind};
+use crate::snapshot::{Frame, FrameKind, SharedFrame};
 
 /// Names code by the process's perf map.
 pub struct JitNames<'a> {
@@ -23,14 +23,14 @@ impl<'a> JitNames<'a> {
 
     /// Frames of a return address; `None` if the map has no entry for the preceding call.
     #[must_use]
-    pub fn frames(&self, frame: StackFrame) -> Option<Arc<[Frame]>> {
+    pub fn frames(&self, frame: StackFrame) -> Option<Arc<[SharedFrame]>> {
         if InterpretedFrame::unpack(frame).is_some() {
             return None;
         }
         let address = frame.address();
         let symbol = self.map.find(address.checked_sub(1)?)?.to_string();
         let kind = if self.is_jvm { kind_in_jvm(&symbol) } else { FrameKind::Native };
-        Some(Arc::from([Frame { address, symbol, kind, ..Frame::default() }]))
+        Some(Arc::from([Frame { address, symbol, kind, ..Frame::default() }.into()]))
     }
 }
 

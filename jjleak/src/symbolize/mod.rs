@@ -11,13 +11,13 @@ mod native;
 mod signal;
 mod tail_calls;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::processes::{Module, ModuleTable};
-use crate::snapshot::{Frame, NamedStack, RawStack};
+use crate::snapshot::{NamedStack, RawStack, SharedFrame};
 use native::NativeSymbols;
 
 pub use java::{JavaNames, KnownJava};
@@ -31,10 +31,12 @@ pub struct StackNames {
     known: Vec<Option<NamedStack>>,
     /// Frames of generated code, by row and word, for stacks not symbolized yet.
     generated: HashMap<u32, GeneratedFrames>,
+    /// The distinct frames of generated code.
+    distinct: HashSet<SharedFrame>,
 }
 
 /// Frames by word of the stack.
-type GeneratedFrames = HashMap<StackFrame, Arc<[Frame]>>;
+type GeneratedFrames = HashMap<StackFrame, Arc<[SharedFrame]>>;
 
 impl StackNames {
     /// Sets the function name of the code at a file offset.
@@ -48,14 +50,15 @@ impl StackNames {
         &mut self,
         row: u32,
         stack: &RawStack,
-        mut name: impl FnMut(StackFrame) -> Option<Arc<[Frame]>>,
+        mut name: impl FnMut(StackFrame) -> Option<Arc<[SharedFrame]>>,
     ) {
         let known = self.generated.entry(row).or_default();
+        let distinct = &mut self.distinct;
         for frame in stack.frames.iter().map(|frame| frame.however_found()) {
             if !known.contains_key(&frame)
                 && let Some(named) = name(frame)
             {
-                known.insert(frame, named);
+                known.insert(frame, named.iter().map(|frame| share(distinct, frame)).collect());
             }
         }
     }
@@ -107,7 +110,18 @@ impl StackNames {
             }
         }
         self.generated.retain(|row, _| !rows.contains(row));
+        self.native.forget_unused();
+        self.distinct.retain(|frame| Arc::strong_count(frame) > 1);
     }
+}
+
+/// The frame in the set that equals this one, which is added if there is none.
+fn share(distinct: &mut HashSet<SharedFrame>, frame: &SharedFrame) -> SharedFrame {
+    if let Some(known) = distinct.get(frame) {
+        return Arc::clone(known);
+    }
+    distinct.insert(Arc::clone(frame));
+    Arc::clone(frame)
 }
 
 impl NamedStack {

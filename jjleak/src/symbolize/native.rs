@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
@@ -12,13 +13,15 @@ use super::tail_calls::{Call, TailCalls};
 use super::{GeneratedFrames, signal};
 use crate::jvm;
 use crate::processes::{FileVersion, Located, Module, ModuleTable};
-use crate::snapshot::{Frame, FrameKind, RawStack};
+use crate::snapshot::{Frame, FrameKind, RawStack, SharedFrame};
 use crate::unwind::GoNames;
 
 /// Looks up native frames and caches each code location.
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     known: HashMap<Place, Known>,
+    /// Frames by location, address in the process, and whether they were found by a frame pointer.
+    shared: HashMap<(Place, u64, bool), Arc<[SharedFrame]>>,
     /// Frames without names, for mapped code that is in no segment of its file.
     unlocated: HashMap<FileVersion, Known>,
     tail_calls: TailCalls,
@@ -55,6 +58,7 @@ impl Default for NativeSymbols {
         Self {
             symbolizer,
             known: HashMap::new(),
+            shared: HashMap::new(),
             unlocated: HashMap::new(),
             tail_calls: TailCalls::default(),
             jumps: HashMap::new(),
@@ -80,7 +84,7 @@ impl NativeSymbols {
         stack: &RawStack,
         modules: &ModuleTable,
         generated: &GeneratedFrames,
-    ) -> Vec<Frame> {
+    ) -> Vec<SharedFrame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
         let mut is_interrupted = true;
         // The previous frame: the function that runs, and whether the frame is an executing instruction.
@@ -98,14 +102,11 @@ impl NativeSymbols {
                     frames.extend(self.restored(modules, place, address, callee));
                 }
                 let is_executing = is_interrupted;
-                let located = &self.locate(modules.get(place.module), place, is_executing).frames;
+                let located =
+                    self.shared(modules.get(place.module), place, address, is_executing, by_frame_pointer);
                 is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
                 callee = Some((place, is_executing)).filter(|_| !is_interrupted);
-                frames.extend(located.iter().map(|frame| Frame {
-                    address,
-                    by_frame_pointer,
-                    ..frame.clone()
-                }));
+                frames.extend_from_slice(located);
             } else {
                 is_interrupted = false;
                 callee = None;
@@ -123,7 +124,7 @@ impl NativeSymbols {
         place: Located,
         address: u64,
         (callee, is_executing): (Located, bool),
-    ) -> Vec<Frame> {
+    ) -> Vec<SharedFrame> {
         let (module, running_in) = (modules.get(place.module), modules.get(callee.module));
         let Some(call) = self.locate(module, place, false).call else { return Vec::new() };
         let Some(running_at) = callee.address else { return Vec::new() };
@@ -142,13 +143,41 @@ impl NativeSymbols {
             let Some(offset) = module.offset_of_code(at) else { continue };
             let located = self.locate(module, Located { offset, address: Some(at), ..place }, false);
             let address = address.wrapping_add(end.wrapping_sub(call.end));
-            frames.extend(located.frames.iter().map(|frame| Frame {
-                address,
-                tail_call: true,
-                ..frame.clone()
-            }));
+            frames.extend(
+                located
+                    .frames
+                    .iter()
+                    .map(|frame| SharedFrame::new(Frame { address, tail_call: true, ..frame.clone() })),
+            );
         }
         frames
+    }
+
+    /// Frames of a place in a file, at an address in the process.
+    fn shared(
+        &mut self,
+        module: &Module,
+        place: Located,
+        address: u64,
+        is_executing: bool,
+        by_frame_pointer: bool,
+    ) -> &[SharedFrame] {
+        let key = Place { file: module.version, offset: place.offset, is_executing };
+        let key = (key, address, by_frame_pointer);
+        if !self.shared.contains_key(&key) {
+            let known = &self.locate(module, place, is_executing).frames;
+            let shared = known
+                .iter()
+                .map(|frame| Frame { address, by_frame_pointer, ..frame.clone() }.into())
+                .collect();
+            self.shared.insert(key, shared);
+        }
+        &self.shared[&key]
+    }
+
+    /// Removes frames to which no stack refers any more.
+    pub(super) fn forget_unused(&mut self) {
+        self.shared.retain(|_, frames| frames.iter().any(|frame| Arc::strong_count(frame) > 1));
     }
 
     /// Symbols of a place in a file: an executing instruction, or the last byte of a call.
@@ -186,12 +215,12 @@ impl NativeSymbols {
 }
 
 /// Frames of code that is not in a file.
-fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<Frame> {
+fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<SharedFrame> {
     let by_frame_pointer = frame.is_by_frame_pointer();
-    let unknown = || vec![Frame { address: without_mark(frame), ..Frame::default() }];
+    let unknown = || vec![Frame { address: without_mark(frame), ..Frame::default() }.into()];
     let mut frames = generated.get(&frame.however_found()).map_or_else(unknown, |named| named.to_vec());
-    for frame in &mut frames {
-        frame.by_frame_pointer = by_frame_pointer;
+    for frame in frames.iter_mut().filter(|frame| frame.by_frame_pointer != by_frame_pointer) {
+        Arc::make_mut(frame).by_frame_pointer = by_frame_pointer;
     }
     frames
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use regex::{Regex, RegexBuilder};
 
 use super::snapshot::Row;
-use crate::profile::{Frame, Profile, StackProfile, Verdict};
+use crate::profile::{Profile, SharedFrame, StackProfile, Verdict};
 use crate::render::Value;
 
 /// Sort order of rows, most significant first.
@@ -136,7 +136,7 @@ impl Filter {
 
     /// Returns true if a call site matches by verdict, process, any frame, or a thread (`of_threads`).
     pub(super) fn shows_site(&self, profile: &Profile, of_threads: &HashSet<u64>, verdict: &Verdict) -> bool {
-        let frame = |frame: &Frame| {
+        let frame = |frame: &SharedFrame| {
             self.matches(&frame.symbol) || self.matches(&frame.file) || self.matches(&frame.module)
         };
         self.is_empty()

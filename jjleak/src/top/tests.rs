@@ -10,8 +10,8 @@ use ratatui::style::{Color, Modifier};
 
 use super::*;
 use crate::profile::{
-    Basis, Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, StackProfile, Survival,
-    Thread, Totals, Verdict, VerdictKind,
+    Basis, Frame, FrameKind, Memory, MemoryKind, Moment, Point, Profile, Rate, SharedFrame, StackProfile,
+    Survival, Thread, Totals, Verdict, VerdictKind,
 };
 use crate::render::sample;
 
@@ -49,11 +49,11 @@ fn java(symbol: &str, line: u32) -> Frame {
 }
 
 /// The frames of a call site of the program, leaf first.
-fn frames(callers: impl IntoIterator<Item = Frame>) -> Arc<[Frame]> {
+fn frames(callers: impl IntoIterator<Item = Frame>) -> Arc<[SharedFrame]> {
     let malloc = frame("malloc", "/lib/libc.so.6", "", 0);
     let serve = frame("serve", "/opt/server", "server.c", 240);
     let main = frame("main", "/opt/server", "server.c", 273);
-    [malloc].into_iter().chain(callers).chain([serve, main]).collect()
+    sample::shared([malloc].into_iter().chain(callers).chain([serve, main]))
 }
 
 /// A call site with a verdict and live blocks.

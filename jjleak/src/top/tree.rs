@@ -142,7 +142,7 @@ fn children<'a>(stacks: &[&'a StackProfile], depth: usize, value: Value) -> Vec<
 /// The frame at this distance from the root.
 fn frame_at(stack: &StackProfile, depth: usize) -> Option<&Frame> {
     let index = stack.frames.len().checked_sub(depth + 1)?;
-    stack.frames.get(index)
+    stack.frames.get(index).map(|frame| &**frame)
 }
 
 /// ID of the frame at this distance from the root. Frames of one name are the same, except threads: those of a pool often
@@ -206,7 +206,7 @@ mod tests {
             let thread = Thread { number, name: "http-nio-8080-e".to_owned(), nth: 1 };
             StackProfile {
                 live: Totals { bytes: 8, objects: 1 },
-                frames: [Frame::of_thread(&thread)].into(),
+                frames: sample::shared([Frame::of_thread(&thread)]),
                 ..sample::empty_stack()
             }
         };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jjleak::render::json::{Document, FrameDocument, StackDocument};
 
@@ -209,7 +210,7 @@ fn leads_along(frames: &[Option<String>], path: &[String]) -> bool {
 
 /// Java frames of a stack, and frames without a name.
 fn java_or_unnamed(stack: &StackDocument) -> Vec<Option<String>> {
-    let frame = |frame: &FrameDocument| match &*frame.kind {
+    let frame = |frame: &Arc<FrameDocument>| match &*frame.kind {
         "unknown" => Some(None),
         kind => kind.starts_with("java").then(|| Some(format!("{}:{}", frame.symbol, frame.line))),
     };

@@ -1,10 +1,12 @@
 //! A process with the maximum number of threads does not impair the watching of others.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use jjleak::render::json::StackDocument;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -105,19 +107,15 @@ fn looks(place: &Place, count: f64, what: &str) {
 }
 
 /// The blocks that each thread has kept and freed, and the losses, according to a profile.
-fn counted(place: &Place, pid: u32) -> (u64, u64, Value) {
+fn counted(place: &Place, pid: u32) -> (u64, u64, BTreeMap<String, u64>) {
     let of_pid = format!("-{pid}.pb.gz");
     let last = place.kept().into_iter().rfind(|path| path.to_str().unwrap().ends_with(&of_pid)).unwrap();
     let report = Ended::of(["report".as_ref(), last.as_os_str(), "--format".as_ref(), "json".as_ref()]);
-    let report: Value = serde_json::from_str(&report.assert_done().stdout).unwrap();
-    let stacks = report["stacks"].as_array().unwrap();
-    let is_member = |stack: &&Value| {
-        stack["frames"].as_array().unwrap().iter().any(|frame| frame["symbol"] == "site_member")
-    };
-    let sum = |what: &str| {
-        stacks.iter().filter(is_member).map(|stack| stack[what]["objects"].as_u64().unwrap()).sum()
-    };
-    (sum("allocated"), sum("live"), report["lost"].clone())
+    let report = report.assert_done().report();
+    let is_member = |stack: &&StackDocument| stack.frames.iter().any(|frame| frame.symbol == "site_member");
+    let members = || report.stacks.iter().filter(is_member);
+    let allocated = members().map(|stack| stack.allocated.objects).sum();
+    (allocated, members().map(|stack| stack.live.objects).sum(), report.lost)
 }
 
 #[test]
@@ -148,8 +146,8 @@ fn one_process_with_as_many_threads_as_there_may_be_is_counted_and_costs_no_othe
     let ended = || metric(&place, "jjleak_processes{state=\"profiling\"}") < 1.;
     until(HOURLONG, "the end of its profile", ended);
     let (allocated, live, lost) = counted(&place, pid);
-    println!("{allocated} allocations, {live} live, lost {lost}");
-    assert!(lost.as_object().unwrap().values().all(|count| *count == 0), "{lost}");
+    println!("{allocated} allocations, {live} live, lost {lost:?}");
+    assert!(lost.values().all(|count| *count == 0), "{lost:?}");
     assert_eq!((allocated, live), (2 * multitude.threads, multitude.threads));
 
     // Killed while it is profiled; it takes long to end.

@@ -17,7 +17,7 @@ fn stack(id: u64, allocated: &[u64]) -> StackProfile {
         live: all,
         allocated: all,
         cohorts: cohorts.map(|(interval, bytes)| Cohort { interval, live: totals(*bytes) }).collect(),
-        frames: vec![frame].into(),
+        frames: sample::shared([frame]),
         ..sample::empty_stack()
     }
 }

@@ -206,7 +206,7 @@ impl<'a> Stack<'a> {
             live: self.living.iter().map(totals).sum(),
             allocated: self.allocated,
             cohorts: cohorts.map(|(interval, live)| Cohort { interval, live }).collect(),
-            frames: vec![frame].into(),
+            frames: sample::shared([frame]),
             ..sample::empty_stack()
         }
     }

@@ -1,10 +1,12 @@
 //! The difference as JSON: one document on one line, with the schema number of reports.
 
 use std::io::{self, Write};
+use std::mem;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::json::{FrameDocument, ProcessDocument, SCHEMA, TotalsDocument};
+use super::super::json::{FrameDocument, ProcessDocument, SCHEMA, Stack, Stacks, TotalsDocument};
 use super::super::{Options, TOOL};
 use crate::analyze::{Difference, StackDifference, delta};
 use crate::profile::{Profile, Totals};
@@ -28,8 +30,9 @@ pub struct DifferenceDocument {
     pub shown: Option<String>,
     /// Change of live memory from the first to the second profile.
     pub change: ChangeDocument,
-    /// Every stack that is live in either profile, largest change first.
-    pub stacks: Vec<StackDifferenceDocument>,
+    /// Every stack that is live in either profile, largest change first; before them, the distinct frames.
+    #[serde(flatten)]
+    pub stacks: Stacks<StackDifferenceDocument>,
 }
 
 /// One of two profiles.
@@ -56,7 +59,7 @@ pub struct ChangeDocument {
 
 /// A stack in both profiles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StackDifferenceDocument {
+pub struct StackDifferenceDocument<F = Arc<FrameDocument>> {
     /// `new`, `grew`, `shrank`, `gone` or `same`.
     pub change: String,
     /// Live memory in the first profile, normalized.
@@ -65,8 +68,8 @@ pub struct StackDifferenceDocument {
     pub after: TotalsDocument,
     /// Difference of both.
     pub delta: ChangeDocument,
-    /// Frames, leaf first.
-    pub frames: Vec<FrameDocument>,
+    /// Frames, leaf first, in JSON as indices of the document's `frames`.
+    pub frames: Vec<F>,
 }
 
 impl DifferenceDocument {
@@ -80,20 +83,49 @@ impl DifferenceDocument {
             normalized_by: difference.scale,
             shown: (!options.view.is_empty()).then(|| options.view.clone()),
             change: change(before, after),
-            stacks: difference.stacks.iter().map(StackDifferenceDocument::new).collect(),
+            stacks: Stacks::new(&difference.stacks, |stack, frame| {
+                StackDifferenceDocument::new(stack, stack.frames.iter().map(frame).collect())
+            }),
         }
     }
 }
 
 impl StackDifferenceDocument {
-    fn new(stack: &StackDifference) -> Self {
+    fn new(stack: &StackDifference, frames: Vec<Arc<FrameDocument>>) -> Self {
         Self {
             change: stack.change().name().to_owned(),
             before: stack.before.into(),
             after: stack.after.into(),
             delta: change(stack.before, stack.after),
-            frames: stack.frames.iter().map(FrameDocument::from).collect(),
+            frames,
         }
+    }
+}
+
+impl<F> StackDifferenceDocument<F> {
+    fn with_frames<G>(self, frames: Vec<G>) -> StackDifferenceDocument<G> {
+        let Self { change, before, after, delta, .. } = self;
+        StackDifferenceDocument { change, before, after, delta, frames }
+    }
+}
+
+impl Stack for StackDifferenceDocument {
+    type Indexed = StackDifferenceDocument<u32>;
+
+    fn frames(&self) -> &[Arc<FrameDocument>] {
+        &self.frames
+    }
+
+    fn indexed(&self, frames: Vec<u32>) -> StackDifferenceDocument<u32> {
+        self.clone().with_frames(frames)
+    }
+
+    fn resolved<E>(
+        mut indexed: StackDifferenceDocument<u32>,
+        frame: impl FnMut(u32) -> Result<Arc<FrameDocument>, E>,
+    ) -> Result<Self, E> {
+        let frames = mem::take(&mut indexed.frames).into_iter().map(frame).collect::<Result<_, _>>()?;
+        Ok(indexed.with_frames(frames))
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::label::{NO_STACK, label, module, printable};
 use super::super::threads::ThreadShares;
 use super::super::verdicts::of_what_is_shown;
 use super::super::{Options, svg::escape, units};
-use crate::profile::{Basis, Frame, FrameKind, Profile, Sampling, StackProfile, Totals};
+use crate::profile::{Basis, FrameKind, Profile, Sampling, SharedFrame, StackProfile, Totals};
 use jjleak_common::stack::StackStatus;
 
 /// Maximum number of call sites in the table; the flame graph has all.
@@ -177,7 +177,7 @@ fn caller(stack: &StackProfile) -> String {
     }
 }
 
-pub(super) fn frames(frames: &[Frame], out: &mut String) -> fmt::Result {
+pub(super) fn frames(frames: &[SharedFrame], out: &mut String) -> fmt::Result {
     out.push_str("<ol class=\"stack\">");
     for frame in frames {
         write!(out, "<li>{}<span class=\"place\">", text(&label(frame)))?;

@@ -24,7 +24,7 @@ fn hostile(name: &str) -> Profile {
     profile.ended = Some(name.into());
     profile.lost = BTreeMap::from([(name.to_owned(), 1)]);
     profile.stacks = vec![StackProfile {
-        frames: vec![frame.clone(), frame.clone(), frame].into(),
+        frames: sample::shared([frame.clone(), frame.clone(), frame]),
         live: Totals { bytes: 1, objects: 1 },
         ..sample::empty_stack()
     }];

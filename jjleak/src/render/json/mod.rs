@@ -3,23 +3,29 @@
 //! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or removed.
 
 mod cost;
+mod stacks;
 mod verdicts;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use cost::CostDocument;
+pub use stacks::{Stack, Stacks};
 pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, ThreadShareDocument, VerdictDocument};
 
 use super::{Options, TOOL};
 use crate::analyze::SortBy;
-use crate::profile::{Block, Frame, FrameKind, ProcessInfo, Profile, Sampling, StackProfile, Thread, Totals};
+use crate::profile::{
+    Block, Frame, FrameKind, ProcessInfo, Profile, Sampling, SharedFrame, StackProfile, Thread, Totals,
+};
 
 /// Number of the contract.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// One report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,8 +92,10 @@ pub struct Document {
     /// Cost of profiling to the process since the previous report, an estimate; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostDocument>,
-    /// All stacks with allocations, including those without live memory, in the requested order.
-    pub stacks: Vec<StackDocument>,
+    /// All stacks with allocations, including those without live memory, in the requested order; before them, the distinct
+    /// frames.
+    #[serde(flatten)]
+    pub stacks: Stacks<StackDocument>,
 }
 
 /// A process.
@@ -132,7 +140,7 @@ pub struct TotalsDocument {
 
 /// Allocations of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StackDocument {
+pub struct StackDocument<F = Arc<FrameDocument>> {
     /// Identity of the stack: 16 hexadecimal digits.
     pub id: String,
     /// Live memory.
@@ -157,8 +165,8 @@ pub struct StackDocument {
     /// The allocating thread; absent if threads are not distinguished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<ThreadDocument>,
-    /// Frames, leaf first; the first is the allocation function.
-    pub frames: Vec<FrameDocument>,
+    /// Frames, leaf first, in JSON as indices of the document's `frames`; the first is the allocation function.
+    pub frames: Vec<F>,
 }
 
 /// A thread.
@@ -225,6 +233,7 @@ impl Document {
     /// The report of a profile, with its stacks in this order.
     #[must_use]
     pub fn new(profile: &Profile, order: SortBy) -> Self {
+        let with_blocks = profile.coverage.blocks_per_stack > 0;
         Self {
             schema: SCHEMA,
             tool: TOOL.to_owned(),
@@ -259,11 +268,9 @@ impl Document {
             looks: profile.snapshots,
             unjudged_sites: profile.unjudged_sites,
             cost: profile.cost.map(Into::into),
-            stacks: order
-                .order(profile)
-                .into_iter()
-                .map(|stack| StackDocument::new(stack, profile.coverage.blocks_per_stack > 0))
-                .collect(),
+            stacks: Stacks::new(order.order(profile), |stack, frame| {
+                StackDocument::new(stack, with_blocks, code(&stack.frames).map(frame).collect())
+            }),
         }
     }
 }
@@ -295,7 +302,7 @@ impl From<Totals> for TotalsDocument {
 }
 
 impl StackDocument {
-    fn new(stack: &StackProfile, with_blocks: bool) -> Self {
+    fn new(stack: &StackProfile, with_blocks: bool, frames: Vec<Arc<FrameDocument>>) -> Self {
         Self {
             id: format!("{:016x}", stack.id),
             live: stack.live.into(),
@@ -307,13 +314,53 @@ impl StackDocument {
             newest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.newest)),
             status: stack.status.name().to_owned(),
             thread: stack.thread().map(Into::into),
-            frames: code(&stack.frames).map(Into::into).collect(),
+            frames,
         }
     }
 }
 
+impl<F> StackDocument<F> {
+    fn with_frames<G>(self, frames: Vec<G>) -> StackDocument<G> {
+        let Self { id, live, allocated, live_error, growth_bytes, .. } = self;
+        let Self { allocations, oldest_ms, newest_ms, status, thread, .. } = self;
+        StackDocument {
+            id,
+            live,
+            allocated,
+            live_error,
+            growth_bytes,
+            allocations,
+            oldest_ms,
+            newest_ms,
+            status,
+            thread,
+            frames,
+        }
+    }
+}
+
+impl Stack for StackDocument {
+    type Indexed = StackDocument<u32>;
+
+    fn frames(&self) -> &[Arc<FrameDocument>] {
+        &self.frames
+    }
+
+    fn indexed(&self, frames: Vec<u32>) -> StackDocument<u32> {
+        self.clone().with_frames(frames)
+    }
+
+    fn resolved<E>(
+        mut indexed: StackDocument<u32>,
+        frame: impl FnMut(u32) -> Result<Arc<FrameDocument>, E>,
+    ) -> Result<Self, E> {
+        let frames = mem::take(&mut indexed.frames).into_iter().map(frame).collect::<Result<_, _>>()?;
+        Ok(indexed.with_frames(frames))
+    }
+}
+
 /// All frames but the one that represents the thread.
-fn code(frames: &[Frame]) -> impl Iterator<Item = &Frame> {
+fn code(frames: &[SharedFrame]) -> impl Iterator<Item = &SharedFrame> {
     frames.iter().filter(|frame| frame.kind != FrameKind::Thread)
 }
 

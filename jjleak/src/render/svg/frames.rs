@@ -178,8 +178,9 @@ mod tests {
         let mut profile = sample::profile();
         let stack = profile.stacks.remove(1);
         let title = |lines: &[u32]| {
-            let stacks =
-                lines.iter().map(|line| StackProfile { frames: vec![at(*line)].into(), ..stack.clone() });
+            let stacks = lines
+                .iter()
+                .map(|line| StackProfile { frames: sample::shared([at(*line)]), ..stack.clone() });
             let profile = Profile { stacks: stacks.collect(), ..profile.clone() };
             let tree = FlameTree::of(&profile, false);
             let frames = Frames { tree: &tree, telling: Telling::Kinds, value: Value::Bytes };

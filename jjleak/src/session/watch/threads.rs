@@ -4,19 +4,19 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::processes::{Pid, thread_name};
-use crate::snapshot::{Frame, NamedStack, Thread};
+use crate::snapshot::{Frame, NamedStack, SharedFrame, Thread};
 
 /// Stacks below their threads, by row of the kernel's table: built once, and shared by all profiles.
 #[derive(Default)]
-pub(super) struct ThreadRoots(HashMap<u32, Arc<[Frame]>>);
+pub(super) struct ThreadRoots(HashMap<u32, Arc<[SharedFrame]>>);
 
 impl ThreadRoots {
     /// Puts the stack in a row below its thread.
     pub(super) fn put_below(&mut self, row: u32, thread: &Thread, stack: &mut NamedStack) {
-        let root = Frame::of_thread(thread);
+        let root = SharedFrame::new(Frame::of_thread(thread));
         let known = self.0.get(&row).filter(|frames| frames.last() == Some(&root));
         stack.frames = known.cloned().unwrap_or_else(|| {
-            let frames: Arc<[Frame]> = stack.frames.iter().cloned().chain([root]).collect();
+            let frames: Arc<[SharedFrame]> = stack.frames.iter().cloned().chain([root]).collect();
             self.0.insert(row, Arc::clone(&frames));
             frames
         });

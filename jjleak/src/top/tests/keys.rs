@@ -230,7 +230,7 @@ fn threaded() -> Profile {
     profile.coverage.threads = true;
     for (index, stack) in profile.stacks.iter_mut().enumerate() {
         let name = if index == 0 { "poller" } else { "worker" }.to_owned();
-        let root = Frame::of_thread(&Thread { number: 4243, name, nth: 1 });
+        let root = Frame::of_thread(&Thread { number: 4243, name, nth: 1 }).into();
         stack.frames = stack.frames.iter().cloned().chain([root]).collect();
     }
     profile

@@ -14,7 +14,9 @@ use super::super::text::{cut_end, cut_middle, safe, width};
 use super::super::theme::Theme;
 use super::table::place;
 use super::{explain, trend, wrapped};
-use crate::profile::{Basis, Frame, JUDGED_SPANS, MemoryKind, Profile, StackProfile, Verdict, VerdictKind};
+use crate::profile::{
+    Basis, Frame, JUDGED_SPANS, MemoryKind, Profile, SharedFrame, StackProfile, Verdict, VerdictKind,
+};
 use crate::render::{NO_STACK, ThreadShares, duration, evidence, label, module, percent};
 
 /// Minimum height at which the figures stay while frames scroll. Lower screens scroll everything.
@@ -132,7 +134,7 @@ impl Top {
         }
         let caller =
             self.shown_snapshot().verdict(row).and_then(|verdict| verdict.frames.get(verdict.caller));
-        let lines_of = |frame: &Frame| self.frame_line(frame, caller == Some(frame), cells.into());
+        let lines_of = |frame: &SharedFrame| self.frame_line(frame, caller == Some(frame), cells.into());
         lines.extend(stack.frames.iter().map(lines_of));
         lines
     }

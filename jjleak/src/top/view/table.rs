@@ -206,7 +206,7 @@ impl Top {
         let name = self.function(row);
         let verdict = self.shown_snapshot().verdict(row);
         let caller = verdict.and_then(|verdict| verdict.frames.get(verdict.caller));
-        let place = caller.map(place).unwrap_or_default();
+        let place = caller.map(|caller| place(caller)).unwrap_or_default();
         if place.is_empty() { name } else { format!("{name} {place}") }
     }
 

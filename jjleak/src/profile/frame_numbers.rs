@@ -1,0 +1,48 @@
+//! Numbers of frames, for files in which each frame is stored once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Frame, SharedFrame};
+
+/// The distinct frames of some stacks, numbered from 0 in order of their first appearance.
+#[derive(Debug, Default)]
+pub struct FrameNumbers<'a> {
+    frames: Vec<&'a Frame>,
+    /// By address in memory: stacks of a process refer to the same frames, which need no comparison.
+    by_address: HashMap<*const Frame, u32>,
+    by_content: HashMap<&'a Frame, u32>,
+}
+
+impl<'a> FrameNumbers<'a> {
+    /// Number of a frame.
+    pub fn of(&mut self, frame: &'a SharedFrame) -> u32 {
+        *self.by_address.entry(Arc::as_ptr(frame)).or_insert_with(|| {
+            *self.by_content.entry(frame).or_insert_with(|| {
+                self.frames.push(frame);
+                // More than 2^32 frames fit into no memory.
+                u32::try_from(self.frames.len() - 1).unwrap_or(u32::MAX)
+            })
+        })
+    }
+
+    /// Frames by number.
+    #[must_use]
+    pub fn frames(&self) -> &[&'a Frame] {
+        &self.frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_frames_have_one_number() {
+        let frame = |symbol: &str| Arc::new(Frame { symbol: symbol.to_owned(), ..Frame::default() });
+        let (one, other, same) = (frame("one"), frame("other"), frame("one"));
+        let mut numbers = FrameNumbers::default();
+        assert_eq!([&one, &other, &same, &one].map(|frame| numbers.of(frame)), [0, 1, 0, 0]);
+        assert_eq!(numbers.frames(), [&*one, &*other]);
+    }
+}
