@@ -108,10 +108,11 @@ mod tests {
         let program = ledger("leaked 30 bytes in 3 allocations: cache_insert");
         let reports = r#"
             {"stacks": []}
-            {"stacks": [
-                {"live": {"bytes": 10, "objects": 1}, "frames": [{"symbol": "malloc"}, {"symbol": "cache_insert"}]},
-                {"live": {"bytes": 20, "objects": 2}, "frames": [{"symbol": "calloc"}, {"symbol": "cache_insert"}]},
-                {"live": {"bytes": 99, "objects": 9}, "frames": [{"symbol": "malloc"}, {"symbol": "parse"}]}
+            {"frames": [{"symbol": "malloc"}, {"symbol": "calloc"}, {"symbol": "cache_insert"}, {"symbol": "parse"}],
+            "stacks": [
+                {"live": {"bytes": 10, "objects": 1}, "frames": [0, 2]},
+                {"live": {"bytes": 20, "objects": 2}, "frames": [1, 2]},
+                {"live": {"bytes": 99, "objects": 9}, "frames": [0, 3]}
             ]}"#;
         let jjleak = reported(reports, &program).unwrap();
         assert!(Comparison { program: &program, jjleak: &jjleak }.agrees());

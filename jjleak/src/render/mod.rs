@@ -31,7 +31,6 @@ mod verdicts;
 pub(crate) use cost::share_in_words;
 pub(crate) use counters::losses;
 pub use difference::render_difference;
-pub(crate) use html::escaped;
 pub(crate) use label::{NO_STACK, label, module, printable};
 pub(crate) use svg::frame_color;
 pub(crate) use threads::ThreadShares;

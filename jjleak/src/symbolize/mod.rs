@@ -1,7 +1,7 @@
 //! Converts addresses to frames.
 //!
 //! In: a [`RawStack`], the [`ModuleTable`] of its process, and names of its generated code: [`JavaNames`] for a JVM's,
-//! [`JitNames`] for others. Out: [`Frame`]s with names, files and lines. Names are looked up when a stack is first seen and then
+//! [`JitNames`] for others. Out: [`crate::snapshot::Frame`]s with names, files and lines. Names are looked up when a stack is first seen and then
 //! kept, so that they outlive the process and the mapping.
 
 mod demangle;

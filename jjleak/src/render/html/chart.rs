@@ -1,10 +1,10 @@
 //! Chart of live bytes over time.
 
-use std::fmt::Write;
-
 use jiff::tz::TimeZone;
+use maud::{Markup, html};
 
 use super::super::units;
+use super::super::verdicts::approximate;
 use crate::profile::{Moment, Point, Profile};
 
 const WIDTH: f64 = 1200.;
@@ -15,7 +15,7 @@ const TOP: f64 = 12.;
 const BOTTOM: f64 = 26.;
 
 /// The chart; `None` for fewer than two points.
-pub(super) fn draw(profile: &Profile, time_zone: &TimeZone) -> Option<String> {
+pub(super) fn draw(profile: &Profile, time_zone: &TimeZone) -> Option<Markup> {
     let history = &profile.history;
     let (first, last) = (history.first()?, history.last()?);
     let span = seconds(last) - seconds(first);
@@ -26,48 +26,38 @@ pub(super) fn draw(profile: &Profile, time_zone: &TimeZone) -> Option<String> {
     let top = round_up(highest);
     let x = |moment: &Moment| LEFT + (WIDTH - LEFT - RIGHT) * (seconds(moment) - seconds(first)) / span;
     let y = |bytes: u64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ratio(bytes, top);
-    let mut svg = format!(
-        r#"<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="live bytes over time">"#
-    );
-    let _ = write_grid(&mut svg, top, &y);
     let points: Vec<_> =
         history.iter().map(|moment| format!("{:.1},{:.1}", x(moment), y(moment.live.bytes))).collect();
     let (line, bottom) = (points.join(" "), HEIGHT - BOTTOM);
-    let _ = write!(
-        svg,
-        r#"<polygon class="area" points="{LEFT},{bottom} {line} {:.1},{bottom}"/><polyline class="line" points="{line}"/>"#,
-        WIDTH - RIGHT
-    );
-    for moment in history {
-        let time = moment.at.to_zoned(time_zone.clone()).strftime("%H:%M:%S").to_string();
-        let _ = write!(
-            svg,
-            r#"<circle cx="{:.1}" cy="{:.1}" r="{}"><title>{time}: {} in {} objects</title></circle>"#,
-            x(moment),
-            y(moment.live.bytes),
-            if history.len() > 60 { 1.5 } else { 3. },
-            units::bytes(moment.live.bytes),
-            moment.live.objects,
-        );
-    }
-    for (moment, anchor) in [(first, "start"), (last, "end")] {
-        let time = moment.at.to_zoned(time_zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string();
-        let _ = write!(
-            svg,
-            r#"<text x="{:.1}" y="{}" text-anchor="{anchor}">{time}</text>"#,
-            x(moment),
-            HEIGHT - 8.
-        );
-    }
-    svg.push_str("</svg>");
-    Some(svg)
+    let radius = if history.len() > 60 { 1.5 } else { 3. };
+    let time = |moment: &Moment, format| moment.at.to_zoned(time_zone.clone()).strftime(format).to_string();
+    Some(html! {
+        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label="live bytes over time" {
+            (grid(top, &y))
+            polygon.area points={ (LEFT) "," (bottom) " " (line) " " (pixels(WIDTH - RIGHT)) "," (bottom) } {}
+            polyline.line points=(line) {}
+            @for moment in history {
+                circle cx=(pixels(x(moment))) cy=(pixels(y(moment.live.bytes))) r=(radius) {
+                    title {
+                        (time(moment, "%H:%M:%S")) ": " (units::bytes(moment.live.bytes)) " in "
+                        (moment.live.objects) " objects"
+                    }
+                }
+            }
+            @for (moment, anchor) in [(first, "start"), (last, "end")] {
+                text x=(pixels(x(moment))) y=(HEIGHT - 8.) text-anchor=(anchor) {
+                    (time(moment, "%Y-%m-%d %H:%M:%S"))
+                }
+            }
+        }
+    })
 }
 
 /// The chart of a call site, small enough for a table row.
-pub(super) fn sparkline(series: &[Point]) -> String {
+pub(super) fn sparkline(series: &[Point]) -> Markup {
     const SIZE: (f64, f64) = (120., 28.);
     let highest = series.iter().map(|point| point.bytes).max().unwrap_or_default().max(1);
-    let (Some(first), Some(last)) = (series.first(), series.last()) else { return String::new() };
+    let (Some(first), Some(last)) = (series.first(), series.last()) else { return Markup::default() };
     let span = (last.at.as_secs_f64() - first.at.as_secs_f64()).max(f64::MIN_POSITIVE);
     let points: Vec<_> = series
         .iter()
@@ -76,27 +66,27 @@ pub(super) fn sparkline(series: &[Point]) -> String {
             format!("{x:.1},{:.1}", SIZE.1 - 2. - (SIZE.1 - 4.) * ratio(point.bytes, highest))
         })
         .collect();
-    format!(
-        r#"<svg class="spark" width="{}" height="{}" role="img" aria-label="live bytes over time"><polyline class="line" points="{}"/></svg>"#,
-        SIZE.0,
-        SIZE.1,
-        points.join(" ")
-    )
+    html! {
+        svg.spark width=(SIZE.0) height=(SIZE.1) role="img" aria-label="live bytes over time" {
+            polyline.line points=(points.join(" ")) {}
+        }
+    }
 }
 
-fn write_grid(svg: &mut String, top: u64, y: &impl Fn(u64) -> f64) -> std::fmt::Result {
-    for bytes in [0, top / 2, top] {
-        let at = y(bytes);
-        let label = units::humane_bytes(bytes).unwrap_or_else(|| format!("{bytes} bytes"));
-        write!(
-            svg,
-            r#"<line class="grid" x1="{LEFT}" x2="{}" y1="{at:.1}" y2="{at:.1}"/><text x="{}" y="{:.1}" text-anchor="end">{label}</text>"#,
-            WIDTH - RIGHT,
-            LEFT - 8.,
-            at + 4.,
-        )?;
+/// Horizontal lines with their amounts.
+fn grid(top: u64, y: &impl Fn(u64) -> f64) -> Markup {
+    html! {
+        @for bytes in [0, top / 2, top] {
+            @let at = y(bytes);
+            line.grid x1=(LEFT) x2=(WIDTH - RIGHT) y1=(pixels(at)) y2=(pixels(at)) {}
+            text x=(LEFT - 8.) y=(pixels(at + 4.)) text-anchor="end" { (approximate(bytes)) }
+        }
     }
-    Ok(())
+}
+
+/// A coordinate to a tenth of a pixel.
+fn pixels(coordinate: f64) -> String {
+    format!("{coordinate:.1}")
 }
 
 /// The next larger of 1, 2, 4, 8 .. times 1 or 1.5: round numbers in binary units.
@@ -129,11 +119,11 @@ mod tests {
             at: jiff::Timestamp::from_second(second).unwrap(),
             live: Totals { bytes, objects: 1 },
         };
-        assert_eq!(draw(&profile, &sample::time_zone()), None);
+        assert!(draw(&profile, &sample::time_zone()).is_none());
         profile.history = vec![moment(1, 100)];
-        assert_eq!(draw(&profile, &sample::time_zone()), None);
+        assert!(draw(&profile, &sample::time_zone()).is_none());
         profile.history = vec![moment(0, 0), moment(10, 1000)];
-        let svg = draw(&profile, &sample::time_zone()).unwrap();
+        let svg = draw(&profile, &sample::time_zone()).unwrap().into_string();
         assert!(svg.contains("86.0,194.0 1184.0,") && svg.contains(">1.0 KiB<"), "{svg}");
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use maud::PreEscaped;
 use serde::Serialize;
 
 use super::super::label::{NO_STACK, label, module};
@@ -34,7 +35,7 @@ struct Data<'a> {
 }
 
 /// The data as JSON that is safe in a `script` element: nothing in it can end the element.
-pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<String> {
+pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<PreEscaped<String>> {
     let mut names = Vec::new();
     let mut indexes: HashMap<(Cow<'_, str>, FrameKind), usize> = HashMap::new();
     let mut index = |label: Cow<'_, str>, kind, module: Cow<'_, str>| -> usize {
@@ -66,5 +67,6 @@ pub(super) fn json(profile: &Profile, options: &Options) -> serde_json::Result<S
         inverted: options.inverted,
     };
     // In JSON these characters occur only in strings, where any character can be escaped by its number.
-    Ok(serde_json::to_string(&data)?.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"))
+    let json = serde_json::to_string(&data)?;
+    Ok(PreEscaped(json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")))
 }

@@ -38,7 +38,7 @@ fn names_stay_text_wherever_they_stand() {
         "</script><script>alert(1)</script>",
         "<!--<script>",
         "\"><img src=x onerror=alert(1)>",
-        "' onload='alert(1)",
+        "\" onload=\"alert(1)",
         "\\u003cb>\u{2028}",
         "</style><b>",
     ] {

@@ -75,10 +75,11 @@ impl<S: Stack> Serialize for Stacks<S> {
     fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
         let mut indices = HashMap::new();
         let mut frames = Vec::new();
-        for frame in self.0.iter().flat_map(|stack| stack.frames()) {
+        for frame in self.0.iter().flat_map(Stack::frames) {
             indices.entry(Arc::as_ptr(frame)).or_insert_with(|| {
                 frames.push(&**frame);
-                frames.len() as u64 - 1
+                // More than 2^32 frames fit into no memory.
+                u32::try_from(frames.len() - 1).unwrap_or(u32::MAX)
             });
         }
         let mut map = serializer.serialize_map(Some(2))?;
@@ -89,13 +90,13 @@ impl<S: Stack> Serialize for Stacks<S> {
 }
 
 /// Serializes stacks one by one, with indices in place of frames.
-struct Indexed<'a, S>(&'a [S], &'a HashMap<*const FrameDocument, u64>);
+struct Indexed<'a, S>(&'a [S], &'a HashMap<*const FrameDocument, u32>);
 
 impl<S: Stack> Serialize for Indexed<'_, S> {
     fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
         serializer.collect_seq(self.0.iter().map(|stack| {
             let index = |frame| self.1.get(&Arc::as_ptr(frame)).copied().unwrap_or_default();
-            stack.indexed(stack.frames().iter().map(|frame| index(frame) as u32).collect())
+            stack.indexed(stack.frames().iter().map(index).collect())
         }))
     }
 }
