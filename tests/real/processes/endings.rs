@@ -31,7 +31,7 @@ fn count_ends_the_run_and_every_interval_has_its_report() {
     assert_eq!(reports.len(), 3);
     ledger.accounts().assert_reported(&reports[2]);
     assert_nothing_lost(&reports[2]);
-    assert_eq!((reports[2].schema, reports[2].process.pid), (1, ledger.pid()));
+    assert_eq!((reports[2].schema, reports[2].process.pid), (2, ledger.pid()));
     assert_eq!((&*reports[2].process.comm, &*reports[2].process.kind), ("ledger", "native"));
 }
 

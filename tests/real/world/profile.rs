@@ -29,6 +29,7 @@ struct Document {
     live: Amount,
     allocated: Amount,
     lost: BTreeMap<String, u64>,
+    frames: Vec<Frame>,
     stacks: Vec<Stack>,
 }
 
@@ -43,7 +44,8 @@ struct Stack {
     allocated: Amount,
     live: Amount,
     status: String,
-    frames: Vec<Frame>,
+    /// Indices of the document's frames.
+    frames: Vec<usize>,
 }
 
 #[derive(Deserialize)]
@@ -92,11 +94,11 @@ impl Stacks {
         (self.complete * 1_000_000).checked_div(judged).unwrap_or(1_000_000)
     }
 
-    fn note(&mut self, stack: &Stack) {
+    fn note(&mut self, stack: &Stack, frames: &[Frame]) {
         let objects = stack.allocated.objects;
         if stack.status == "complete" {
             self.complete += objects;
-        } else if stack.status == "generated_code" || stack.is_through_generated_code() {
+        } else if stack.status == "generated_code" || stack.is_through_generated_code(frames) {
             self.generated += objects;
         } else {
             *self.others.entry(stack.status.clone()).or_default() += objects;
@@ -107,16 +109,16 @@ impl Stacks {
 impl Stack {
     /// Returns true if the first frame without call frame information is in no named file on disk, or is one of the functions
     /// that V8 generates when node is built. The rest of the stack is unknown.
-    fn is_through_generated_code(&self) -> bool {
+    fn is_through_generated_code(&self, frames: &[Frame]) -> bool {
         let is_generated = |frame: &Frame| {
             frame.module.is_empty()
                 || frame.module.starts_with("/memfd:")
                 || frame.symbol.starts_with("Builtins_")
         };
-        let next = self.frames.iter().position(|frame| frame.by_frame_pointer);
+        let next = self.frames.iter().position(|index| frames[*index].by_frame_pointer);
         let last =
             next.map_or(self.frames.last(), |next| next.checked_sub(1).and_then(|at| self.frames.get(at)));
-        last.is_some_and(is_generated)
+        last.is_some_and(|index| is_generated(&frames[*index]))
     }
 }
 
@@ -138,8 +140,9 @@ fn of(document: Document) -> (u32, Profile) {
     };
     profile.lost.retain(|_, count| *count > 0);
     for stack in &document.stacks {
-        profile.stacks.note(stack);
-        let module = stack.frames.first().map(|frame| frame.module.as_str()).unwrap_or_default();
+        profile.stacks.note(stack, &document.frames);
+        let module =
+            stack.frames.first().map(|index| document.frames[*index].module.as_str()).unwrap_or_default();
         let name = module.rsplit('/').next().unwrap_or_default();
         let (allocated, live) = profile.by_allocator.entry(name.to_owned()).or_default();
         *allocated += stack.allocated;
