@@ -74,6 +74,7 @@ fn a_command_that_becomes_another_program_again_and_again_keeps_the_accounting_o
 
     let ended = Jjleak::start(command).end().assert_done();
 
+    println!("{:#?}", ended.stderr);
     let (report, accounts) = (ended.report(), Accounts::parse(ended.stdout.lines()));
     assert_eq!(report.notes["exec"], 301);
     assert_eq!((report.live, report.allocated), (accounts.live(), accounts.allocated()));
