@@ -19,8 +19,11 @@ use tokio::io::unix::AsyncFd;
 
 use crate::processes::FileId;
 
-/// Size of a CPU's buffer. A record has some 150 bytes; the buffer is readable when it is half full.
-const BUFFER_BYTES: usize = 64 << 10;
+/// Size of a CPU's buffer. A record has some 150 bytes. Records of all processes arrive here, thousands a second on a host that
+/// builds or tests software.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Number of bytes from which the buffer is readable.
+const WAKEUP_BYTES: usize = 32 << 10;
 
 /// Flag of a record about a name that is a new program's (`PERF_RECORD_MISC_COMM_EXEC`).
 const IS_EXEC: u16 = 1 << 13;
@@ -114,7 +117,7 @@ fn record(cpu: usize) -> io::Result<Sampler> {
     let mut builder = Builder::new(Software::DUMMY);
     builder.any_pid().one_cpu(cpu).mmap(true).mmap2(true).comm(true).comm_exec(true);
     builder.sample(SampleFlag::TIME).sample_id_all(true).clockid(Clock::MONOTONIC);
-    builder.wakeup_watermark(BUFFER_BYTES / 2).enabled(true);
+    builder.wakeup_watermark(WAKEUP_BYTES).enabled(true);
     builder.build()?.sampled(BUFFER_BYTES)
 }
 
