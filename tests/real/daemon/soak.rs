@@ -47,8 +47,8 @@ const MEASURES: [Measure; 6] = [
     Measure { name: "descriptors", percent: 20, more: 8 },
     Measure { name: "threads", percent: 0, more: 2 },
     Measure { name: "BPF maps", percent: 20, more: 4 },
-    Measure { name: "BPF programs", percent: 20, more: 4 },
-    Measure { name: "BPF links", percent: 20, more: 4 },
+    Measure { name: "BPF programs", percent: 20, more: 10 },
+    Measure { name: "BPF links", percent: 20, more: 8 },
 ];
 
 /// One measurement.
