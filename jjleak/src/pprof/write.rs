@@ -84,13 +84,13 @@ struct Tables<'a> {
     strings: Vec<String>,
     string_indexes: HashMap<String, i64>,
     mappings: Vec<Mapping>,
-    /// By module and build ID.
+    /// Key: module and build ID.
     mapping_ids: HashMap<(&'a str, &'a str), u64>,
     functions: Vec<Function>,
-    /// By name and source file.
+    /// Key: name and source file.
     function_ids: HashMap<(&'a str, &'a str), u64>,
     locations: Vec<Location>,
-    /// By the numbers of a frame and of those inlined into it.
+    /// Key: number of the frame, preceded by those of the functions inlined into it.
     location_ids: HashMap<SmallVec<[u32; 4]>, u64>,
     frame_numbers: FrameNumbers<'a>,
 }
@@ -159,7 +159,7 @@ impl<'a> Tables<'a> {
     }
 
     fn location(&mut self, frames: &'a [SharedFrame]) -> u64 {
-        let numbers: SmallVec<_> = frames.iter().map(|frame| self.frame_numbers.of(frame)).collect();
+        let numbers: SmallVec<_> = frames.iter().map(|frame| self.frame_numbers.add(frame)).collect();
         if let Some(&id) = self.location_ids.get(&numbers) {
             return id;
         }

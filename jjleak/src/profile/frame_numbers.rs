@@ -9,14 +9,23 @@ use super::{Frame, SharedFrame};
 #[derive(Debug, Default)]
 pub struct FrameNumbers<'a> {
     frames: Vec<&'a Frame>,
-    /// By address in memory: stacks of a process refer to the same frames, which need no comparison.
+    /// Numbers by address in memory. Stacks of a process refer to the same frames, and most need no comparison.
     by_address: HashMap<*const Frame, u32>,
     by_content: HashMap<&'a Frame, u32>,
 }
 
 impl<'a> FrameNumbers<'a> {
-    /// Number of a frame.
-    pub fn of(&mut self, frame: &'a SharedFrame) -> u32 {
+    /// Numbers these frames.
+    pub fn new(frames: impl IntoIterator<Item = &'a SharedFrame>) -> Self {
+        let mut numbers = Self::default();
+        for frame in frames {
+            numbers.add(frame);
+        }
+        numbers
+    }
+
+    /// Number of a frame, which is added if it is new.
+    pub fn add(&mut self, frame: &'a SharedFrame) -> u32 {
         *self.by_address.entry(Arc::as_ptr(frame)).or_insert_with(|| {
             *self.by_content.entry(frame).or_insert_with(|| {
                 self.frames.push(frame);
@@ -24,6 +33,16 @@ impl<'a> FrameNumbers<'a> {
                 u32::try_from(self.frames.len() - 1).unwrap_or(u32::MAX)
             })
         })
+    }
+
+    /// Number of a frame that was added, or of one equal to it.
+    ///
+    /// # Panics
+    ///
+    /// If neither was added.
+    #[must_use]
+    pub fn number(&self, frame: &SharedFrame) -> u32 {
+        self.by_address.get(&Arc::as_ptr(frame)).copied().unwrap_or_else(|| self.by_content[&**frame])
     }
 
     /// Frames by number.
@@ -42,7 +61,7 @@ mod tests {
         let frame = |symbol: &str| Arc::new(Frame { symbol: symbol.to_owned(), ..Frame::default() });
         let (one, other, same) = (frame("one"), frame("other"), frame("one"));
         let mut numbers = FrameNumbers::default();
-        assert_eq!([&one, &other, &same, &one].map(|frame| numbers.of(frame)), [0, 1, 0, 0]);
+        assert_eq!([&one, &other, &same, &one].map(|frame| numbers.add(frame)), [0, 1, 0, 0]);
         assert_eq!(numbers.frames(), [&*one, &*other]);
     }
 }

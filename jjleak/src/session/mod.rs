@@ -108,60 +108,39 @@ impl<O: Observer> Session<'_, O> {
                 () = self.observer.leaving() => break,
                 // Ahead of all events that can happen at any rate, which would otherwise starve these timers.
                 _ = housekeeping.tick(), if has_time => {
-                    let begin = Instant::now();
-                    self.tidy_up()?;
-                    // On a busy host, this can take longer than its interval; other work must get its share.
-                    housekeeping.reset_after(HOUSEKEEPING.max(begin.elapsed()));
-                    if self.watch.is_over() && !self.observer.stays() {
+                    housekeeping.reset_after(self.keep_house()?);
+                    if self.is_over() {
                         break;
                     }
                 }
                 _ = reports.tick(), if has_time => {
                     left -= 1;
-                    if left == 0 {
+                    if left == 0 || !self.report()? {
                         break;
                     }
-                    if self.schedule.only_events {
-                        continue;
-                    }
-                    self.observer.begin_snapshot();
-                    let profiles = self.profiles(self.observer.pace())?;
-                    if !self.observer.snapshot(profiles) {
-                        break;
-                    }
-                    if let Some(pause) = self.observer.pause().or_else(|| pauses.next()) {
+                    if !self.schedule.only_events
+                        && let Some(pause) = self.observer.pause().or_else(|| pauses.next())
+                    {
                         reports.reset_after(pause);
                     }
                 }
                 _ = snapshots.tick(), if has_time && between_snapshots.is_some() => {
-                    let begin = Instant::now();
-                    self.catch_up()?;
-                    if self.watch.take_history()? {
-                        let least = begin.elapsed() * LEAST_REST;
-                        snapshots.reset_after(between_snapshots.unwrap_or_default().max(least));
+                    if let Some(rest) = self.take_history()? {
+                        snapshots.reset_after(between_snapshots.unwrap_or_default().max(rest));
                     }
                 }
                 () = yield_now(), if self.watch.has_to_attach() => self.watch.attach_some(),
                 () = at(self.watch.next_turn()) => self.watch.turn(),
                 () = at(self.watch.next_check_of_starting()) => self.watch.check_starting()?,
                 () = self.watch.next_ending() => {
-                    self.catch_up()?;
-                    if self.watch.is_crowded() {
-                        self.tidy_up()?;
-                    }
-                    // If processes come and go, their accounting is closed in batches.
-                    if self.watch.following() == Following::Nobody || self.watch.have_all_ended() {
-                        self.close()?;
-                    }
-                    if self.watch.is_over() && !self.observer.stays() {
+                    self.note_ending()?;
+                    if self.is_over() {
                         break;
                     }
                 }
                 pending = self.hints.wait() => {
                     self.follow(pending)?;
-                    if self.watch.is_crowded() {
-                        self.tidy_up()?;
-                    }
+                    self.make_room()?;
                 }
                 // Done even under time pressure: code that is discarded meanwhile would have no name.
                 guard = frames.readable() => {
@@ -185,6 +164,55 @@ impl<O: Observer> Session<'_, O> {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Returns true if the run ends because its processes have ended.
+    fn is_over(&mut self) -> bool {
+        self.watch.is_over() && !self.observer.stays()
+    }
+
+    /// Does what is due now and then; returns the time until the next time. On a busy host, this can take longer than its
+    /// interval; other work must get its share.
+    fn keep_house(&mut self) -> Result<Duration, O::Error> {
+        let begin = Instant::now();
+        self.tidy_up()?;
+        Ok(HOUSEKEEPING.max(begin.elapsed()))
+    }
+
+    /// Delivers a snapshot, unless only events are delivered. Returns false if the observer wants no more.
+    fn report(&mut self) -> Result<bool, O::Error> {
+        if self.schedule.only_events {
+            return Ok(true);
+        }
+        self.observer.begin_snapshot();
+        let profiles = self.profiles(self.observer.pace())?;
+        Ok(self.observer.snapshot(profiles))
+    }
+
+    /// Takes a snapshot for the history; returns the minimum time until the next one if it was taken.
+    fn take_history(&mut self) -> Result<Option<Duration>, O::Error> {
+        let begin = Instant::now();
+        self.catch_up()?;
+        Ok(self.watch.take_history()?.then(|| begin.elapsed() * LEAST_REST))
+    }
+
+    /// A process has ended.
+    fn note_ending(&mut self) -> Result<(), O::Error> {
+        self.catch_up()?;
+        self.make_room()?;
+        // If processes come and go, their accounting is closed in batches.
+        if self.watch.following() == Following::Nobody || self.watch.have_all_ended() {
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for further processes if there is little.
+    fn make_room(&mut self) -> Result<(), O::Error> {
+        if self.watch.is_crowded() {
+            self.tidy_up()?;
         }
         Ok(())
     }

@@ -1,23 +1,25 @@
 //! Converts addresses to frames.
 //!
 //! In: a [`RawStack`], the [`ModuleTable`] of its process, and names of its generated code: [`JavaNames`] for a JVM's,
-//! [`JitNames`] for others. Out: [`crate::snapshot::Frame`]s with names, files and lines. Names are looked up when a stack is first seen and then
-//! kept, so that they outlive the process and the mapping.
+//! [`JitNames`] for others. Out: [`crate::snapshot::Frame`]s with names, files and lines. Names are looked up when a
+//! stack is first seen and then kept, so that they outlive the process and the mapping.
 
 mod demangle;
+mod frame_set;
 mod java;
 mod jit;
 mod native;
 mod signal;
 mod tail_calls;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jjleak_common::stack::{StackFrame, StackStatus};
 
 use crate::processes::{Module, ModuleTable};
-use crate::snapshot::{NamedStack, RawStack, SharedFrame};
+use crate::snapshot::{Frame, NamedStack, RawStack, SharedFrame};
+use frame_set::FrameSet;
 use native::NativeSymbols;
 
 pub use java::{JavaNames, KnownJava};
@@ -31,8 +33,8 @@ pub struct StackNames {
     known: Vec<Option<NamedStack>>,
     /// Frames of generated code, by row and word, for stacks not symbolized yet.
     generated: HashMap<u32, GeneratedFrames>,
-    /// The distinct frames of generated code.
-    distinct: HashSet<SharedFrame>,
+    /// The distinct frames of all stacks.
+    distinct: FrameSet,
 }
 
 /// Frames by word of the stack.
@@ -58,7 +60,7 @@ impl StackNames {
             if !known.contains_key(&frame)
                 && let Some(named) = name(frame)
             {
-                known.insert(frame, named.iter().map(|frame| share(distinct, frame)).collect());
+                known.insert(frame, named.iter().map(|frame| distinct.share(Frame::clone(frame))).collect());
             }
         }
     }
@@ -88,7 +90,7 @@ impl StackNames {
         }
         let Some(raw) = read() else { return NamedStack::lost() };
         let generated = self.generated.remove(&row).unwrap_or_default();
-        let frames = self.native.frames(&raw, modules, &generated).into();
+        let frames = self.native.frames(&raw, modules, &generated, &mut self.distinct).into();
         let named = NamedStack { status: raw.status, frames };
         let index = row as usize;
         if index >= self.known.len() {
@@ -104,24 +106,18 @@ impl StackNames {
 
     /// Removes rows that are free for other stacks.
     pub fn forget(&mut self, rows: &BTreeSet<u32>) {
+        if rows.is_empty() {
+            return;
+        }
         for row in rows {
             if let Some(known) = self.known.get_mut(*row as usize) {
                 *known = None;
             }
         }
         self.generated.retain(|row, _| !rows.contains(row));
-        self.native.forget_unused();
-        self.distinct.retain(|frame| Arc::strong_count(frame) > 1);
+        self.native.forget_stacks();
+        self.distinct.forget_unused();
     }
-}
-
-/// The frame in the set that equals this one, which is added if there is none.
-fn share(distinct: &mut HashSet<SharedFrame>, frame: &SharedFrame) -> SharedFrame {
-    if let Some(known) = distinct.get(frame) {
-        return Arc::clone(known);
-    }
-    distinct.insert(Arc::clone(frame));
-    Arc::clone(frame)
 }
 
 impl NamedStack {

@@ -9,6 +9,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use jjleak_common::stack::{InterpretedFrame, StackFrame};
 
 use super::demangle::demangled;
+use super::frame_set::FrameSet;
 use super::tail_calls::{Call, TailCalls};
 use super::{GeneratedFrames, signal};
 use crate::jvm;
@@ -20,8 +21,8 @@ use crate::unwind::GoNames;
 pub(super) struct NativeSymbols {
     symbolizer: Symbolizer,
     known: HashMap<Place, Known>,
-    /// Frames by location, address in the process, and whether they were found by a frame pointer.
-    shared: HashMap<(Place, u64, bool), Arc<[SharedFrame]>>,
+    /// Frames in stacks.
+    shared: HashMap<InProcess, Rc<[SharedFrame]>>,
     /// Frames without names, for mapped code that is in no segment of its file.
     unlocated: HashMap<FileVersion, Known>,
     tail_calls: TailCalls,
@@ -38,6 +39,17 @@ struct Place {
     offset: u64,
     /// True for an executing instruction, false for the last byte of a call.
     is_executing: bool,
+}
+
+/// A code location in a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct InProcess {
+    place: Place,
+    /// Address in the file; `None` where code is mapped that is in no segment of its file.
+    in_file: Option<u64>,
+    /// Address in the process.
+    address: u64,
+    by_frame_pointer: bool,
 }
 
 /// Symbols of a location.
@@ -77,13 +89,14 @@ impl NativeSymbols {
         self.known.insert(place, Known { frames: vec![frame], ..Known::default() });
     }
 
-    /// Frames of a stack. The first address, and any interrupted by a signal, is an executing instruction; the others are return
+    /// Frames of a stack, from `distinct`. The first address, and any interrupted by a signal, is an executing instruction; the others are return
     /// addresses, so the call is found one byte before.
     pub(super) fn frames(
         &mut self,
         stack: &RawStack,
         modules: &ModuleTable,
         generated: &GeneratedFrames,
+        distinct: &mut FrameSet,
     ) -> Vec<SharedFrame> {
         let mut frames = Vec::with_capacity(stack.frames.len());
         let mut is_interrupted = true;
@@ -99,18 +112,25 @@ impl NativeSymbols {
             if let Some(place) = found {
                 // After a frame pointer, other frames may be missing in between.
                 if let Some(callee) = callee.filter(|_| !is_interrupted && !by_frame_pointer) {
-                    frames.extend(self.restored(modules, place, address, callee));
+                    let restored = self.restored(modules, place, address, callee);
+                    frames.extend(restored.into_iter().map(|frame| distinct.share(frame)));
                 }
                 let is_executing = is_interrupted;
-                let located =
-                    self.shared(modules.get(place.module), place, address, is_executing, by_frame_pointer);
+                let module = modules.get(place.module);
+                let at = InProcess {
+                    place: Place { file: module.version, offset: place.offset, is_executing },
+                    in_file: place.address,
+                    address,
+                    by_frame_pointer,
+                };
+                let located = self.shared(module, at, distinct);
                 is_interrupted = located.iter().any(|frame| frame.kind == FrameKind::Signal);
                 callee = Some((place, is_executing)).filter(|_| !is_interrupted);
                 frames.extend_from_slice(located);
             } else {
                 is_interrupted = false;
                 callee = None;
-                frames.extend(generated_frames(*frame, generated));
+                frames.extend(generated_frames(*frame, generated, distinct));
             }
         }
         frames
@@ -124,9 +144,10 @@ impl NativeSymbols {
         place: Located,
         address: u64,
         (callee, is_executing): (Located, bool),
-    ) -> Vec<SharedFrame> {
+    ) -> Vec<Frame> {
         let (module, running_in) = (modules.get(place.module), modules.get(callee.module));
-        let Some(call) = self.locate(module, place, false).call else { return Vec::new() };
+        let call_place = Place { file: module.version, offset: place.offset, is_executing: false };
+        let Some(call) = self.locate(module, call_place, place.address).call else { return Vec::new() };
         let Some(running_at) = callee.address else { return Vec::new() };
         let callee = Place { file: running_in.version, offset: callee.offset, is_executing };
         let running = self.known.get(&callee).and_then(|callee| callee.function);
@@ -134,73 +155,54 @@ impl NativeSymbols {
             return Vec::new();
         }
         let find = || self.tail_calls.between(module, call, running_in, running_at).into();
-        let call_place = Place { file: module.version, offset: place.offset, is_executing: false };
         let jumps = self.jumps.entry((call_place, callee)).or_insert_with(find);
         let mut frames = Vec::new();
         for end in Rc::clone(jumps).iter().rev() {
             // Like any return address, it is looked up one byte before.
             let at = end.saturating_sub(1);
             let Some(offset) = module.offset_of_code(at) else { continue };
-            let located = self.locate(module, Located { offset, address: Some(at), ..place }, false);
+            let located = self.locate(module, Place { offset, ..call_place }, Some(at));
             let address = address.wrapping_add(end.wrapping_sub(call.end));
-            frames.extend(
-                located
-                    .frames
-                    .iter()
-                    .map(|frame| SharedFrame::new(Frame { address, tail_call: true, ..frame.clone() })),
-            );
+            let in_process = |frame: &Frame| Frame { address, tail_call: true, ..frame.clone() };
+            frames.extend(located.frames.iter().map(in_process));
         }
         frames
     }
 
     /// Frames of a place in a file, at an address in the process.
-    fn shared(
-        &mut self,
-        module: &Module,
-        place: Located,
-        address: u64,
-        is_executing: bool,
-        by_frame_pointer: bool,
-    ) -> &[SharedFrame] {
-        let key = Place { file: module.version, offset: place.offset, is_executing };
-        let key = (key, address, by_frame_pointer);
-        if !self.shared.contains_key(&key) {
-            let known = &self.locate(module, place, is_executing).frames;
-            let shared = known
-                .iter()
-                .map(|frame| Frame { address, by_frame_pointer, ..frame.clone() }.into())
-                .collect();
-            self.shared.insert(key, shared);
+    fn shared(&mut self, module: &Module, at: InProcess, distinct: &mut FrameSet) -> &[SharedFrame] {
+        if !self.shared.contains_key(&at) {
+            let InProcess { place, in_file, address, by_frame_pointer } = at;
+            let known = &self.locate(module, place, in_file).frames;
+            let in_process = |frame: &Frame| Frame { address, by_frame_pointer, ..frame.clone() };
+            let shared = known.iter().map(|frame| distinct.share(in_process(frame))).collect();
+            self.shared.insert(at, shared);
         }
-        &self.shared[&key]
+        &self.shared[&at]
     }
 
-    /// Removes frames to which no stack refers any more.
-    pub(super) fn forget_unused(&mut self) {
-        self.shared.retain(|_, frames| frames.iter().any(|frame| Arc::strong_count(frame) > 1));
+    /// Forgets which frames stacks have. Symbols are kept.
+    pub(super) fn forget_stacks(&mut self) {
+        self.shared.clear();
     }
 
-    /// Symbols of a place in a file: an executing instruction, or the last byte of a call.
-    fn locate(&mut self, module: &Module, place: Located, is_executing: bool) -> &Known {
+    /// Symbols of a place in a file, and its address in the file.
+    fn locate(&mut self, module: &Module, place: Place, address: Option<u64>) -> &Known {
         let (symbolizer, go) = (&self.symbolizer, &mut self.go);
-        let key = Place { file: module.version, offset: place.offset, is_executing };
-        let Some(address) = place.address else {
-            // The same offset can have an address where it is mapped elsewhere.
-            return match self.known.get(&key) {
-                Some(known) => known,
-                None => self
-                    .unlocated
-                    .entry(module.version)
-                    .or_insert_with(|| Known { frames: vec![frame_in(module)], ..Known::default() }),
-            };
-        };
-        self.known.entry(key).or_insert_with(|| {
+        let Place { offset, is_executing, .. } = place;
+        let is_signal = || !is_executing && signal::is_return(module, offset + 1);
+        // The same offset can have an address where it is mapped elsewhere.
+        if address.is_none() && !self.known.contains_key(&place) && !is_signal() {
+            let unnamed = || Known { frames: vec![frame_in(module)], ..Known::default() };
+            return self.unlocated.entry(module.version).or_insert_with(unnamed);
+        }
+        self.known.entry(place).or_insert_with(|| {
             let base = frame_in(module);
-            if !is_executing && signal::is_return(module, place.offset + 1) {
+            let Some(address) = address.filter(|_| !is_signal()) else {
                 let frame = Frame { symbol: signal::NAME.to_owned(), kind: FrameKind::Signal, ..base };
                 return Known { frames: vec![frame], ..Known::default() };
-            }
-            let call = if is_executing { None } else { Call::before(module, place.offset + 1, address + 1) };
+            };
+            let call = if is_executing { None } else { Call::before(module, offset + 1, address + 1) };
             // A fibre's function returns to the first byte of one that has not called it.
             let begins_fibre = |symbol: &Sym<'_>| symbol.addr == address + 1 && symbol.name == FIBRE_ROOT;
             let fibre_root = || lookup(symbolizer, module, address + 1).filter(begins_fibre);
@@ -215,14 +217,22 @@ impl NativeSymbols {
 }
 
 /// Frames of code that is not in a file.
-fn generated_frames(frame: StackFrame, generated: &GeneratedFrames) -> Vec<SharedFrame> {
+fn generated_frames(
+    frame: StackFrame,
+    generated: &GeneratedFrames,
+    distinct: &mut FrameSet,
+) -> Vec<SharedFrame> {
     let by_frame_pointer = frame.is_by_frame_pointer();
-    let unknown = || vec![Frame { address: without_mark(frame), ..Frame::default() }.into()];
-    let mut frames = generated.get(&frame.however_found()).map_or_else(unknown, |named| named.to_vec());
-    for frame in frames.iter_mut().filter(|frame| frame.by_frame_pointer != by_frame_pointer) {
-        Arc::make_mut(frame).by_frame_pointer = by_frame_pointer;
-    }
-    frames
+    let Some(named) = generated.get(&frame.however_found()) else {
+        return vec![distinct.share(Frame { address: without_mark(frame), ..Frame::default() })];
+    };
+    let mut as_found = |named: &SharedFrame| {
+        if named.by_frame_pointer == by_frame_pointer {
+            return Arc::clone(named);
+        }
+        distinct.share(Frame { by_frame_pointer, ..Frame::clone(named) })
+    };
+    named.iter().map(&mut as_found).collect()
 }
 
 /// The address, or that of the method for an interpreted frame.
@@ -288,25 +298,29 @@ mod tests {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut modules = ModuleTable::default();
         let id = modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap())[0];
-        let place = Located { module: id, offset: 0x40, address: None };
+        let place = |is_executing| Place { file: modules.get(id).version, offset: 0x40, is_executing };
         let mut symbols = NativeSymbols::default();
-        symbols.set_function(modules.get(id), place.offset, "malloc");
-        assert_eq!(symbols.locate(modules.get(id), place, true).frames[0].symbol, "malloc");
-        assert_eq!(symbols.locate(modules.get(id), place, false).frames[0].symbol, "");
+        symbols.set_function(modules.get(id), 0x40, "malloc");
+        assert_eq!(symbols.locate(modules.get(id), place(true), None).frames[0].symbol, "malloc");
+        assert_eq!(symbols.locate(modules.get(id), place(false), None).frames[0].symbol, "");
     }
+
     #[test]
     fn a_place_that_was_first_seen_without_an_address_gets_its_name_later() {
         let pid = Pid::new(std::process::id()).unwrap();
         let mut modules = ModuleTable::default();
         modules.refresh(&mut ModuleFiles::default(), pid, &Mapping::all(pid).unwrap());
-        let place = modules.find(getpid_address()).unwrap();
+        let found = modules.find(getpid_address()).unwrap();
+        let module = modules.get(found.module);
+        let place = Place { file: module.version, offset: found.offset, is_executing: true };
         let mut symbols = NativeSymbols::default();
-        let module = modules.get(place.module);
-        let mut is_named =
-            |place: Located| symbols.locate(module, place, true).frames[0].symbol.ends_with("getpid");
-        assert!(!is_named(Located { address: None, ..place }));
-        assert!(is_named(place));
-        assert!(is_named(Located { address: None, ..place }));
+        let mut distinct = FrameSet::default();
+        let mut is_named = |in_file| {
+            let at = InProcess { place, in_file, address: getpid_address(), by_frame_pointer: false };
+            symbols.shared(module, at, &mut distinct)[0].symbol.ends_with("getpid")
+        };
+        assert!(!is_named(None));
+        assert!(is_named(found.address));
     }
 
     fn getpid_address() -> u64 {

@@ -192,7 +192,7 @@ fn two_runs_of_a_program_differ_by_what_it_did_in_one_of_them() {
 
     let bytes = |report: &Document| i64::try_from(report.live.bytes).unwrap();
     assert_eq!(document.change.bytes, bytes(&other.report) - bytes(&before.report));
-    let of = |change: &str| document.stacks.iter().filter(|stack| stack.change == change).count();
+    let of = |change: &str| document.stacks.stacks.iter().filter(|stack| stack.change == change).count();
     assert!(of("gone") > 0 && of("new") > 0, "{document:#?}");
     let drawn = differences(&before.file(), &other.file(), &["--format", "svg"]);
     let svg = std::fs::read_to_string(drawn.file("jjleak.diff.svg")).unwrap();

@@ -1,19 +1,17 @@
 //! The difference as JSON: one document on one line, with the schema number of reports.
 
 use std::io::{self, Write};
-use std::mem;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::json::{FrameDocument, ProcessDocument, SCHEMA, Stack, Stacks, TotalsDocument};
+use super::super::json::{Each, FrameDocument, ProcessDocument, SCHEMA, Tables, TotalsDocument};
 use super::super::{Options, TOOL};
 use crate::analyze::{Difference, StackDifference, delta};
-use crate::profile::{Profile, Totals};
+use crate::profile::{FrameNumbers, Profile, Totals};
 
 /// Difference between two profiles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DifferenceDocument {
+pub struct DifferenceDocument<S = Tables<Vec<FrameDocument>, Vec<StackDifferenceDocument>>> {
     /// [`SCHEMA`].
     pub schema: u32,
     /// `jjleak` and its version.
@@ -32,7 +30,7 @@ pub struct DifferenceDocument {
     pub change: ChangeDocument,
     /// Every stack that is live in either profile, largest change first; before them, the distinct frames.
     #[serde(flatten)]
-    pub stacks: Stacks<StackDifferenceDocument>,
+    pub stacks: S,
 }
 
 /// One of two profiles.
@@ -59,7 +57,7 @@ pub struct ChangeDocument {
 
 /// A stack in both profiles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StackDifferenceDocument<F = Arc<FrameDocument>> {
+pub struct StackDifferenceDocument {
     /// `new`, `grew`, `shrank`, `gone` or `same`.
     pub change: String,
     /// Live memory in the first profile, normalized.
@@ -68,12 +66,12 @@ pub struct StackDifferenceDocument<F = Arc<FrameDocument>> {
     pub after: TotalsDocument,
     /// Difference of both.
     pub delta: ChangeDocument,
-    /// Frames, leaf first, in JSON as indices of the document's `frames`.
-    pub frames: Vec<F>,
+    /// Frames, leaf first, as indices of the document's `frames`.
+    pub frames: Vec<u32>,
 }
 
-impl DifferenceDocument {
-    fn new(difference: &Difference<'_>, options: &Options) -> Self {
+impl<S> DifferenceDocument<S> {
+    fn new(difference: &Difference<'_>, options: &Options, stacks: S) -> Self {
         let (before, after) = difference.live();
         Self {
             schema: SCHEMA,
@@ -83,49 +81,20 @@ impl DifferenceDocument {
             normalized_by: difference.scale,
             shown: (!options.view.is_empty()).then(|| options.view.clone()),
             change: change(before, after),
-            stacks: Stacks::new(&difference.stacks, |stack, frame| {
-                StackDifferenceDocument::new(stack, stack.frames.iter().map(frame).collect())
-            }),
+            stacks,
         }
     }
 }
 
 impl StackDifferenceDocument {
-    fn new(stack: &StackDifference, frames: Vec<Arc<FrameDocument>>) -> Self {
+    fn new(stack: &StackDifference, numbers: &FrameNumbers<'_>) -> Self {
         Self {
             change: stack.change().name().to_owned(),
             before: stack.before.into(),
             after: stack.after.into(),
             delta: change(stack.before, stack.after),
-            frames,
+            frames: stack.frames.iter().map(|frame| numbers.number(frame)).collect(),
         }
-    }
-}
-
-impl<F> StackDifferenceDocument<F> {
-    fn with_frames<G>(self, frames: Vec<G>) -> StackDifferenceDocument<G> {
-        let Self { change, before, after, delta, .. } = self;
-        StackDifferenceDocument { change, before, after, delta, frames }
-    }
-}
-
-impl Stack for StackDifferenceDocument {
-    type Indexed = StackDifferenceDocument<u32>;
-
-    fn frames(&self) -> &[Arc<FrameDocument>] {
-        &self.frames
-    }
-
-    fn indexed(&self, frames: Vec<u32>) -> StackDifferenceDocument<u32> {
-        self.clone().with_frames(frames)
-    }
-
-    fn resolved<E>(
-        mut indexed: StackDifferenceDocument<u32>,
-        frame: impl FnMut(u32) -> Result<Arc<FrameDocument>, E>,
-    ) -> Result<Self, E> {
-        let frames = mem::take(&mut indexed.frames).into_iter().map(frame).collect::<Result<_, _>>()?;
-        Ok(indexed.with_frames(frames))
     }
 }
 
@@ -144,7 +113,13 @@ fn change(before: Totals, after: Totals) -> ChangeDocument {
 
 /// Writes the document.
 pub(super) fn write(difference: &Difference<'_>, options: &Options, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &DifferenceDocument::new(difference, options))?;
+    let stacks = &difference.stacks;
+    let numbers = FrameNumbers::new(stacks.iter().flat_map(|stack| stack.frames.iter()));
+    let tables = Tables {
+        frames: Each(numbers.frames().iter().map(|frame| FrameDocument::from(*frame))),
+        stacks: Each(stacks.iter().map(|stack| StackDifferenceDocument::new(stack, &numbers))),
+    };
+    serde_json::to_writer(&mut *out, &DifferenceDocument::new(difference, options, tables))?;
     writeln!(out)
 }
 
@@ -164,8 +139,10 @@ mod tests {
         write(&difference, &sample::options(), &mut out).unwrap();
         assert!(!out[..out.len() - 1].contains(&b'\n'));
         let document: DifferenceDocument = serde_json::from_slice(&out).unwrap();
-        assert_eq!(document, DifferenceDocument::new(&difference, &sample::options()));
         assert_eq!(document.change, ChangeDocument { bytes: -1_536_000, objects: -12 });
-        assert_eq!((document.stacks[0].change.as_str(), document.stacks[0].frames.len()), ("gone", 5));
+        let Tables { frames, stacks } = document.stacks;
+        assert_eq!(stacks[0].change, "gone");
+        let symbols = stacks[0].frames.iter().map(|index| &frames[*index as usize].symbol);
+        assert!(symbols.eq(before.stacks[1].frames.iter().map(|frame| &frame.symbol)));
     }
 }

@@ -3,33 +3,31 @@
 //! A contract with other programs, numbered by [`SCHEMA`]: fields may be added, never changed or removed.
 
 mod cost;
+mod stack;
 mod stacks;
 mod verdicts;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::mem;
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 pub use cost::CostDocument;
-pub use stacks::{Stack, Stacks};
+pub use stack::{AllocationDocument, FrameDocument, StackDocument, ThreadDocument};
+pub(in crate::render) use stacks::Each;
+pub use stacks::{Stacks, Tables};
 pub use verdicts::{MemoryDocument, RateDocument, SurvivalDocument, ThreadShareDocument, VerdictDocument};
 
 use super::{Options, TOOL};
-use crate::analyze::SortBy;
-use crate::profile::{
-    Block, Frame, FrameKind, ProcessInfo, Profile, Sampling, SharedFrame, StackProfile, Thread, Totals,
-};
+use crate::profile::{FrameNumbers, ProcessInfo, Profile, Sampling, Totals};
 
 /// Number of the contract.
 pub const SCHEMA: u32 = 2;
 
 /// One report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Document {
+pub struct Document<S = Stacks> {
     /// [`SCHEMA`].
     pub schema: u32,
     /// `jjleak` and its version.
@@ -95,7 +93,7 @@ pub struct Document {
     /// All stacks with allocations, including those without live memory, in the requested order; before them, the distinct
     /// frames.
     #[serde(flatten)]
-    pub stacks: Stacks<StackDocument>,
+    pub stacks: S,
 }
 
 /// A process.
@@ -138,102 +136,8 @@ pub struct TotalsDocument {
     pub objects: u64,
 }
 
-/// Allocations of a stack.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StackDocument<F = Arc<FrameDocument>> {
-    /// Identity of the stack: 16 hexadecimal digits.
-    pub id: String,
-    /// Live memory.
-    pub live: TotalsDocument,
-    /// Memory allocated since accounting began.
-    pub allocated: TotalsDocument,
-    /// Standard errors of `live`; absent if it is exact.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub live_error: Option<TotalsDocument>,
-    /// Change of live bytes since the previous report.
-    #[serde(default)]
-    pub growth_bytes: i64,
-    /// The largest live blocks, if requested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub allocations: Option<Vec<AllocationDocument>>,
-    /// Age of the oldest live block in milliseconds; 0 if there is none.
-    pub oldest_ms: u64,
-    /// Age of the newest live block in milliseconds; 0 if there is none.
-    pub newest_ms: u64,
-    /// End of the stack walk: a name of [`jjleak_common::stack::StackStatus`].
-    pub status: String,
-    /// The allocating thread; absent if threads are not distinguished.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub thread: Option<ThreadDocument>,
-    /// Frames, leaf first, in JSON as indices of the document's `frames`; the first is the allocation function.
-    pub frames: Vec<F>,
-}
-
-/// A thread.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ThreadDocument {
-    /// Thread ID (TID).
-    pub id: u32,
-    /// Last known name.
-    pub name: String,
-    /// Position among the process's successive threads with this ID; absent for the first.
-    #[serde(default = "first", skip_serializing_if = "is_first")]
-    pub nth: u32,
-}
-
-const fn first() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-const fn is_first(nth: &u32) -> bool {
-    *nth <= 1
-}
-
-/// A live block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AllocationDocument {
-    /// Address: `0x` and hexadecimal digits.
-    pub address: String,
-    /// Requested bytes.
-    pub size: u64,
-    /// Age in milliseconds.
-    pub age_ms: u64,
-}
-
-/// A frame; unknown fields are empty or 0.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrameDocument {
-    /// Address in the process: `0x` and hexadecimal digits.
-    pub address: String,
-    /// Demangled function name.
-    pub symbol: String,
-    /// Path of the mapped file.
-    pub module: String,
-    /// Build ID of the mapped file, hexadecimal.
-    pub build_id: String,
-    /// Source file.
-    pub file: String,
-    /// Source line.
-    pub line: u32,
-    /// A name of [`crate::profile::FrameKind`].
-    pub kind: String,
-    /// True if inlined into the next frame.
-    pub inlined: bool,
-    /// True if found by a frame pointer, which is no proof; absent if found by call frame information.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub by_frame_pointer: bool,
-    /// True if not on the stack: the function ended with a tail call of the previous frame's function; absent if it is on the
-    /// stack.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub tail_call: bool,
-}
-
-impl Document {
-    /// The report of a profile, with its stacks in this order.
-    #[must_use]
-    pub fn new(profile: &Profile, order: SortBy) -> Self {
-        let with_blocks = profile.coverage.blocks_per_stack > 0;
+impl<S> Document<S> {
+    fn new(profile: &Profile, shown: &str, stacks: S) -> Self {
         Self {
             schema: SCHEMA,
             tool: TOOL.to_owned(),
@@ -252,7 +156,7 @@ impl Document {
             windows: profile.coverage.windows.map(|windows| windows.windows),
             live_error: profile.live_error().map(Into::into),
             threads: profile.coverage.threads,
-            shown: None,
+            shown: (!shown.is_empty()).then(|| shown.to_owned()),
             lost: profile.lost.clone(),
             notes: profile.notes.clone(),
             unknown_frees: profile.unknown_frees,
@@ -268,9 +172,7 @@ impl Document {
             looks: profile.snapshots,
             unjudged_sites: profile.unjudged_sites,
             cost: profile.cost.map(Into::into),
-            stacks: Stacks::new(order.order(profile), |stack, frame| {
-                StackDocument::new(stack, with_blocks, code(&stack.frames).map(frame).collect())
-            }),
+            stacks,
         }
     }
 }
@@ -289,101 +191,9 @@ impl From<&ProcessInfo> for ProcessDocument {
     }
 }
 
-impl From<Thread> for ThreadDocument {
-    fn from(Thread { number, name, nth }: Thread) -> Self {
-        Self { id: number, name, nth }
-    }
-}
-
 impl From<Totals> for TotalsDocument {
     fn from(Totals { bytes, objects }: Totals) -> Self {
         Self { bytes, objects }
-    }
-}
-
-impl StackDocument {
-    fn new(stack: &StackProfile, with_blocks: bool, frames: Vec<Arc<FrameDocument>>) -> Self {
-        Self {
-            id: format!("{:016x}", stack.id),
-            live: stack.live.into(),
-            allocated: stack.allocated.into(),
-            live_error: stack.live_error.map(Into::into),
-            growth_bytes: stack.growth,
-            allocations: with_blocks.then(|| stack.blocks.iter().map(Into::into).collect()),
-            oldest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.oldest)),
-            newest_ms: stack.ages.map_or(0, |ages| milliseconds(ages.newest)),
-            status: stack.status.name().to_owned(),
-            thread: stack.thread().map(Into::into),
-            frames,
-        }
-    }
-}
-
-impl<F> StackDocument<F> {
-    fn with_frames<G>(self, frames: Vec<G>) -> StackDocument<G> {
-        let Self { id, live, allocated, live_error, growth_bytes, .. } = self;
-        let Self { allocations, oldest_ms, newest_ms, status, thread, .. } = self;
-        StackDocument {
-            id,
-            live,
-            allocated,
-            live_error,
-            growth_bytes,
-            allocations,
-            oldest_ms,
-            newest_ms,
-            status,
-            thread,
-            frames,
-        }
-    }
-}
-
-impl Stack for StackDocument {
-    type Indexed = StackDocument<u32>;
-
-    fn frames(&self) -> &[Arc<FrameDocument>] {
-        &self.frames
-    }
-
-    fn indexed(&self, frames: Vec<u32>) -> StackDocument<u32> {
-        self.clone().with_frames(frames)
-    }
-
-    fn resolved<E>(
-        mut indexed: StackDocument<u32>,
-        frame: impl FnMut(u32) -> Result<Arc<FrameDocument>, E>,
-    ) -> Result<Self, E> {
-        let frames = mem::take(&mut indexed.frames).into_iter().map(frame).collect::<Result<_, _>>()?;
-        Ok(indexed.with_frames(frames))
-    }
-}
-
-/// All frames but the one that represents the thread.
-fn code(frames: &[SharedFrame]) -> impl Iterator<Item = &SharedFrame> {
-    frames.iter().filter(|frame| frame.kind != FrameKind::Thread)
-}
-
-impl From<&Block> for AllocationDocument {
-    fn from(&Block { address, size, age }: &Block) -> Self {
-        Self { address: format!("{address:#x}"), size, age_ms: milliseconds(age) }
-    }
-}
-
-impl From<&Frame> for FrameDocument {
-    fn from(frame: &Frame) -> Self {
-        Self {
-            address: format!("{:#x}", frame.address),
-            symbol: frame.symbol.clone(),
-            module: frame.module.clone(),
-            build_id: frame.build_id.clone(),
-            file: frame.file.clone(),
-            line: frame.line,
-            kind: frame.kind.name().to_owned(),
-            inlined: frame.inlined,
-            by_frame_pointer: frame.by_frame_pointer,
-            tail_call: frame.tail_call,
-        }
     }
 }
 
@@ -393,16 +203,25 @@ fn milliseconds(duration: Duration) -> u64 {
 
 /// Writes the document and a line feed.
 pub(super) fn write(profile: &Profile, options: &Options, out: &mut impl Write) -> io::Result<()> {
-    let mut document = Document::new(profile, options.selection.sort);
-    document.shown = (!options.view.is_empty()).then(|| options.view.clone());
-    serde_json::to_writer(&mut *out, &document)?;
+    serialize(profile, options, &mut serde_json::Serializer::new(&mut *out))?;
     writeln!(out)
+}
+
+fn serialize<S: Serializer>(profile: &Profile, options: &Options, serializer: S) -> Result<S::Ok, S::Error> {
+    let stacks = options.selection.sort.order(profile);
+    let numbers = FrameNumbers::new(stacks.iter().flat_map(|stack| stack::code(&stack.frames)));
+    let with_blocks = profile.coverage.blocks_per_stack > 0;
+    let tables = Tables {
+        frames: Each(numbers.frames().iter().map(|frame| FrameDocument::from(*frame))),
+        stacks: Each(stacks.iter().map(|stack| StackDocument::new(stack, with_blocks, &numbers))),
+    };
+    Document::new(profile, &options.view, tables).serialize(serializer)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Coverage;
+    use crate::profile::{Block, Coverage};
     use crate::render::sample;
 
     fn json(profile: &Profile) -> String {
@@ -413,8 +232,10 @@ mod tests {
 
     #[test]
     fn sample_profile() {
-        let document = Document::new(&sample::profile(), SortBy::Size);
-        let pretty = serde_json::to_string_pretty(&document).unwrap();
+        let mut pretty = Vec::new();
+        let mut serializer = serde_json::Serializer::pretty(&mut pretty);
+        serialize(&sample::profile(), &sample::options(), &mut serializer).unwrap();
+        let pretty = String::from_utf8(pretty).unwrap();
         insta::assert_snapshot!(pretty.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     }
 
@@ -452,10 +273,23 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_one_line_and_reads_back_as_it_was() {
-        let json = json(&sample::profile());
+    fn a_document_is_one_line_and_its_stacks_have_their_frames() {
+        let profile = sample::profile();
+        let json = json(&profile);
         assert_eq!(json.lines().count(), 1);
         let document: Document = serde_json::from_str(&json).unwrap();
-        assert_eq!(document, Document::new(&sample::profile(), SortBy::Size));
+        let ordered = sample::options().selection.sort.order(&profile);
+        assert_eq!(document.stacks.len(), ordered.len());
+        for (read, stack) in document.stacks.iter().zip(ordered) {
+            let frames: Vec<FrameDocument> = stack.frames.iter().map(|frame| (&**frame).into()).collect();
+            assert!(read.frames.iter().map(|frame| &**frame).eq(&frames));
+        }
+    }
+
+    #[test]
+    fn a_stack_with_a_frame_that_is_missing_is_an_error() {
+        let broken = json(&sample::profile()).replacen("\"frames\":[0,", "\"frames\":[4000000000,", 1);
+        let error = serde_json::from_str::<Document>(&broken).unwrap_err();
+        assert_eq!(error.to_string().split(" at ").next(), Some("no frame 4000000000"));
     }
 }

@@ -163,7 +163,7 @@ impl Allocators {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    /// Finds the allocators in a module, for the other methods.
+    /// Finds the allocators in a module; the other methods know only those that were found.
     pub(super) fn search(&mut self, module: &Module) {
         self.find(module);
     }

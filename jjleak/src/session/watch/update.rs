@@ -266,5 +266,6 @@ impl Watch {
 /// Returns true for glibc's dynamic loader (`ld-linux-x86-64.so.2`, `ld-2.31.so`). It allocates on behalf of an allocator that uses
 /// a thread-local variable for the first time, or looks up a symbol.
 fn is_dynamic_loader(module: &Module) -> bool {
-    module.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-"))
+    let name = module.path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.")
 }
