@@ -13,7 +13,8 @@ pub(super) fn assemble(entries: Entries<'_>) -> Result<ModuleRows, Error> {
     if spans.is_empty() {
         return Err(Error::NoCallFrames);
     }
-    spans.sort_by_key(|span| span.addresses.start);
+    // In the order of reading where addresses are equal, without the memory of a stable sort.
+    spans.sort_unstable_by_key(|span| (span.addresses.start, span.rows().start));
     let count = spans.len();
     spans.dedup_by_key(|span| span.addresses.start);
     statistics.overlapping += u32::try_from(count - spans.len()).unwrap_or(u32::MAX);
@@ -23,7 +24,7 @@ pub(super) fn assemble(entries: Entries<'_>) -> Result<ModuleRows, Error> {
     for (index, span) in spans.iter().enumerate() {
         let next = spans.get(index + 1).map(|next| next.addresses.start);
         let end = next.map_or(span.addresses.end, |next| span.addresses.end.min(next));
-        for row in rows[span.rows.clone()].iter().take_while(|row| row.address() < end) {
+        for row in rows[span.rows()].iter().take_while(|row| row.address() < end) {
             push(&mut assembled, 0, *row);
         }
         if end < span.addresses.end {

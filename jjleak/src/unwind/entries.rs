@@ -56,7 +56,20 @@ pub(super) struct Span {
     /// Its addresses, relative to the start of the text; never empty.
     pub(super) addresses: Range<u32>,
     /// Its rows in [`Entries::rows`]. The first is at the first address, the last before the end.
-    pub(super) rows: Range<usize>,
+    rows: Range<u32>,
+}
+
+impl Span {
+    pub(super) fn new(addresses: Range<u32>, rows: Range<usize>) -> Self {
+        // A hostile module can have millions of entries.
+        let [start, end] = [rows.start, rows.end].map(|row| u32::try_from(row).unwrap_or(u32::MAX));
+        Self { addresses, rows: start..end }
+    }
+
+    /// Its rows in [`Entries::rows`].
+    pub(super) const fn rows(&self) -> Range<usize> {
+        self.rows.start as usize..self.rows.end as usize
+    }
 }
 
 /// All entries, in the order of reading.
@@ -101,7 +114,7 @@ impl<'text> Entries<'text> {
             for part in [fibre.start..fibre.start + 1, fibre.start + 1..fibre.end] {
                 let Some(addresses) = self.text.relative(part.start, part.end - part.start) else { return };
                 self.rows.push(Row::plain(addresses.start, RowKind::End));
-                self.spans.push(Span { addresses, rows: self.rows.len() - 1..self.rows.len() });
+                self.spans.push(Span::new(addresses, self.rows.len() - 1..self.rows.len()));
             }
         }
     }
@@ -122,7 +135,7 @@ impl<'text> Entries<'text> {
             }
         }
         self.rows.push(Row::plain(addresses.start, RowKind::End));
-        self.spans.push(Span { addresses, rows: self.rows.len() - 1..self.rows.len() });
+        self.spans.push(Span::new(addresses, self.rows.len() - 1..self.rows.len()));
     }
 
     fn read<'data, S: UnwindSection<Bytes<'data>>>(
@@ -171,7 +184,7 @@ impl<'text> Entries<'text> {
             return Err(Error::TooManyRows);
         }
         self.statistics.entries += 1;
-        self.spans.push(Span { addresses, rows: first_row..self.rows.len() });
+        self.spans.push(Span::new(addresses, first_row..self.rows.len()));
         Ok(())
     }
 
@@ -200,8 +213,8 @@ impl<'text> Entries<'text> {
                 Row::plain(address, RowKind::Unsupported)
             });
             push(&mut self.rows, first_row, row);
-            // Instructions beyond the end of the code have no meaning.
-            if end >= fde.end_address() {
+            // Instructions beyond the end of the code have no meaning. The caller refuses a module with too many rows.
+            if end >= fde.end_address() || self.rows.len() > MAX_ROWS {
                 break;
             }
         }

@@ -32,9 +32,8 @@ use object::ReadRef;
 
 use self::{entries::Entries, sections::CallFrames};
 
-/// Maximum number of rows of a module: as many as four of the kernel side's tables hold by default, and more than in any measured
-/// file (libLLVM: 949 thousand).
-pub const MAX_ROWS: usize = 1 << 22;
+/// Maximum number of rows of a module: 64 MiB, and more than in any measured file (libLLVM: 949 thousand).
+pub const MAX_ROWS: usize = 1 << 23;
 
 /// Reason why a module has no rows.
 #[derive(Debug, thiserror::Error)]

@@ -95,7 +95,7 @@ impl Entries<'_> {
                 return Err(Error::TooManyRows);
             }
             self.statistics.entries += 1;
-            self.spans.push(Span { addresses, rows: first..self.rows.len() });
+            self.spans.push(Span::new(addresses, first..self.rows.len()));
         }
         self.add_crosscall(go);
         Ok(())
@@ -109,7 +109,7 @@ impl Entries<'_> {
         let first = self.rows.len();
         self.rows.extend(crosscall::rows(addresses.start));
         self.statistics.entries += 1;
-        self.spans.push(Span { addresses, rows: first..self.rows.len() });
+        self.spans.push(Span::new(addresses, first..self.rows.len()));
     }
 
     /// Adds the rows of a function at `begin`; none for C code, which Go's linker lists without a table.
